@@ -1,0 +1,202 @@
+//! An ordered list of header fields in one allocation for the text and one for the index.
+//!
+//! HTTP is carried exactly, so order and repetition are kept; names are lower case, as HTTP/2 and SPDY write them.
+//! It sits under every message of [`crate::message`]. RFC 9110 section 5.
+
+use std::fmt;
+
+/// Header or trailer fields in wire order. Names are lower-case ASCII, values are bytes without CR, LF or NUL (each
+/// codec checks what it reads; [`Fields::push`] itself checks nothing).
+#[derive(Clone, Default)]
+pub struct Fields {
+    text: Vec<u8>,
+    index: Vec<Entry>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    at: u32,
+    name: u16,
+    value: u32,
+    sensitive: bool,
+}
+
+/// One field as read from [`Fields::iter`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Lower-case name.
+    pub name: &'a [u8],
+    /// Value without surrounding white space.
+    pub value: &'a [u8],
+    /// The value must not enter a compression context (RFC 7541 section 7.1.3).
+    pub sensitive: bool,
+}
+
+impl Fields {
+    /// An empty list; allocates nothing.
+    pub const fn new() -> Self {
+        Self { text: Vec::new(), index: Vec::new() }
+    }
+
+    /// An empty list with room for `fields` entries of `bytes` bytes in all.
+    pub fn with_capacity(fields: usize, bytes: usize) -> Self {
+        Self { text: Vec::with_capacity(bytes), index: Vec::with_capacity(fields) }
+    }
+
+    /// Appends a field. An upper-case name is lowered. Names over 65,535 bytes are cut off by every codec's own limit
+    /// long before they arrive here.
+    pub fn push(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.push_entry(name.as_ref(), value.as_ref(), false);
+    }
+
+    /// Appends a field whose value must never be put into a compression context.
+    pub fn push_sensitive(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.push_entry(name.as_ref(), value.as_ref(), true);
+    }
+
+    fn push_entry(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
+        let at = self.text.len();
+        debug_assert!(name.len() <= usize::from(u16::MAX), "field name within the codecs' limits");
+        self.text.extend(name.iter().map(u8::to_ascii_lowercase));
+        self.text.extend_from_slice(value);
+        self.index.push(Entry { at: at as u32, name: name.len() as u16, value: value.len() as u32, sensitive });
+    }
+
+    fn field(&self, entry: &Entry) -> Field<'_> {
+        let name_end = entry.at as usize + usize::from(entry.name);
+        Field {
+            name: &self.text[entry.at as usize..name_end],
+            value: &self.text[name_end..name_end + entry.value as usize],
+            sensitive: entry.sensitive,
+        }
+    }
+
+    /// The fields in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Field<'_>> + DoubleEndedIterator + Clone {
+        self.index.iter().map(|entry| self.field(entry))
+    }
+
+    /// The first value of `name` (lower case).
+    pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&[u8]> {
+        let name = name.as_ref();
+        self.index
+            .iter()
+            .filter(|e| usize::from(e.name) == name.len())
+            .map(|e| self.field(e))
+            .find_map(|f| (f.name == name).then_some(f.value))
+    }
+
+    /// All values of `name` (lower case), in order.
+    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.iter().filter(move |f| f.name == name.as_bytes()).map(|f| f.value)
+    }
+
+    /// Whether a field of this (lower-case) name is there.
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Whether any value of `name`, read as a comma-separated list, has `token` (ASCII case ignored).
+    pub fn has_token(&self, name: &str, token: &str) -> bool {
+        self.get_all(name).any(|value| {
+            value.split(|&b| b == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+        })
+    }
+
+    /// Drops every field for which `keep` says no.
+    pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
+        let text = std::mem::take(&mut self.text);
+        let index = std::mem::take(&mut self.index);
+        let old = Self { text, index };
+        if old.iter().all(&mut keep) {
+            *self = old;
+            return;
+        }
+        self.text.reserve(old.text.len());
+        self.index.reserve(old.index.len());
+        for field in old.iter() {
+            if keep(field) {
+                self.push_entry(field.name, field.value, field.sensitive);
+            }
+        }
+    }
+
+    /// Drops every field of this (lower-case) name; says whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let had = self.contains(name);
+        if had {
+            self.retain(|f| f.name != name.as_bytes());
+        }
+        had
+    }
+
+    /// Replaces all fields of this name by one at the end.
+    pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        self.remove(name);
+        self.push(name, value);
+    }
+
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there is no field.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Bytes of all names and values together.
+    pub fn text_len(&self) -> usize {
+        self.text.len()
+    }
+}
+
+impl PartialEq for Fields {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().zip(other.iter()).all(|(a, b)| a.name == b.name && a.value == b.value)
+    }
+}
+
+impl Eq for Fields {}
+
+/// Shows names only: values may be private.
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|f| String::from_utf8_lossy(f.name).into_owned())).finish()
+    }
+}
+
+impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Fields {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(iter: I) -> Self {
+        let mut fields = Self::new();
+        for (name, value) in iter {
+            fields.push(name, value);
+        }
+        fields
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_order_and_repetition() {
+        let mut fields: Fields = [("A", "1"), ("set-cookie", "x"), ("set-cookie", "y")].into_iter().collect();
+        assert_eq!(fields.get("a"), Some(&b"1"[..]));
+        assert_eq!(fields.get_all("set-cookie").collect::<Vec<_>>(), [b"x", b"y"]);
+        assert!(fields.remove("a"));
+        assert!(!fields.remove("a"));
+        assert_eq!(fields.len(), 2);
+        fields.set("set-cookie", "z");
+        assert_eq!(fields.iter().map(|f| f.value).collect::<Vec<_>>(), [b"z"]);
+    }
+
+    #[test]
+    fn finds_tokens() {
+        let fields: Fields = [("connection", "keep-alive, Upgrade")].into_iter().collect();
+        assert!(fields.has_token("connection", "upgrade"));
+        assert!(!fields.has_token("connection", "close"));
+    }
+}

@@ -1,0 +1,21 @@
+//! HTTP without I/O: what travels ([`message`]), how HTTP/1.1 writes it ([`h1`]), how HTTP/2 does ([`h2`], [`hpack`]),
+//! what every multiplexed session core offers to the task that drives it ([`mux`], [`sched`], [`sendbuf`]), and SOCKS5
+//! ([`socks`]).
+//!
+//! Nothing here opens a socket, reads a clock or starts a thread: bytes and times go in, bytes and events come out.
+
+pub mod fields;
+pub mod h1;
+pub mod h2;
+pub mod hpack;
+pub mod message;
+pub mod mux;
+pub mod sched;
+pub mod sendbuf;
+pub mod socks;
+
+pub use bytes::Bytes;
+pub use fields::Fields;
+pub use message::{Method, RequestHead, ResponseHead, Scheme};
+pub use mux::{Event, Mux, MuxConfig, Priority, Reason, Role, SessionError, StreamId};
+pub use sendbuf::SendBuf;

@@ -1,0 +1,210 @@
+//! The heads of requests and responses as every session protocol understands them (RFC 9110 sections 6, 7 and 9).
+//!
+//! HTTP/1.1, HTTP/2 and SPDY read into these and write from these; nothing between them sees a protocol's own form.
+
+use std::fmt;
+
+use crate::Fields;
+
+/// Request method (RFC 9110 section 9). Case matters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are the methods")]
+pub enum Method {
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Connect,
+    Options,
+    Trace,
+    Patch,
+    Other(Box<str>),
+}
+
+impl Method {
+    /// Reads a method token; `None` when it is no token (RFC 9110 section 5.6.2).
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        Some(match bytes {
+            b"GET" => Self::Get,
+            b"HEAD" => Self::Head,
+            b"POST" => Self::Post,
+            b"PUT" => Self::Put,
+            b"DELETE" => Self::Delete,
+            b"CONNECT" => Self::Connect,
+            b"OPTIONS" => Self::Options,
+            b"TRACE" => Self::Trace,
+            b"PATCH" => Self::Patch,
+            other => {
+                if other.is_empty() || other.len() > 64 || !other.iter().copied().all(is_token) {
+                    return None;
+                }
+                Self::Other(std::str::from_utf8(other).ok()?.into())
+            }
+        })
+    }
+
+    /// The token as written on the wire.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+            Self::Options => "OPTIONS",
+            Self::Trace => "TRACE",
+            Self::Patch => "PATCH",
+            Self::Other(token) => token,
+        }
+    }
+
+    /// Whether a second delivery has the effect of one (RFC 9110 section 9.2.2), so that it may be sent again.
+    pub fn is_idempotent(&self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace)
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whether `byte` may stand in a token: methods, field names (RFC 9110 section 5.6.2).
+pub const fn is_token(byte: u8) -> bool {
+    matches!(
+        byte,
+        b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+    ) || byte.is_ascii_alphanumeric()
+}
+
+/// How the origin is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are the schemes")]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    /// `http` or `https`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// The port that an authority without one means.
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+
+    /// Reads a scheme, case ignored.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.eq_ignore_ascii_case(b"http") {
+            Some(Self::Http)
+        } else if bytes.eq_ignore_ascii_case(b"https") {
+            Some(Self::Https)
+        } else {
+            None
+        }
+    }
+}
+
+/// The head of a request. `Host` is never among the fields: it is the `authority`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RequestHead {
+    /// Method; `CONNECT` asks for a tunnel to `authority` (then `path` is empty unless `protocol` is set).
+    pub method: Method,
+    /// Scheme of the target.
+    pub scheme: Scheme,
+    /// `host` or `host:port` of the target, without user information.
+    pub authority: String,
+    /// Path and query, beginning with `/`; or `*` for OPTIONS.
+    pub path: String,
+    /// Extended CONNECT (RFC 8441): the protocol to switch to, such as `websocket`.
+    pub protocol: Option<String>,
+    /// All other fields, none of them of one hop only.
+    pub fields: Fields,
+}
+
+impl RequestHead {
+    /// A GET of `path` without fields.
+    pub fn get(scheme: Scheme, authority: impl Into<String>, path: impl Into<String>) -> Self {
+        Self {
+            method: Method::Get,
+            scheme,
+            authority: authority.into(),
+            path: path.into(),
+            protocol: None,
+            fields: Fields::new(),
+        }
+    }
+
+    /// Whether the exchange becomes a tunnel of bytes once answered 2xx.
+    pub fn is_connect(&self) -> bool {
+        self.method == Method::Connect
+    }
+}
+
+/// Method and field names only: where someone goes is private.
+impl fmt::Debug for RequestHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestHead")
+            .field("method", &self.method)
+            .field("fields", &self.fields)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The head of a response, interim (1xx) or final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseHead {
+    /// Status code, 100 to 999.
+    pub status: u16,
+    /// Fields, none of them of one hop only.
+    pub fields: Fields,
+}
+
+impl ResponseHead {
+    /// A head without fields.
+    pub const fn new(status: u16) -> Self {
+        Self { status, fields: Fields::new() }
+    }
+
+    /// 1xx: another head follows.
+    pub const fn is_informational(&self) -> bool {
+        self.status >= 100 && self.status < 200
+    }
+}
+
+/// `content-length` of a message when it is given once or repeatedly with one value; an error where it is malformed
+/// or contradicts itself (RFC 9110 section 8.6).
+pub fn content_length(fields: &Fields) -> Result<Option<u64>, BadContentLength> {
+    let mut length = None;
+    for value in fields.get_all("content-length") {
+        for part in value.split(|&b| b == b',') {
+            let part = part.trim_ascii();
+            if part.is_empty() || part.len() > 18 || !part.iter().all(u8::is_ascii_digit) {
+                return Err(BadContentLength);
+            }
+            let number = part.iter().fold(0u64, |n, b| n * 10 + u64::from(b - b'0'));
+            if length.is_some_and(|known| known != number) {
+                return Err(BadContentLength);
+            }
+            length = Some(number);
+        }
+    }
+    Ok(length)
+}
+
+/// A `content-length` that is no number or says two things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("content-length is not one decimal number")]
+pub struct BadContentLength;

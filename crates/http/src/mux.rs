@@ -1,0 +1,285 @@
+//! What a multiplexed session core offers to the task that drives it, whatever its protocol: HTTP/2 ([`crate::h2`]),
+//! SPDY/3 and SPDY/3.1 (crate `tandem-spdy`).
+//!
+//! ```text
+//!            handle_input(bytes)          poll_event() -> Request · Response · Data · …
+//!  socket ─────────────────────▶  core  ──────────────────────────────────────────────▶ exchanges
+//!         ◀─────────────────────        ◀──────────────────────────────────────────────
+//!            poll_output(buffer, limit)   open · respond · send_data · send_trailers · reset · release
+//! ```
+//!
+//! Order of calls: after any input or command, drain [`Mux::poll_event`], then [`Mux::poll_output`] whenever the socket
+//! takes bytes, with a small `limit`, so that the core decides as late as possible who sends next.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::{Fields, RequestHead, ResponseHead, SendBuf};
+
+/// Number of a stream within its session.
+pub type StreamId = u32;
+
+/// Which end of a session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Opens streams with requests.
+    Client,
+    /// Answers them, and may push.
+    Server,
+}
+
+/// Why a stream or session ended, in words that each protocol maps to its own numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are RFC 9113 section 7's")]
+pub enum Reason {
+    NoError,
+    Protocol,
+    Internal,
+    FlowControl,
+    SettingsTimeout,
+    StreamClosed,
+    FrameSize,
+    /// Surely not processed: may be sent again.
+    Refused,
+    Cancel,
+    Compression,
+    Connect,
+    EnhanceYourCalm,
+    InadequateSecurity,
+    Http11Required,
+    Other(u32),
+}
+
+/// The session cannot go on. A GOAWAY with the reason is in the output: flush it, then close.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("session error {reason:?}: {detail}")]
+pub struct SessionError {
+    /// What the peer is told.
+    pub reason: Reason,
+    /// What it did, in a few words.
+    pub detail: &'static str,
+}
+
+/// Sending order: urgency 0 (first) to 7 (RFC 9218; SPDY's priorities are the same scale). Default 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Priority(pub u8);
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self(3)
+    }
+}
+
+/// Something that came out of the peer's bytes.
+#[derive(Debug)]
+pub enum Event {
+    /// Server: a request began. `end`: it has no body.
+    Request {
+        /// Its stream.
+        id: StreamId,
+        /// What it asks.
+        head: RequestHead,
+        /// No data or trailers follow.
+        end: bool,
+        /// What the peer asked for.
+        priority: Priority,
+    },
+    /// Client: an interim response (1xx).
+    Informational {
+        /// Its stream.
+        id: StreamId,
+        /// Status 100 to 199 and fields.
+        head: ResponseHead,
+    },
+    /// Client: the final response began, of a request or of a push.
+    Response {
+        /// Its stream.
+        id: StreamId,
+        /// Status and fields.
+        head: ResponseHead,
+        /// No data or trailers follow.
+        end: bool,
+    },
+    /// Client: the peer will push the answer to `request` on stream `id`.
+    Push {
+        /// The stream whose request caused it.
+        parent: StreamId,
+        /// The pushed stream.
+        id: StreamId,
+        /// What it answers.
+        request: RequestHead,
+    },
+    /// Part of a body. Give its credit back with [`Mux::release`].
+    Data {
+        /// Its stream.
+        id: StreamId,
+        /// The bytes; may be empty when `end`.
+        data: Bytes,
+        /// The peer's last.
+        end: bool,
+    },
+    /// Trailers: the peer's last.
+    Trailers {
+        /// Its stream.
+        id: StreamId,
+        /// The fields.
+        fields: Fields,
+    },
+    /// The stream is gone: reset by the peer, or by the core because the peer broke a rule.
+    Reset {
+        /// The stream.
+        id: StreamId,
+        /// Why. [`Reason::Refused`] means surely not processed.
+        reason: Reason,
+    },
+    /// The stream's send buffer fell below half its limit after [`Mux::send_room`] was 0.
+    Writable {
+        /// The stream.
+        id: StreamId,
+    },
+    /// The peer's first SETTINGS arrived (HTTP/2 only; SPDY servers may send none).
+    Settings,
+    /// The peer opens and accepts nothing more. Each own stream above `last` also gets a `Reset` with
+    /// [`Reason::Refused`].
+    GoAway {
+        /// Highest own stream that the peer may have processed.
+        last: StreamId,
+        /// Why.
+        reason: Reason,
+    },
+    /// An answer to [`Mux::ping`].
+    Pong {
+        /// What [`Mux::ping`] was given.
+        payload: u32,
+    },
+}
+
+/// Why [`Mux::open`] or [`Mux::push`] opened nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// As many streams as the peer allows are open: try again when one has closed.
+    #[error("the peer allows no more streams at once")]
+    Busy,
+    /// The session is ending or out of stream numbers: use another one.
+    #[error("the session takes no new streams")]
+    Closing,
+    /// The peer does not take pushes, or the parent is gone.
+    #[error("the peer takes no push here")]
+    NoPush,
+    /// The head cannot be written in this protocol, or is larger than the limit.
+    #[error("the head cannot be sent in this session")]
+    BadHead,
+}
+
+/// Limits of a session core. Defaults suit 100 Mbit/s at 400 ms.
+#[derive(Clone, Debug)]
+pub struct MuxConfig {
+    /// Which end.
+    pub role: Role,
+    /// Bytes that the peer may send on one stream unasked. Default 8 MiB: 1.6 times the product of 100 Mbit/s and 400 ms.
+    pub stream_window: u32,
+    /// Bytes that the peer may send on the session unasked; given back on arrival while less than `receive_budget` is
+    /// held, so that a stopped stream cannot stop its neighbours. Default 16 MiB.
+    pub session_window: u32,
+    /// Bytes held unreleased in the whole session above which session credit waits for [`Mux::release`]. Default 64 MiB.
+    pub receive_budget: usize,
+    /// Streams that the peer may have open at once. Default 256.
+    pub max_streams: u32,
+    /// Bytes of a header list (names, values and 32 for each field). Default 64 KiB.
+    pub max_header_list: usize,
+    /// Unsent bytes a stream may hold before [`Mux::send_room`] is 0. Default 64 KiB.
+    pub send_buffer: usize,
+    /// Client: take pushes. Default false.
+    pub push: bool,
+    /// Server: tell the peer that extended CONNECT works (RFC 8441). Default true.
+    pub extended_connect: bool,
+}
+
+impl MuxConfig {
+    /// The defaults for one end.
+    pub const fn new(role: Role) -> Self {
+        Self {
+            role,
+            stream_window: 8 << 20,
+            session_window: 16 << 20,
+            receive_budget: 64 << 20,
+            max_streams: 256,
+            max_header_list: 64 << 10,
+            send_buffer: 64 << 10,
+            push: false,
+            extended_connect: true,
+        }
+    }
+}
+
+/// A multiplexed session core. All commands take effect in the output; none blocks. Commands on a stream that is
+/// already gone do nothing.
+pub trait Mux {
+    /// Bytes from the peer, cut anywhere. After an error the core takes nothing more; its output ends with GOAWAY.
+    fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError>;
+
+    /// Time has passed: see [`Mux::poll_timeout`].
+    fn handle_timeout(&mut self, now: Instant);
+
+    /// When [`Mux::handle_timeout`] wants to be called.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// What came out of the input, in wire order.
+    fn poll_event(&mut self) -> Option<Event>;
+
+    /// Appends frames to `out` until it holds about `limit` bytes (a frame is never cut) or nothing may be sent now.
+    /// Control frames go first, then whoever [`crate::sched`] says. The client's preface and settings and the first
+    /// request leave together: nothing waits for the peer.
+    fn poll_output(&mut self, out: &mut SendBuf, limit: usize);
+
+    /// Whether [`Mux::poll_output`] would append something that should leave now. Credit and acknowledgements that can
+    /// ride on later frames do not count until they are urgent.
+    fn wants_output(&self) -> bool;
+
+    /// Client: starts an exchange. `end`: no body follows.
+    fn open(&mut self, head: &RequestHead, end: bool, priority: Priority) -> Result<StreamId, OpenError>;
+
+    /// Server: an interim response (1xx) before [`Mux::respond`]. Protocols without interim responses drop it.
+    fn inform(&mut self, id: StreamId, head: &ResponseHead);
+
+    /// Server: the response head. `end`: no body follows.
+    fn respond(&mut self, id: StreamId, head: &ResponseHead, end: bool);
+
+    /// Server: promises an answer to `request`, before the data of `parent` that mentions it; the answer follows with
+    /// [`Mux::respond`] and [`Mux::send_data`] on the new stream.
+    fn push(&mut self, parent: StreamId, request: &RequestHead, priority: Priority) -> Result<StreamId, OpenError>;
+
+    /// Appends to the stream's body; `end` closes it. Queues all it is given: ask [`Mux::send_room`] first.
+    fn send_data(&mut self, id: StreamId, data: Bytes, end: bool);
+
+    /// Ends the stream's body with trailers, after all its data.
+    fn send_trailers(&mut self, id: StreamId, fields: &Fields);
+
+    /// How many bytes the stream should be given now; 0 while its send buffer is full or the stream is gone.
+    fn send_room(&self, id: StreamId) -> usize;
+
+    /// Changes the sending order of a stream.
+    fn set_priority(&mut self, id: StreamId, priority: Priority);
+
+    /// Ends the stream at once, both ways, dropping what is queued.
+    fn reset(&mut self, id: StreamId, reason: Reason);
+
+    /// `count` bytes of the stream's data have been used: the peer may send as many more.
+    fn release(&mut self, id: StreamId, count: usize);
+
+    /// Asks the peer for a sign of life; answered by [`Event::Pong`].
+    fn ping(&mut self, payload: u32);
+
+    /// No new streams; those open run to their end. Idempotent.
+    fn go_away(&mut self, reason: Reason);
+
+    /// Streams open in either direction.
+    fn active(&self) -> usize;
+
+    /// Whether [`Mux::open`] could succeed now, or after a stream closes: false once the session is ending.
+    fn is_open(&self) -> bool;
+
+    /// Whether the peer said that it takes extended CONNECT (RFC 8441); `None` until its settings arrive.
+    fn peer_extended_connect(&self) -> Option<bool>;
+}

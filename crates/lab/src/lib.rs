@@ -1,0 +1,1 @@
+//! Instruments: page models, origins, loaders, link emulator, private Tor network.

@@ -1,0 +1,1 @@
+//! Push prediction: what a page will need, learned from traffic.
