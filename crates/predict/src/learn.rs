@@ -1,0 +1,322 @@
+//! What the three documented algorithms learn, apart from what they push (the thesis's Algorithms 1 to 6).
+//!
+//! Pushes never change the statistics, so learning stands alone: [`basic`](crate::basic) adds one set of options to it,
+//! [`grid`](crate::grid) evaluates hundreds of them over a single pass of learning.
+
+use crate::agent::{Agent, Browser};
+use crate::ids::{IdMap, SmallMap, UrlId};
+
+/// One response that is about to be sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// The session (one multiplexed connection, or what stands for it in a log).
+    pub session: u64,
+    /// The user behind it; sessions of one user share a history.
+    pub user: u64,
+    /// Number of this request; a page load is named after its page's request.
+    pub number: u32,
+    /// Requested URL.
+    pub url: UrlId,
+    /// Whether its path ends in `/favicon.ico`.
+    pub favicon: bool,
+    /// Whether the method is GET.
+    pub get: bool,
+    /// Response status.
+    pub status: u16,
+    /// Body size in bytes.
+    pub size: u64,
+    /// The client's software.
+    pub agent: Agent,
+    /// Time in milliseconds, of any epoch.
+    pub now: i64,
+}
+
+/// The part of the options that decides what is learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LearnOptions {
+    /// See [`Options::max_page_load_timeout`](crate::Options::max_page_load_timeout).
+    pub max_page_load_timeout: i64,
+    /// See [`Options::page_load_timeout`](crate::Options::page_load_timeout).
+    pub page_load_timeout: i64,
+    /// See [`Options::min_history`](crate::Options::min_history).
+    pub min_history: u32,
+    /// See [`Options::ignore_mobile`](crate::Options::ignore_mobile).
+    pub ignore_mobile: bool,
+    /// See [`Options::consider_browser`](crate::Options::consider_browser).
+    pub consider_browser: bool,
+    /// Whether users' histories are kept.
+    pub keep_history: bool,
+    /// Whether the counters that only basic-more reads are kept.
+    pub count_earlier: bool,
+    /// Whether old page loads must stay writable until the session ends.
+    pub keep_loads: bool,
+}
+
+/// A known asset of the page being sent, not yet requested in the session, with all that its probability depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Known {
+    /// The asset.
+    pub asset: UrlId,
+    /// Loads of the page in which it appeared.
+    pub count: u32,
+    /// Loads of the page.
+    pub pages: u32,
+    /// Loads of the page before which it was requested in the same session.
+    pub earlier: u32,
+    /// Loads of the page that were not their session's first.
+    pub later: u32,
+    /// Mean size of its responses, bytes.
+    pub size: f64,
+    /// Whether the user requested it in an earlier session.
+    pub in_history: bool,
+}
+
+/// How a request was understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It started a page load.
+    Page,
+    /// It belongs to the current page load.
+    Asset,
+}
+
+/// Statistics of a URL as a page.
+#[derive(Debug, Default, Clone)]
+struct PageStats {
+    assets: SmallMap<u32>,
+    earlier: SmallMap<u32>,
+    later: u32,
+}
+
+/// Statistics of a URL.
+#[derive(Debug, Default, Clone)]
+struct UrlStats {
+    as_asset: u32,
+    as_page: u32,
+    size: f64,
+    page: Option<Box<PageStats>>,
+}
+
+impl UrlStats {
+    fn mostly_page(&self) -> bool {
+        self.as_asset == 0 || self.as_asset < self.as_page
+    }
+}
+
+/// A page and what followed it.
+#[derive(Debug)]
+struct Load {
+    number: u32,
+    page: UrlId,
+    dirty: bool,
+    duplicate: bool,
+    /// Filled only where old loads stay writable.
+    urls: Vec<UrlId>,
+}
+
+#[derive(Debug)]
+struct Session {
+    user: u64,
+    last_time: i64,
+    loads: Vec<Load>,
+    /// Every resource of the session with the number of the load it last appeared in.
+    resources: SmallMap<u32>,
+    /// Every URL asked for, whatever came of it; filled only where histories are kept.
+    requested: Vec<UrlId>,
+}
+
+/// Statistics and sessions.
+#[derive(Debug)]
+pub struct Learner {
+    options: LearnOptions,
+    tables: Vec<Vec<UrlStats>>,
+    sessions: IdMap<u64, Session>,
+    histories: IdMap<u64, SmallMap<()>>,
+}
+
+impl Learner {
+    /// An empty one.
+    #[must_use]
+    pub fn new(options: LearnOptions) -> Self {
+        let tables = if options.consider_browser { Browser::COUNT } else { 1 };
+        Self {
+            options,
+            tables: vec![Vec::new(); tables],
+            sessions: IdMap::default(),
+            histories: IdMap::default(),
+        }
+    }
+
+    /// Whether a request counts at all.
+    #[must_use]
+    pub fn considers(&self, request: &Request) -> bool {
+        !request.favicon && request.agent.known && !(self.options.ignore_mobile && request.agent.mobile)
+    }
+
+    /// The page load a session is in.
+    #[must_use]
+    pub fn current_load(&self, session: u64) -> Option<u32> {
+        self.sessions.get(&session)?.loads.last().map(|load| load.number)
+    }
+
+    /// Takes in a request that counts. If it is a page that may be pushed for, `known` is called for each of its known
+    /// assets that the session has not requested yet, before this request changes any count.
+    pub fn sending(&mut self, request: &Request, known: impl FnMut(Known)) -> Class {
+        let session = self.sessions.entry(request.session).or_insert_with(|| Session {
+            user: request.user,
+            last_time: request.now,
+            loads: Vec::new(),
+            resources: SmallMap::default(),
+            requested: Vec::new(),
+        });
+        let table = &mut self.tables[if self.options.consider_browser { request.agent.browser as usize } else { 0 }];
+        if table.len() <= request.url as usize {
+            table.resize_with(request.url as usize + 1, UrlStats::default);
+        }
+        let class = session.classify(request, &table[request.url as usize], &self.options);
+        match class {
+            Class::Page => {
+                let history = self.histories.get(&session.user);
+                page(session, table, request, &self.options, history, known);
+            }
+            Class::Asset => {
+                // A session has a page before it can have an asset, so there is a last load.
+                let at = session.loads.len() - 1;
+                if request.get && request.status == 200 {
+                    asset(session, table, at, request.url, request.size as f64, self.options.keep_loads);
+                }
+            }
+        }
+        if self.options.keep_history {
+            session.requested.push(request.url);
+        }
+        session.last_time = request.now;
+        class
+    }
+
+    /// Treats pushes that were taken for hits as requested. Each is (asset, size, number of the page load).
+    pub fn assume_requested(&mut self, session: u64, agent: Agent, pushes: impl Iterator<Item = (UrlId, f64, u32)>) {
+        let Some(open) = self.sessions.get_mut(&session) else { return };
+        let table = &mut self.tables[if self.options.consider_browser { agent.browser as usize } else { 0 }];
+        for (url, size, number) in pushes {
+            if let Some(at) = open.loads.iter().position(|load| load.number == number) {
+                asset(open, table, at, url, size, self.options.keep_loads);
+            }
+        }
+    }
+
+    /// Forgets a session; what it requested becomes its user's history.
+    pub fn session_closed(&mut self, session: u64) {
+        let Some(closed) = self.sessions.remove(&session) else { return };
+        if self.options.keep_history {
+            let history = self.histories.entry(closed.user).or_default();
+            for url in closed.requested {
+                history.entry(url, ());
+            }
+        }
+    }
+}
+
+impl Session {
+    fn classify(&self, request: &Request, stats: &UrlStats, options: &LearnOptions) -> Class {
+        let pause = request.now.saturating_sub(self.last_time);
+        let starts_load = self.loads.is_empty()
+            || pause > options.max_page_load_timeout
+            || (pause > options.page_load_timeout && stats.mostly_page());
+        if starts_load { Class::Page } else { Class::Asset }
+    }
+
+    /// Adds a resource to the session and to the load at `at`, which it spoils if it was there already.
+    fn add_resource(&mut self, at: usize, url: UrlId, keep_loads: bool) {
+        let current = at + 1 == self.loads.len();
+        let load = &mut self.loads[at];
+        let number = load.number;
+        let last = self.resources.entry(url, u32::MAX);
+        let present = if current { *last == number } else { load.urls.contains(&url) };
+        if present {
+            load.duplicate = true;
+            return;
+        }
+        if keep_loads {
+            load.urls.push(url);
+        }
+        if current || *last == u32::MAX {
+            *last = number;
+        }
+    }
+}
+
+fn page(
+    session: &mut Session,
+    table: &mut [UrlStats],
+    request: &Request,
+    options: &LearnOptions,
+    history: Option<&SmallMap<()>>,
+    known: impl FnMut(Known),
+) {
+    if !options.keep_loads {
+        session.loads.clear();
+    }
+    let dirty = !matches!(request.status, 200 | 301 | 302);
+    session.loads.push(Load { number: request.number, page: request.url, dirty, duplicate: false, urls: Vec::new() });
+    session.add_resource(session.loads.len() - 1, request.url, options.keep_loads);
+    if dirty {
+        return;
+    }
+    let stats = &table[request.url as usize];
+    if stats.as_page >= options.min_history
+        && let Some(page) = &stats.page
+    {
+        offer(session, table, stats.as_page, page, history, known);
+    }
+    let stats = &mut table[request.url as usize];
+    if options.count_earlier && session.resources.len() > 1 {
+        let page = stats.page.get_or_insert_default();
+        page.later += 1;
+        for &resource in session.resources.keys() {
+            *page.earlier.entry(resource, 0) += 1;
+        }
+    }
+    stats.as_page += 1;
+}
+
+fn offer(
+    session: &Session,
+    table: &[UrlStats],
+    pages: u32,
+    page: &PageStats,
+    history: Option<&SmallMap<()>>,
+    mut known: impl FnMut(Known),
+) {
+    for (asset, &count) in page.assets.iter() {
+        let stats = &table[asset as usize];
+        if stats.mostly_page() || session.resources.contains(asset) {
+            continue;
+        }
+        known(Known {
+            asset,
+            count,
+            pages,
+            earlier: page.earlier.get(asset).copied().unwrap_or(0),
+            later: page.later,
+            size: stats.size,
+            in_history: history.is_some_and(|history| history.contains(asset)),
+        });
+    }
+}
+
+fn asset(session: &mut Session, table: &mut Vec<UrlStats>, at: usize, url: UrlId, size: f64, keep_loads: bool) {
+    session.add_resource(at, url, keep_loads);
+    if table.len() <= url as usize {
+        table.resize_with(url as usize + 1, UrlStats::default);
+    }
+    let stats = &mut table[url as usize];
+    let count = f64::from(stats.as_asset);
+    stats.size = (stats.size * count + size) / (count + 1.0);
+    stats.as_asset += 1;
+    let load = &session.loads[at];
+    if !load.duplicate && !load.dirty {
+        let page = table[load.page as usize].page.get_or_insert_default();
+        *page.assets.entry(url, 0) += 1;
+    }
+}

@@ -1,0 +1,285 @@
+//! Replays a log: cuts it into sessions, asks a predictor what it would have pushed, and counts.
+
+use crate::basic::{Basic, Push, Sent};
+use crate::cost::Tally;
+use crate::ids::{SmallMap, UrlId};
+use crate::learn::{Class, Request};
+use crate::log::{AccessLog, Record, Verb};
+use crate::options::Options;
+
+/// A considered request in its place.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// Index into the records.
+    pub record: u32,
+    /// Session, numbered from 0 in order of creation.
+    pub session: u32,
+    /// Session of the same user that this request finds timed out.
+    pub closes: Option<u32>,
+}
+
+/// A log cut into sessions by one timeout.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    /// Considered requests in order.
+    pub steps: Vec<Step>,
+    /// Sessions still open at the end of the log, in order of number.
+    pub open: Vec<u32>,
+    /// Counts that no predictor changes: considered, ignored, mobile, sessions, their length.
+    pub tally: Tally,
+}
+
+impl Sessions {
+    /// Cuts `records` into sessions: a longer pause than `timeout` (milliseconds) between two considered requests of a
+    /// user starts a new one.
+    #[must_use]
+    pub fn cut(log: &AccessLog, records: &[Record], timeout: i64, ignore_mobile: bool) -> Self {
+        /// A user's session: number, first and last time.
+        #[derive(Clone, Copy)]
+        struct Current {
+            session: u32,
+            last: i64,
+        }
+        let mut users: Vec<Option<Current>> = vec![None; log.user_count()];
+        let mut sessions = Self::default();
+        for (at, record) in records.iter().enumerate() {
+            let agent = log.agents[record.agent as usize];
+            if !agent.known || (ignore_mobile && agent.mobile) || log.favicons[record.url as usize] {
+                sessions.tally.ignored += 1;
+                continue;
+            }
+            sessions.tally.considered += 1;
+            sessions.tally.mobile += u64::from(agent.mobile);
+            let current = &mut users[record.user as usize];
+            let pause = current.map(|current| record.time.saturating_sub(current.last));
+            let mut closes = None;
+            let session = match (*current, pause) {
+                (Some(open), Some(pause)) if pause <= timeout => {
+                    sessions.tally.session_ms += pause;
+                    open.session
+                }
+                (old, _) => {
+                    closes = old.map(|old| old.session);
+                    sessions.tally.sessions += 1;
+                    (sessions.tally.sessions - 1) as u32
+                }
+            };
+            *current = Some(Current { session, last: record.time });
+            sessions.steps.push(Step { record: at as u32, session, closes });
+        }
+        sessions.open = users.into_iter().flatten().map(|current| current.session).collect();
+        sessions.open.sort_unstable();
+        sessions
+    }
+}
+
+/// What a replay tells while it runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Event {
+    /// A push made with the response to the request on `line`.
+    Push {
+        /// Session.
+        session: u32,
+        /// Line of the request that it was made for.
+        line: u32,
+        /// What was pushed.
+        asset: UrlId,
+    },
+    /// A considered request.
+    Request {
+        /// Session.
+        session: u32,
+        /// Its line.
+        line: u32,
+        /// Its URL.
+        url: UrlId,
+        /// How it was classed.
+        class: Class,
+        /// Whether it had been pushed.
+        hit: bool,
+    },
+    /// A push that nobody asked for, told when its session is closed.
+    Mistake {
+        /// Session.
+        session: u32,
+        /// Line of the request that it was made for.
+        line: u32,
+        /// What was pushed.
+        asset: UrlId,
+    },
+}
+
+/// A predictor as a replay drives it.
+pub trait Replayed {
+    /// `record` asks for something: forgets and returns the push of it, if there is one outstanding.
+    fn requested(&mut self, session: u32, url: UrlId) -> Option<Push>;
+    /// The response to `record` is sent; adds what is pushed with it.
+    fn sending(&mut self, session: u32, record: &Record, pushes: &mut Vec<Push>) -> Sent;
+    /// The session is over; returns the outstanding pushes in the order they were made.
+    fn closed(&mut self, session: u32) -> Vec<Push>;
+}
+
+/// One of the documented algorithms, driven by a replay.
+pub struct BasicReplay<'a> {
+    log: &'a AccessLog,
+    basic: Basic,
+}
+
+impl<'a> BasicReplay<'a> {
+    /// An empty predictor for `log`. *Assume hits* is off whatever the options say: a log tells what was a hit.
+    #[must_use]
+    pub fn new(log: &'a AccessLog, options: &Options) -> Self {
+        Self { log, basic: Basic::new(Options { assume_hits: false, ..options.clone() }) }
+    }
+}
+
+impl Replayed for BasicReplay<'_> {
+    fn requested(&mut self, session: u32, url: UrlId) -> Option<Push> {
+        self.basic.push_cancelled(u64::from(session), url)
+    }
+
+    fn sending(&mut self, session: u32, record: &Record, pushes: &mut Vec<Push>) -> Sent {
+        let request = request_of(self.log, session, record);
+        // Every step was found to be considered when sessions were cut.
+        self.basic.sending(&request, |a, b| a.cmp(&b), pushes).unwrap_or(Sent { class: Class::Asset, load: record.line })
+    }
+
+    fn closed(&mut self, session: u32) -> Vec<Push> {
+        self.basic.session_closed(u64::from(session))
+    }
+}
+
+/// A record as the documented algorithms take it.
+#[must_use]
+pub fn request_of(log: &AccessLog, session: u32, record: &Record) -> Request {
+    Request {
+        session: u64::from(session),
+        user: u64::from(record.user),
+        number: record.line,
+        url: record.url,
+        favicon: false,
+        get: record.verb == Verb::Get,
+        status: record.status,
+        size: record.size,
+        agent: log.agents[record.agent as usize],
+        now: record.time,
+    }
+}
+
+/// Runs `predictor` over `sessions` of `records`; `event` is told everything in order.
+pub fn replay(
+    log: &AccessLog,
+    records: &[Record],
+    sessions: &Sessions,
+    predictor: &mut impl Replayed,
+    mut event: impl FnMut(Event),
+) -> Tally {
+    let mut tally = sessions.tally.clone();
+    let mut seen = vec![[false; 2]; log.urls.len()];
+    let mut pushes = Vec::new();
+    for step in &sessions.steps {
+        let record = &records[step.record as usize];
+        if let Some(old) = step.closes {
+            close(predictor, old, &mut tally, &mut event);
+        }
+        let hit = predictor.requested(step.session, record.url);
+        pushes.clear();
+        let sent = predictor.sending(step.session, record, &mut pushes);
+        for push in &pushes {
+            tally.pushes += 1;
+            event(Event::Push { session: step.session, line: record.line, asset: push.asset });
+        }
+        tally.count(record, sent, hit.as_ref(), &mut seen[record.url as usize]);
+        event(Event::Request {
+            session: step.session,
+            line: record.line,
+            url: record.url,
+            class: sent.class,
+            hit: hit.is_some(),
+        });
+    }
+    for &session in &sessions.open {
+        close(predictor, session, &mut tally, &mut event);
+    }
+    tally
+}
+
+fn close(predictor: &mut impl Replayed, session: u32, tally: &mut Tally, event: &mut impl FnMut(Event)) {
+    for push in predictor.closed(session) {
+        tally.mistakes += 1;
+        tally.mistake_bytes += push.size;
+        event(Event::Mistake { session, line: push.load, asset: push.asset });
+    }
+}
+
+impl Tally {
+    fn count(&mut self, record: &Record, sent: Sent, hit: Option<&Push>, seen: &mut [bool; 2]) {
+        let page = sent.class == Class::Page;
+        let new = !std::mem::replace(&mut seen[usize::from(page)], true);
+        match sent.class {
+            Class::Page => {
+                self.pages += 1;
+                self.unique_pages += u64::from(new);
+            }
+            Class::Asset => {
+                self.assets += 1;
+                self.unique_assets += u64::from(new);
+            }
+        }
+        if let Some(push) = hit {
+            self.hits += 1;
+            self.hit_bytes += push.size;
+            self.delayed_hits += u64::from(push.load != sent.load);
+            self.hits_on_pages += u64::from(page);
+            self.hits_not_modified += u64::from(record.status == 304);
+        }
+    }
+}
+
+/// Replays one of the documented algorithms over a whole log.
+pub fn replay_basic(log: &AccessLog, options: &Options, timeout: i64, event: impl FnMut(Event)) -> Tally {
+    let sessions = Sessions::cut(log, &log.records, timeout, options.ignore_mobile);
+    replay(log, &log.records, &sessions, &mut BasicReplay::new(log, options), event)
+}
+
+/// Pushes outstanding per session, for predictors that do not keep them themselves.
+#[derive(Debug, Default)]
+pub struct Outstanding {
+    sessions: Vec<SmallMap<Push>>,
+    serial: u64,
+}
+
+impl Outstanding {
+    fn of(&mut self, session: u32) -> &mut SmallMap<Push> {
+        if self.sessions.len() <= session as usize {
+            self.sessions.resize_with(session as usize + 1, SmallMap::default);
+        }
+        &mut self.sessions[session as usize]
+    }
+
+    /// Adds a push; false if the same is outstanding already.
+    pub fn add(&mut self, session: u32, asset: UrlId, size: f64, load: u32) -> Option<Push> {
+        let serial = self.serial;
+        let pushes = self.of(session);
+        if pushes.contains(asset) {
+            return None;
+        }
+        let push = Push { asset, size, load, serial };
+        pushes.entry(asset, push);
+        self.serial += 1;
+        Some(push)
+    }
+
+    /// Takes out a push.
+    pub fn take(&mut self, session: u32, url: UrlId) -> Option<Push> {
+        self.of(session).remove(url)
+    }
+
+    /// Takes out all of a session's, in the order they were made.
+    pub fn take_all(&mut self, session: u32) -> Vec<Push> {
+        let mut left: Vec<Push> = self.of(session).iter().map(|(_, push)| *push).collect();
+        *self.of(session) = SmallMap::default();
+        left.sort_unstable_by_key(|push| push.serial);
+        left
+    }
+}
