@@ -127,3 +127,31 @@ fn trace_of_events() {
         assert_eq!(events.len(), want.len(), "{name}");
     }
 }
+
+#[test]
+fn grid_counts_what_single_runs_count() {
+    use tandem_predict::grid::Grid;
+    for name in FILES {
+        let log = log(name);
+        for grid in [Grid::standard(), Grid::full()] {
+            let mut combinations = 0;
+            for (at, (combination, tally)) in
+                grid.groups().into_iter().flat_map(|group| grid.run(&log, &log.records, group)).enumerate()
+            {
+                combinations += 1;
+                if at % 7 != 0 {
+                    continue;
+                }
+                let single = replay_basic(&log, &combination.options(), combination.session_timeout, |_| {});
+                let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(1.0);
+                assert!(near(single.mistake_bytes, tally.mistake_bytes), "{name} {combination:?}");
+                let bytes = (single.mistake_bytes, single.hit_bytes);
+                assert!(near(bytes.1, tally.hit_bytes), "{name} {combination:?}");
+                let tally = Tally { mistake_bytes: bytes.0, hit_bytes: bytes.1, ..tally };
+                assert_eq!(tally, single, "{name} {combination:?}");
+            }
+            assert_eq!(combinations, grid.len());
+        }
+        assert_eq!((Grid::standard().len(), Grid::full().len()), (180, 1188));
+    }
+}
