@@ -1,0 +1,128 @@
+//! Response heads. RFC 9112 sections 4, 6.3 and 9.3.
+
+use super::head::{BadHead, BadVersion, HeadEnd, Lines, Sender, Sorted, parse_version, split};
+use super::{Framing, Limits, Version};
+use crate::message::{Method, ResponseHead, content_length};
+
+/// How every status line begins.
+const STATUS_LINE: &[u8] = b"HTTP/";
+
+/// A response head and what it means for the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The head for the next hop.
+    pub head: ResponseHead,
+    /// Version of the message.
+    pub version: Version,
+    /// How the body is delimited.
+    pub framing: Framing,
+    /// The connection can carry another request after this response.
+    pub keep_alive: bool,
+    /// Of a 101: the protocol that follows.
+    pub upgrade: Option<String>,
+}
+
+/// Why a response cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadResponse {
+    /// Lines or fields.
+    #[error(transparent)]
+    Head(#[from] BadHead),
+    /// What came does not begin with a status line.
+    #[error("the response does not begin with a status line")]
+    StatusLine,
+    /// A version other than 1.0 and 1.1.
+    #[error("HTTP version not supported")]
+    UnsupportedVersion,
+}
+
+/// Reads the head of a response to a request of `method` from the beginning of `buf`: the response and the bytes it
+/// took, or `None` while it is not all there. Call it again with more bytes, not with other ones.
+pub fn parse_response(buf: &[u8], method: &Method, limits: &Limits) -> Result<Option<(Response, usize)>, BadResponse> {
+    let known = buf.len().min(STATUS_LINE.len());
+    if buf[..known] != STATUS_LINE[..known] {
+        return Err(BadResponse::StatusLine);
+    }
+    let lines = match split(buf, limits) {
+        Ok(Some(lines)) => lines,
+        Ok(None) => return Ok(None),
+        Err(HeadEnd::LineEnd) => return Err(BadHead::LineEnd.into()),
+        Err(HeadEnd::HeadTooLarge | HeadEnd::StartLineTooLong) => return Err(BadHead::TooLarge.into()),
+    };
+    let (version, status) = parse_status_line(lines.start)?;
+    Ok(Some((parse_fields(&lines, version, status, method, limits)?, lines.len)))
+}
+
+/// `HTTP/1.1 200 OK`; the space after the code may be missing with the phrase, as some servers do.
+fn parse_status_line(line: &[u8]) -> Result<(Version, u16), BadResponse> {
+    let (version, rest) = line.split_at_checked(8).ok_or(BadResponse::StatusLine)?;
+    let version = parse_version(version).map_err(|bad| match bad {
+        BadVersion::Unsupported => BadResponse::UnsupportedVersion,
+        BadVersion::Malformed => BadResponse::StatusLine,
+    })?;
+    let (digits, phrase) = rest
+        .strip_prefix(b" ")
+        .and_then(|rest| rest.split_at_checked(3))
+        .filter(|(digits, phrase)| {
+            digits[0] != b'0' && digits.iter().all(u8::is_ascii_digit) && matches!(phrase.first(), None | Some(b' '))
+        })
+        .ok_or(BadResponse::StatusLine)?;
+    if phrase.iter().any(|b| matches!(b, b'\r' | 0)) {
+        return Err(BadHead::LineEnd.into());
+    }
+    Ok((version, digits.iter().fold(0, |n, &b| n * 10 + u16::from(b - b'0'))))
+}
+
+fn parse_fields(
+    lines: &Lines<'_>,
+    version: Version,
+    status: u16,
+    method: &Method,
+    limits: &Limits,
+) -> Result<Response, BadResponse> {
+    let mut sorted = lines.sort(Sender::Server, version, limits)?;
+    let framing = match sorted.length {
+        _ if has_no_body(status, method) => Framing::None,
+        _ if sorted.chunked => Framing::Chunked,
+        Some(length) => Framing::Length(length),
+        None => Framing::UntilClose,
+    };
+    let bodiless = forbids_length(status, method);
+    // A server that announces a body where none can be may well send one: nothing after it can be trusted.
+    let confused = bodiless && (sorted.chunked || sorted.length.is_some_and(|n| n > 0));
+    if bodiless {
+        sorted.fields.remove("content-length");
+    }
+    let Sorted { fields, connection, upgrade, .. } = sorted;
+    Ok(Response {
+        keep_alive: framing != Framing::UntilClose && !confused && connection.is_persistent(version),
+        head: ResponseHead { status, fields },
+        version,
+        framing,
+        upgrade: upgrade.filter(|_| status == 101),
+    })
+}
+
+/// RFC 9112 section 6.3, items 1 and 2.
+fn has_no_body(status: u16, method: &Method) -> bool {
+    *method == Method::Head || status == 304 || forbids_length(status, method)
+}
+
+/// RFC 9110 section 8.6: not even a `content-length` may be there (one that is there means nothing).
+pub(super) fn forbids_length(status: u16, method: &Method) -> bool {
+    status < 200 || status == 204 || (*method == Method::Connect && (200..300).contains(&status))
+}
+
+/// How to delimit the body of a response that is passed on to a client of `version`: none where none can be, by
+/// `content-length` where it is known, else chunked, or by closing for HTTP/1.0.
+pub fn response_framing(head: &ResponseHead, method: &Method, version: Version) -> Framing {
+    if has_no_body(head.status, method) {
+        return Framing::None;
+    }
+    match (content_length(&head.fields), version) {
+        (Ok(Some(length)), _) => Framing::Length(length),
+        (_, Version::Http11) => Framing::Chunked,
+        (_, Version::Http10) => Framing::UntilClose,
+    }
+}

@@ -1,0 +1,179 @@
+//! The client's half: everything in one flight, then three replies. RFC 1928 sections 3 to 6, RFC 1929.
+//!
+//! Only one method is offered, so nothing sent depends on an answer: a connection through SOCKS costs no round trip of
+//! its own when the first bytes of the stream follow at once.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::{AUTH_VERSION, DOMAIN, IPV4, IPV6, NO_AUTH, NO_METHOD, Reply, USER_PASSWORD, VERSION};
+
+/// The client's half of a SOCKS5 connection until the stream begins.
+pub struct Client {
+    flight: Vec<u8>,
+    method: u8,
+    state: State,
+    /// Bytes of the reply being read.
+    reply: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Method,
+    Credentials,
+    Reply,
+    Done,
+    Failed(SocksError),
+}
+
+/// How far a [`Client`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All input is used; more replies are to come.
+    Pending,
+    /// The stream is open: what follows `consumed` bytes of this input is the stream's.
+    Done {
+        /// Bytes of this input that were replies.
+        consumed: usize,
+    },
+}
+
+/// Why there is no stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocksError {
+    /// Host, user or password has more than 255 bytes, or the host is empty.
+    #[error("host, user or password is longer than SOCKS can say")]
+    TooLong,
+    /// The server does not take the method that was offered.
+    #[error("the SOCKS server does not take this way of authentication")]
+    MethodRefused,
+    /// The server refuses user and password.
+    #[error("the SOCKS server refuses user and password")]
+    AuthRefused,
+    /// The server answers the request with a failure.
+    #[error("SOCKS: {0}")]
+    Refused(Reply),
+    /// The answer is not SOCKS version 5.
+    #[error("the answer is not SOCKS version 5")]
+    Malformed,
+}
+
+/// Target and credentials are private.
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A CONNECT to `host` (name or address, IPv6 with or without brackets) and `port`. With `credentials` (user,
+    /// password) only method 2 is offered, without only method 0. Empty users and passwords are sent as they are,
+    /// though RFC 1929 has no room for them: tor takes them.
+    pub fn new(host: &str, port: u16, credentials: Option<(&[u8], &[u8])>) -> Result<Self, SocksError> {
+        let mut flight = Vec::with_capacity(32 + host.len());
+        let method = if credentials.is_some() { USER_PASSWORD } else { NO_AUTH };
+        flight.extend([VERSION, 1, method]);
+        if let Some((user, password)) = credentials {
+            flight.push(AUTH_VERSION);
+            put_counted(&mut flight, user)?;
+            put_counted(&mut flight, password)?;
+        }
+        flight.extend([VERSION, 1, 0]);
+        put_host(&mut flight, host)?;
+        flight.extend(port.to_be_bytes());
+        Ok(Self { flight, method, state: State::Method, reply: Vec::new() })
+    }
+
+    /// Greeting, credentials and request: all that is ever sent before the stream's own bytes, which may follow at once.
+    pub fn first_flight(&self) -> Vec<u8> {
+        self.flight.clone()
+    }
+
+    /// Bytes from the server, cut anywhere.
+    pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Progress, SocksError> {
+        let mut consumed = 0;
+        loop {
+            let wanted = match self.state {
+                State::Method | State::Credentials => 2,
+                State::Reply => self.reply_len(),
+                State::Done => return Ok(Progress::Done { consumed }),
+                State::Failed(error) => return Err(error),
+            };
+            let missing = wanted - self.reply.len();
+            let piece = &bytes[consumed..bytes.len().min(consumed + missing)];
+            self.reply.extend_from_slice(piece);
+            consumed += piece.len();
+            // A wrong version shows in the first byte; a server that is none would leave us waiting for the rest.
+            let next = match self.check_start() {
+                Ok(()) if piece.len() < missing => return Ok(Progress::Pending),
+                Ok(()) => self.take_reply(),
+                Err(error) => Err(error),
+            };
+            self.state = next.unwrap_or_else(State::Failed);
+        }
+    }
+
+    /// Bytes of the request's reply, as far as they are known: the address decides (tor on a unix socket answers with
+    /// an IPv6 address, on TCP with an IPv4 one).
+    fn reply_len(&self) -> usize {
+        match (self.reply.get(3), self.reply.get(4)) {
+            (None, _) => 4,
+            (Some(&IPV4), _) => 10,
+            (Some(&IPV6), _) => 22,
+            (Some(_), None) => 5,
+            (Some(_), Some(&len)) => 7 + usize::from(len),
+        }
+    }
+
+    fn check_start(&self) -> Result<(), SocksError> {
+        let version = if self.state == State::Credentials { AUTH_VERSION } else { VERSION };
+        match self.reply.first() {
+            Some(&first) if first != version => Err(SocksError::Malformed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Understands a reply, or the part of one that says how long it is.
+    fn take_reply(&mut self) -> Result<State, SocksError> {
+        let code = self.reply[1];
+        let next = match self.state {
+            State::Method if code == self.method && code == USER_PASSWORD => State::Credentials,
+            State::Method if code == self.method => State::Reply,
+            State::Method if code == NO_METHOD => return Err(SocksError::MethodRefused),
+            State::Method => return Err(SocksError::Malformed),
+            State::Credentials if code == 0 => State::Reply,
+            State::Credentials => return Err(SocksError::AuthRefused),
+            // Some servers close right after the code of a failure: what would follow says nothing.
+            State::Reply if code != 0 => return Err(SocksError::Refused(Reply::from(code))),
+            State::Reply if !matches!(self.reply[3], IPV4 | DOMAIN | IPV6) => return Err(SocksError::Malformed),
+            State::Reply if self.reply.len() < self.reply_len() => return Ok(State::Reply),
+            State::Reply => State::Done,
+            state @ (State::Done | State::Failed(_)) => state,
+        };
+        self.reply = Vec::new();
+        Ok(next)
+    }
+}
+
+fn put_counted(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), SocksError> {
+    out.push(u8::try_from(bytes.len()).map_err(|_| SocksError::TooLong)?);
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+fn put_host(out: &mut Vec<u8>, host: &str) -> Result<(), SocksError> {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if let Ok(address) = host.parse::<Ipv4Addr>() {
+        out.push(IPV4);
+        out.extend(address.octets());
+    } else if let Ok(address) = bare.parse::<Ipv6Addr>() {
+        out.push(IPV6);
+        out.extend(address.octets());
+    } else if host.is_empty() {
+        return Err(SocksError::TooLong);
+    } else {
+        out.push(DOMAIN);
+        put_counted(out, host.as_bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! The server's half: greeting, credentials, request. RFC 1928 sections 3 to 6, RFC 1929.
+//!
+//! ```text
+//!  Greeting ──▶ Credentials ──▶ Command ──▶ Answer ──▶ Over
+//!      └───────── no method 2 ─────▲
+//! ```
+//!
+//! Any credentials are taken: over Tor they do not let anybody in but keep circuits apart.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::{AUTH_VERSION, DOMAIN, IPV4, IPV6, NO_AUTH, NO_METHOD, Reply, USER_PASSWORD, VERSION};
+use crate::h1::Authority;
+
+/// The server's half of a SOCKS5 connection until the stream begins.
+#[derive(Debug)]
+pub struct Server {
+    state: State,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    credentials: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Credentials,
+    Command,
+    Answer,
+    Over,
+    Failed(BadSocks),
+}
+
+/// What the client wants.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Request {
+    /// What to do.
+    pub command: Command,
+    /// User name, when the client authenticated; may be empty.
+    pub user: Option<Vec<u8>>,
+    /// Password, when the client authenticated; may be empty.
+    pub password: Option<Vec<u8>>,
+    /// `host:port`; IPv6 addresses in brackets.
+    pub target: String,
+}
+
+/// Where someone goes, and with which credentials, is private.
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+/// Command of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Open a stream.
+    Connect,
+    /// Listen for one.
+    Bind,
+    /// Relay datagrams.
+    UdpAssociate,
+    /// X'F0', tor's: look up a name.
+    Resolve,
+    /// X'F1', tor's: look up an address.
+    ResolvePtr,
+    /// Anything else.
+    Other(u8),
+}
+
+/// Why a client is refused. What it should be told first is in [`Server::poll_output`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadSocks {
+    /// Another version, or no SOCKS at all.
+    #[error("not SOCKS version 5")]
+    Version,
+    /// The client offers neither no authentication nor user and password.
+    #[error("no acceptable authentication method")]
+    NoMethod,
+    /// The credentials are not in the form of RFC 1929.
+    #[error("malformed user and password")]
+    Credentials,
+    /// An address type other than IPv4, name and IPv6.
+    #[error("unknown address type")]
+    AddressType,
+    /// A name that is none.
+    #[error("not a valid host name")]
+    Host,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Server {
+    /// A server that waits for the greeting.
+    pub const fn new() -> Self {
+        Self { state: State::Greeting, input: Vec::new(), output: Vec::new(), credentials: None }
+    }
+
+    /// Bytes from the client, cut anywhere. Gives the request once it is there; what follows it is kept for
+    /// [`Server::take_rest`], so stop feeding then. Flush [`Server::poll_output`] after each call, an error too.
+    pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Option<Request>, BadSocks> {
+        self.input.extend_from_slice(bytes);
+        loop {
+            let step = match self.state {
+                State::Greeting => self.greeting(),
+                State::Credentials => self.credentials(),
+                State::Command => {
+                    return self.command().inspect_err(|bad| self.fail(*bad));
+                }
+                State::Answer | State::Over => return Ok(None),
+                State::Failed(bad) => Err(bad),
+            };
+            match step {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(bad) => {
+                    self.fail(bad);
+                    return Err(bad);
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, bad: BadSocks) {
+        self.state = State::Failed(bad);
+        self.input = Vec::new();
+    }
+
+    /// Version, number of methods, methods. True when done.
+    fn greeting(&mut self) -> Result<bool, BadSocks> {
+        if self.input.first().is_some_and(|&version| version != VERSION) {
+            return Err(BadSocks::Version);
+        }
+        let Some(&count) = self.input.get(1) else { return Ok(false) };
+        let Some(methods) = self.input.get(2..2 + usize::from(count)) else { return Ok(false) };
+        let method = [USER_PASSWORD, NO_AUTH].into_iter().find(|method| methods.contains(method));
+        self.output.extend([VERSION, method.unwrap_or(NO_METHOD)]);
+        self.state = match method {
+            Some(USER_PASSWORD) => State::Credentials,
+            Some(_) => State::Command,
+            None => return Err(BadSocks::NoMethod),
+        };
+        self.input.drain(..2 + usize::from(count));
+        Ok(true)
+    }
+
+    /// Version, length, user, length, password (RFC 1929 section 2). True when done.
+    fn credentials(&mut self) -> Result<bool, BadSocks> {
+        if self.input.first().is_some_and(|&version| version != AUTH_VERSION) {
+            self.output.extend([AUTH_VERSION, 1]);
+            return Err(BadSocks::Credentials);
+        }
+        let Some(user) = counted(&self.input, 1) else { return Ok(false) };
+        let Some(password) = counted(&self.input, 2 + user.len()) else { return Ok(false) };
+        let used = 3 + user.len() + password.len();
+        self.credentials = Some((user.to_vec(), password.to_vec()));
+        self.input.drain(..used);
+        self.output.extend([AUTH_VERSION, 0]);
+        self.state = State::Command;
+        Ok(true)
+    }
+
+    /// Version, command, reserved, address, port.
+    fn command(&mut self) -> Result<Option<Request>, BadSocks> {
+        if self.input.first().is_some_and(|&version| version != VERSION) {
+            self.refuse(Reply::GeneralFailure);
+            return Err(BadSocks::Version);
+        }
+        let (Some(&command), Some(&kind)) = (self.input.get(1), self.input.get(3)) else { return Ok(None) };
+        let address_end = 4 + match kind {
+            IPV4 => 4,
+            IPV6 => 16,
+            DOMAIN => match self.input.get(4) {
+                Some(&len) => 1 + usize::from(len),
+                None => return Ok(None),
+            },
+            _ => {
+                self.refuse(Reply::AddressTypeNotSupported);
+                return Err(BadSocks::AddressType);
+            }
+        };
+        let Some(&[high, low]) = self.input.get(address_end..address_end + 2) else { return Ok(None) };
+        let Some(host) = host(kind, &self.input[4..address_end]) else {
+            self.refuse(Reply::GeneralFailure);
+            return Err(BadSocks::Host);
+        };
+        self.input.drain(..address_end + 2);
+        self.state = State::Answer;
+        let (user, password) = self.credentials.take().unzip();
+        let target = format!("{host}:{}", u16::from_be_bytes([high, low]));
+        Ok(Some(Request { command: Command::from(command), user, password, target }))
+    }
+
+    fn refuse(&mut self, reply: Reply) {
+        self.output.extend([VERSION, reply.code(), 0, IPV4, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// Answers the request; the stream follows when it is [`Reply::Succeeded`]. The address in the answer is 0.0.0.0:0,
+    /// as the real one is not the client's business. Does nothing when no request waits.
+    pub fn reply(&mut self, reply: Reply) {
+        if self.state == State::Answer {
+            self.refuse(reply);
+            self.state = State::Over;
+        }
+    }
+
+    /// Appends what the client must be sent.
+    pub fn poll_output(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.output);
+    }
+
+    /// What the client sent after its request: the first bytes of the stream. Empty before the request is there.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        match self.state {
+            State::Answer | State::Over => std::mem::take(&mut self.input),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The byte string at `at` with its length before it.
+fn counted(input: &[u8], at: usize) -> Option<&[u8]> {
+    let len = usize::from(*input.get(at)?);
+    input.get(at + 1..at + 1 + len)
+}
+
+/// The host of a request in the form of an authority; `None` when a name is none. An address given as a name counts as
+/// an address.
+fn host(kind: u8, address: &[u8]) -> Option<String> {
+    if let Ok(octets) = <[u8; 4]>::try_from(address)
+        && kind == IPV4
+    {
+        return Some(Ipv4Addr::from(octets).to_string());
+    }
+    if let Ok(octets) = <[u8; 16]>::try_from(address)
+        && kind == IPV6
+    {
+        return Some(format!("[{}]", Ipv6Addr::from(octets)));
+    }
+    let name = std::str::from_utf8(address.get(1..)?).ok()?;
+    if let Ok(address) = name.parse::<Ipv6Addr>() {
+        return Some(format!("[{address}]"));
+    }
+    Authority::parse(name.as_bytes()).filter(|a| a.port.is_none()).map(|a| a.host.to_owned())
+}
+
+impl From<u8> for Command {
+    fn from(code: u8) -> Self {
+        match code {
+            1 => Self::Connect,
+            2 => Self::Bind,
+            3 => Self::UdpAssociate,
+            0xf0 => Self::Resolve,
+            0xf1 => Self::ResolvePtr,
+            other => Self::Other(other),
+        }
+    }
+}
