@@ -277,7 +277,8 @@ fn request_field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     })
 }
 
-/// Method and URL: the URL stands between the first space and a last word that names the protocol.
+/// Method and URL: the URL is all that stands between the first space and a last word that names the protocol, further
+/// spaces included.
 fn request_line(request: &[u8]) -> Option<(Verb, &[u8])> {
     let at = memchr::memchr(b' ', request)?;
     let verb = match &request[..at] {
@@ -288,8 +289,7 @@ fn request_line(request: &[u8]) -> Option<(Verb, &[u8])> {
     let rest = &request[at + 1..];
     let last = memchr::memrchr(b' ', rest).map_or(0, |at| at + 1);
     let url = if rest[last..].starts_with(b"HTTP/") { &rest[..last.saturating_sub(1)] } else { rest };
-    let url = url.trim_ascii();
-    (!url.is_empty()).then_some((verb, url))
+    (!url.trim_ascii().is_empty()).then_some((verb, url))
 }
 
 type Field<'a> = Option<Cow<'a, [u8]>>;
