@@ -1,0 +1,388 @@
+//! The compressor of header blocks: zlib streams (RFC 1950, RFC 1951) in which a secret is never matched.
+//!
+//! A general deflate cannot do this: it finds a cookie in its window whether or not an attacker put a guess of it
+//! beside it, and the length of the frame tells (CRIME). To keep a secret out of its sight one would have to empty its
+//! window, dictionary included, after each. Here the window knows which of its bytes are secret. They are written one
+//! by one, in codes whose lengths depend on nothing else, and no later match begins in, ends in or runs across them;
+//! everything else keeps its history.
+//!
+//! Codes are the fixed ones (RFC 1951 section 3.2.6): header blocks are too short to pay for tables of their own, and
+//! a table made from a secret's letters would tell about them. Each block ends as Z_SYNC_FLUSH ends it, with the bytes
+//! 00 00 ff ff. Memory: about 90 KiB for a session that has sent a block.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::header_block::{DICTIONARY, DICTIONARY_ID};
+
+/// How far back matches reach, and the window that the zlib head announces.
+const WINDOW: usize = 1 << WINDOW_BITS;
+const WINDOW_BITS: u32 = 14;
+/// zlib keeps this distance from the window's end; some inflaters count on it.
+const MAX_DISTANCE: usize = WINDOW - 262;
+const MIN_MATCH: usize = 3;
+const MAX_MATCH: usize = 258;
+/// A match of three bytes further away than this costs more than three literals.
+const FAR: usize = 4096;
+const HASH_BITS: u32 = 12;
+/// Candidates looked at for one match.
+const MAX_CHAIN: usize = 24;
+/// A match this long is taken without trying the next position.
+const NICE_MATCH: usize = 48;
+const END_OF_BLOCK: usize = 256;
+
+/// One compression context, for the life of a session.
+#[derive(Debug)]
+pub(crate) struct Deflate {
+    /// The window and what is being written: up to three windows long.
+    text: Vec<u8>,
+    /// Latest place (plus one) of each hash, and before it the previous place of the same hash.
+    head: Box<[u16]>,
+    previous: Box<[u16]>,
+    /// Where in `text` the secrets lie, in order.
+    secrets: VecDeque<Range<usize>>,
+    bits: BitWriter,
+}
+
+#[derive(Clone, Copy)]
+struct Match {
+    len: usize,
+    distance: usize,
+}
+
+impl Deflate {
+    pub(crate) fn new() -> Self {
+        let mut this = Self {
+            text: Vec::with_capacity(2 * WINDOW),
+            head: vec![0; 1 << HASH_BITS].into(),
+            previous: vec![0; WINDOW].into(),
+            secrets: VecDeque::new(),
+            bits: BitWriter::default(),
+        };
+        this.text.extend_from_slice(DICTIONARY);
+        for at in 0..DICTIONARY.len() - MIN_MATCH {
+            this.remember(at);
+        }
+        this
+    }
+
+    /// Appends one block, ended by a flush. `secrets` are parts of `block`, in order and disjoint.
+    pub(crate) fn write(&mut self, block: &[u8], secrets: &[Range<usize>], out: &mut Vec<u8>) {
+        // BFINAL 0, BTYPE 01: fixed codes.
+        self.bits.put(out, 0b010, 3);
+        let mut done = 0;
+        for secret in secrets {
+            self.write_plain(&block[done..secret.start], out);
+            self.write_secret(&block[secret.clone()], out);
+            done = secret.end;
+        }
+        self.write_plain(&block[done..], out);
+        self.bits.put_code(out, END_OF_BLOCK);
+        // BFINAL 0, BTYPE 00: an empty stored block.
+        self.bits.put(out, 0, 3);
+        self.bits.align(out);
+        out.extend_from_slice(&[0, 0, 0xff, 0xff]);
+    }
+
+    fn write_secret(&mut self, secret: &[u8], out: &mut Vec<u8>) {
+        for part in secret.chunks(WINDOW) {
+            self.slide();
+            let start = self.text.len();
+            self.text.extend_from_slice(part);
+            self.secrets.push_back(start..self.text.len());
+            for &byte in part {
+                self.bits.put_code(out, usize::from(byte));
+            }
+        }
+    }
+
+    fn write_plain(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        for part in plain.chunks(WINDOW) {
+            self.slide();
+            let start = self.text.len();
+            self.text.extend_from_slice(part);
+            self.match_from(start, out);
+        }
+    }
+
+    /// Writes `text[at..]` as matches and literals; a match gives way to a longer one that begins a byte later.
+    fn match_from(&mut self, mut at: usize, out: &mut Vec<u8>) {
+        let end = self.text.len();
+        let mut found = self.longest_match(at);
+        while at < end {
+            let Some(current) = found else {
+                self.bits.put_code(out, usize::from(self.text[at]));
+                self.remember(at);
+                at += 1;
+                found = self.longest_match(at);
+                continue;
+            };
+            self.remember(at);
+            if current.len < NICE_MATCH {
+                let next = self.longest_match(at + 1);
+                if next.is_some_and(|next| next.len > current.len) {
+                    self.bits.put_code(out, usize::from(self.text[at]));
+                    at += 1;
+                    found = next;
+                    continue;
+                }
+            }
+            self.bits.put_match(out, current);
+            for inside in at + 1..at + current.len {
+                self.remember(inside);
+            }
+            at += current.len;
+            found = self.longest_match(at);
+        }
+    }
+
+    /// The longest earlier occurrence of what stands at `at`, if it is worth its codes.
+    fn longest_match(&self, at: usize) -> Option<Match> {
+        let room = (self.text.len() - at).min(MAX_MATCH);
+        if room < MIN_MATCH {
+            return None;
+        }
+        let target = &self.text[at..at + room];
+        let mut best = Match { len: MIN_MATCH - 1, distance: 0 };
+        let mut link = self.head[hash(target)];
+        for _ in 0..MAX_CHAIN {
+            let Some(candidate) = usize::from(link).checked_sub(1) else { break };
+            if at - candidate > MAX_DISTANCE {
+                break;
+            }
+            if best.len < room && self.text[candidate + best.len] == target[best.len] {
+                let len = self.common(candidate, target);
+                if len > best.len {
+                    best = Match { len, distance: at - candidate };
+                    if len == room {
+                        break;
+                    }
+                }
+            }
+            link = self.previous[candidate % WINDOW];
+        }
+        (best.len > MIN_MATCH || best.len == MIN_MATCH && best.distance <= FAR).then_some(best)
+    }
+
+    /// How many bytes from `candidate` on equal `target`, stopping before the next secret.
+    fn common(&self, candidate: usize, target: &[u8]) -> usize {
+        let next = self.secrets.partition_point(|secret| secret.start < candidate);
+        let fence = self.secrets.get(next).map_or(usize::MAX, |secret| secret.start);
+        let source = &self.text[candidate..];
+        source.iter().zip(target).take(fence - candidate).take_while(|(a, b)| a == b).count()
+    }
+
+    /// Makes the three bytes at `at` findable. The callers pass places outside secrets only; the last two places
+    /// before a secret cannot be found, since what they would be found by is part of it.
+    fn remember(&mut self, at: usize) {
+        let Some(bytes @ [_, _, _]) = self.text.get(at..at + MIN_MATCH) else { return };
+        let slot = hash(bytes);
+        self.previous[at % WINDOW] = self.head[slot];
+        self.head[slot] = (at + 1) as u16;
+    }
+
+    /// Forgets what no match may reach any more, so that places stay below three windows.
+    fn slide(&mut self) {
+        while self.text.len() >= 2 * WINDOW {
+            self.text.drain(..WINDOW);
+            for link in self.head.iter_mut().chain(self.previous.iter_mut()) {
+                *link = link.saturating_sub(WINDOW as u16);
+            }
+            while self.secrets.front().is_some_and(|secret| secret.end <= WINDOW) {
+                self.secrets.pop_front();
+            }
+            for secret in &mut self.secrets {
+                *secret = secret.start.saturating_sub(WINDOW)..secret.end - WINDOW;
+            }
+        }
+    }
+}
+
+/// The head of a zlib stream that asks for the dictionary (RFC 1950 section 2.2).
+pub(crate) fn write_zlib_head(out: &mut Vec<u8>) {
+    const PRESET: u16 = 1 << 5;
+    let method = ((WINDOW_BITS as u16 - 8) << 4 | 8) << 8 | PRESET;
+    let check = 31 - method % 31;
+    out.extend_from_slice(&(method | check).to_be_bytes());
+    out.extend_from_slice(&DICTIONARY_ID.to_be_bytes());
+}
+
+/// Appends one block as it is, in stored blocks (RFC 1951 section 3.2.4), ended like a flush.
+pub(crate) fn write_stored(block: &[u8], out: &mut Vec<u8>) {
+    for part in block.chunks(usize::from(u16::MAX)) {
+        let len = part.len() as u16;
+        out.push(0);
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(&(!len).to_le_bytes());
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(&[0, 0, 0, 0xff, 0xff]);
+}
+
+fn hash(bytes: &[u8]) -> usize {
+    let key = u32::from(bytes[0]) | u32::from(bytes[1]) << 8 | u32::from(bytes[2]) << 16;
+    (key.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
+}
+
+/// Writes bits, the least significant first.
+#[derive(Debug, Default)]
+struct BitWriter {
+    held: u64,
+    count: u32,
+}
+
+impl BitWriter {
+    /// Appends the low `count` bits, at most 16 of them.
+    fn put(&mut self, out: &mut Vec<u8>, bits: u32, count: u32) {
+        self.held |= u64::from(bits) << self.count;
+        self.count += count;
+        if self.count >= 32 {
+            out.extend_from_slice(&(self.held as u32).to_le_bytes());
+            self.held >>= 32;
+            self.count -= 32;
+        }
+    }
+
+    /// A symbol of the fixed literal and length code.
+    fn put_code(&mut self, out: &mut Vec<u8>, symbol: usize) {
+        let (code, len) = FIXED[symbol];
+        self.put(out, u32::from(code), u32::from(len));
+    }
+
+    /// A length and a distance (RFC 1951 section 3.2.5).
+    fn put_match(&mut self, out: &mut Vec<u8>, found: Match) {
+        let len = (found.len - MIN_MATCH) as u32;
+        match len {
+            255 => self.put_code(out, 285),
+            0..8 => self.put_code(out, 257 + len as usize),
+            _ => {
+                let extra = len.ilog2() - 2;
+                self.put_code(out, (257 + 4 * (extra + 1) + (len >> extra & 3)) as usize);
+                self.put(out, len & ((1 << extra) - 1), extra);
+            }
+        }
+        let distance = (found.distance - 1) as u32;
+        if distance < 4 {
+            self.put(out, distance.reverse_bits() >> 27, 5);
+        } else {
+            let extra = distance.ilog2() - 1;
+            let symbol = 2 * (extra + 1) + (distance >> extra & 1);
+            self.put(out, symbol.reverse_bits() >> 27, 5);
+            self.put(out, distance & ((1 << extra) - 1), extra);
+        }
+    }
+
+    /// Fills up the last byte with zeros.
+    fn align(&mut self, out: &mut Vec<u8>) {
+        let bytes = self.count.div_ceil(8) as usize;
+        out.extend_from_slice(&self.held.to_le_bytes()[..bytes]);
+        *self = Self::default();
+    }
+}
+
+/// The fixed code of each symbol, in the order of the wire, and its length (RFC 1951 section 3.2.6).
+const FIXED: [(u16, u8); 288] = {
+    let mut table = [(0, 0); 288];
+    let mut symbol = 0;
+    while symbol < 288 {
+        let (code, len) = match symbol {
+            0..144 => (0x30 + symbol, 8),
+            144..256 => (0x190 + symbol - 144, 9),
+            256..280 => (symbol - 256, 7),
+            _ => (0xc0 + symbol - 280, 8),
+        };
+        table[symbol as usize] = ((code as u16).reverse_bits() >> (16 - len), len as u8);
+        symbol += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use flate2::{Decompress, FlushDecompress};
+    use proptest::prelude::*;
+
+    /// Inflates with zlib-rs, block by block.
+    struct Inflater(Decompress);
+
+    impl Inflater {
+        fn read(&mut self, bytes: &[u8]) -> Vec<u8> {
+            let mut out = Vec::with_capacity(1 << 20);
+            let before = self.0.total_in();
+            let mut result = self.0.decompress_vec(bytes, &mut out, FlushDecompress::Sync);
+            if result.as_ref().is_err_and(|error| error.needs_dictionary() == Some(DICTIONARY_ID)) {
+                self.0.set_dictionary(DICTIONARY).expect("the right dictionary");
+                let used = (self.0.total_in() - before) as usize;
+                result = self.0.decompress_vec(&bytes[used..], &mut out, FlushDecompress::Sync);
+            }
+            result.expect("a valid stream");
+            assert_eq!(self.0.total_in() - before, bytes.len() as u64);
+            out
+        }
+    }
+
+    fn compress_all(blocks: &[(Vec<u8>, Vec<Range<usize>>)]) {
+        let mut deflate = Deflate::new();
+        let mut inflater = Inflater(Decompress::new(true));
+        for (index, (block, secrets)) in blocks.iter().enumerate() {
+            let mut wire = Vec::new();
+            if index == 0 {
+                write_zlib_head(&mut wire);
+            }
+            deflate.write(block, secrets, &mut wire);
+            assert!(wire.ends_with(&[0, 0, 0xff, 0xff]));
+            assert_eq!(&inflater.read(&wire), block);
+        }
+    }
+
+    #[test]
+    fn every_length_and_many_distances() {
+        let mut blocks = Vec::new();
+        for len in 3..600 {
+            let word: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+            blocks.push(([&word[..], &word, &vec![b'z'; len]].concat(), Vec::new()));
+        }
+        compress_all(&blocks);
+    }
+
+    #[test]
+    fn blocks_longer_than_the_window() {
+        let long: Vec<u8> = (0..5 * WINDOW as u32).flat_map(|i| (i / 3).to_be_bytes()).collect();
+        compress_all(&[(long.clone(), vec![100..2 * WINDOW]), (long, Vec::new())]);
+    }
+
+    #[test]
+    fn a_secret_costs_the_same_beside_its_guess() {
+        let guess = b"correct horse battery staple";
+        let size = |secret: &[u8], hidden: bool| {
+            let block = [&guess[..], b"\0\0", secret, b"\0\0", guess].concat();
+            let start = guess.len() + 2;
+            let secrets = [start..start + secret.len()];
+            let mut wire = Vec::new();
+            Deflate::new().write(&block, if hidden { &secrets } else { &[] }, &mut wire);
+            wire.len()
+        };
+        let other = b"qwzjxkv pbmfy kzxwgrq jtuznv";
+        assert_eq!(size(guess, true), size(other, true));
+        assert!(size(guess, false) + 15 < size(other, false));
+    }
+
+    proptest! {
+        #[test]
+        fn inflates_to_what_went_in(
+            blocks in prop::collection::vec((prop::collection::vec(0u8..6, 0..2000), 0usize..2000, 0usize..300), 1..40),
+        ) {
+            let blocks: Vec<_> = blocks
+                .into_iter()
+                .map(|(block, start, len)| {
+                    let start = start.min(block.len());
+                    let end = (start + len).min(block.len());
+                    (block, vec![start..end])
+                })
+                .collect();
+            compress_all(&blocks);
+        }
+    }
+}

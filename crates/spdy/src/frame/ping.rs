@@ -1,0 +1,28 @@
+//! PING: a sign of life; the receiver sends it back as it is. Draft section 2.6.5.
+
+use bytes::{BufMut as _, BytesMut};
+
+use super::{FrameError, FrameType, put_control_head, u32_at};
+
+/// A sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// Odd when the client asked, even when the server did.
+    pub id: u32,
+}
+
+impl Ping {
+    /// Reads a payload.
+    pub fn load(payload: &[u8]) -> Result<Self, FrameError> {
+        if payload.len() != 4 {
+            return Err(FrameError::Length);
+        }
+        Ok(Self { id: u32_at(payload, 0) })
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, dst: &mut BytesMut) {
+        put_control_head(dst, FrameType::Ping, 0, 4);
+        dst.put_u32(self.id);
+    }
+}

@@ -1,0 +1,426 @@
+//! Header blocks: lists of names and values, compressed in one zlib stream per direction for the life of the session.
+//! Draft sections 2.6.10 and 2.6.10.1.
+//!
+//! ```text
+//! fields ─▶ Block (plain, knows its secrets) ─▶ Encoder ─▶ frame       frame ─▶ Decoder ─▶ Pairs ─▶ fields
+//! ```
+//!
+//! The order of blocks is the order of the frames on the wire, so whoever encodes a block must send it. What arrives
+//! is always inflated, wanted or not, or both ends drift apart; how much it may inflate to is bounded.
+
+use std::ops::Range;
+
+use flate2::{Decompress, FlushDecompress, Status};
+use tandem_http::message::is_token;
+
+use crate::deflate::{Deflate, write_stored, write_zlib_head};
+
+/// The text that both ends know beforehand. Draft section 2.6.10.1.
+pub const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
+
+/// Adler-32 of [`DICTIONARY`].
+pub const DICTIONARY_ID: u32 = 0xe3c6_a7c2;
+
+/// What of our header blocks is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeaderCompression {
+    /// Everything, secrets too: who sees the lengths of frames and can make the other end send guesses beside a cookie
+    /// finds the cookie (CRIME).
+    Full,
+    /// Everything but secrets: those are neither matched nor ever matched against. See [`secret_part`].
+    #[default]
+    Safe,
+    /// Nothing: blocks are stored.
+    Off,
+}
+
+/// A header block that is being written, in the form that the compressor takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    bytes: Vec<u8>,
+    secrets: Vec<Range<usize>>,
+    list_size: usize,
+    count: u32,
+}
+
+impl Block {
+    /// A block without pairs.
+    pub fn new() -> Self {
+        Self { bytes: vec![0; 4], ..Self::default() }
+    }
+
+    /// Appends a pair whose value is `parts`, joined by `separator`. `sensitive`: the value is secret whatever its name.
+    pub fn push(&mut self, name: &[u8], parts: &[&[u8]], separator: u8, sensitive: bool) {
+        self.put_len(name.len());
+        self.bytes.extend_from_slice(name);
+        let len = parts.iter().map(|part| part.len()).sum::<usize>() + parts.len().saturating_sub(1);
+        self.put_len(len);
+        let start = self.bytes.len();
+        for (index, part) in parts.iter().enumerate() {
+            if index > 0 {
+                self.bytes.push(separator);
+            }
+            self.bytes.extend_from_slice(part);
+        }
+        let open = if sensitive { 0 } else { secret_part(name, &self.bytes[start..]) };
+        if open < len {
+            self.secrets.push(start + open..start + len);
+        }
+        self.list_size += name.len() + len + PAIR_OVERHEAD;
+        self.count += 1;
+        self.bytes[..4].copy_from_slice(&self.count.to_be_bytes());
+    }
+
+    /// Bytes of the list: names, values and 32 for each pair.
+    pub const fn list_size(&self) -> usize {
+        self.list_size
+    }
+
+    /// Whether it has no pairs.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn put_len(&mut self, len: usize) {
+        self.bytes.extend_from_slice(&(len as u32).to_be_bytes());
+    }
+}
+
+/// What each pair counts for beside its text, as in HTTP/2.
+const PAIR_OVERHEAD: usize = 32;
+
+/// From which byte on a value is secret; its length when it is not.
+///
+/// Secret are credentials by name, whatever the site calls them, and what follows the `?` of an address: there go
+/// session ids, search words and one-time codes, and a page can make a browser ask for addresses that it chooses.
+pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
+    const ADDRESSES: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
+    const MARKS: [&[u8]; 9] =
+        [b"cookie", b"auth", b"token", b"csrf", b"xsrf", b"session", b"secret", b"api-key", b"apikey"];
+    if ADDRESSES.contains(&name) {
+        return value.iter().position(|&byte| byte == b'?').map_or(value.len(), |at| at + 1);
+    }
+    // ":authority" has no place in SPDY; ":host" and the other names with a colon are never credentials.
+    let secret = name.first() != Some(&b':')
+        && MARKS.iter().any(|mark| name.windows(mark.len()).any(|window| window == *mark));
+    if secret { 0 } else { value.len() }
+}
+
+/// Compresses our blocks.
+#[derive(Debug)]
+pub struct Encoder {
+    setting: HeaderCompression,
+    deflate: Option<Deflate>,
+    started: bool,
+}
+
+impl Encoder {
+    /// A fresh context; allocates nothing before the first block.
+    pub const fn new(setting: HeaderCompression) -> Self {
+        Self { setting, deflate: None, started: false }
+    }
+
+    /// Appends the compressed block, which must be sent next.
+    pub fn encode(&mut self, block: &Block, out: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.started, true) {
+            write_zlib_head(out);
+        }
+        let secrets: &[_] = match self.setting {
+            HeaderCompression::Off => return write_stored(&block.bytes, out),
+            HeaderCompression::Safe => &block.secrets,
+            HeaderCompression::Full => &[],
+        };
+        self.deflate.get_or_insert_with(Deflate::new).write(&block.bytes, secrets, out);
+    }
+}
+
+/// Inflates the peer's blocks.
+#[derive(Debug)]
+pub struct Decoder {
+    inflate: Option<Box<Decompress>>,
+    plain: Vec<u8>,
+    limit: usize,
+}
+
+/// The session's compression context is lost: nothing that follows can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InflateError {
+    /// No zlib stream with our dictionary.
+    #[error("header block does not inflate")]
+    Corrupt,
+    /// A block inflates to many times what any list may have.
+    #[error("header block inflates without end")]
+    Bomb,
+}
+
+/// A block that is wrong in itself; the context is intact, so that only its stream suffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// Longer than the limit.
+    #[error("header list is larger than the limit")]
+    TooLarge,
+    /// Lengths that do not fit, illegal or repeated names, illegal values.
+    #[error("header block is malformed")]
+    Malformed,
+}
+
+/// A block that inflates to more than this many limits ends the session: to read on costs more than it.
+const BOMB_FACTOR: usize = 16;
+
+/// Inflated at once.
+const STEP: usize = 4096;
+
+impl Decoder {
+    /// A fresh context for lists of up to `limit` bytes; allocates nothing before the first block.
+    pub const fn new(limit: usize) -> Self {
+        Self { inflate: None, plain: Vec::new(), limit }
+    }
+
+    /// Inflates one block. The outer error ends the session.
+    pub fn decode(&mut self, block: &[u8]) -> Result<Result<Pairs<'_>, BlockError>, InflateError> {
+        self.plain.clear();
+        self.plain.shrink_to(4 * STEP);
+        let inflate = self.inflate.get_or_insert_with(|| Box::new(Decompress::new(true)));
+        let mut rest = block;
+        let mut inflated = 0;
+        loop {
+            if inflated > self.limit {
+                // Too large already: inflate on, for the context, but keep none of it.
+                self.plain.clear();
+            }
+            self.plain.reserve(STEP);
+            let room = self.plain.capacity() - self.plain.len();
+            let produced = step(inflate, &mut rest, &mut self.plain)?;
+            inflated += produced;
+            if inflated > self.limit.saturating_mul(BOMB_FACTOR) {
+                return Err(InflateError::Bomb);
+            }
+            if rest.is_empty() && produced < room {
+                break;
+            }
+        }
+        if inflated > self.limit { Ok(Err(BlockError::TooLarge)) } else { Ok(Pairs::load(&self.plain, self.limit)) }
+    }
+}
+
+/// Inflates as much as fits into the spare room of `out`; says how much that was.
+fn step(inflate: &mut Decompress, rest: &mut &[u8], out: &mut Vec<u8>) -> Result<usize, InflateError> {
+    let (used, made) = (inflate.total_in(), inflate.total_out());
+    let result = inflate.decompress_vec(rest, out, FlushDecompress::Sync);
+    let consumed = (inflate.total_in() - used) as usize;
+    let produced = (inflate.total_out() - made) as usize;
+    *rest = rest.get(consumed..).unwrap_or_default();
+    match result {
+        // The peer ended its zlib stream: no further block can come.
+        Ok(Status::StreamEnd) => Err(InflateError::Corrupt),
+        Ok(_) if consumed == 0 && produced == 0 && !rest.is_empty() => Err(InflateError::Corrupt),
+        Ok(_) => Ok(produced),
+        Err(error) if error.needs_dictionary() == Some(DICTIONARY_ID) => {
+            inflate.set_dictionary(DICTIONARY).map_err(|_| InflateError::Corrupt)?;
+            step(inflate, rest, out).map(|more| more + produced)
+        }
+        Err(_) => Err(InflateError::Corrupt),
+    }
+}
+
+/// The pairs of an inflated block: names lower-case, not empty, each once; values still joined by NUL, but with no
+/// empty part and no line break.
+#[derive(Clone, Debug)]
+pub struct Pairs<'a> {
+    pairs: Vec<(&'a [u8], &'a [u8])>,
+}
+
+impl<'a> Pairs<'a> {
+    /// Reads a list of up to `limit` bytes (names, values and 32 for each).
+    pub fn load(mut bytes: &'a [u8], limit: usize) -> Result<Self, BlockError> {
+        let count = take_u32(&mut bytes)?;
+        // Each pair takes eight bytes at least: no allocation follows an announced count alone.
+        let mut pairs = Vec::with_capacity((count as usize).min(bytes.len() / 8));
+        let mut size = 0;
+        for _ in 0..count {
+            let name = take_text(&mut bytes)?;
+            let value = take_text(&mut bytes)?;
+            size += name.len() + value.len() + PAIR_OVERHEAD;
+            if size > limit {
+                return Err(BlockError::TooLarge);
+            }
+            if !is_name(name) || !is_value(value) {
+                return Err(BlockError::Malformed);
+            }
+            pairs.push((name, value));
+        }
+        if !bytes.is_empty() || has_duplicate(&pairs) {
+            return Err(BlockError::Malformed);
+        }
+        Ok(Self { pairs })
+    }
+
+    /// Names and values in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])> + '_ {
+        self.pairs.iter().copied()
+    }
+}
+
+/// "Header names are lower case ASCII and not empty." A colon may stand in front.
+fn is_name(name: &[u8]) -> bool {
+    let text = name.strip_prefix(b":").unwrap_or(name);
+    !text.is_empty()
+        && name.len() <= usize::from(u16::MAX)
+        && text.iter().all(|&byte| is_token(byte) && !byte.is_ascii_uppercase())
+}
+
+/// "The value may be empty, but has no NUL at either end and no two in a row." Line breaks would be new fields to an
+/// HTTP/1.1 reader behind us.
+fn is_value(value: &[u8]) -> bool {
+    value.first() != Some(&0)
+        && value.last() != Some(&0)
+        && value.iter().zip(value.iter().skip(1)).all(|pair| pair != (&0, &0))
+        && !value.iter().any(|&byte| byte == b'\r' || byte == b'\n')
+}
+
+fn has_duplicate(pairs: &[(&[u8], &[u8])]) -> bool {
+    if pairs.len() <= 24 {
+        return pairs.iter().enumerate().any(|(index, (name, _))| pairs[..index].iter().any(|(other, _)| other == name));
+    }
+    let mut names: Vec<_> = pairs.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+fn take_u32(bytes: &mut &[u8]) -> Result<u32, BlockError> {
+    let (number, rest) = bytes.split_first_chunk().ok_or(BlockError::Malformed)?;
+    *bytes = rest;
+    Ok(u32::from_be_bytes(*number))
+}
+
+fn take_text<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], BlockError> {
+    let len = take_u32(bytes)? as usize;
+    let (text, rest) = bytes.split_at_checked(len).ok_or(BlockError::Malformed)?;
+    *bytes = rest;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(setting: HeaderCompression) {
+        let mut encoder = Encoder::new(setting);
+        let mut decoder = Decoder::new(1 << 16);
+        for round in 0..200 {
+            let mut block = Block::new();
+            block.push(b":path", &[format!("/item/{round}?key={}", round * 31).as_bytes()], 0, false);
+            block.push(b"accept", &[b"text/html", b"*/*"], 0, false);
+            block.push(b"cookie", &[b"a=1", b"b=2"], b';', false);
+            block.push(b"x-empty", &[b""], 0, false);
+            let mut wire = Vec::new();
+            encoder.encode(&block, &mut wire);
+            assert!(wire.ends_with(&[0, 0, 0xff, 0xff]));
+            let pairs = decoder.decode(&wire).expect("in step").expect("legal");
+            let pairs: Vec<_> = pairs.iter().collect();
+            assert_eq!(pairs.len(), 4);
+            assert_eq!(pairs[1], (&b"accept"[..], &b"text/html\0*/*"[..]));
+            assert_eq!(pairs[2].1, b"a=1;b=2");
+        }
+    }
+
+    #[test]
+    fn both_ends_stay_in_step() {
+        round_trip(HeaderCompression::Full);
+        round_trip(HeaderCompression::Safe);
+        round_trip(HeaderCompression::Off);
+    }
+
+    #[test]
+    fn secrets_by_name_and_by_query() {
+        for name in ["cookie", "set-cookie", "authorization", "proxy-authorization", "x-csrf-token", "x-api-key"] {
+            assert_eq!(secret_part(name.as_bytes(), b"value"), 0, "{name}");
+        }
+        assert_eq!(secret_part(b"accept", b"value"), 5);
+        assert_eq!(secret_part(b":path", b"/a?b=c"), 3);
+        assert_eq!(secret_part(b"referer", b"http://a/b"), 10);
+    }
+
+    fn raw(pairs: &[(&str, &str)]) -> Vec<u8> {
+        let mut bytes = (pairs.len() as u32).to_be_bytes().to_vec();
+        for text in pairs.iter().flat_map(|(name, value)| [name, value]) {
+            bytes.extend_from_slice(&(text.len() as u32).to_be_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn illegal_lists() {
+        for pairs in [
+            &[("", "v")][..],
+            &[("Accept", "v")],
+            &[("a", "1"), ("a", "2")],
+            &[("a", "\0b")],
+            &[("a", "b\0")],
+            &[("a", "b\0\0c")],
+            &[("a", "b\r\nc: d")],
+            &[("a b", "v")],
+            &[(":", "v")],
+        ] {
+            assert_eq!(Pairs::load(&raw(pairs), 1000).err(), Some(BlockError::Malformed), "{pairs:?}");
+        }
+        assert!(Pairs::load(&raw(&[("a", ""), (":b", "1\x002")]), 1000).is_ok());
+        assert_eq!(Pairs::load(&raw(&[("a", "0123456789")]), 40).err(), Some(BlockError::TooLarge));
+    }
+
+    #[test]
+    fn wrong_lengths() {
+        let good = raw(&[("name", "value")]);
+        for cut in 0..good.len() {
+            assert_eq!(Pairs::load(&good[..cut], 1000).err(), Some(BlockError::Malformed), "{cut}");
+        }
+        let mut long = good.clone();
+        long.push(0);
+        assert_eq!(Pairs::load(&long, 1000).err(), Some(BlockError::Malformed));
+        assert_eq!(Pairs::load(&[0xff; 64], 1000).err(), Some(BlockError::Malformed));
+    }
+
+    #[test]
+    fn many_names_are_checked_too() {
+        let names: Vec<_> = (0..100).map(|index| format!("n{index}")).collect();
+        let mut pairs: Vec<_> = names.iter().map(|name| (name.as_str(), "v")).collect();
+        assert!(Pairs::load(&raw(&pairs), 1 << 16).is_ok());
+        pairs.push(("n50", "w"));
+        assert_eq!(Pairs::load(&raw(&pairs), 1 << 16).err(), Some(BlockError::Malformed));
+    }
+
+    /// A block that deflates a thousandfold, made by another compressor.
+    fn bomb(len: usize) -> Vec<u8> {
+        let mut deflate = flate2::Compress::new(flate2::Compression::best(), true);
+        deflate.set_dictionary(DICTIONARY).expect("before any input");
+        let mut out = Vec::with_capacity(len / 100 + 1000);
+        deflate.compress_vec(&vec![b'a'; len], &mut out, flate2::FlushCompress::Sync).expect("compresses");
+        out
+    }
+
+    #[test]
+    fn a_large_block_costs_its_stream_only() {
+        let mut decoder = Decoder::new(1000);
+        assert_eq!(decoder.decode(&bomb(10_000)).expect("in step").err(), Some(BlockError::TooLarge));
+        assert!(decoder.plain.capacity() < 64 << 10);
+    }
+
+    #[test]
+    fn a_bomb_ends_the_session() {
+        let mut decoder = Decoder::new(64 << 10);
+        let wire = bomb(16 << 20);
+        assert!(wire.len() < 20_000);
+        assert_eq!(decoder.decode(&wire).err(), Some(InflateError::Bomb));
+        assert!(decoder.plain.capacity() < 256 << 10);
+    }
+
+    #[test]
+    fn no_zlib_stream() {
+        for wire in [&b"nonsense"[..], b"\x78\x9c\x07", b"\x78\xbb\x00\x00\x00\x01abc"] {
+            assert_eq!(Decoder::new(1000).decode(wire).err(), Some(InflateError::Corrupt), "{wire:?}");
+        }
+    }
+}
