@@ -1,1 +1,4 @@
 //! Instruments: page models, origins, loaders, link emulator, private Tor network.
+
+pub mod emulator;
+pub mod netns;

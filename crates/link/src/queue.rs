@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::ConfigError;
 use crate::text;
 
-/// Limits of a queue. As text: parts joined by commas, each `256` (packets), `64kB`, `codel`, `codel:5ms/100ms` or
+/// Limits of a queue. As text: parts joined by commas, each `256` (packets), `64kB`, `codel`, `codel:5ms:100ms` or
 /// `unlimited`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -67,8 +67,8 @@ fn parse_codel(parameters: &str) -> Result<CoDel, ConfigError> {
         return Ok(CoDel::default());
     }
     let wrong =
-        || ConfigError::Text { what: "queue", text: format!("codel{parameters}"), expected: "codel:TARGET/INTERVAL" };
-    let (target, interval) = parameters.strip_prefix(':').and_then(|p| p.split_once('/')).ok_or_else(wrong)?;
+        || ConfigError::Text { what: "queue", text: format!("codel{parameters}"), expected: "codel:TARGET:INTERVAL" };
+    let (target, interval) = parameters.strip_prefix(':').and_then(|p| p.split_once(':')).ok_or_else(wrong)?;
     let codel = CoDel { target: text::duration(target)?, interval: text::duration(interval)? };
     if codel.interval.is_zero() { Err(wrong()) } else { Ok(codel) }
 }
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!("unlimited".parse(), Ok(limits(None, None, None)));
         assert_eq!("500,codel".parse(), Ok(limits(Some(500), None, Some(CoDel::default()))));
         let slow = CoDel { target: 20 * MS, interval: 400 * MS };
-        assert_eq!("codel:20ms/400ms".parse(), Ok(limits(None, None, Some(slow))));
-        for text in ["", "0", "many", "codel:5ms", "codel:5ms/0", "codelx"] {
+        assert_eq!("codel:20ms:400ms".parse(), Ok(limits(None, None, Some(slow))));
+        for text in ["", "0", "many", "codel:5ms", "codel:5ms:0", "codelx"] {
             text.parse::<QueueLimits>().expect_err(text);
         }
     }

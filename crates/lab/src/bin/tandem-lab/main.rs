@@ -1,0 +1,3 @@
+//! `tandem-lab`: experiments on emulated networks and on a private Tor network.
+
+fn main() {}

@@ -1,0 +1,55 @@
+//! `tandem-link`: runs a command behind an emulated link, which is its only way out.
+//!
+//! - [`options`]: the command line. [`shell`]: one link, or a topology, around a command.
+//! - [`init`]: process 1 of the command's process namespace, so that nothing outlives the link.
+
+mod init;
+mod options;
+mod shell;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use options::{Arguments, Mode};
+use tandem_link::profile;
+
+/// Exit code for failures of ours, as `env` and `timeout` use it.
+const OWN_FAILURE: u8 = 125;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    if arguments.next().is_some_and(|name| name == init::NAME) {
+        return init::run(arguments);
+    }
+    let Arguments { mode, shell } = Arguments::parse();
+    let result = match mode {
+        None => shell::run_link(&shell),
+        Some(Mode::Topology(topology)) => shell::run_topology(&topology),
+        Some(Mode::Profiles) => list_profiles(),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("tandem-link: {error}");
+        ExitCode::from(OWN_FAILURE)
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the answer to the command")]
+fn list_profiles() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    for profile in profile::all() {
+        let rate = |config: &tandem_link::LinkConfig| match config.rate {
+            tandem_link::rate::Rate::Constant(bits) => format!("{}", bits as f64 / 1e6),
+            _ => "unlimited".into(),
+        };
+        let rtt = profile.down.delay + profile.up.delay;
+        println!(
+            "{:<14} {:>4} ms, {:>6} / {:<6} Mbit/s, loss {:.1} %: {}",
+            profile.name,
+            rtt.as_millis(),
+            rate(&profile.down),
+            rate(&profile.up),
+            profile.down.loss.expected() * 100.0,
+            profile.about
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,69 @@
+//! A topology made real: a device in every host's namespace, and the emulator between them.
+
+use std::path::PathBuf;
+
+use super::capture::Capture;
+use super::port::{Port, Wiring};
+use super::rtnl::TcpMetrics;
+use super::topology::{OUTSIDE, Topology, TopologyError};
+use super::{Emulator, EmulatorError, Options};
+use crate::netns::Netns;
+
+/// Why a network could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// Its description is wrong.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The system refused something.
+    #[error(transparent)]
+    System(#[from] EmulatorError),
+    /// A host that is asked for by name is not there.
+    #[error("no host {0:?} in this topology")]
+    NoHost(String),
+}
+
+/// How to set a network up, besides its topology.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Keep the emulator to ordinary priority.
+    pub no_realtime: bool,
+    /// Largest packet.
+    pub mtu: u32,
+    /// TCP over every route made.
+    pub tcp: TcpMetrics,
+    /// Hosts whose packets go to files.
+    pub captures: Vec<(String, PathBuf)>,
+    /// Device name of the host [`OUTSIDE`], whose namespace has other devices too.
+    pub outside_device: String,
+}
+
+/// Name of the device in hosts' own namespaces.
+pub const DEVICE: &str = "tandem0";
+
+/// Sets a network up in these namespaces, one per host and in the order of the topology's hosts.
+pub fn set_up(topology: &Topology, namespaces: &[Netns], setup: &Setup) -> Result<Emulator, NetworkError> {
+    let (plan, nodes) = topology.plan()?;
+    let inside = topology.hosts.iter().find(|host| host.name != OUTSIDE).and_then(|host| host.addresses.first());
+    let mut ports = Vec::new();
+    for ((host, namespace), node) in topology.hosts.iter().zip(namespaces).zip(&nodes) {
+        let outside = host.name == OUTSIDE;
+        let wiring = Wiring {
+            device: if outside { &setup.outside_device } else { DEVICE },
+            addresses: &host.addresses,
+            only_peer: inside.copied().filter(|_| outside),
+            mtu: setup.mtu,
+            tcp: &setup.tcp,
+        };
+        ports.push((*node, Port::open(namespace, &wiring)?));
+    }
+    let captures = setup.captures.iter().map(|(name, path)| {
+        let host = topology.hosts.iter().position(|host| host.name == *name);
+        let node = nodes[host.ok_or_else(|| NetworkError::NoHost(name.clone()))?];
+        let action = format!("write capture {}", path.display());
+        Ok((node, Capture::create(path).map_err(EmulatorError::of(action))?))
+    });
+    let captures = captures.collect::<Result<_, NetworkError>>()?;
+    Ok(Emulator::start(plan.build(), ports, Options { no_realtime: setup.no_realtime, captures })?)
+}

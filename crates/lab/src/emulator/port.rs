@@ -1,0 +1,84 @@
+//! A host's way into the emulated network: a TUN device in its namespace, with addresses and a default route.
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::rtnl::{Rtnl, TcpMetrics};
+use super::{EmulatorError, sys};
+use crate::netns::Netns;
+
+/// Packets that the device may hold before the emulator reads them; the kernel's 500 would drop silently in a burst.
+const DEVICE_QUEUE: u32 = 10_000;
+
+/// A TUN device in some namespace.
+#[derive(Debug)]
+pub struct Port {
+    pub(crate) tun: File,
+    rtnl: Rtnl,
+    index: u32,
+}
+
+/// How a host is reached and reaches others.
+#[derive(Clone, Debug)]
+pub struct Wiring<'a> {
+    /// Name of the device in its namespace.
+    pub device: &'a str,
+    /// Addresses of the host; the first is the one it sends from.
+    pub addresses: &'a [IpAddr],
+    /// The only host behind the device, instead of everything.
+    pub only_peer: Option<IpAddr>,
+    /// Largest packet.
+    pub mtu: u32,
+    /// TCP over the routes made.
+    pub tcp: &'a TcpMetrics,
+}
+
+impl Port {
+    /// Makes the device in a namespace and wires it. The namespace's loopback interface is switched on too.
+    pub fn open(netns: &Netns, wiring: &Wiring<'_>) -> Result<Self, EmulatorError> {
+        let device = wiring.device;
+        netns.run(|| Self::open_here(wiring)).map_err(EmulatorError::of(format!("set up TUN device {device}")))
+    }
+
+    fn open_here(wiring: &Wiring<'_>) -> io::Result<Self> {
+        let tun = sys::open_tun(wiring.device)?;
+        let mut rtnl = Rtnl::open()?;
+        let index = rtnl.index(wiring.device)?;
+        quieten(wiring.device);
+        let loopback = rtnl.index("lo")?;
+        rtnl.bring_up(loopback, None, None)?;
+        for &address in wiring.addresses {
+            rtnl.add_address(index, address, wiring.only_peer.filter(|peer| peer.is_ipv4() == address.is_ipv4()))?;
+        }
+        rtnl.bring_up(index, Some(wiring.mtu), Some(DEVICE_QUEUE))?;
+        match wiring.only_peer {
+            Some(peer) => rtnl.replace_route(peer, if peer.is_ipv4() { 32 } else { 128 }, index, wiring.tcp)?,
+            None => default_routes(&mut rtnl, index, wiring)?,
+        }
+        Ok(Self { tun, rtnl, index })
+    }
+
+    /// Packets that the device dropped before the emulator could read them.
+    pub fn dropped(&mut self) -> u64 {
+        self.rtnl.dropped(self.index).unwrap_or(0)
+    }
+}
+
+fn default_routes(rtnl: &mut Rtnl, index: u32, wiring: &Wiring<'_>) -> io::Result<()> {
+    let anywhere: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    for all in anywhere {
+        if wiring.addresses.iter().any(|address| address.is_ipv4() == all.is_ipv4()) {
+            rtnl.replace_route(all, 0, index, wiring.tcp)?;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the kernel from sending anything of its own accord (router solicitations, multicast reports), and from carrying
+/// what TCP learned from one run to the next. Where a setting is not there, there is nothing to switch off.
+fn quieten(device: &str) {
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/addr_gen_mode"), "1");
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/router_solicitations"), "0");
+    let _ = std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1");
+}
