@@ -1,1 +1,21 @@
-//! h2
+//! HTTP/2 without I/O: [`Connection`] is one end of a session (RFC 9113), with extended CONNECT (RFC 8441) and the
+//! urgency of extensible priorities (RFC 9218). Header lists go through [`crate::hpack`].
+//!
+//! ```text
+//!  bytes ──▶ input (cut into frames) ──▶ recv ─┐                      ┌─▶ events
+//!                                              ├─▶ Connection, Stream ┤
+//!  calls of the trait Mux ─────────────▶ send ─┘  (state, windows)    └─▶ queue, ready streams ──▶ bytes
+//! ```
+
+mod calm;
+mod connection;
+mod flow;
+mod frame;
+mod head;
+mod input;
+mod recv;
+mod send;
+mod settings;
+mod stream;
+
+pub use connection::Connection;

@@ -1,0 +1,319 @@
+//! One end of an HTTP/2 session: what it knows, and how streams come and go. What arrives is in [`super::recv`], what
+//! leaves in [`super::send`].
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::calm::Calm;
+use super::flow::{DEFAULT_WINDOW, SendWindow, SessionCredit, StreamCredit};
+use super::frame;
+use super::head::Hint;
+use super::input::Input;
+use super::recv::Block;
+use super::settings::PeerSettings;
+use super::stream::{ById, State, Stream};
+use crate::hpack::{Decoder, Encoder};
+use crate::mux::OpenError;
+use crate::sched::Sched;
+use crate::{
+    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, SessionError, StreamId,
+};
+
+/// Own resets remembered, so that what was on its way is known to be late and not wrong.
+const MAX_OWN_RESETS: usize = 256;
+/// Buffers of an idle session above this are given back.
+pub(super) const KEEP: usize = 1024;
+/// Streams are numbered up to 2^31-1 (RFC 9113 section 5.1.1).
+pub(super) const MAX_STREAM_ID: StreamId = 0x7fff_ffff;
+
+/// One end of an HTTP/2 session: an implementation of [`Mux`].
+///
+/// An idle one holds a few kB: tables and buffers are allocated when used and given back when large.
+///
+/// Beyond what the trait says: `poll_output` may produce [`Event::Writable`], so ask for events after it too; a client
+/// that changes a priority tells the server (RFC 9218 section 7.1); data of a finished stream is still to be released,
+/// or forgotten by `reset`.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) config: MuxConfig,
+    pub(super) input: Input,
+    /// A header block that is not complete yet.
+    pub(super) block: Option<Block>,
+    pub(super) decoder: Decoder,
+    pub(super) encoder: Encoder,
+    pub(super) peer: PeerSettings,
+    /// Our SETTINGS were acknowledged.
+    pub(super) acknowledged: bool,
+    pub(super) streams: ById<Stream>,
+    /// Data handed out of streams that are closed by now, still to be released.
+    pub(super) unreleased: ById<usize>,
+    pub(super) own_active: u32,
+    pub(super) peer_active: u32,
+    /// Number of the next stream of ours.
+    pub(super) next_id: StreamId,
+    /// Highest number that the peer has used.
+    pub(super) peer_highest: StreamId,
+    pub(super) own_resets: VecDeque<StreamId>,
+    pub(super) credit: SessionCredit,
+    pub(super) window: SendWindow,
+    pub(super) calm: Calm,
+    pub(super) hint: Hint,
+    pub(super) events: VecDeque<Event>,
+    /// Our preface and SETTINGS are out.
+    pub(super) started: bool,
+    /// Whole frames to be sent in this order, before any DATA: header blocks must leave as they were encoded, and
+    /// acknowledgements in step with them.
+    pub(super) queue: Vec<u8>,
+    /// Streams with an end to send and no data before it.
+    pub(super) ending: VecDeque<StreamId>,
+    /// Streams with data that their window lets out.
+    pub(super) ready: Sched,
+    /// Streams whose credit goes out with something else.
+    pub(super) riders: Vec<StreamId>,
+    /// The last stream of the peer that our GOAWAY promised to handle.
+    pub(super) our_goodbye: Option<StreamId>,
+    /// The last stream of ours that the peer's GOAWAY promised to handle.
+    pub(super) their_goodbye: Option<StreamId>,
+    pub(super) failed: Option<SessionError>,
+}
+
+impl Connection {
+    /// One end of a fresh session. Says nothing until [`Mux::poll_output`].
+    pub fn new(config: MuxConfig) -> Self {
+        let client = config.role == Role::Client;
+        Self {
+            input: Input::new(config.role),
+            block: None,
+            decoder: Decoder::new(),
+            encoder: Encoder::new(),
+            peer: PeerSettings::new(),
+            acknowledged: false,
+            streams: ById::default(),
+            unreleased: ById::default(),
+            own_active: 0,
+            peer_active: 0,
+            next_id: if client { 1 } else { 2 },
+            peer_highest: 0,
+            own_resets: VecDeque::new(),
+            credit: SessionCredit::new(config.session_window, config.receive_budget),
+            window: SendWindow::new(DEFAULT_WINDOW),
+            calm: Calm::new(),
+            hint: Hint::default(),
+            events: VecDeque::new(),
+            started: false,
+            queue: Vec::new(),
+            ending: VecDeque::new(),
+            ready: Sched::new(),
+            riders: Vec::new(),
+            our_goodbye: None,
+            their_goodbye: None,
+            failed: None,
+            config,
+        }
+    }
+
+    pub(super) fn is_client(&self) -> bool {
+        self.config.role == Role::Client
+    }
+
+    /// Whether a stream of this number would be opened by us.
+    pub(super) fn is_own(&self, id: StreamId) -> bool {
+        (id % 2 == 1) == self.is_client()
+    }
+
+    /// Whether a stream of this number has not begun yet (RFC 9113 section 5.1.1).
+    pub(super) fn is_idle(&self, id: StreamId) -> bool {
+        if self.is_own(id) { id >= self.next_id } else { id > self.peer_highest }
+    }
+
+    /// What a stream may receive beyond our SETTINGS while the peer may not have seen them: the difference to the
+    /// default window, when ours is smaller.
+    pub(super) fn extra_window(&self) -> u32 {
+        if self.acknowledged { 0 } else { DEFAULT_WINDOW.saturating_sub(self.config.stream_window) }
+    }
+
+    pub(super) fn insert(&mut self, id: StreamId, state: State, priority: Priority) -> &mut Stream {
+        *self.active_mut(id) += 1;
+        let credit = StreamCredit::new(self.config.stream_window, self.extra_window());
+        let stream = Stream::new(state, priority, self.peer.initial_window, credit);
+        self.streams.entry(id).insert_entry(stream).into_mut()
+    }
+
+    fn active_mut(&mut self, id: StreamId) -> &mut u32 {
+        if self.is_own(id) { &mut self.own_active } else { &mut self.peer_active }
+    }
+
+    /// Forgets a stream. What the user still holds of it goes on counting if it ended well.
+    fn remove(&mut self, id: StreamId, ended_well: bool) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        *self.active_mut(id) -= 1;
+        if let Some(key) = stream.ready {
+            self.ready.remove(key);
+        }
+        let held = stream.credit.held();
+        if ended_well && held > 0 {
+            self.unreleased.insert(id, held);
+        } else {
+            self.credit.release(held);
+        }
+        if self.streams.is_empty() && self.streams.capacity() > 16 {
+            self.streams = ById::default();
+        }
+        Some(stream)
+    }
+
+    /// Forgets the stream if both ends have ended.
+    pub(super) fn close_if_done(&mut self, id: StreamId) {
+        if self.streams.get(&id).is_some_and(|s| s.state == State::Closed) {
+            self.remove(id, true);
+            self.calm.finished();
+        }
+    }
+
+    /// Forgets the stream after a reset from either side, and tells the user if `event` and it knows of it.
+    pub(super) fn abandon(&mut self, id: StreamId, event: Option<Reason>) {
+        let Some(stream) = self.remove(id, false) else { return };
+        if let (Some(reason), true) = (event, stream.announced) {
+            self.events.push_back(Event::Reset { id, reason });
+        }
+    }
+
+    /// Queues RST_STREAM and remembers it.
+    pub(super) fn put_reset(&mut self, id: StreamId, reason: Reason) {
+        frame::put_reset(&mut self.queue, id, reason);
+        if self.own_resets.len() == MAX_OWN_RESETS {
+            self.own_resets.pop_front();
+        }
+        self.own_resets.push_back(id);
+    }
+
+    /// The peer broke a rule on one stream (RFC 9113 section 5.4.2).
+    pub(super) fn fail_stream(&mut self, id: StreamId, reason: Reason) -> Result<(), SessionError> {
+        self.put_reset(id, reason);
+        self.abandon(id, Some(reason));
+        self.calm.spend_on_answer()
+    }
+
+    /// The session cannot go on: say so, once, and send nothing after it (RFC 9113 section 5.4.1).
+    fn fail(&mut self, error: SessionError) -> SessionError {
+        let last = self.our_goodbye.unwrap_or(self.peer_highest);
+        frame::put_go_away(&mut self.queue, last, error.reason, error.detail);
+        self.failed = Some(error.clone());
+        self.ready = Sched::new();
+        self.ending.clear();
+        error
+    }
+}
+
+impl Mux for Connection {
+    fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.calm.tick(now);
+        self.receive(bytes).map_err(|error| self.fail(error))
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.calm.tick(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front();
+        if event.is_none() && self.events.capacity() > 8 {
+            self.events = VecDeque::new();
+        }
+        event
+    }
+
+    fn poll_output(&mut self, out: &mut SendBuf, limit: usize) {
+        self.send(out, limit);
+    }
+
+    fn wants_output(&self) -> bool {
+        let server_preface = !self.started && !self.is_client();
+        server_preface || !self.queue.is_empty() || self.has_turn()
+    }
+
+    fn open(&mut self, head: &RequestHead, end: bool, priority: Priority) -> Result<StreamId, OpenError> {
+        self.send_request(head, end, priority)
+    }
+
+    fn inform(&mut self, id: StreamId, head: &ResponseHead) {
+        self.send_interim(id, head);
+    }
+
+    fn respond(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
+        self.send_response(id, head, end);
+    }
+
+    fn push(&mut self, parent: StreamId, request: &RequestHead, priority: Priority) -> Result<StreamId, OpenError> {
+        self.send_promise(parent, request, priority)
+    }
+
+    fn send_data(&mut self, id: StreamId, data: Bytes, end: bool) {
+        self.queue_data(id, data, end);
+    }
+
+    fn send_trailers(&mut self, id: StreamId, fields: &Fields) {
+        self.queue_trailers(id, fields);
+    }
+
+    fn send_room(&self, id: StreamId) -> usize {
+        let stream = self.streams.get(&id).filter(|s| s.state.may_send());
+        stream.map_or(0, |s| self.config.send_buffer.saturating_sub(s.queue.len()))
+    }
+
+    fn set_priority(&mut self, id: StreamId, priority: Priority) {
+        self.change_priority(id, priority);
+        if self.is_client() && self.streams.contains_key(&id) {
+            frame::put_priority_update(&mut self.queue, id, priority.0.min(7));
+        }
+    }
+
+    fn reset(&mut self, id: StreamId, reason: Reason) {
+        if let Some(held) = self.unreleased.remove(&id) {
+            self.credit.release(held);
+        } else if self.streams.contains_key(&id) {
+            self.put_reset(id, reason);
+            self.abandon(id, None);
+        }
+        self.return_session_credit();
+    }
+
+    fn release(&mut self, id: StreamId, count: usize) {
+        self.release_data(id, count);
+    }
+
+    fn ping(&mut self, payload: u32) {
+        self.put_ping(payload);
+    }
+
+    fn go_away(&mut self, reason: Reason) {
+        if self.our_goodbye.is_none() && self.failed.is_none() {
+            self.our_goodbye = Some(self.peer_highest);
+            frame::put_go_away(&mut self.queue, self.peer_highest, reason, "");
+        }
+    }
+
+    fn active(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn is_open(&self) -> bool {
+        self.failed.is_none()
+            && self.our_goodbye.is_none()
+            && self.their_goodbye.is_none()
+            && self.next_id <= MAX_STREAM_ID
+    }
+
+    fn peer_extended_connect(&self) -> Option<bool> {
+        self.peer.known.then_some(self.peer.extended_connect)
+    }
+}

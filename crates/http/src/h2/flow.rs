@@ -1,0 +1,231 @@
+//! Flow-control windows (RFC 9113 sections 5.2 and 6.9): what we may send, and what the peer may.
+//!
+//! Credit is handed back in large pieces: a piece of a quarter of the window rides along when something else is sent
+//! anyway, one of half the window is sent for itself.
+
+/// Every window before anyone said otherwise (RFC 9113 section 6.9.2).
+pub(super) const DEFAULT_WINDOW: u32 = 65_535;
+/// The largest window (RFC 9113 section 6.9.1).
+pub(super) const MAX_WINDOW: i64 = 0x7fff_ffff;
+
+/// What we may still send. A change of the initial window can make it negative.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendWindow(i64);
+
+/// A window over 2^31-1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Overflow;
+
+impl SendWindow {
+    pub(super) const fn new(initial: u32) -> Self {
+        Self(initial as i64)
+    }
+
+    /// Bytes that may be sent now.
+    pub(super) fn open(self) -> usize {
+        usize::try_from(self.0).unwrap_or(0)
+    }
+
+    pub(super) fn spend(&mut self, count: usize) {
+        debug_assert!(count <= self.open(), "only what is open is sent");
+        self.0 -= count as i64;
+    }
+
+    pub(super) fn widen(&mut self, change: i64) -> Result<(), Overflow> {
+        if self.0 + change > MAX_WINDOW {
+            return Err(Overflow);
+        }
+        self.0 += change;
+        Ok(())
+    }
+}
+
+/// How much a returned piece of credit matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// Not worth a frame yet.
+    Wait,
+    /// Worth a frame when others go out.
+    Ride,
+    /// Worth a write of its own.
+    Now,
+}
+
+fn urgency(credit: i64, left: i64, window: i64) -> Urgency {
+    if credit <= 0 {
+        Urgency::Wait
+    } else if credit >= window / 2 || (left < window / 8 && credit >= window / 8) {
+        Urgency::Now
+    } else if credit >= window / 4 {
+        Urgency::Ride
+    } else {
+        Urgency::Wait
+    }
+}
+
+/// What the peer may send on one stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamCredit {
+    window: i64,
+    /// What the peer may still send.
+    left: i64,
+    /// Handed to the user and not yet released.
+    held: i64,
+    /// Used up and not yet given back.
+    credit: i64,
+}
+
+impl StreamCredit {
+    /// `window` as in our SETTINGS, `extra` on top while the peer may not know them yet.
+    pub(super) const fn new(window: u32, extra: u32) -> Self {
+        Self { window: window as i64, left: window as i64 + extra as i64, held: 0, credit: 0 }
+    }
+
+    /// The peer has learnt our SETTINGS: what was granted beyond them ends.
+    pub(super) fn drop_extra(&mut self, extra: u32) {
+        self.left -= i64::from(extra);
+    }
+
+    /// A frame of `count` bytes begins; `None` when that is more than was granted.
+    pub(super) fn arrive(&mut self, count: usize) -> Option<()> {
+        self.left -= count as i64;
+        (self.left >= 0).then_some(())
+    }
+
+    /// `count` of what arrived goes to the user.
+    pub(super) fn hold(&mut self, count: usize) {
+        self.held += count as i64;
+    }
+
+    /// Bytes the user holds.
+    pub(super) fn held(&self) -> usize {
+        self.held as usize
+    }
+
+    /// The user is done with `count` bytes (at most what it holds); returns how many it really held.
+    pub(super) fn release(&mut self, count: usize) -> usize {
+        let count = self.held.min(i64::try_from(count).unwrap_or(i64::MAX));
+        self.held -= count;
+        self.credit += count;
+        count as usize
+    }
+
+    /// `count` bytes that never went to the user, such as padding.
+    pub(super) fn skip(&mut self, count: usize) {
+        self.credit += count as i64;
+    }
+
+    pub(super) fn urgency(&self) -> Urgency {
+        urgency(self.credit, self.left, self.window)
+    }
+
+    /// Takes the credit for a WINDOW_UPDATE.
+    pub(super) fn take(&mut self) -> u32 {
+        let credit = std::mem::take(&mut self.credit);
+        self.left += credit;
+        credit as u32
+    }
+}
+
+/// What the peer may send on the whole session: given back on arrival while little is held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionCredit {
+    window: i64,
+    left: i64,
+    held: usize,
+    budget: usize,
+}
+
+impl SessionCredit {
+    pub(super) fn new(window: u32, budget: usize) -> Self {
+        let window = window.clamp(DEFAULT_WINDOW, MAX_WINDOW as u32);
+        Self { window: i64::from(window), left: i64::from(DEFAULT_WINDOW), held: 0, budget }
+    }
+
+    /// A frame of `count` bytes begins; `None` when that is more than was granted.
+    pub(super) fn arrive(&mut self, count: usize) -> Option<()> {
+        self.left -= count as i64;
+        (self.left >= 0).then_some(())
+    }
+
+    pub(super) fn hold(&mut self, count: usize) {
+        self.held += count;
+    }
+
+    pub(super) fn release(&mut self, count: usize) {
+        debug_assert!(count <= self.held, "streams hold what the session holds");
+        self.held = self.held.saturating_sub(count);
+    }
+
+    fn credit(&self) -> i64 {
+        if self.held < self.budget { self.window - self.left } else { 0 }
+    }
+
+    pub(super) fn urgency(&self) -> Urgency {
+        urgency(self.credit(), self.left, self.window)
+    }
+
+    /// Takes the credit for a WINDOW_UPDATE.
+    pub(super) fn take(&mut self) -> u32 {
+        let credit = self.credit();
+        self.left += credit;
+        credit as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_goes_back_in_large_pieces() {
+        let mut stream = StreamCredit::new(1000, 0);
+        assert_eq!(stream.arrive(600), Some(()));
+        stream.hold(600);
+        assert_eq!(stream.release(100), 100);
+        assert_eq!(stream.urgency(), Urgency::Wait);
+        stream.release(150);
+        assert_eq!(stream.urgency(), Urgency::Ride);
+        stream.release(250);
+        assert_eq!(stream.urgency(), Urgency::Now);
+        assert_eq!(stream.take(), 500);
+        assert_eq!(stream.release(1000), 100, "no more than was held");
+        assert_eq!(stream.arrive(901), None);
+    }
+
+    #[test]
+    fn a_nearly_shut_window_opens_in_smaller_steps() {
+        let mut stream = StreamCredit::new(800, 0);
+        assert_eq!(stream.arrive(800), Some(()));
+        stream.hold(800);
+        stream.release(99);
+        assert_eq!(stream.urgency(), Urgency::Wait);
+        stream.release(1);
+        assert_eq!(stream.urgency(), Urgency::Now);
+    }
+
+    #[test]
+    fn session_credit_waits_only_above_the_budget() {
+        let mut session = SessionCredit::new(100_000, 70_000);
+        assert_eq!(session.take(), 100_000 - DEFAULT_WINDOW, "the first update opens the window");
+        assert_eq!(session.arrive(60_000), Some(()));
+        session.hold(60_000);
+        assert_eq!(session.urgency(), Urgency::Now);
+        assert_eq!(session.take(), 60_000);
+        assert_eq!(session.arrive(60_000), Some(()));
+        session.hold(60_000);
+        assert_eq!(session.urgency(), Urgency::Wait);
+        assert_eq!(session.take(), 0);
+        session.release(50_001);
+        assert_eq!(session.take(), 60_000);
+    }
+
+    #[test]
+    fn send_windows_do_not_overflow() {
+        let mut window = SendWindow::new(DEFAULT_WINDOW);
+        assert_eq!(window.widen(MAX_WINDOW), Err(Overflow));
+        assert_eq!(window.widen(-100_000), Ok(()));
+        assert_eq!(window.open(), 0);
+        assert_eq!(window.widen(MAX_WINDOW), Ok(()));
+    }
+}
