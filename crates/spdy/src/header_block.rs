@@ -101,8 +101,8 @@ pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
         return value.iter().position(|&byte| byte == b'?').map_or(value.len(), |at| at + 1);
     }
     // ":authority" has no place in SPDY; ":host" and the other names with a colon are never credentials.
-    let secret = name.first() != Some(&b':')
-        && MARKS.iter().any(|mark| name.windows(mark.len()).any(|window| window == *mark));
+    let secret =
+        name.first() != Some(&b':') && MARKS.iter().any(|mark| name.windows(mark.len()).any(|window| window == *mark));
     if secret { 0 } else { value.len() }
 }
 
@@ -282,7 +282,10 @@ fn is_value(value: &[u8]) -> bool {
 
 fn has_duplicate(pairs: &[(&[u8], &[u8])]) -> bool {
     if pairs.len() <= 24 {
-        return pairs.iter().enumerate().any(|(index, (name, _))| pairs[..index].iter().any(|(other, _)| other == name));
+        return pairs
+            .iter()
+            .enumerate()
+            .any(|(index, (name, _))| pairs[..index].iter().any(|(other, _)| other == name));
     }
     let mut names: Vec<_> = pairs.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();

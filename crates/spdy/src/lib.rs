@@ -1,9 +1,26 @@
-//! Sans-IO SPDY/3 and SPDY/3.1: frames, header blocks, streams, flow control, push.
+//! Sans-IO SPDY/3 and SPDY/3.1 (draft-mbelshe-httpbis-spdy-00 and its successor 3.1): both ends, push, flow control.
+//!
+//! * [`Connection`]: a session, driven through [`tandem_http::Mux`] (`connection/`: receive, command, output).
+//! * [`frame`]: frames on the wire, one file each, and what cuts the byte stream into them.
+//! * [`header_block`]: lists of names and values in one zlib stream per direction.
+//! * `deflate`: the compressor that never matches a secret.
+//! * `http`: requests, responses and pushes as header blocks.
+//! * `stream`, `flow`: states and windows.
+//! * [`status`]: numbers of RST_STREAM and GOAWAY.
+//!
+//! No socket, clock or thread: bytes and times go in, bytes and events come out.
 
+mod connection;
+mod deflate;
+mod flow;
 pub mod frame;
 pub mod header_block;
+mod http;
 pub mod status;
-mod deflate;
+mod stream;
+
+pub use connection::{Config, Connection};
+pub use header_block::HeaderCompression;
 
 /// Which draft is spoken. Frames look the same, so this is known from negotiation or configuration only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,4 +29,14 @@ pub enum Version {
     V3,
     /// SPDY/3.1: adds flow control of the whole session.
     V31,
+}
+
+impl Version {
+    /// Its name in ALPN and NPN.
+    pub const fn alpn(self) -> &'static str {
+        match self {
+            Self::V3 => "spdy/3",
+            Self::V31 => "spdy/3.1",
+        }
+    }
 }

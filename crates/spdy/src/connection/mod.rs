@@ -1,0 +1,454 @@
+//! A session: streams over frames, for either end. Draft sections 2.1 to 2.4 and 3.
+//!
+//! ```text
+//!   handle_input ─▶ receive.rs ─▶ streams, windows ─▶ events ─▶ poll_event
+//!   open, respond, push, send_data, … ─▶ command.rs ─▶ streams, control queue
+//!   poll_output ◀─ output.rs ◀─ pings · control queue · ends of bodies · data in the order of priorities · credit
+//! ```
+//!
+//! Header blocks are compressed when their frame enters the control queue, which keeps its order: so the compression
+//! context follows the wire. Data is cut into frames only as it leaves.
+
+mod command;
+mod flood;
+mod output;
+mod probe;
+mod receive;
+mod recent;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tandem_http::mux::OpenError;
+use tandem_http::sched::Sched;
+use tandem_http::{
+    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, SessionError, StreamId,
+};
+
+use crate::Version;
+use crate::flow::{INITIAL_WINDOW, ReceiveWindow, SendWindow};
+use crate::frame::{FrameReader, GoAway, MAX_31, RstStream, Setting, SettingId, Settings};
+use crate::header_block::{Decoder, Encoder, HeaderCompression};
+use crate::status;
+use crate::stream::{Kind, State, Stream};
+
+use flood::FloodGuard;
+use output::ControlQueue;
+use probe::FlowProbe;
+use receive::Receiving;
+use recent::RecentlyClosed;
+
+/// What a session is and may do.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Limits, the same for every multiplexed protocol.
+    pub mux: MuxConfig,
+    /// Which draft.
+    pub version: Version,
+    /// What of our header blocks is compressed. Default [`HeaderCompression::Safe`].
+    pub header_compression: HeaderCompression,
+    /// Client: `:path` carries the whole URL, for gateways that want it so. Default false.
+    pub full_url_path: bool,
+    /// Client: refuse pushes for another origin than that of the request they belong to, as the draft demands of
+    /// browsers. Default true; false where the peer is a trusted gateway to all origins.
+    pub same_origin_push: bool,
+    /// Find out whether a peer that is silent about windows ignores them (see [`crate::Connection`]). Default true.
+    pub probe_flow_control: bool,
+}
+
+impl Config {
+    /// The defaults.
+    pub const fn new(mux: MuxConfig, version: Version) -> Self {
+        Self {
+            mux,
+            version,
+            header_compression: HeaderCompression::Safe,
+            full_url_path: false,
+            same_origin_push: true,
+            probe_flow_control: true,
+        }
+    }
+}
+
+/// Control frames that we take: the draft demands 8192 bytes; a list within the limit fits even when it is stored.
+const MIN_CONTROL_LIMIT: usize = 8192;
+
+/// Our own questions without an answer that are remembered.
+const MAX_PINGS: usize = 64;
+
+/// Frames caused by the peer (answers to pings, resets) that may wait for it to read them.
+const MAX_PROVOKED: usize = 1000;
+
+/// One end of a SPDY session. See [`Mux`] for its use.
+///
+/// Where the drafts leave a choice:
+/// * Peers that do not know flow control exist (moby/spdystream). Whoever sent neither SETTINGS nor WINDOW_UPDATE and
+///   lets a window stand empty is asked with a PING; if it answers and gives no credit for another while, its windows
+///   are taken as unlimited. [`Config::probe_flow_control`] turns this off.
+/// * In SPDY/3 nothing limits the whole session, so a stream that would bring more than
+///   [`MuxConfig::receive_budget`] into memory is reset.
+/// * GOAWAY tells the last stream *accepted* in both versions: draft 3's "last replied to" would make a client send
+///   again what is being processed.
+/// * A push need not be marked unidirectional: neither spdystream nor spdy-transport does it.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    reader: FrameReader,
+    decoder: Decoder,
+    encoder: Encoder,
+    /// The data frame that is arriving.
+    receiving: Option<Receiving>,
+    events: VecDeque<Event>,
+    /// The time of the last input or timeout.
+    clock: Option<Instant>,
+    flood: FloodGuard,
+    failed: bool,
+
+    streams: BTreeMap<StreamId, Stream>,
+    recent: RecentlyClosed,
+    own_streams: usize,
+    peer_streams: usize,
+    next_own: StreamId,
+    /// Highest stream that the peer opened, and highest that we took.
+    last_received: StreamId,
+    last_accepted: StreamId,
+    goaway_sent: bool,
+    goaway_received: bool,
+
+    /// From the peer's SETTINGS, or the drafts' defaults.
+    peer_max_streams: u32,
+    peer_initial_window: u32,
+    peer_sent_settings: bool,
+    session_send: SendWindow,
+    probe: FlowProbe,
+
+    session_receive: ReceiveWindow,
+    /// Bytes given to the user and not released, and session credit that waits for it.
+    held: usize,
+    withheld: u32,
+    /// Streams with credit worth telling, and whether it should leave at once.
+    credit: BTreeSet<StreamId>,
+    credit_urgent: bool,
+
+    sched: Sched,
+    /// Streams of which only the end is left to send.
+    finishing: VecDeque<StreamId>,
+    control: ControlQueue,
+    /// PINGs to send, theirs and ours: ahead of everything.
+    ping_queue: VecDeque<u32>,
+    provoked: usize,
+    next_ping: u32,
+    pings: VecDeque<(u32, u32)>,
+    scratch: Vec<u8>,
+}
+
+impl Connection {
+    /// A session that has said nothing yet.
+    pub fn new(mut config: Config) -> Self {
+        config.mux.max_header_list = config.mux.max_header_list.min(1 << 23);
+        let limit = config.mux.max_header_list;
+        let first = if config.mux.role == Role::Client { 1 } else { 2 };
+        let session_window = config.mux.session_window.clamp(INITIAL_WINDOW, MAX_31);
+        let mut this = Self {
+            reader: FrameReader::new(limit.max(MIN_CONTROL_LIMIT) + 1024),
+            decoder: Decoder::new(limit),
+            encoder: Encoder::new(config.header_compression),
+            receiving: None,
+            events: VecDeque::new(),
+            clock: None,
+            flood: FloodGuard::default(),
+            failed: false,
+            streams: BTreeMap::new(),
+            recent: RecentlyClosed::default(),
+            own_streams: 0,
+            peer_streams: 0,
+            next_own: first,
+            last_received: 0,
+            last_accepted: 0,
+            goaway_sent: false,
+            goaway_received: false,
+            peer_max_streams: u32::MAX,
+            peer_initial_window: INITIAL_WINDOW,
+            peer_sent_settings: false,
+            session_send: SendWindow::new(INITIAL_WINDOW),
+            probe: FlowProbe::new(config.probe_flow_control),
+            session_receive: ReceiveWindow::new(session_window),
+            held: 0,
+            withheld: 0,
+            credit: BTreeSet::new(),
+            credit_urgent: false,
+            sched: Sched::new(),
+            finishing: VecDeque::new(),
+            control: ControlQueue::default(),
+            ping_queue: VecDeque::new(),
+            provoked: 0,
+            next_ping: first,
+            pings: VecDeque::new(),
+            scratch: Vec::new(),
+            config,
+        };
+        this.greet(session_window);
+        this
+    }
+
+    /// Our SETTINGS and session window. A client that takes no pushes allows no streams.
+    fn greet(&mut self, session_window: u32) {
+        let mux = &self.config.mux;
+        let streams = if mux.role == Role::Client && !mux.push { 0 } else { mux.max_streams };
+        let entry = |id: SettingId, value| Setting { flags: 0, id: id as u32, value };
+        let entries = vec![
+            entry(SettingId::MaxConcurrentStreams, streams),
+            entry(SettingId::InitialWindowSize, mux.stream_window.min(MAX_31)),
+        ];
+        self.control.push(|dst| Settings { clear: false, entries }.encode(dst));
+        let more = session_window - INITIAL_WINDOW;
+        if self.is_v31() && more > 0 {
+            self.control.push(|dst| crate::frame::WindowUpdate { stream: 0, delta: more }.encode(dst));
+        }
+    }
+
+    fn is_v31(&self) -> bool {
+        self.config.version == Version::V31
+    }
+
+    fn is_client(&self) -> bool {
+        self.config.mux.role == Role::Client
+    }
+
+    /// Clients open odd streams, servers even ones.
+    fn is_own_id(&self, id: StreamId) -> bool {
+        (id % 2 == 1) == self.is_client()
+    }
+
+    fn stream_window(&self) -> u32 {
+        self.config.mux.stream_window.min(MAX_31)
+    }
+
+    /// A stream that is not closed.
+    fn live(&mut self, id: StreamId) -> Option<&mut Stream> {
+        self.streams.get_mut(&id).filter(|stream| stream.state != State::Closed)
+    }
+
+    fn insert(&mut self, id: StreamId, kind: Kind, state: State, urgency: u8) -> &mut Stream {
+        let send = if self.probe.ignores() { SendWindow::UNLIMITED } else { SendWindow::new(self.peer_initial_window) };
+        let receive = ReceiveWindow::new(self.stream_window());
+        let stream = Stream::new(kind, state, urgency, send, receive);
+        if stream.is_own() {
+            self.own_streams += 1;
+        } else {
+            self.peer_streams += 1;
+        }
+        self.streams.entry(id).or_insert(stream)
+    }
+
+    /// Moves a stream to its next state; a closed one leaves, once its user holds no data of it.
+    fn set_state(&mut self, id: StreamId, state: State) {
+        let Some(stream) = self.live(id) else { return };
+        stream.state = state;
+        if state == State::Closed {
+            self.close(id, true);
+        }
+    }
+
+    /// Takes a live stream out of everything. `strays_answered`: a later frame of it is answered by RST_STREAM, which
+    /// one that was reset by either end must never be.
+    fn close(&mut self, id: StreamId, strays_answered: bool) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some(key) = stream.key.take() {
+            self.sched.remove(key);
+        }
+        stream.close();
+        let (own, held) = (stream.is_own(), stream.held);
+        if own {
+            self.own_streams -= 1;
+        } else {
+            self.peer_streams -= 1;
+        }
+        if held == 0 {
+            self.streams.remove(&id);
+        }
+        self.credit.remove(&id);
+        self.recent.remember(id, strays_answered);
+    }
+
+    /// Closes a stream that was reset: what its user still holds no longer counts.
+    /// Says whether its user has to be told.
+    fn abort(&mut self, id: StreamId) -> bool {
+        let Some(known) = self.live(id).map(|stream| !stream.discard) else { return false };
+        self.close(id, false);
+        if let Some(stream) = self.streams.remove(&id) {
+            self.forget_held(stream.held);
+        }
+        known
+    }
+
+    /// A rule was broken on one stream: the peer is told once, the user too, and the session goes on. Draft section
+    /// 2.4.2.
+    fn stream_error(&mut self, id: StreamId, status: u32) {
+        if self.live(id).is_some() {
+            if self.abort(id) {
+                self.events.push_back(Event::Reset { id, reason: status::rst_reason(status) });
+            }
+        } else if !self.recent.may_answer(id) {
+            return;
+        }
+        self.recent.remember(id, false);
+        self.provoked += 1;
+        self.control.push(|dst| RstStream { stream: id, status }.encode(dst));
+    }
+
+    /// A rule of the whole session was broken: GOAWAY, and nothing more. Draft section 2.4.1.
+    fn fail(&mut self, reason: Reason, detail: &'static str) -> SessionError {
+        self.failed = true;
+        self.streams.clear();
+        self.sched = Sched::new();
+        self.finishing.clear();
+        self.ping_queue.clear();
+        self.credit.clear();
+        self.own_streams = 0;
+        self.peer_streams = 0;
+        let goaway = GoAway { last: self.last_received, status: status::goaway_status(reason, self.config.version) };
+        self.control.push(|dst| goaway.encode(dst));
+        SessionError { reason, detail }
+    }
+
+    /// Puts a stream where it belongs in the sending order, or out of it.
+    fn reschedule(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let wanted = stream.wanted_key(id);
+        if stream.key == wanted {
+            return;
+        }
+        if let Some(key) = stream.key.take() {
+            self.sched.remove(key);
+        }
+        if let Some(key) = wanted {
+            stream.key = Some(key);
+            self.sched.insert(key);
+        }
+    }
+
+    /// Bytes left the user's hands, or never reached them.
+    fn forget_held(&mut self, count: usize) {
+        self.held -= count;
+        if self.held < self.config.mux.receive_budget && self.withheld > 0 {
+            let credit = std::mem::take(&mut self.withheld);
+            self.owe_session(credit);
+        }
+    }
+
+    /// Session credit for bytes that arrived. Draft 3.1 section 2.6.8: every byte of DATA counts, and must come back.
+    fn owe_session(&mut self, count: u32) {
+        if !self.is_v31() {
+            return;
+        }
+        self.session_receive.owe(count);
+        let window = self.config.mux.session_window.clamp(INITIAL_WINDOW, MAX_31);
+        self.credit_urgent |= self.session_receive.owed() >= self.urgent_credit(window);
+    }
+
+    /// Credit that should leave at once. A peer that sends no SETTINGS may not read ours either and count on 64 KiB.
+    fn urgent_credit(&self, window: u32) -> u32 {
+        let window = if self.peer_sent_settings { window } else { window.min(INITIAL_WINDOW) };
+        (window / 4).max(1)
+    }
+
+    /// Credit that rides on other frames.
+    fn riding_credit(&self, window: u32) -> u32 {
+        (self.urgent_credit(window) / 4).max(1)
+    }
+}
+
+impl Mux for Connection {
+    fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError> {
+        self.receive_bytes(now, bytes)
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.probe_timeout(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.probe.deadline()
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn poll_output(&mut self, out: &mut SendBuf, limit: usize) {
+        self.write_output(out, limit);
+    }
+
+    fn wants_output(&self) -> bool {
+        self.has_output()
+    }
+
+    fn open(&mut self, head: &RequestHead, end: bool, priority: Priority) -> Result<StreamId, OpenError> {
+        self.open_request(head, end, priority)
+    }
+
+    /// SPDY has no interim responses.
+    fn inform(&mut self, _id: StreamId, _head: &ResponseHead) {}
+
+    fn respond(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
+        self.write_response(id, head, end);
+    }
+
+    fn push(&mut self, parent: StreamId, request: &RequestHead, priority: Priority) -> Result<StreamId, OpenError> {
+        self.open_push(parent, request, priority)
+    }
+
+    fn send_data(&mut self, id: StreamId, data: Bytes, end: bool) {
+        self.queue_data(id, data, end);
+    }
+
+    fn send_trailers(&mut self, id: StreamId, fields: &Fields) {
+        self.queue_trailers(id, fields);
+    }
+
+    fn send_room(&self, id: StreamId) -> usize {
+        self.streams
+            .get(&id)
+            .filter(|stream| stream.takes_data())
+            .map_or(0, |stream| self.config.mux.send_buffer.saturating_sub(stream.queued))
+    }
+
+    /// The peer learns a priority in SYN_STREAM only; this changes our own order.
+    fn set_priority(&mut self, id: StreamId, priority: Priority) {
+        if let Some(stream) = self.live(id) {
+            stream.urgency = priority.0.min(7);
+            self.reschedule(id);
+        }
+    }
+
+    fn reset(&mut self, id: StreamId, reason: Reason) {
+        self.reset_stream(id, reason);
+    }
+
+    fn release(&mut self, id: StreamId, count: usize) {
+        self.release_data(id, count);
+    }
+
+    fn ping(&mut self, payload: u32) {
+        self.send_ping(payload);
+    }
+
+    fn go_away(&mut self, reason: Reason) {
+        self.send_goaway(reason);
+    }
+
+    fn active(&self) -> usize {
+        self.own_streams + self.peer_streams
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open_for_streams()
+    }
+
+    /// SPDY has no extended CONNECT: tunnels are plain CONNECT.
+    fn peer_extended_connect(&self) -> Option<bool> {
+        Some(false)
+    }
+}

@@ -1,0 +1,130 @@
+//! Finds out whether a peer that never spoke of windows ignores them.
+//!
+//! ```text
+//! a window is empty, no SETTINGS, no WINDOW_UPDATE ever ──1 s──▶ PING ──▶ its answer ──1 s──▶ no windows
+//!                      either frame arrives: the peer knows windows, for good
+//! ```
+//!
+//! Frames are read in order, so a peer that answers has read all that filled the window. One that counts windows and
+//! keeps such a stream waiting would have had to be silent about SETTINGS too; it may still reset the stream.
+
+use std::time::{Duration, Instant};
+
+/// Before the question, and again after the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What is known of the peer.
+#[derive(Debug)]
+pub(super) enum FlowProbe {
+    /// It counts windows, or we take it to.
+    Counts,
+    /// Not a word of it so far, and no window empty.
+    Silent,
+    /// A window is empty; when to ask.
+    Empty(Option<Instant>),
+    /// Asked with this PING.
+    Asked(u32),
+    /// It answered; when to stop waiting for credit.
+    Answered(Instant),
+    /// It does not count windows.
+    Ignores,
+}
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Nothing,
+    Ask,
+    LiftWindows,
+}
+
+impl FlowProbe {
+    pub(super) const fn new(enabled: bool) -> Self {
+        if enabled { Self::Silent } else { Self::Counts }
+    }
+
+    pub(super) const fn ignores(&self) -> bool {
+        matches!(self, Self::Ignores)
+    }
+
+    /// SETTINGS or WINDOW_UPDATE came.
+    pub(super) const fn heard(&mut self) {
+        if !self.ignores() {
+            *self = Self::Counts;
+        }
+    }
+
+    /// A window stands empty and something waits for it. `clock`: the time of the last input, if there was any.
+    pub(super) fn blocked(&mut self, clock: Option<Instant>) {
+        if matches!(self, Self::Silent) {
+            *self = Self::Empty(clock.map(|now| now + PATIENCE));
+        }
+    }
+
+    /// A PING of ours came back.
+    pub(super) fn pong(&mut self, now: Instant, id: u32) -> bool {
+        let ours = matches!(self, Self::Asked(asked) if *asked == id);
+        if ours {
+            *self = Self::Answered(now + PATIENCE);
+        }
+        ours
+    }
+
+    /// The clock is known: starts what waits for it.
+    pub(super) fn advance(&mut self, now: Instant) -> Step {
+        match *self {
+            Self::Empty(None) => *self = Self::Empty(Some(now + PATIENCE)),
+            Self::Empty(Some(at)) if now >= at => return Step::Ask,
+            Self::Answered(at) if now >= at => {
+                *self = Self::Ignores;
+                return Step::LiftWindows;
+            }
+            _ => {}
+        }
+        Step::Nothing
+    }
+
+    pub(super) const fn asked(&mut self, id: u32) {
+        *self = Self::Asked(id);
+    }
+
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        match *self {
+            Self::Empty(at) => at,
+            Self::Answered(at) => Some(at),
+            Self::Counts | Self::Silent | Self::Asked(_) | Self::Ignores => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_peer_is_asked_then_believed() {
+        let start = Instant::now();
+        let mut probe = FlowProbe::new(true);
+        assert_eq!(probe.advance(start), Step::Nothing);
+        probe.blocked(None);
+        assert_eq!(probe.advance(start), Step::Nothing);
+        assert_eq!(probe.deadline(), Some(start + PATIENCE));
+        assert_eq!(probe.advance(start + PATIENCE), Step::Ask);
+        probe.asked(5);
+        assert!(!probe.pong(start, 7));
+        assert!(probe.pong(start + PATIENCE, 5));
+        assert_eq!(probe.advance(start + PATIENCE), Step::Nothing);
+        assert_eq!(probe.advance(start + PATIENCE * 2), Step::LiftWindows);
+        assert!(probe.ignores());
+    }
+
+    #[test]
+    fn one_word_settles_it() {
+        let start = Instant::now();
+        let mut probe = FlowProbe::new(true);
+        probe.heard();
+        probe.blocked(Some(start));
+        assert_eq!(probe.advance(start), Step::Nothing);
+        assert_eq!(probe.deadline(), None);
+    }
+}

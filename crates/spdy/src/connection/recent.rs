@@ -1,0 +1,61 @@
+//! Streams that are gone but may still have frames under way: whether a stray frame gets an answer. Draft section
+//! 2.4.2: never RST_STREAM for RST_STREAM; and we send at most one for each stream.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tandem_http::StreamId;
+
+/// Remembered; older ones get no answer.
+const REMEMBERED: usize = 1024;
+
+/// The last streams that closed.
+#[derive(Debug, Default)]
+pub(super) struct RecentlyClosed {
+    answer: BTreeMap<StreamId, bool>,
+    order: VecDeque<StreamId>,
+}
+
+impl RecentlyClosed {
+    pub(super) fn remember(&mut self, id: StreamId, may_answer: bool) {
+        if self.answer.insert(id, may_answer).is_some() {
+            return;
+        }
+        self.order.push_back(id);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.answer.remove(&oldest);
+        }
+    }
+
+    /// Whether a frame of a stream that is not there may be answered. What was never open may; what is forgotten is
+    /// told apart from it by the caller.
+    pub(super) fn may_answer(&self, id: StreamId) -> bool {
+        self.answer.get(&id).copied().unwrap_or(true)
+    }
+
+    pub(super) fn knows(&self, id: StreamId) -> bool {
+        self.answer.contains_key(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_and_answered_once() {
+        let mut recent = RecentlyClosed::default();
+        recent.remember(1, true);
+        assert!(recent.may_answer(1));
+        recent.remember(1, false);
+        assert!(!recent.may_answer(1));
+        for id in 2..3000 {
+            recent.remember(id, false);
+        }
+        assert!(!recent.knows(1));
+        assert!(recent.knows(2999));
+        assert_eq!(recent.order.len(), REMEMBERED);
+        assert_eq!(recent.answer.len(), REMEMBERED);
+    }
+}

@@ -1,0 +1,400 @@
+//! HTTP in header blocks: which pairs a request, a response and a push are. Draft sections 3.2 and 3.3.
+//!
+//! ```text
+//! request   :method :path :version :host :scheme  + fields        (all five required)
+//! response  :status :version                      + fields        (both required)
+//! push      :scheme :host :path, and in ours :method :status :version; further fields follow in HEADERS
+//! ```
+//!
+//! Fields of one name are joined by NUL on the wire and separate here; only cookies become one field, joined as
+//! browsers write them.
+
+use tandem_http::fields::Field;
+use tandem_http::message::content_length;
+use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
+
+use crate::header_block::{Block, Pairs};
+
+const VERSION: &[u8] = b"HTTP/1.1";
+
+/// Fields of one hop, which "are not valid and must not be sent", and `upgrade`, which means nothing without them.
+const HOP_BY_HOP: [&[u8]; 6] =
+    [b"connection", b"host", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
+
+/// A head that cannot be written: too large, an illegal name or value, or a feature that SPDY lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unwritable;
+
+/// The block of a request. `full_url`: `:path` carries scheme and authority too.
+///
+/// CONNECT has the authority as its `:path`, as the clients of SPDY proxies wrote it, and as `:host`.
+pub(crate) fn request_block(head: &RequestHead, full_url: bool, limit: usize) -> Result<Block, Unwritable> {
+    if head.protocol.is_some() {
+        return Err(Unwritable);
+    }
+    let authority = head.authority.as_bytes();
+    let path = head.path.as_bytes();
+    let mut block = Block::new();
+    put(&mut block, b":method", head.method.as_str().as_bytes())?;
+    if head.is_connect() {
+        put(&mut block, b":path", authority)?;
+    } else if full_url && path.starts_with(b"/") {
+        put(&mut block, b":path", format!("{}://{}{}", head.scheme.as_str(), head.authority, head.path).as_bytes())?;
+    } else {
+        put(&mut block, b":path", path)?;
+    }
+    put(&mut block, b":version", VERSION)?;
+    put(&mut block, b":host", authority)?;
+    put(&mut block, b":scheme", head.scheme.as_str().as_bytes())?;
+    put_fields(&mut block, &head.fields, limit)?;
+    Ok(block)
+}
+
+/// The block of a response.
+pub(crate) fn response_block(head: &ResponseHead, limit: usize) -> Result<Block, Unwritable> {
+    let mut block = Block::new();
+    put(&mut block, b":status", head.status.to_string().as_bytes())?;
+    put(&mut block, b":version", VERSION)?;
+    put_fields(&mut block, &head.fields, limit)?;
+    Ok(block)
+}
+
+/// The block that announces the push of `request`.
+///
+/// The announcement must leave before anything that mentions the resource, when the status is not yet known. Clients
+/// in the field read `:status` from it (spdy-transport stops reading the connection without), so it says 200; an
+/// answer of another status is withdrawn instead of sent.
+pub(crate) fn push_block(request: &RequestHead, limit: usize) -> Result<Block, Unwritable> {
+    let mut block = Block::new();
+    put(&mut block, b":method", request.method.as_str().as_bytes())?;
+    put(&mut block, b":path", request.path.as_bytes())?;
+    put(&mut block, b":version", VERSION)?;
+    put(&mut block, b":host", request.authority.as_bytes())?;
+    put(&mut block, b":scheme", request.scheme.as_str().as_bytes())?;
+    put(&mut block, b":status", PUSHED_STATUS.to_string().as_bytes())?;
+    if block.list_size() > limit { Err(Unwritable) } else { Ok(block) }
+}
+
+/// The only status of our pushes.
+pub(crate) const PUSHED_STATUS: u16 = 200;
+
+/// A block of fields alone: trailers, or what a push adds to its announcement.
+pub(crate) fn fields_block(fields: &Fields, limit: usize) -> Result<Block, Unwritable> {
+    let mut block = Block::new();
+    put_fields(&mut block, fields, limit)?;
+    Ok(block)
+}
+
+fn put(block: &mut Block, name: &[u8], value: &[u8]) -> Result<(), Unwritable> {
+    if !is_writable(value) {
+        return Err(Unwritable);
+    }
+    block.push(name, &[value], 0, false);
+    Ok(())
+}
+
+/// Fields with those of one name together, where the first of them stands.
+fn put_fields(block: &mut Block, fields: &Fields, limit: usize) -> Result<(), Unwritable> {
+    if fields.text_len() + 32 * fields.len() > limit {
+        return Err(Unwritable);
+    }
+    let mut pending: Vec<Option<Field<'_>>> =
+        fields.iter().map(|field| (!HOP_BY_HOP.contains(&field.name)).then_some(field)).collect();
+    let mut parts = Vec::new();
+    for at in 0..pending.len() {
+        let Some(first) = pending[at].take() else { continue };
+        parts.clear();
+        parts.push(first);
+        for slot in &mut pending[at + 1..] {
+            if slot.is_some_and(|field| field.name == first.name) {
+                parts.extend(slot.take());
+            }
+        }
+        put_joined(block, &parts)?;
+    }
+    if block.list_size() > limit { Err(Unwritable) } else { Ok(()) }
+}
+
+fn put_joined(block: &mut Block, fields: &[Field<'_>]) -> Result<(), Unwritable> {
+    let name = fields[0].name;
+    if name.is_empty() || name[0] == b':' || !fields.iter().all(|field| is_writable(field.value)) {
+        return Err(Unwritable);
+    }
+    let sensitive = fields.iter().any(|field| field.sensitive);
+    if let [only] = fields {
+        block.push(name, &[only.value], 0, sensitive);
+        return Ok(());
+    }
+    // No part of a joined value may be empty; an empty one among others says nothing.
+    let parts: Vec<_> = fields.iter().map(|field| field.value).filter(|value| !value.is_empty()).collect();
+    let separator: u8 = 0;
+    if name == b"cookie" {
+        block.push(name, &[&parts.join(&b"; "[..])], separator, sensitive);
+    } else {
+        block.push(name, &parts, separator, sensitive);
+    }
+    Ok(())
+}
+
+fn is_writable(value: &[u8]) -> bool {
+    !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+}
+
+/// What a block says, before it is known whether it is complete.
+#[derive(Debug, Default)]
+pub(crate) struct Message<'a> {
+    pub(crate) method: Option<&'a [u8]>,
+    pub(crate) path: Option<&'a [u8]>,
+    pub(crate) version: Option<&'a [u8]>,
+    pub(crate) host: Option<&'a [u8]>,
+    pub(crate) scheme: Option<&'a [u8]>,
+    pub(crate) status: Option<&'a [u8]>,
+    pub(crate) fields: Fields,
+}
+
+impl<'a> Message<'a> {
+    /// Sorts the pairs. Fields of one hop and unknown names with a colon are dropped.
+    pub(crate) fn load(pairs: &Pairs<'a>) -> Self {
+        let mut message = Self::default();
+        for (name, value) in pairs.iter() {
+            match name {
+                b":method" => message.method = Some(value),
+                b":path" => message.path = Some(value),
+                b":version" => message.version = Some(value),
+                b":host" => message.host = Some(value),
+                b":scheme" => message.scheme = Some(value),
+                b":status" => message.status = Some(value),
+                [b':', ..] => {}
+                name if HOP_BY_HOP.contains(&name) => {}
+                b"cookie" => {
+                    let crumbs: Vec<_> = value.split(|&byte| byte == 0).map(<[u8]>::trim_ascii).collect();
+                    message.fields.push(name, crumbs.join(&b"; "[..]));
+                }
+                name => {
+                    for part in value.split(|&byte| byte == 0) {
+                        message.fields.push(name, part.trim_ascii());
+                    }
+                }
+            }
+        }
+        message
+    }
+
+    /// The request that it is; `None` when something required is missing or senseless, which is answered by 400.
+    pub(crate) fn into_request(self) -> Option<RequestHead> {
+        let method = Method::parse(self.method?)?;
+        if method == Method::Connect {
+            return self.into_connect();
+        }
+        self.version?;
+        let target = Target::load(self.path?, self.host?, self.scheme?)?;
+        content_length(&self.fields).ok()?;
+        Some(RequestHead {
+            method,
+            scheme: target.scheme,
+            authority: target.authority,
+            path: target.path,
+            protocol: None,
+            fields: self.fields,
+        })
+    }
+
+    /// A tunnel goes to the `:path` when that is an authority, or else to the `:host`.
+    fn into_connect(self) -> Option<RequestHead> {
+        let place = |text: &[u8]| load_authority(text).filter(|authority| authority.contains(':'));
+        let authority = self.path.and_then(place).or_else(|| self.host.and_then(place))?;
+        Some(RequestHead {
+            method: Method::Connect,
+            scheme: self.scheme.and_then(Scheme::parse).unwrap_or(Scheme::Https),
+            authority,
+            path: String::new(),
+            protocol: None,
+            fields: self.fields,
+        })
+    }
+
+    /// The GET whose answer is pushed: "`:scheme`, `:host` and `:path` must be there". Its fields are those of the
+    /// request that it belongs to.
+    pub(crate) fn pushed_request(&self, inherited: Fields) -> Option<RequestHead> {
+        let target = Target::load(self.path?, self.host?, self.scheme?)?;
+        let mut request = RequestHead::get(target.scheme, target.authority, target.path);
+        request.fields = inherited;
+        Some(request)
+    }
+
+    /// Three digits, then nothing or a space and words. SPDY has no interim responses.
+    pub(crate) fn status(&self) -> Option<u16> {
+        let (digits, rest) = self.status?.split_first_chunk::<3>()?;
+        if !digits.iter().all(u8::is_ascii_digit) || rest.first().is_some_and(|&byte| byte != b' ') {
+            return None;
+        }
+        let status = digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0'));
+        (status >= 200).then_some(status)
+    }
+
+    /// The response that it is.
+    pub(crate) fn into_response(self) -> Option<ResponseHead> {
+        self.version?;
+        let status = self.status()?;
+        Some(ResponseHead { status, fields: self.fields })
+    }
+
+    /// Whether it names again what a push is an answer to.
+    pub(crate) const fn has_identity(&self) -> bool {
+        self.scheme.is_some() || self.host.is_some() || self.path.is_some()
+    }
+}
+
+/// Where a request goes.
+struct Target {
+    scheme: Scheme,
+    authority: String,
+    path: String,
+}
+
+impl Target {
+    /// A `:path` that is a whole address (forward mode) overrides `:host` and `:scheme`.
+    fn load(path: &[u8], host: &[u8], scheme: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(path).ok()?;
+        if !text.bytes().all(|byte| byte > b' ' && byte != 0x7f) {
+            return None;
+        }
+        if text.starts_with('/') || text == "*" {
+            let authority = load_authority(host)?;
+            return Some(Self { scheme: Scheme::parse(scheme)?, authority, path: text.to_owned() });
+        }
+        let (scheme, rest) = text.split_once("://")?;
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Some(Self { scheme: Scheme::parse(scheme.as_bytes())?, authority: load_authority(authority.as_bytes())?, path })
+    }
+}
+
+/// A host, perhaps with a port, and nothing that could end it early elsewhere.
+fn load_authority(text: &[u8]) -> Option<String> {
+    let legal = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(byte) || *byte >= 0x80;
+    if text.is_empty() || !text.iter().all(legal) {
+        return None;
+    }
+    String::from_utf8(text.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::header_block::{Decoder, Encoder, HeaderCompression};
+
+    fn message<T>(block: &Block, read: impl FnOnce(Message<'_>) -> T) -> T {
+        let mut wire = Vec::new();
+        Encoder::new(HeaderCompression::Off).encode(block, &mut wire);
+        let mut decoder = Decoder::new(1 << 16);
+        let pairs = decoder.decode(&wire).expect("in step").expect("legal");
+        read(Message::load(&pairs))
+    }
+
+    fn read_request(pairs: &[(&str, &str)]) -> Option<RequestHead> {
+        let mut block = Block::new();
+        for (name, value) in pairs {
+            block.push(name.as_bytes(), &[value.as_bytes()], 0, false);
+        }
+        message(&block, |message| message.into_request())
+    }
+
+    fn sample() -> RequestHead {
+        let mut head = RequestHead::get(Scheme::Https, "example.org:8443", "/a?b=c");
+        for (name, value) in [("accept", "x"), ("cookie", "a=1"), ("accept", "y"), ("cookie", "b=2"), ("x-empty", "")] {
+            head.fields.push(name, value);
+        }
+        head
+    }
+
+    #[test]
+    fn a_request_comes_back() {
+        for full_url in [false, true] {
+            let block = request_block(&sample(), full_url, 1 << 16).expect("writable");
+            let read = message(&block, |message| message.into_request()).expect("complete");
+            assert_eq!((read.scheme, &*read.authority, &*read.path), (Scheme::Https, "example.org:8443", "/a?b=c"));
+            let expected: Fields =
+                [("accept", "x"), ("accept", "y"), ("cookie", "a=1; b=2"), ("x-empty", "")].into_iter().collect();
+            assert!(read.fields == expected, "{:?}", read.fields);
+        }
+    }
+
+    #[test]
+    fn a_response_keeps_its_cookies_apart() {
+        let mut head = ResponseHead::new(404);
+        for value in ["a=1", "b=2"] {
+            head.fields.push("set-cookie", value);
+        }
+        head.fields.push("connection", "close");
+        let block = response_block(&head, 1 << 16).expect("writable");
+        let read = message(&block, |message| message.into_response()).expect("complete");
+        assert_eq!(read.status, 404);
+        assert_eq!(read.fields.iter().map(|field| field.value).collect::<Vec<_>>(), [b"a=1", b"b=2"]);
+    }
+
+    #[test]
+    fn status_with_and_without_words() {
+        for (text, status) in
+            [("200", Some(200)), ("200 OK", Some(200)), ("20", None), ("2000", None), ("100", None), ("abc", None)]
+        {
+            let message = Message { status: Some(text.as_bytes()), ..Message::default() };
+            assert_eq!(message.status(), status, "{text}");
+        }
+    }
+
+    #[test]
+    fn all_five_are_required() {
+        let five = [(":method", "GET"), (":path", "/"), (":version", "HTTP/1.1"), (":host", "a"), (":scheme", "http")];
+        assert!(read_request(&five).is_some());
+        for missing in 0..five.len() {
+            let mut four = five.to_vec();
+            four.remove(missing);
+            assert!(read_request(&four).is_none(), "{missing}");
+        }
+        for (at, senseless) in [(0, "G T"), (1, "nowhere"), (1, "/a b"), (3, "a/b"), (3, "u@a"), (4, "ftp")] {
+            let mut pairs = five;
+            pairs[at].1 = senseless;
+            assert!(read_request(&pairs).is_none(), "{senseless}");
+        }
+    }
+
+    #[test]
+    fn a_full_url_overrides() {
+        let head = read_request(&[
+            (":method", "GET"),
+            (":path", "https://user@real.example?q"),
+            (":version", "HTTP/1.1"),
+            (":host", "proxy"),
+            (":scheme", "http"),
+        ])
+        .expect("complete");
+        assert_eq!((head.scheme, &*head.authority, &*head.path), (Scheme::Https, "real.example", "/?q"));
+    }
+
+    #[test]
+    fn connect_both_ways() {
+        let mut head = RequestHead::get(Scheme::Https, "example.org:443", "");
+        head.method = Method::Connect;
+        let block = request_block(&head, true, 1 << 16).expect("writable");
+        assert!(message(&block, |message| message.into_request()) == Some(head.clone()));
+        let short = read_request(&[(":method", "CONNECT"), (":host", "example.org:443")]);
+        assert!(short == Some(head.clone()));
+        assert!(read_request(&[(":method", "CONNECT"), (":host", "h"), (":path", "/")]).is_none());
+        head.protocol = Some("websocket".to_owned());
+        assert_eq!(request_block(&head, false, 1 << 16), Err(Unwritable));
+    }
+
+    #[test]
+    fn nothing_smuggles_a_field() {
+        let mut head = sample();
+        head.fields.push("x", "a\0b");
+        assert_eq!(request_block(&head, false, 1 << 16), Err(Unwritable));
+        let mut head = sample();
+        head.fields.push(":path", "/other");
+        assert_eq!(request_block(&head, false, 1 << 16), Err(Unwritable));
+        assert_eq!(request_block(&sample(), false, 200), Err(Unwritable));
+    }
+}

@@ -1,0 +1,225 @@
+//! One stream: its state, its windows, what it still has to send. Draft section 2.3.
+//!
+//! ```text
+//!                    SYN_STREAM sent or received
+//!                               │
+//!          FIN on it, sent      ▼       FIN on it, received, or
+//!        ┌────────────────── (none) ──────────────────────┐  a push of ours
+//!        │                      ▼                         │
+//!        │      FIN sent   ┌────────┐   FIN received      │
+//!        ├◀────────────────│  Open  │────────────────────▶┤
+//!        ▼                 └────────┘                     ▼
+//! ┌──────────────────┐         │               ┌───────────────────┐
+//! │ HalfClosedLocal  │         │               │ HalfClosedRemote  │
+//! └──────────────────┘         │               └───────────────────┘
+//!        │ FIN received        │ RST_STREAM              │ FIN sent
+//!        │ or RST_STREAM       │ either way              │ or RST_STREAM
+//!        │                     ▼                         │
+//!        │                 ┌────────┐                    │
+//!        └────────────────▶│ Closed │◀───────────────────┘
+//!                          └────────┘
+//! ```
+//!
+//! A closed stream stays for as long as its user holds data of it, so that the session's memory is counted right.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use tandem_http::sched::Key;
+use tandem_http::{Fields, Scheme, StreamId};
+
+use crate::flow::{ReceiveWindow, SendWindow};
+use crate::header_block::Block;
+
+/// Who may still send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Both.
+    Open,
+    /// The peer.
+    HalfClosedLocal,
+    /// We.
+    HalfClosedRemote,
+    /// Nobody.
+    Closed,
+}
+
+impl State {
+    pub(crate) const fn may_send(self) -> bool {
+        matches!(self, Self::Open | Self::HalfClosedRemote)
+    }
+
+    pub(crate) const fn may_receive(self) -> bool {
+        matches!(self, Self::Open | Self::HalfClosedLocal)
+    }
+
+    pub(crate) const fn after_fin_sent(self) -> Self {
+        match self {
+            Self::Open | Self::HalfClosedLocal => Self::HalfClosedLocal,
+            Self::HalfClosedRemote | Self::Closed => Self::Closed,
+        }
+    }
+
+    pub(crate) const fn after_fin_received(self) -> Self {
+        match self {
+            Self::Open | Self::HalfClosedRemote => Self::HalfClosedRemote,
+            Self::HalfClosedLocal | Self::Closed => Self::Closed,
+        }
+    }
+}
+
+/// How our side of a stream ends, after what is queued.
+#[derive(Debug)]
+pub(crate) enum Finish {
+    /// FIN.
+    Fin,
+    /// These fields, then FIN.
+    Trailers(Block),
+}
+
+/// What a stream is for.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// We asked. What a push of it inherits is kept where pushes are taken.
+    OwnRequest(Option<Box<Asked>>),
+    /// The peer asked.
+    PeerRequest,
+    /// We push, for the peer's request on `parent`.
+    OwnPush {
+        /// The stream of that request.
+        parent: StreamId,
+    },
+    /// The peer pushes. The head is gathered until the first data.
+    PeerPush(Option<Box<PushHead>>),
+}
+
+/// What a push inherits from the request that it belongs to.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: String,
+    pub(crate) fields: Fields,
+}
+
+/// The head of a pushed response, of which parts may come in several frames.
+#[derive(Debug, Default)]
+pub(crate) struct PushHead {
+    pub(crate) status: Option<u16>,
+    pub(crate) version: bool,
+    pub(crate) fields: Fields,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) kind: Kind,
+    pub(crate) state: State,
+    /// Own request: SYN_REPLY has come. Peer's request or own push: the response head is given.
+    pub(crate) replied: bool,
+
+    /// 0 (first) to 7.
+    pub(crate) urgency: u8,
+    /// Bytes of DATA sent.
+    pub(crate) attained: u64,
+    /// Its place in the sending order, while it has one.
+    pub(crate) key: Option<Key>,
+    pub(crate) send: SendWindow,
+    pub(crate) queue: VecDeque<Bytes>,
+    pub(crate) queued: usize,
+    /// The queue reached its limit and its user waits for [`tandem_http::Event::Writable`].
+    pub(crate) full: bool,
+    pub(crate) finish: Option<Finish>,
+
+    pub(crate) receive: ReceiveWindow,
+    /// Bytes given to the user and not released.
+    pub(crate) held: usize,
+    /// What still comes is of no use: it is counted, credited and dropped.
+    pub(crate) discard: bool,
+    /// Body bytes announced by the request, and received.
+    pub(crate) expected: Option<u64>,
+    pub(crate) received: u64,
+    /// Fields of HEADERS after the head.
+    pub(crate) trailers: Fields,
+}
+
+impl Stream {
+    pub(crate) fn new(kind: Kind, state: State, urgency: u8, send: SendWindow, receive: ReceiveWindow) -> Self {
+        Self {
+            kind,
+            state,
+            replied: false,
+            urgency,
+            attained: 0,
+            key: None,
+            send,
+            queue: VecDeque::new(),
+            queued: 0,
+            full: false,
+            finish: None,
+            receive,
+            held: 0,
+            discard: false,
+            expected: None,
+            received: 0,
+            trailers: Fields::new(),
+        }
+    }
+
+    /// Whether we opened it.
+    pub(crate) const fn is_own(&self) -> bool {
+        matches!(self.kind, Kind::OwnRequest(_) | Kind::OwnPush { .. })
+    }
+
+    /// Whether the user may still give it something to send.
+    pub(crate) const fn takes_data(&self) -> bool {
+        self.state.may_send() && self.finish.is_none()
+    }
+
+    /// Whether a body may follow: the head is on its way.
+    pub(crate) const fn head_given(&self) -> bool {
+        self.replied || matches!(self.kind, Kind::OwnRequest(_))
+    }
+
+    /// Whether only the end of our side is left to send.
+    pub(crate) const fn only_end_left(&self) -> bool {
+        self.queued == 0 && self.finish.is_some() && self.state.may_send() && self.head_given()
+    }
+
+    /// Its place in the sending order, if it has data that its window lets go.
+    pub(crate) fn wanted_key(&self, id: StreamId) -> Option<Key> {
+        /// Streams that differ by less keep their order, so that frames do not alternate for nothing.
+        const QUANTUM: u64 = 16 << 10;
+        let ready = self.queued > 0 && self.send.room() > 0 && self.state.may_send() && self.head_given();
+        ready.then_some(Key { urgency: self.urgency, attained: self.attained / QUANTUM, id })
+    }
+
+    /// Forgets everything that is only of use while the stream lives.
+    pub(crate) fn close(&mut self) {
+        self.state = State::Closed;
+        self.queue = VecDeque::new();
+        self.queued = 0;
+        self.finish = None;
+        self.trailers = Fields::new();
+        self.kind = match std::mem::replace(&mut self.kind, Kind::PeerRequest) {
+            Kind::OwnRequest(_) => Kind::OwnRequest(None),
+            Kind::PeerPush(_) => Kind::PeerPush(None),
+            kind @ (Kind::PeerRequest | Kind::OwnPush { .. }) => kind,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_fins_close() {
+        use State::{Closed, HalfClosedLocal, HalfClosedRemote, Open};
+        assert_eq!(Open.after_fin_sent(), HalfClosedLocal);
+        assert_eq!(Open.after_fin_received(), HalfClosedRemote);
+        assert_eq!(HalfClosedLocal.after_fin_received(), Closed);
+        assert_eq!(HalfClosedRemote.after_fin_sent(), Closed);
+        assert!(HalfClosedLocal.may_receive() && !HalfClosedLocal.may_send());
+        assert!(HalfClosedRemote.may_send() && !HalfClosedRemote.may_receive());
+    }
+}
