@@ -201,6 +201,9 @@ impl Connection {
         let last = self.our_goodbye.unwrap_or(self.peer_highest);
         frame::put_go_away(&mut self.queue, last, error.reason, error.detail);
         self.failed = Some(error.clone());
+        // Without streams no command queues anything more.
+        self.streams = ById::default();
+        self.unreleased = ById::default();
         self.ready = Sched::new();
         self.ending.clear();
         error

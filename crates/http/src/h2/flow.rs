@@ -158,7 +158,7 @@ impl SessionCredit {
     }
 
     fn credit(&self) -> i64 {
-        if self.held < self.budget { self.window - self.left } else { 0 }
+        if self.held == 0 || self.held < self.budget { self.window - self.left } else { 0 }
     }
 
     pub(super) fn urgency(&self) -> Urgency {

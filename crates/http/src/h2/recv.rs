@@ -273,9 +273,9 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
         let head = response.head;
         if head.is_informational() {
-            // Endless interim responses are a flood like any other.
+            // Endless interim responses are a flood like any other: the reset finds nothing left to pay with either.
             if end || self.calm.spend().is_err() {
-                return Err(Flaw::Malformed("an interim response that ends"));
+                return Err(Flaw::Malformed("an interim response that ends, or one too many"));
             }
             self.events.push_back(Event::Informational { id, head });
             return Ok(());
@@ -478,7 +478,7 @@ impl Connection {
 
     /// Queues a WINDOW_UPDATE for the session if it is worth a write.
     pub(super) fn return_session_credit(&mut self) {
-        if self.started && self.credit.urgency() == Urgency::Now {
+        if self.started && self.failed.is_none() && self.credit.urgency() == Urgency::Now {
             frame::put_window_update(&mut self.queue, 0, self.credit.take());
         }
     }

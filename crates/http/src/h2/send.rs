@@ -292,6 +292,9 @@ impl Connection {
     }
 
     pub(super) fn put_ping(&mut self, payload: u32) {
+        if self.failed.is_some() {
+            return;
+        }
         let [p0, p1, p2, p3] = payload.to_be_bytes();
         let [m0, m1, m2, m3] = PING_MARK;
         frame::put_ping(&mut self.queue, flag::NONE, [m0, m1, m2, m3, p0, p1, p2, p3]);
