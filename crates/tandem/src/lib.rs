@@ -1,1 +1,27 @@
-//! The proxy.
+//! The proxy, as a library: both ends of a slow path are compositions of the same parts.
+//!
+//! ```text
+//!            front                 middle               back
+//!  accepts a protocol ──Exchange─▶ decides ──Exchange─▶ dials      sessions: http1 · mux (h2, spdy)
+//!                     ◀───Reply──          ◀───Reply──             transports: tcp · tls · socks · tor
+//! ```
+//!
+//! [`exchange`] the values that travel, [`stage`] the interface they travel by, [`error`] what can go wrong;
+//! [`front`], [`middle`], [`back`] the pipeline; [`session`] and [`transport`] what it speaks and over what, joined only
+//! by a [`path`]; [`endpoint`] and [`config`] what users write; [`roles`] the compositions, [`runtime`] their threads.
+
+pub mod back;
+pub mod cli;
+pub mod config;
+pub mod endpoint;
+pub mod error;
+pub mod exchange;
+pub mod front;
+pub mod metrics;
+pub mod middle;
+pub mod path;
+pub mod roles;
+pub mod runtime;
+pub mod session;
+pub mod stage;
+pub mod transport;

@@ -1,2 +1,7 @@
-//! The binary.
-fn main() {}
+//! The `tandem` binary: see [`tandem::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tandem::cli::main()
+}

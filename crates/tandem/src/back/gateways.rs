@@ -1,0 +1,268 @@
+//! The client's way out: one session per gateway and isolation key, opened when first needed, replaced when it is old.
+//!
+//! Nothing else is ever connected to. A request that surely was not processed is sent again, on another session or
+//! gateway; another only if it is idempotent and nothing of its answer has been passed on.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
+use crate::front::early::Liveness;
+use crate::metrics::METRICS;
+use crate::path::Path;
+use crate::session::{Connected, Session, Task};
+use crate::stage::Stage;
+use crate::transport::{LocalBoxFuture, Target, Transport, tls};
+
+/// How often an exchange is tried in all.
+const TRIES: usize = 3;
+
+/// A gateway and how to get there.
+pub struct Gateway {
+    /// Its address.
+    pub target: Target,
+    /// The way.
+    pub transport: Rc<dyn Transport>,
+    /// TLS on that way, and the name that the certificate must have.
+    pub tls: Option<(TlsConnector, String)>,
+    /// What is spoken.
+    pub session: Rc<dyn Session>,
+    /// Time for the TLS handshake.
+    pub timeout: Duration,
+}
+
+/// How the pool treats its sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolLimits {
+    /// After so long a session takes no new requests: over Tor its circuit would never change otherwise.
+    pub max_age: Option<Duration>,
+    /// Isolation keys with a session at once; the least recently used goes first.
+    pub max_sessions: usize,
+}
+
+/// The stage at the client's end.
+pub struct Gateways {
+    gateways: Vec<Rc<Gateway>>,
+    limits: PoolLimits,
+    fallback: Option<Rc<dyn Stage>>,
+    slots: RefCell<HashMap<Isolation, Slot>>,
+    /// Index of the gateway that answered last.
+    preferred: Cell<usize>,
+    this: Weak<Self>,
+}
+
+struct Slot {
+    current: Rc<dyn Connected>,
+    gateway: usize,
+    used: Instant,
+    /// Replaces the session when it is old.
+    _rotation: Option<Task>,
+}
+
+impl Gateways {
+    /// A pool over `gateways`, best first; `fallback` takes exchanges that none of them would.
+    pub fn new(gateways: Vec<Gateway>, limits: PoolLimits, fallback: Option<Rc<dyn Stage>>) -> Rc<Self> {
+        Rc::new_cyclic(|this| Self {
+            gateways: gateways.into_iter().map(Rc::new).collect(),
+            limits,
+            fallback,
+            slots: RefCell::default(),
+            preferred: Cell::new(0),
+            this: this.clone(),
+        })
+    }
+
+    /// Lets all sessions end gently.
+    pub fn drain(&self) {
+        for slot in self.slots.borrow().values() {
+            slot.current.drain();
+        }
+    }
+
+    /// The session of a key, opened where there is none that takes requests.
+    fn session(&self, isolation: &Isolation, gateway: usize) -> Rc<dyn Connected> {
+        let mut slots = self.slots.borrow_mut();
+        if let Some(slot) = slots.get_mut(isolation)
+            && slot.gateway == gateway
+            && !slot.current.is_closed()
+        {
+            slot.used = Instant::now();
+            return Rc::clone(&slot.current);
+        }
+        slots.retain(|_, slot| !slot.current.is_closed() || slot.current.active() > 0);
+        if slots.len() >= self.limits.max_sessions {
+            let oldest = slots.iter().min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
+            if let Some(slot) = oldest.and_then(|key| slots.remove(&key)) {
+                slot.current.drain();
+            }
+        }
+        let current = self.open(isolation, gateway);
+        slots.insert(isolation.clone(), self.slot(Rc::clone(&current), gateway, isolation.clone()));
+        current
+    }
+
+    fn slot(&self, current: Rc<dyn Connected>, gateway: usize, isolation: Isolation) -> Slot {
+        let rotation = self.limits.max_age.map(|age| {
+            let this = self.this.clone();
+            Task::spawn(async move {
+                tokio::time::sleep(age).await;
+                // In a task of its own: the swap ends this one.
+                tokio::task::spawn_local(rotate(this, isolation));
+            })
+        });
+        Slot { current, gateway, used: Instant::now(), _rotation: rotation }
+    }
+
+    fn open(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
+        METRICS.sessions_opened.add(1);
+        let gateway = Rc::clone(&self.gateways[index]);
+        let session = Rc::clone(&gateway.session);
+        session.connect(Box::pin(dial(gateway, isolation.clone())))
+    }
+
+    async fn try_gateways(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+        let count = self.gateways.len();
+        let first = self.preferred.get();
+        let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
+        for attempt in 0..TRIES.max(count) {
+            let index = (first + attempt) % count;
+            let session = self.session(&exchange.isolation, index);
+            let error = match session.run(exchange, sink).await {
+                Ok(()) => {
+                    self.preferred.set(index);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let unanswered = error.side == Side::Peer && !session.is_established();
+            if unanswered {
+                METRICS.sessions_failed.add(1);
+                self.gateways[index].transport.failed();
+                self.forget(&exchange.isolation, &session);
+            }
+            let again = match error.retry {
+                Retry::Safe => true,
+                Retry::IfIdempotent => exchange.request.method.is_idempotent(),
+                Retry::Never => false,
+            };
+            if sink.is_used() || !again || !exchange.body.rewind() {
+                return Err(error);
+            }
+            // A gateway that cannot be reached at all will not be by asking again; another one may.
+            let tried_all = unanswered && attempt + 1 >= count;
+            last = error;
+            if tried_all {
+                break;
+            }
+            METRICS.exchanges_retried.add(1);
+        }
+        Err(last)
+    }
+
+    fn forget(&self, isolation: &Isolation, session: &Rc<dyn Connected>) {
+        let mut slots = self.slots.borrow_mut();
+        if slots.get(isolation).is_some_and(|slot| Rc::ptr_eq(&slot.current, session)) {
+            slots.remove(isolation);
+        }
+    }
+}
+
+/// Opens the next session before the old one, still in use, stops taking requests.
+async fn rotate(pool: Weak<Gateways>, isolation: Isolation) {
+    let Some(pool) = pool.upgrade() else { return };
+    let Some((old, gateway)) = pool.slots.borrow().get(&isolation).map(|slot| (Rc::clone(&slot.current), slot.gateway)) else {
+        return;
+    };
+    METRICS.sessions_rotated.add(1);
+    if old.active() > 0 {
+        let next = pool.open(&isolation, gateway);
+        if next.established().await.is_ok() {
+            let slot = pool.slot(next, gateway, isolation.clone());
+            let mut slots = pool.slots.borrow_mut();
+            if slots.get(&isolation).is_some_and(|slot| Rc::ptr_eq(&slot.current, &old)) {
+                slots.insert(isolation, slot);
+            }
+        } else {
+            pool.forget(&isolation, &old);
+        }
+    } else {
+        pool.forget(&isolation, &old);
+    }
+    old.drain();
+}
+
+async fn dial(gateway: Rc<Gateway>, isolation: Isolation) -> Result<Path, Error> {
+    let path = gateway.transport.dial(&gateway.target, &isolation).await?;
+    match &gateway.tls {
+        None => Ok(path),
+        Some((connector, name)) => tls::connect(connector, path, name, gateway.timeout, Side::Peer).await,
+    }
+}
+
+/// The stage that the pool is to those before it.
+pub struct ToGateway(pub Rc<Gateways>);
+
+impl Stage for ToGateway {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        let pool = Rc::clone(&self.0);
+        Reply::generate(|mut sink| async move {
+            let error = match pool.try_gateways(&mut exchange, &mut sink).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            let unreachable = error.side == Side::Peer && !sink.is_used();
+            match &pool.fallback {
+                Some(fallback) if unreachable && exchange.body.rewind() => {
+                    METRICS.fallbacks.add(1);
+                    tracing::info!(%error, "no gateway: going on without one, through the same way");
+                    pass(fallback.call(exchange), &mut sink).await
+                }
+                _ => Err(error),
+            }
+        })
+    }
+}
+
+async fn pass(mut reply: Reply, sink: &mut Sink) -> Result<(), Error> {
+    while let Some(part) = reply.part().await {
+        let part: Part = part?;
+        sink.send(part).await;
+    }
+    Ok(())
+}
+
+impl Liveness for ToGateway {
+    fn is_live(&self, isolation: &Isolation) -> bool {
+        let slots = self.0.slots.borrow();
+        slots.get(isolation).is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
+    }
+}
+
+impl crate::front::socks::Gateways for ToGateway {
+    fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let pool = &self.0;
+            let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
+            for attempt in 0..pool.gateways.len() {
+                let index = (pool.preferred.get() + attempt) % pool.gateways.len();
+                let session = pool.session(isolation, index);
+                match session.established().await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => {
+                        pool.gateways[index].transport.failed();
+                        pool.forget(isolation, &session);
+                        last = error;
+                    }
+                }
+            }
+            // With a way around the gateways, whoever asks finds out there.
+            if pool.fallback.is_some() { Ok(()) } else { Err(last) }
+        })
+    }
+}

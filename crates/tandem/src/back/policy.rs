@@ -1,0 +1,240 @@
+//! Where a gateway may connect to, decided on the address that is dialled, after the name was resolved: a name cannot
+//! smuggle in what its owner points it at.
+//!
+//! Refused unless allowed: every address that is not of the public Internet (RFC 6890: private, loopback, link-local with
+//! the cloud's metadata address, shared, documentation, multicast, reserved), also inside IPv6 forms that embed IPv4; and
+//! every port but 80 and 443.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::Isolation;
+use crate::metrics::METRICS;
+use crate::path::Path;
+use crate::transport::tcp::{SocketOptions, connect};
+use crate::transport::{LocalBoxFuture, Target, Transport};
+
+/// `NET[:PORT]`: destinations that are allowed although they would be refused. Without a port, all of its ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowDest {
+    net: IpAddr,
+    bits: u8,
+    port: Option<u16>,
+}
+
+impl FromStr for AllowDest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no NET[:PORT], such as 10.0.0.0/8, 127.0.0.1:8080, [fd00::/8]:443");
+        let (net, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (net, port) = rest.split_once(']').ok_or_else(bad)?;
+            (net, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(bad)?) })
+        } else if text.matches(':').count() > 1 {
+            (text, None)
+        } else {
+            text.split_once(':').map_or((text, None), |(net, port)| (net, Some(port)))
+        };
+        let (base, bits) = net.split_once('/').map_or((net, None), |(base, bits)| (base, Some(bits)));
+        let net: IpAddr = base.parse().map_err(|_| bad())?;
+        let most = if net.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), str::parse).map_err(|_| bad())?;
+        if bits > most {
+            return Err(bad());
+        }
+        let port = port.map(str::parse).transpose().map_err(|_| bad())?;
+        Ok(Self { net, bits, port })
+    }
+}
+
+impl fmt::Display for AllowDest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { net, bits, port } = self;
+        match (net, port) {
+            (IpAddr::V6(_), Some(port)) => write!(f, "[{net}/{bits}]:{port}"),
+            (_, Some(port)) => write!(f, "{net}/{bits}:{port}"),
+            (_, None) => write!(f, "{net}/{bits}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AllowDest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for AllowDest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl AllowDest {
+    fn covers(&self, address: SocketAddr) -> bool {
+        if self.port.is_some_and(|port| port != address.port()) {
+            return false;
+        }
+        match (self.net, address.ip()) {
+            (IpAddr::V4(net), IpAddr::V4(ip)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0);
+                net.to_bits() & mask == ip.to_bits() & mask
+            }
+            (IpAddr::V6(net), IpAddr::V6(ip)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0);
+                net.to_bits() & mask == ip.to_bits() & mask
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What may be dialled.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Exceptions to what is refused.
+    pub allow: Vec<AllowDest>,
+    /// Ports that may be dialled anywhere on the public Internet.
+    pub ports: Vec<u16>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { allow: Vec::new(), ports: vec![80, 443] }
+    }
+}
+
+impl Policy {
+    /// Whether `address` may be dialled.
+    pub fn permits(&self, address: SocketAddr) -> bool {
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        (is_public(address.ip()) && self.ports.contains(&address.port())) || self.allow.iter().any(|allow| allow.covers(address))
+    }
+}
+
+/// Whether an address is of the public Internet.
+pub fn is_public(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    !(matches!(a, 0 | 10 | 127 | 224..=255)
+        || (a == 100 && (64..128).contains(&b))
+        || (a == 169 && b == 254)
+        || (a == 172 && (16..32).contains(&b))
+        || (a == 192 && b == 168)
+        || (a == 192 && b == 0 && (c == 0 || c == 2))
+        || (a == 192 && b == 88 && c == 99)
+        || (a == 198 && (18..20).contains(&b))
+        || (a == 198 && b == 51 && c == 100)
+        || (a == 203 && b == 0 && c == 113))
+}
+
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let s = ip.segments();
+    let embedded = |high: u16, low: u16| is_public_v4(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low)));
+    match s[0] {
+        // NAT64 (RFC 6052) and 6to4 (RFC 3056) carry an IPv4 address.
+        0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => embedded(s[6], s[7]),
+        0x2002 => embedded(s[1], s[2]),
+        // Only 2000::/3 is given out; documentation, benchmarking, ORCHID and Teredo lie in it.
+        0x2001 => !(s[1] == 0xdb8 || s[1] < 0x200),
+        0x3fff => s[1] & 0xf000 != 0,
+        first => (0x2000..0x4000).contains(&first),
+    }
+}
+
+/// Resolves names and dials what the policy permits: the gateway's own way to origins.
+#[derive(Debug)]
+pub struct Direct {
+    /// What may be dialled.
+    pub policy: Policy,
+    /// Targets that were named by the operator, as in `--mode reverse=`: they need no permission.
+    pub named: Option<Target>,
+    /// Socket set-up; origins are near, so nothing special.
+    pub options: SocketOptions,
+}
+
+impl Direct {
+    async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, Error> {
+        let dns = |detail: String| Error::new(Kind::Dns, Side::Origin, detail).with_retry(Retry::Safe);
+        if let Ok(ip) = target.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, target.port)]);
+        }
+        let looked_up = tokio::net::lookup_host((target.host.as_str(), target.port));
+        match tokio::time::timeout(self.options.connect_timeout, looked_up).await {
+            Ok(Ok(addresses)) => Ok(addresses.collect()),
+            Ok(Err(_)) => Err(dns("the name could not be resolved".into())),
+            Err(_) => Err(dns("the name could not be resolved in time".into())),
+        }
+    }
+}
+
+impl Transport for Direct {
+    fn dial<'a>(&'a self, target: &'a Target, _: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(async move {
+            let named = self.named.as_ref() == Some(target);
+            let addresses = self.resolve(target).await?;
+            let mut last = None;
+            for address in addresses.into_iter().take(4) {
+                if !named && !self.policy.permits(address) {
+                    METRICS.destinations_refused.add(1);
+                    last.get_or_insert_with(|| Error::new(Kind::Forbidden, Side::Local, "that address or port is not allowed"));
+                    continue;
+                }
+                match connect(address, self.options.connect_timeout, Side::Origin).await {
+                    Ok(stream) => {
+                        METRICS.origin_connections.add(1);
+                        let _ = stream.set_nodelay(true);
+                        return Ok(Path::Tcp(stream));
+                    }
+                    Err(error) => last = Some(error),
+                }
+            }
+            Err(last.unwrap_or_else(|| Error::new(Kind::Dns, Side::Origin, "the name has no address")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_is_not_public() {
+        let policy = Policy::default();
+        for address in [
+            "127.0.0.1:80", "10.1.2.3:80", "169.254.169.254:80", "192.168.0.1:443", "172.31.0.1:80", "100.64.0.1:80", "0.0.0.0:80",
+            "224.0.0.1:80", "255.255.255.255:80", "192.0.2.80:80", "198.18.0.1:80", "[::1]:80", "[::]:80", "[fd00::1]:80", "[fe80::1]:80",
+            "[ff02::1]:80", "[::ffff:127.0.0.1]:80", "[64:ff9b::7f00:1]:80", "[2002:7f00:1::]:80", "[2001:db8::1]:80",
+            "93.184.216.34:22", "93.184.216.34:8080",
+        ] {
+            assert!(!policy.permits(address.parse().unwrap()), "{address}");
+        }
+        for address in ["93.184.216.34:80", "93.184.216.34:443", "[2606:2800::1]:443", "[64:ff9b::5db8:d822]:80"] {
+            assert!(policy.permits(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
+    fn allows_what_is_named() {
+        let policy = Policy { allow: ["10.0.0.0/8:8080", "[::1]", "192.0.2.80"].map(|a| a.parse().unwrap()).to_vec(), ..Policy::default() };
+        for (address, permitted) in [
+            ("10.9.9.9:8080", true), ("10.9.9.9:80", false), ("[::1]:99", true), ("192.0.2.80:9980", true), ("192.0.2.81:80", false),
+        ] {
+            assert_eq!(policy.permits(address.parse().unwrap()), permitted, "{address}");
+        }
+        for bad in ["10.0.0.0/33", "x", "10.0.0.1:port", "[::1"] {
+            assert!(bad.parse::<AllowDest>().is_err(), "{bad}");
+        }
+        assert_eq!("[fd00::/8]:443".parse::<AllowDest>().unwrap().to_string(), "[fd00::/8]:443");
+    }
+}

@@ -1,0 +1,60 @@
+//! `tandem gateways`: the exits that announce a gateway, as Tor's control port tells them.
+
+use crate::endpoint::Via;
+use crate::transport::tor::{Control, GatewayExit};
+
+use super::Failure;
+
+/// Arguments of `tandem gateways`.
+#[derive(Debug, clap::Args)]
+pub struct GatewaysArgs {
+    /// Tor's control port or socket: tor://ADDRESS:PORT or tor:///PATH
+    #[arg(long, value_name = "URL", default_value = "tor://127.0.0.1:9051")]
+    via: Via,
+    /// File with the password of Tor's control port, where it wants one
+    #[arg(long, value_name = "FILE")]
+    tor_password_file: Option<std::path::PathBuf>,
+    /// The address that exits announce
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "192.0.2.80:9980")]
+    address: std::net::SocketAddrV4,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
+    let password = match &args.tor_password_file {
+        None => None,
+        Some(file) => {
+            let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            Some(text.lines().next().unwrap_or_default().to_owned())
+        }
+    };
+    let mut found = super::runtime()?.block_on(async {
+        let mut control = Control::connect(&args.via, password.as_deref()).await?;
+        control.gateways(&args.address.ip().to_string(), args.address.port()).await
+    })?;
+    found.sort_by(|a, b| b.bandwidth.cmp(&a.bandwidth).then_with(|| a.fingerprint.cmp(&b.fingerprint)));
+    print(&found, args.json)
+}
+
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn print(found: &[GatewayExit], json: bool) -> Result<(), Failure> {
+    if json {
+        let rows: Vec<_> = found
+            .iter()
+            .map(|exit| {
+                serde_json::json!({ "fingerprint": exit.fingerprint, "nickname": exit.nickname, "address": exit.address, "bandwidth": exit.bandwidth })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else if found.is_empty() {
+        return Err("no exit announces a gateway".into());
+    } else {
+        println!("{:<42} {:<20} {:<16} {:>9}", "fingerprint", "nickname", "address", "weight");
+        for exit in found {
+            println!("{:<42} {:<20} {:<16} {:>9}", exit.fingerprint, exit.nickname, exit.address, exit.bandwidth);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The command line: what each command is called and takes, and one readable line for what goes wrong.
+
+mod gateways;
+mod serve;
+mod shell;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{ClientOptions, GatewayOptions};
+
+/// Two proxies, one at each end of a slow path, that make the web load as fast as that path allows.
+#[derive(Debug, Parser)]
+#[command(name = "tandem", version, max_term_width = 110, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  tandem demo
+      Load a real page's structure over an emulated slow path, without and with the pair
+  tandem gateway --listen 'h2+tls://0.0.0.0:443?cert=gw.pem&key=gw.key' --auth token-file=token
+      A gateway of one's own, on a machine with a good connection
+  tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
+      The client for it; set the browser's proxy to http://127.0.0.1:8118
+  tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051
+      Through Tor to a gateway at an exit
+  tandem client --gateway h2+tcp://EXAMPLE.onion:9980 --via socks5://127.0.0.1:9050
+      Through Tor to a gateway behind an onion service";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run beside the browser: take its requests, carry them over one session to the gateway
+    Client(ClientArgs),
+    /// Run at the far end: take the client's session, fetch from the origins
+    Gateway(GatewayArgs),
+    /// List the gateways that Tor exits announce
+    Gateways(gateways::GatewaysArgs),
+    /// Check a configuration file and say what it means
+    CheckConfig(serve::CheckArgs),
+    /// Write shell completions to standard output
+    Completions(shell::CompletionsArgs),
+    /// Write the man page to standard output
+    Man,
+}
+
+/// Arguments of `tandem client`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ClientArgs {
+    /// Read options from the [client] table of this TOML file; flags win over it
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Options.
+    #[command(flatten)]
+    pub options: ClientOptions,
+}
+
+/// Arguments of `tandem gateway`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct GatewayArgs {
+    /// Read options from the [gateway] table of this TOML file; flags win over it
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Options.
+    #[command(flatten)]
+    pub options: GatewayOptions,
+}
+
+/// Any failure of a command, told in one line.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tandem: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Client(args) => serve::client(args),
+        Command::Gateway(args) => serve::gateway(args),
+        Command::Gateways(args) => gateways::run(&args),
+        Command::CheckConfig(args) => serve::check(&args),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man => shell::man(),
+    }
+}
+
+/// Sends log lines to standard error. `filter`: a level, or directives such as `tandem=debug`.
+pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("warn")).map_err(|error| format!("log: {error}"))?;
+    let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // A second start, as in tests, keeps the first.
+    let _ = layer.try_init();
+    Ok(())
+}
+
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}

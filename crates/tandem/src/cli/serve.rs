@@ -1,0 +1,171 @@
+//! `tandem client`, `tandem gateway` and `tandem check-config`: from options to a role at work, with its signals.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::ResponseHead;
+use tandem_http::h1::{Form, Limits};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{ClientArgs, Failure, GatewayArgs, start_log};
+use crate::config::{ConfigError, File};
+use crate::exchange::{Exchange, Peer, Reply};
+use crate::front::local::own_authorities;
+use crate::metrics::METRICS;
+use crate::roles::Role;
+use crate::runtime::Running;
+use crate::session::http1::{Http1Session, OriginForm};
+use crate::session::{Drain, Session, Timeouts};
+
+/// What the process needs to know of a role beside the role itself.
+struct Loaded {
+    role: Arc<dyn Role>,
+    metrics: Option<SocketAddr>,
+    drain_limit: Duration,
+}
+
+pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
+    let file_log = read(args.config.as_deref())?.client.and_then(|options| options.log);
+    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
+    serve("client", || {
+        let file = read(args.config.as_deref())?.client.unwrap_or_default();
+        let config = args.options.clone().or(file).typed()?;
+        Ok(Loaded { metrics: config.metrics, drain_limit: Duration::from_secs(10), role: Arc::new(config) })
+    })
+}
+
+pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
+    let file_log = read(args.config.as_deref())?.gateway.and_then(|options| options.log);
+    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
+    serve("gateway", || {
+        let file = read(args.config.as_deref())?.gateway.unwrap_or_default();
+        let config = args.options.clone().or(file).typed()?;
+        Ok(Loaded { metrics: config.metrics, drain_limit: config.drain_timeout, role: Arc::new(config) })
+    })
+}
+
+fn read(file: Option<&Path>) -> Result<File, ConfigError> {
+    file.map_or_else(|| Ok(File::default()), File::read)
+}
+
+fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) -> Result<(), Failure> {
+    let loaded = load()?;
+    super::runtime()?.block_on(tokio::task::LocalSet::new().run_until(async {
+        let (mut terminate, mut interrupt, mut hangup) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
+        let mut running = Running::start(Arc::clone(&loaded.role)).await?;
+        if let Some(address) = loaded.metrics {
+            serve_metrics(address).await?;
+        }
+        for endpoint in loaded.role.listen() {
+            let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
+            eprintln!("tandem {name}: listening on {}://{address}", endpoint.session.as_str());
+        }
+        let mut drain_limit = loaded.drain_limit;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => match load() {
+                    Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
+                    Ok(new) => match running.reload(new.role).await {
+                        Ok(()) => {
+                            drain_limit = new.drain_limit;
+                            tracing::info!("the configuration was reloaded");
+                        }
+                        Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
+                    },
+                },
+            }
+        }
+        tracing::info!("draining");
+        tokio::select! {
+            () = running.drain(drain_limit) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        Ok(())
+    }))
+}
+
+/// Serves the counters to this machine.
+async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
+    let local = listener.local_addr()?;
+    eprintln!("tandem: metrics on http://{local}/metrics");
+    let session = Http1Session {
+        form: Form::Origin,
+        limits: Limits::default(),
+        timeouts: Timeouts { idle: Duration::from_secs(60), ..Timeouts::default() },
+        response_timeout: Duration::from_secs(60),
+        origin_form: OriginForm::Only(own_authorities(local).into()),
+    };
+    tokio::task::spawn_local(async move {
+        while let Ok((stream, from)) = listener.accept().await {
+            let peer = Peer { session: 0, address: Some(from.ip()) };
+            let serving = session.serve(crate::path::Path::Tcp(stream), peer, Rc::new(metrics), Drain::new());
+            tokio::task::spawn_local(async move {
+                // One scrape's failure concerns only who scraped.
+                let _ = serving.await;
+            });
+        }
+    });
+    Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape of a stage")]
+fn metrics(exchange: Exchange) -> Reply {
+    let (status, body) = match exchange.request.path.as_str() {
+        "/metrics" => (200, METRICS.render()),
+        _ => (404, "See /metrics.\n".into()),
+    };
+    let mut head = ResponseHead::new(status);
+    head.fields.push("content-type", "text/plain; version=0.0.4");
+    head.fields.push("content-length", body.len().to_string());
+    Reply::ready(head, Bytes::from(body))
+}
+
+/// Arguments of `tandem check-config`.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// The TOML file
+    #[arg(short, long = "config", value_name = "FILE", required_unless_present = "file")]
+    config: Option<PathBuf>,
+    /// The TOML file
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+}
+
+#[expect(clippy::print_stdout, reason = "the command's output")]
+pub(super) fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let path = args.config.as_ref().or(args.file.as_ref()).ok_or("give a file")?;
+    let file = File::read(path)?;
+    if file.client.is_none() && file.gateway.is_none() {
+        return Err(format!("{}: neither [client] nor [gateway] is in it", path.display()).into());
+    }
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&super::runtime()?, async {
+        if let Some(options) = file.client {
+            check_role("client", &options.typed()?)?;
+        }
+        if let Some(options) = file.gateway {
+            check_role("gateway", &options.typed()?)?;
+        }
+        println!("{}: good", path.display());
+        Ok(())
+    })
+}
+
+/// Builds the role as it would be built, certificates and all, but listens on nothing.
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn check_role(name: &str, role: &dyn Role) -> Result<(), ConfigError> {
+    let addresses: Vec<_> = role.listen().iter().filter_map(crate::endpoint::Endpoint::socket_addr).collect();
+    role.build(&addresses, &Drain::new())?;
+    let listen: Vec<_> = role.listen().iter().map(ToString::to_string).collect();
+    println!("{name}: listens on {}, {} thread(s)", listen.join(", "), role.workers());
+    Ok(())
+}

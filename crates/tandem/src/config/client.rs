@@ -1,0 +1,283 @@
+//! The client's options and what they mean.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::units::{Rate, Size, Span};
+use super::{ConfigError, PathConfig, PathValues, distinct, options, read_secret};
+use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
+use crate::transport::tor::Exit;
+
+/// What to do where no gateway answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fallback {
+    /// Say so.
+    #[default]
+    None,
+    /// Go on without a gateway, through the same `via`.
+    Via,
+}
+
+options! {
+    /// Options of `tandem client`; each is a flag and a key of `[client]`.
+    ClientOptions {
+        /// Where the browser connects: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable) [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
+        listen: Vec<Endpoint> [value_name = "URL"],
+        /// The gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable, best first)
+        gateway: Vec<Endpoint> [value_name = "URL"],
+        /// The way there: socks5://ADDRESS:PORT, or Tor's control port as tor://ADDRESS:PORT or tor:///PATH
+        via: Option<Via> [value_name = "URL"],
+        /// File with the password of Tor's control port, where it wants one
+        tor_password_file: Option<String> [value_name = "FILE"],
+        /// File with the access token that the gateway wants
+        token_file: Option<String> [value_name = "FILE"],
+        /// Where no gateway answers: none says so, via goes on without one [default: none]
+        fallback: Option<Fallback> [value_name = "WHAT"],
+        /// Age after which a session is replaced; 0s never [default: 10m with --via, else 0s]
+        max_age: Option<Span> [value_name = "TIME"],
+        /// Isolation keys with a session at once [default: 256]
+        max_sessions: Option<usize> [value_name = "N"],
+        /// Agree to tunnels to port 443 before the gateway has, which saves a round trip [default: true]
+        early_connect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Fastest path to make full use of [default: 100mbit]
+        path_rate: Option<Rate> [value_name = "RATE"],
+        /// Longest round trip to make full use of [default: 400ms]
+        path_rtt: Option<Span> [value_name = "TIME"],
+        /// Bytes held in memory for slow readers of one session [default: 64MiB]
+        receive_budget: Option<Size> [value_name = "BYTES"],
+        /// Unsent bytes that wait in the kernel; 0 leaves it to the kernel [default: 16KiB]
+        notsent_lowat: Option<Size> [value_name = "BYTES"],
+        /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
+        congestion: Option<String> [value_name = "NAME"],
+        /// Time for connecting and for handshakes towards the gateway [default: 30s]
+        connect_timeout: Option<Span> [value_name = "TIME"],
+        /// Sessions and connections without any exchange are closed after it [default: 3m]
+        idle_timeout: Option<Span> [value_name = "TIME"],
+        /// Time for the whole head of a request [default: 30s]
+        head_timeout: Option<Span> [value_name = "TIME"],
+        /// Time after which an end that takes no bytes is cut off [default: 1m]
+        write_timeout: Option<Span> [value_name = "TIME"],
+        /// Silence after which a gateway is asked for a sign of life [default: 20s]
+        probe_after: Option<Span> [value_name = "TIME"],
+        /// Time to give it [default: 30s]
+        probe_timeout: Option<Span> [value_name = "TIME"],
+        /// Connections from browsers at once [default: 1024]
+        max_connections: Option<usize> [value_name = "N"],
+        /// Address for Prometheus metrics, loopback only [default: none]
+        metrics: Option<SocketAddr> [value_name = "ADDRESS"],
+        /// Log level or filter, such as info or tandem=debug [default: warn]
+        log: Option<String> [value_name = "FILTER"],
+        /// Write methods, hosts and paths to the log [default: false]
+        log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+    }
+}
+
+/// A gateway to dial.
+#[derive(Clone, Debug)]
+pub struct GatewayEndpoint {
+    /// As given.
+    pub endpoint: Endpoint,
+    /// Its address, where the client connects by itself.
+    pub address: Option<SocketAddr>,
+    /// Which exit it is at, for `via tor://`.
+    pub exit: Option<Exit>,
+}
+
+/// What the client runs on.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Listeners.
+    pub listen: Vec<Endpoint>,
+    /// Gateways, best first.
+    pub gateways: Vec<GatewayEndpoint>,
+    /// The way there.
+    pub via: Option<Via>,
+    /// Password of Tor's control port.
+    pub tor_password: Option<String>,
+    /// Access token.
+    pub token: Option<String>,
+    /// Where no gateway answers.
+    pub fallback: Fallback,
+    /// When sessions are replaced.
+    pub max_age: Option<Duration>,
+    /// Sessions at once.
+    pub max_sessions: usize,
+    /// Early agreement to tunnels.
+    pub early_connect: bool,
+    /// The slow path.
+    pub path: PathConfig,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Metrics listener.
+    pub metrics: Option<SocketAddr>,
+    /// URLs in the log.
+    pub log_urls: bool,
+}
+
+impl ClientOptions {
+    /// Checks everything that can be checked without touching the network.
+    pub fn typed(self) -> Result<ClientConfig, ConfigError> {
+        let listen = if self.listen.is_empty() { default_listen() } else { self.listen };
+        distinct(&listen)?;
+        for endpoint in &listen {
+            endpoint.options(&[])?;
+            if !matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5) || endpoint.transport != TransportKind::Tcp {
+                return Err(ConfigError::value("listen", format!("{endpoint}: a client listens on http:// or socks5://")));
+            }
+        }
+        if self.gateway.is_empty() {
+            return Err(ConfigError::value("gateway", "give at least one, such as h2+tls://gw.example:443"));
+        }
+        let via = self.via;
+        let gateways = self.gateway.into_iter().map(|endpoint| gateway(endpoint, via.as_ref())).collect::<Result<_, _>>()?;
+        let fallback = self.fallback.unwrap_or_default();
+        if fallback == Fallback::Via && via.is_none() {
+            return Err(ConfigError::value("fallback", "\"via\" needs --via: nothing else is ever connected to"));
+        }
+        let max_age = match self.max_age {
+            Some(span) if span.0.is_zero() => None,
+            Some(span) => Some(span.0),
+            None => via.as_ref().map(|_| Duration::from_secs(600)),
+        };
+        Ok(ClientConfig {
+            listen,
+            gateways,
+            tor_password: self.tor_password_file.map(|file| read_secret("tor-password-file", &file)).transpose()?,
+            token: self.token_file.map(|file| read_secret("token-file", &file)).transpose()?,
+            fallback,
+            max_age,
+            max_sessions: self.max_sessions.unwrap_or(256).max(1),
+            early_connect: self.early_connect.unwrap_or(true),
+            path: PathValues {
+                path_rate: self.path_rate,
+                path_rtt: self.path_rtt,
+                receive_budget: self.receive_budget,
+                notsent_lowat: self.notsent_lowat,
+                congestion: self.congestion,
+                connect_timeout: self.connect_timeout,
+                idle_timeout: self.idle_timeout,
+                head_timeout: self.head_timeout,
+                write_timeout: self.write_timeout,
+                probe_after: self.probe_after,
+                probe_timeout: self.probe_timeout,
+            }
+            .typed()?,
+            max_connections: self.max_connections.unwrap_or(1024).max(1),
+            metrics: loopback(self.metrics)?,
+            log_urls: self.log_urls.unwrap_or(false),
+            via,
+        })
+    }
+}
+
+/// Where a browser finds the client unless told otherwise: Privoxy's port and Tor Browser's.
+fn default_listen() -> Vec<Endpoint> {
+    ["http://127.0.0.1:8118", "socks5://127.0.0.1:9150"].iter().filter_map(|text| Endpoint::from_str(text).ok()).collect()
+}
+
+pub(crate) fn loopback(metrics: Option<SocketAddr>) -> Result<Option<SocketAddr>, ConfigError> {
+    match metrics {
+        Some(address) if !address.ip().is_loopback() => {
+            Err(ConfigError::value("metrics", format!("{address}: metrics are for this machine only, give a loopback address")))
+        }
+        other => Ok(other),
+    }
+}
+
+fn gateway(endpoint: Endpoint, via: Option<&Via>) -> Result<GatewayEndpoint, ConfigError> {
+    let bad = |problem: &str| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
+    endpoint.options(&["exit", "ip", "resolve", "ca", "cert", "key", "sni"])?;
+    if matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5) {
+        return Err(bad("a session over the slow path is h2, spdy3 or spdy3.1"));
+    }
+    if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
+        return Err(bad("cert and key go together"));
+    }
+    let exit = endpoint.option("exit").map(Exit::from_str).transpose().map_err(|problem| bad(&problem))?;
+    let over_tor = matches!(via, Some(Via::TorPort(_) | Via::TorSocket(_)));
+    if exit.is_some() && !over_tor {
+        return Err(bad("exit= needs --via tor://…, Tor's control port"));
+    }
+    let at_an_exit = endpoint.ip().is_some_and(|ip| match ip {
+        std::net::IpAddr::V4(ip) => ip.octets()[..3] == [192, 0, 2],
+        std::net::IpAddr::V6(_) => false,
+    });
+    if at_an_exit && exit.is_none() && via.is_some() {
+        return Err(bad("Tor would pick a wrong exit for that address: add ?exit=auto or ?exit=FINGERPRINT and --via tor://…"));
+    }
+    let address = match via {
+        Some(_) => None,
+        None => Some(own_address(&endpoint)?),
+    };
+    Ok(GatewayEndpoint { endpoint, address, exit })
+}
+
+/// Without a proxy on the way, somebody has to know the gateway's address; the client asks no resolver unless told to.
+fn own_address(endpoint: &Endpoint) -> Result<SocketAddr, ConfigError> {
+    let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
+    if let Some(ip) = endpoint.option("ip") {
+        let ip = ip.parse().map_err(|_| bad("ip= is no address".into()))?;
+        return Ok(SocketAddr::new(ip, endpoint.port));
+    }
+    if let Some(address) = endpoint.socket_addr() {
+        return Ok(address);
+    }
+    match endpoint.option("resolve") {
+        Some("system") => {
+            use std::net::ToSocketAddrs;
+            let found = (endpoint.host.as_str(), endpoint.port).to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+            found.into_iter().next().ok_or_else(|| bad("the name has no address".into()))
+        }
+        Some(_) => Err(bad("resolve= can only be system".into())),
+        None => Err(bad(
+            "the client resolves no names: add ?ip=ADDRESS, or ?resolve=system to ask this machine's resolver for this one name, or --via".into(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(gateway: &str, via: Option<&str>) -> ClientOptions {
+        ClientOptions { gateway: vec![gateway.parse().unwrap()], via: via.map(|v| v.parse().unwrap()), ..ClientOptions::default() }
+    }
+
+    #[test]
+    fn never_resolves_unasked() {
+        let error = options("h2+tls://gw.example:443", None).typed().unwrap_err().to_string();
+        assert!(error.contains("resolves no names"), "{error}");
+        let config = options("h2+tls://gw.example:443?ip=203.0.113.5", None).typed().unwrap();
+        assert_eq!(config.gateways[0].address, Some("203.0.113.5:443".parse().unwrap()));
+        assert_eq!(options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050")).typed().unwrap().gateways[0].address, None);
+    }
+
+    #[test]
+    fn never_tries_the_exit_address_blindly() {
+        let error = options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050")).typed().unwrap_err().to_string();
+        assert!(error.contains("exit=auto"), "{error}");
+        assert!(options("h2+tcp://192.0.2.80:9980?exit=auto", Some("socks5://127.0.0.1:9050")).typed().is_err());
+        assert!(options("h2+tcp://192.0.2.80:9980?exit=auto", Some("tor://127.0.0.1:9051")).typed().is_ok());
+    }
+
+    #[test]
+    fn windows_cover_the_path() {
+        let config = options("h2://127.0.0.1:1", None).typed().unwrap();
+        assert!(config.path.stream_window >= 5_000_000 && config.path.session_window >= 2 * config.path.stream_window);
+        let mut wide = options("h2://127.0.0.1:1", None);
+        wide.path_rate = Some(Rate(1_000_000_000_000));
+        assert!(wide.typed().is_err());
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let file = ClientOptions { max_sessions: Some(7), congestion: Some("cubic".into()), ..ClientOptions::default() };
+        let flags = ClientOptions { max_sessions: Some(9), ..ClientOptions::default() };
+        let both = flags.or(file);
+        assert_eq!((both.max_sessions, both.congestion.as_deref()), (Some(9), Some("cubic")));
+    }
+}

@@ -1,0 +1,310 @@
+//! The gateway's options and what they mean.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tandem_http::Scheme;
+
+use super::client::loopback;
+use super::units::{Rate, Size, Span};
+use super::{ConfigError, PathConfig, PathValues, distinct, options, read_secret};
+use crate::back::origin::Mode;
+use crate::back::policy::{AllowDest, Policy};
+use crate::endpoint::{Endpoint, SessionKind, TransportKind, split_authority};
+use crate::transport::Target;
+
+/// Which origins a gateway stands for, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModeOption {
+    /// Those that requests name.
+    Forward,
+    /// The same, with the host taken from the request's own host and path.
+    Transparent,
+    /// This one: `http://HOST[:PORT]` or `https://…`.
+    Reverse(String),
+}
+
+impl FromStr for ModeOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "forward" => Ok(Self::Forward),
+            None if text == "transparent" => Ok(Self::Transparent),
+            Some(("reverse", url)) => {
+                let mode = Self::Reverse(url.into());
+                mode.typed().map(|_| mode)
+            }
+            _ => Err(format!("{text:?} is none of forward, transparent, reverse=URL")),
+        }
+    }
+}
+
+impl ModeOption {
+    fn typed(&self) -> Result<Mode, String> {
+        let Self::Reverse(url) = self else { return Ok(Mode::Forward) };
+        let bad = |problem: &str| format!("reverse={url}: {problem}");
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("write http://HOST:PORT or https://HOST:PORT"))?;
+        let scheme = Scheme::parse(scheme.as_bytes()).ok_or_else(|| bad("the scheme is neither http nor https"))?;
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        let (host, port) = split_authority(authority, Some(scheme.default_port())).map_err(bad)?;
+        Ok(Mode::Reverse { scheme, target: Target { host, port } })
+    }
+}
+
+impl std::fmt::Display for ModeOption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Forward => f.write_str("forward"),
+            Self::Transparent => f.write_str("transparent"),
+            Self::Reverse(url) => write!(f, "reverse={url}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ModeOption {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for ModeOption {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+options! {
+    /// Options of `tandem gateway`; each is a flag and a key of `[gateway]`.
+    GatewayOptions {
+        /// Where clients connect: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, h2+tcp://192.0.2.80:9980, … (repeatable)
+        listen: Vec<Endpoint> [value_name = "URL"],
+        /// Which origins: forward and transparent (those that requests name) or reverse=URL (one) [default: forward]
+        mode: Option<ModeOption> [value_name = "MODE"],
+        /// Let everyone in [default: false]
+        open: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Let in who shows a token of this file (token-file=FILE) or a certificate by this authority (client-ca=FILE) (repeatable)
+        auth: Vec<String> [value_name = "WHO"],
+        /// Destinations allowed besides the public Internet: NET[:PORT] (repeatable)
+        allow_dest: Vec<AllowDest> [value_name = "NET[:PORT]"],
+        /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
+        allow_port: Vec<u16> [value_name = "PORT"],
+        /// PEM file of the authorities that origins' certificates are checked against [default: the public web's]
+        origin_ca: Option<String> [value_name = "FILE"],
+        /// Threads [default: one for each core]
+        workers: Option<usize> [value_name = "N"],
+        /// Requests at once on one session [default: 256]
+        max_streams: Option<u32> [value_name = "N"],
+        /// Bytes of a request's or response's head [default: 64KiB]
+        max_head: Option<Size> [value_name = "BYTES"],
+        /// Connections at once [default: 4096]
+        max_connections: Option<usize> [value_name = "N"],
+        /// Connections at once from one address; clients through Tor share theirs [default: 1024]
+        max_connections_per_client: Option<usize> [value_name = "N"],
+        /// Time for an origin's answer, and between two pieces of it [default: 1m]
+        response_timeout: Option<Span> [value_name = "TIME"],
+        /// Fastest path to make full use of [default: 100mbit]
+        path_rate: Option<Rate> [value_name = "RATE"],
+        /// Longest round trip to make full use of [default: 400ms]
+        path_rtt: Option<Span> [value_name = "TIME"],
+        /// Bytes held in memory for slow readers of one session [default: 64MiB]
+        receive_budget: Option<Size> [value_name = "BYTES"],
+        /// Unsent bytes that wait in the kernel; 0 leaves it to the kernel [default: 16KiB]
+        notsent_lowat: Option<Size> [value_name = "BYTES"],
+        /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
+        congestion: Option<String> [value_name = "NAME"],
+        /// Time for connecting to origins, and for handshakes [default: 30s]
+        connect_timeout: Option<Span> [value_name = "TIME"],
+        /// Sessions without any exchange are closed after it [default: 3m]
+        idle_timeout: Option<Span> [value_name = "TIME"],
+        /// Time for the whole head of a request [default: 30s]
+        head_timeout: Option<Span> [value_name = "TIME"],
+        /// Time after which a client that takes no bytes is cut off [default: 1m]
+        write_timeout: Option<Span> [value_name = "TIME"],
+        /// Silence after which a busy client is asked for a sign of life [default: 20s]
+        probe_after: Option<Span> [value_name = "TIME"],
+        /// Time to give it [default: 30s]
+        probe_timeout: Option<Span> [value_name = "TIME"],
+        /// Time that sessions get to end after SIGTERM [default: 30s]
+        drain_timeout: Option<Span> [value_name = "TIME"],
+        /// Address for Prometheus metrics, loopback only [default: none]
+        metrics: Option<SocketAddr> [value_name = "ADDRESS"],
+        /// Log level or filter, such as info or tandem=debug [default: warn]
+        log: Option<String> [value_name = "FILTER"],
+        /// Write methods, hosts and paths to the log [default: false]
+        log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+    }
+}
+
+/// What the gateway runs on.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// Listeners.
+    pub listen: Vec<Endpoint>,
+    /// Which origins.
+    pub mode: Mode,
+    /// Everyone is let in.
+    pub open: bool,
+    /// Tokens that let in.
+    pub tokens: Vec<String>,
+    /// PEM file of the authorities whose clients are let in.
+    pub client_ca: Option<String>,
+    /// Where it may connect to.
+    pub policy: Policy,
+    /// Authorities for origins.
+    pub origin_ca: Option<String>,
+    /// Threads.
+    pub workers: usize,
+    /// Requests at once on a session.
+    pub max_streams: u32,
+    /// Bytes of a head.
+    pub max_head: usize,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// The same from one address.
+    pub max_connections_per_client: usize,
+    /// Time for an origin's answer.
+    pub response_timeout: Duration,
+    /// Time for sessions to end.
+    pub drain_timeout: Duration,
+    /// The slow path.
+    pub path: PathConfig,
+    /// Metrics listener.
+    pub metrics: Option<SocketAddr>,
+    /// URLs in the log.
+    pub log_urls: bool,
+}
+
+impl GatewayOptions {
+    /// Checks everything that can be checked without touching the network.
+    pub fn typed(self) -> Result<GatewayConfig, ConfigError> {
+        if self.listen.is_empty() {
+            return Err(ConfigError::value("listen", "give at least one, such as h2+tcp://192.0.2.80:9980"));
+        }
+        distinct(&self.listen)?;
+        for endpoint in &self.listen {
+            listener(endpoint)?;
+        }
+        let mode = self.mode.unwrap_or(ModeOption::Forward).typed().map_err(|problem| ConfigError::value("mode", problem))?;
+        let (tokens, client_ca) = admission(&self.auth)?;
+        let open = self.open.unwrap_or(false);
+        if !open && tokens.is_empty() && client_ca.is_none() {
+            return Err(ConfigError::value(
+                "auth",
+                "the gateway would let no one in: give --auth token-file=FILE, --auth client-ca=FILE, or --open",
+            ));
+        }
+        if open && (!tokens.is_empty() || client_ca.is_some()) {
+            return Err(ConfigError::value("open", "--open and --auth contradict each other"));
+        }
+        if client_ca.is_some() && tokens.is_empty() && self.listen.iter().any(|e| e.transport != TransportKind::Tls) {
+            return Err(ConfigError::value("auth", "client certificates need listeners over tls"));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Ok(GatewayConfig {
+            mode,
+            open,
+            tokens,
+            client_ca,
+            policy: Policy {
+                allow: self.allow_dest,
+                ports: if self.allow_port.is_empty() { vec![80, 443] } else { self.allow_port },
+            },
+            origin_ca: self.origin_ca,
+            workers: self.workers.unwrap_or(cores).clamp(1, 256),
+            max_streams: self.max_streams.unwrap_or(256).max(1),
+            max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0)).unwrap_or(usize::MAX).clamp(4096, 16 << 20),
+            max_connections: self.max_connections.unwrap_or(4096).max(1),
+            max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
+            response_timeout: self.response_timeout.map_or(Duration::from_secs(60), |span| span.0),
+            drain_timeout: self.drain_timeout.map_or(Duration::from_secs(30), |span| span.0),
+            path: PathValues {
+                path_rate: self.path_rate,
+                path_rtt: self.path_rtt,
+                receive_budget: self.receive_budget,
+                notsent_lowat: self.notsent_lowat,
+                congestion: self.congestion,
+                connect_timeout: self.connect_timeout,
+                idle_timeout: self.idle_timeout,
+                head_timeout: self.head_timeout,
+                write_timeout: self.write_timeout,
+                probe_after: self.probe_after,
+                probe_timeout: self.probe_timeout,
+            }
+            .typed()?,
+            metrics: loopback(self.metrics)?,
+            log_urls: self.log_urls.unwrap_or(false),
+            listen: self.listen,
+        })
+    }
+}
+
+fn listener(endpoint: &Endpoint) -> Result<(), ConfigError> {
+    let bad = |problem: &str| Err(ConfigError::value("listen", format!("{endpoint}: {problem}")));
+    endpoint.options(&["cert", "key"])?;
+    if endpoint.session == SessionKind::Socks5 {
+        return bad("a gateway listens on sessions, not on SOCKS");
+    }
+    let both = endpoint.option("cert").is_some() && endpoint.option("key").is_some();
+    match endpoint.transport {
+        TransportKind::Tls if !both => bad("tls needs ?cert=FILE&key=FILE"),
+        TransportKind::Tcp if endpoint.option("cert").is_some() || endpoint.option("key").is_some() => bad("cert and key need +tls"),
+        _ => Ok(()),
+    }
+}
+
+fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {
+    let (mut tokens, mut client_ca) = (Vec::new(), None);
+    for entry in auth {
+        match entry.split_once('=') {
+            Some(("token-file", file)) => tokens.push(read_secret("auth", file)?),
+            Some(("client-ca", file)) if client_ca.is_none() => client_ca = Some(file.to_owned()),
+            Some(("client-ca", _)) => return Err(ConfigError::value("auth", "client-ca is given twice; put both into one file")),
+            _ => return Err(ConfigError::value("auth", format!("{entry:?} is neither token-file=FILE nor client-ca=FILE"))),
+        }
+    }
+    Ok((tokens, client_ca))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(change: impl FnOnce(&mut GatewayOptions)) -> Result<GatewayConfig, ConfigError> {
+        let mut options =
+            GatewayOptions { listen: vec!["h2+tcp://127.0.0.1:9980".parse().unwrap()], open: Some(true), ..GatewayOptions::default() };
+        change(&mut options);
+        options.typed()
+    }
+
+    #[test]
+    fn lets_no_one_in_by_accident() {
+        let error = options(|o| o.open = None).unwrap_err().to_string();
+        assert!(error.contains("would let no one in"), "{error}");
+        assert!(options(|_| {}).is_ok());
+    }
+
+    #[test]
+    fn reads_modes() {
+        assert_eq!("forward".parse::<ModeOption>().unwrap().typed(), Ok(Mode::Forward));
+        let reverse = "reverse=https://backend.example".parse::<ModeOption>().unwrap();
+        assert!(matches!(reverse.typed(), Ok(Mode::Reverse { scheme: Scheme::Https, target }) if target.port == 443));
+        for bad in ["reverse", "reverse=ftp://x", "reverse=http://x:y", "sideways"] {
+            assert!(bad.parse::<ModeOption>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_contradicts_itself() {
+        for change in [
+            |o: &mut GatewayOptions| o.listen = vec!["h2+tls://127.0.0.1:1".parse().unwrap()],
+            |o: &mut GatewayOptions| o.listen = vec!["socks5://127.0.0.1:1".parse().unwrap()],
+            |o: &mut GatewayOptions| o.auth = vec!["password=x".into()],
+            |o: &mut GatewayOptions| o.metrics = Some("192.0.2.1:9".parse().unwrap()),
+        ] {
+            assert!(options(change).is_err());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Numbers with units, as people write them: `400ms`, `8MiB`, `100mbit`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+macro_rules! textual {
+    ($($type:ident)*) => { $(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    )* };
+}
+
+textual!(Span Size Rate);
+
+/// Splits `12.5ms` into 12.5 and `ms`.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    Some((number, text[end..].trim()))
+}
+
+/// A length of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no length of time such as 400ms, 30s, 10m, 2h");
+        let (number, unit) = split(text).ok_or_else(bad)?;
+        let seconds = match unit {
+            "ms" => number / 1e3,
+            "s" => number,
+            "m" | "min" => number * 60.0,
+            "h" => number * 3600.0,
+            _ => return Err(bad()),
+        };
+        Duration::try_from_secs_f64(seconds).ok().filter(|d| d.as_secs() < 366 * 86_400).map(Self).ok_or_else(bad)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        if millis % 1000 != 0 {
+            write!(f, "{millis}ms")
+        } else if millis > 0 && millis.is_multiple_of(60_000) {
+            write!(f, "{}m", millis / 60_000)
+        } else {
+            write!(f, "{}s", millis / 1000)
+        }
+    }
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no number of bytes such as 16384, 16KiB, 8MiB");
+        let (number, unit) = split(text).ok_or_else(bad)?;
+        let factor: u64 = match unit {
+            "" | "B" => 1,
+            "kB" => 1000,
+            "KiB" => 1 << 10,
+            "MB" => 1_000_000,
+            "MiB" => 1 << 20,
+            "GB" => 1_000_000_000,
+            "GiB" => 1 << 30,
+            _ => return Err(bad()),
+        };
+        let bytes = number * factor as f64;
+        if bytes > 1e15 { Err(bad()) } else { Ok(Self(bytes as u64)) }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n > 0 && n.is_multiple_of(1 << 20) => write!(f, "{}MiB", n >> 20),
+            n if n > 0 && n.is_multiple_of(1 << 10) => write!(f, "{}KiB", n >> 10),
+            n => write!(f, "{n}"),
+        }
+    }
+}
+
+/// Bits per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no rate such as 512kbit, 100mbit, 1gbit");
+        let (number, unit) = split(text).ok_or_else(bad)?;
+        let factor = match unit {
+            "bit" => 1.0,
+            "kbit" => 1e3,
+            "mbit" => 1e6,
+            "gbit" => 1e9,
+            _ => return Err(bad()),
+        };
+        let bits = number * factor;
+        if bits > 1e12 || bits < 1.0 { Err(bad()) } else { Ok(Self(bits as u64)) }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n.is_multiple_of(1_000_000) => write!(f, "{}mbit", n / 1_000_000),
+            n if n.is_multiple_of(1000) => write!(f, "{}kbit", n / 1000),
+            n => write!(f, "{n}bit"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_writes_units() {
+        for text in ["400ms", "30s", "10m"] {
+            assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+        }
+        assert_eq!("8MiB".parse::<Size>(), Ok(Size(8 << 20)));
+        assert_eq!(Size(16384).to_string(), "16KiB");
+        assert_eq!("1.5mbit".parse::<Rate>(), Ok(Rate(1_500_000)));
+        for bad in ["", "x", "5", "5parsec", "1e9s", "-1s"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+        assert!("999999999GiB".parse::<Size>().is_err());
+    }
+}

@@ -1,0 +1,308 @@
+//! Endpoints as users write them: `SESSION+TRANSPORT://HOST:PORT?key=value`, for listening and for dialling alike.
+//!
+//! `http://…`, `socks5://…` mean their session over plain TCP. Options after `?` are checked by whoever uses them through
+//! [`Endpoint::options`], which refuses what it does not know.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SessionKind {
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/2.
+    H2,
+    /// SPDY/3.
+    Spdy3,
+    /// SPDY/3.1.
+    Spdy31,
+    /// SOCKS5, for listening only.
+    Socks5,
+}
+
+impl SessionKind {
+    const ALL: [(&'static str, Self); 5] = [
+        ("http", Self::Http),
+        ("h2", Self::H2),
+        ("spdy3", Self::Spdy3),
+        ("spdy3.1", Self::Spdy31),
+        ("socks5", Self::Socks5),
+    ];
+
+    /// The name in an endpoint.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::H2 => "h2",
+            Self::Spdy3 => "spdy3",
+            Self::Spdy31 => "spdy3.1",
+            Self::Socks5 => "socks5",
+        }
+    }
+
+    /// The protocol's name in TLS (ALPN, RFC 7301).
+    pub const fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Http | Self::Socks5 => b"http/1.1",
+            Self::H2 => b"h2",
+            Self::Spdy3 => b"spdy/3",
+            Self::Spdy31 => b"spdy/3.1",
+        }
+    }
+}
+
+/// What carries the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TransportKind {
+    /// Plain TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+}
+
+/// A parsed endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// What is spoken.
+    pub session: SessionKind,
+    /// Over what.
+    pub transport: TransportKind,
+    /// Name or address, without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    options: BTreeMap<String, String>,
+}
+
+/// Why a text is no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("endpoint {text:?}: {problem}")]
+pub struct BadEndpoint {
+    text: String,
+    problem: String,
+}
+
+impl BadEndpoint {
+    fn new(text: &str, problem: impl Into<String>) -> Self {
+        Self { text: text.into(), problem: problem.into() }
+    }
+}
+
+impl Endpoint {
+    /// Whether the host is an address (or `localhost`), so that no name needs to be resolved.
+    pub fn ip(&self) -> Option<IpAddr> {
+        literal_ip(&self.host)
+    }
+
+    /// The socket address, where no name needs to be resolved.
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
+        self.ip().map(|ip| SocketAddr::new(ip, self.port))
+    }
+
+    /// `host:port`, with brackets where IPv6 needs them.
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    /// The options, of which only those named in `known` may be there.
+    pub fn options(&self, known: &[&str]) -> Result<&BTreeMap<String, String>, BadEndpoint> {
+        match self.options.keys().find(|key| !known.contains(&key.as_str())) {
+            None => Ok(&self.options),
+            Some(key) => Err(BadEndpoint::new(
+                &self.to_string(),
+                format!("unknown option {key:?}; it may be one of: {}", if known.is_empty() { "none".into() } else { known.join(", ") }),
+            )),
+        }
+    }
+
+    /// One option.
+    pub fn option(&self, key: &str) -> Option<&str> {
+        self.options.get(key).map(String::as_str)
+    }
+}
+
+/// `host` as an address: a literal, or `localhost`, which never needs a resolver (RFC 6761 section 6.3).
+pub fn literal_ip(host: &str) -> Option<IpAddr> {
+    if host.eq_ignore_ascii_case("localhost") {
+        return Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// Splits `host:port` or `host`, IPv6 in brackets; the host comes without them.
+pub fn split_authority(text: &str, default_port: Option<u16>) -> Result<(String, u16), &'static str> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, after) = rest.split_once(']').ok_or("the bracket of the address is not closed")?;
+        host.parse::<std::net::Ipv6Addr>().map_err(|_| "what stands in brackets is no IPv6 address")?;
+        (host, if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or("text after the bracket")?) })
+    } else {
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') => (host, Some(port)),
+            Some(_) => return Err("an IPv6 address must stand in brackets"),
+            None => (text, None),
+        }
+    };
+    if host.is_empty() || host.len() > 255 {
+        return Err("the host is missing or too long");
+    }
+    if !host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':' | b'~' | b'%')) {
+        return Err("the host has a character that no host name has");
+    }
+    let port = match port {
+        None => default_port.ok_or("the port is missing")?,
+        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => port.parse().map_err(|_| "the port is no number from 0 to 65535")?,
+        Some(_) => return Err("the port is no number from 0 to 65535"),
+    };
+    Ok((host.to_ascii_lowercase(), port))
+}
+
+impl FromStr for Endpoint {
+    type Err = BadEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, BadEndpoint> {
+        let bad = |problem: String| BadEndpoint::new(text, problem);
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("write SESSION+TRANSPORT://HOST:PORT".into()))?;
+        let (session, transport) = scheme.split_once('+').unwrap_or((scheme, "tcp"));
+        let session = SessionKind::ALL.iter().find(|(name, _)| *name == session).map(|(_, kind)| *kind).ok_or_else(|| {
+            bad(format!("unknown session {session:?}; it may be {}", SessionKind::ALL.map(|(name, _)| name).join(", ")))
+        })?;
+        let transport = match transport {
+            "tcp" => TransportKind::Tcp,
+            "tls" => TransportKind::Tls,
+            other => return Err(bad(format!("unknown transport {other:?}; it may be tcp, tls"))),
+        };
+        let (authority, query) = rest.split_once('?').map_or((rest, None), |(a, q)| (a, Some(q)));
+        let authority = authority.strip_suffix('/').unwrap_or(authority);
+        let (host, port) = split_authority(authority, None).map_err(|problem| bad(problem.into()))?;
+        let mut options = BTreeMap::new();
+        for pair in query.into_iter().flat_map(|q| q.split('&')).filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(|| bad(format!("option {pair:?} has no value")))?;
+            if options.insert(key.to_owned(), value.to_owned()).is_some() {
+                return Err(bad(format!("option {key:?} is given twice")));
+            }
+        }
+        Ok(Self { session, transport, host, port, options })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plus = if self.transport == TransportKind::Tls { "+tls" } else { "" };
+        let tcp = if self.session == SessionKind::H2 && plus.is_empty() { "+tcp" } else { plus };
+        write!(f, "{}{tcp}://{}", self.session.as_str(), self.authority())?;
+        for (i, (key, value)) in self.options.iter().enumerate() {
+            write!(f, "{}{key}={value}", if i == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Endpoint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Endpoint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// How the client reaches its gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// A SOCKS5 proxy, such as Tor's SocksPort.
+    Socks(SocketAddr),
+    /// Tor's control port: its SOCKS port is asked for, and gateways at exits can be found.
+    TorPort(SocketAddr),
+    /// Tor's control socket.
+    TorSocket(std::path::PathBuf),
+}
+
+impl FromStr for Via {
+    type Err = BadEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, BadEndpoint> {
+        let bad = |problem: &str| BadEndpoint::new(text, problem);
+        let address = |rest: &str| -> Result<SocketAddr, BadEndpoint> {
+            let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest), None).map_err(bad)?;
+            let ip = literal_ip(&host).ok_or_else(|| bad("give an address, not a name: the client resolves none"))?;
+            Ok(SocketAddr::new(ip, port))
+        };
+        match text.split_once("://") {
+            Some(("socks5" | "socks5h", rest)) => address(rest).map(Self::Socks),
+            Some(("tor", path)) if path.starts_with('/') => Ok(Self::TorSocket(path.into())),
+            Some(("tor", rest)) => address(rest).map(Self::TorPort),
+            _ => Err(bad("write socks5://ADDRESS:PORT, tor://ADDRESS:PORT or tor:///PATH")),
+        }
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socks(address) => write!(f, "socks5://{address}"),
+            Self::TorPort(address) => write!(f, "tor://{address}"),
+            Self::TorSocket(path) => write!(f, "tor://{}", path.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Via {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Via {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for text in ["http://127.0.0.1:8118", "h2+tls://gw.example:443", "h2+tcp://192.0.2.80:9980?exit=auto", "socks5://[::1]:9150"] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!(endpoint.to_string(), text);
+        }
+        let endpoint: Endpoint = "h2+tcp://192.0.2.80:9980?exit=auto".parse().unwrap();
+        assert_eq!(endpoint.option("exit"), Some("auto"));
+        assert!(endpoint.options(&["cert"]).unwrap_err().to_string().contains("unknown option \"exit\""));
+    }
+
+    #[test]
+    fn names_what_is_wrong() {
+        for (text, part) in [
+            ("gw.example:443", "SESSION+TRANSPORT"),
+            ("h3+tls://x:1", "unknown session"),
+            ("h2+sctp://x:1", "unknown transport"),
+            ("h2://x", "port is missing"),
+            ("h2://x:99999", "port is no number"),
+            ("h2://::1:80", "brackets"),
+            ("h2://x y:80", "character"),
+            ("h2://x:80?a", "no value"),
+            ("h2://x:80?a=1&a=2", "twice"),
+        ] {
+            let error = text.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn via_takes_no_names() {
+        assert_eq!("socks5://127.0.0.1:9050".parse::<Via>().unwrap(), Via::Socks("127.0.0.1:9050".parse().unwrap()));
+        assert_eq!("tor:///run/tor/control".parse::<Via>().unwrap(), Via::TorSocket("/run/tor/control".into()));
+        assert!("socks5://proxy.example:9050".parse::<Via>().unwrap_err().to_string().contains("not a name"));
+    }
+}

@@ -1,0 +1,279 @@
+//! The SOCKS5 listener (RFC 1928): so that Tor Browser works by changing one port.
+//!
+//! User name and password are the isolation key, as they are to Tor. A connection whose first bytes are HTTP to the host
+//! that was asked for is served as HTTP, anything else is a tunnel. When the reply goes out before the far end has
+//! answered (which is what lets the first bytes travel with the request) depends on what can still be told later: port 80
+//! at once, for HTTP can say 502; otherwise once the gateway is known to be there.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tandem_http::message::is_token;
+use tandem_http::socks::{Command, Reply as SocksReply, Server};
+use tandem_http::{Fields, Method, Priority, RequestHead, Scheme};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
+
+use super::early::{Liveness, agree};
+use crate::endpoint::split_authority;
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
+use crate::path::Path;
+use crate::session::Drain;
+use crate::session::http1::{Http1Server, Http1Session};
+use crate::stage::Stage;
+use crate::transport::LocalBoxFuture;
+
+/// How long a connection may stay silent before it is taken for one where the far end speaks first.
+const SNIFF: Duration = Duration::from_millis(200);
+
+/// Knows sessions and can wait for one.
+pub trait Gateways: Liveness {
+    /// Resolves once the session of this key has answered, or cannot be had.
+    fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;
+}
+
+/// Serves SOCKS5 connections.
+pub struct SocksFront {
+    /// How HTTP found inside is served.
+    pub http1: Http1Session,
+    /// Who knows the sessions.
+    pub gateways: Rc<dyn Gateways>,
+    /// Time for the handshake.
+    pub handshake: Duration,
+}
+
+impl SocksFront {
+    /// Serves one connection.
+    pub async fn serve(&self, mut path: Path, peer: Peer, stage: Rc<dyn Stage>, drain: Drain) -> Result<(), Error> {
+        let mut server = Server::new();
+        let request = match tokio::time::timeout(self.handshake, handshake(&mut path, &mut server)).await {
+            Ok(request) => request?,
+            Err(_) => return Err(Error::new(Kind::Timeout, Side::Client, "the SOCKS handshake did not end in time")),
+        };
+        let isolation = match (&request.user, &request.password) {
+            (None, None) => Isolation::none(),
+            (user, password) => Isolation::new(user.as_deref().unwrap_or_default(), password.as_deref().unwrap_or_default()),
+        };
+        if request.command != Command::Connect {
+            return answer(&mut path, &mut server, SocksReply::CommandNotSupported).await;
+        }
+        let Ok((host, port)) = split_authority(&request.target, None) else {
+            return answer(&mut path, &mut server, SocksReply::AddressTypeNotSupported).await;
+        };
+        let stage = isolated(stage, isolation.clone());
+        if port == 443 && !self.gateways.is_live(&isolation) {
+            let early = BytesMut::from(&server.take_rest()[..]);
+            return tunnel(path, Some(server), early, &request.target, peer, &*stage).await;
+        }
+        if port != 80
+            && !self.gateways.is_live(&isolation)
+            && let Err(error) = self.gateways.establish(&isolation).await
+        {
+            return answer(&mut path, &mut server, socks_reply(&error)).await;
+        }
+        answer(&mut path, &mut server, SocksReply::Succeeded).await?;
+        let mut early = BytesMut::from(&server.take_rest()[..]);
+        if self.is_http(&mut path, &mut early, &host, port).await? {
+            let stage = towards(stage, request.target.clone(), port);
+            Http1Server::with_early(self.http1.clone(), path, peer, stage, early).run(drain).await
+        } else {
+            tunnel(path, None, early, &request.target, peer, &*stage).await
+        }
+    }
+
+    /// Reads the first bytes and says whether they are an HTTP/1.1 request to `host`.
+    async fn is_http(&self, path: &mut Path, early: &mut BytesMut, host: &str, port: u16) -> Result<bool, Error> {
+        loop {
+            match looks_like_http(early) {
+                Looks::Other => return Ok(false),
+                Looks::Http => match tandem_http::h1::parse_request(early, Scheme::Http, &self.http1.limits) {
+                    Ok(Some((request, _))) => {
+                        let named = split_authority(&request.head.authority, Some(80));
+                        return Ok(named.is_ok_and(|(name, at)| name == host && at == port) && !request.head.is_connect());
+                    }
+                    // Malformed HTTP to port 80 is HTTP all the same, to be refused; elsewhere it may be anything.
+                    Err(_) => return Ok(port == 80),
+                    Ok(None) => {}
+                },
+                Looks::Unknown => {}
+            }
+            let limit = if early.is_empty() { SNIFF } else { self.http1.timeouts.head };
+            match tokio::time::timeout(limit, path.read_buf(early)).await {
+                Ok(Ok(0)) => return Ok(false),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(Error::io(&error, Side::Client)),
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+}
+
+enum Looks {
+    Http,
+    Other,
+    Unknown,
+}
+
+/// A method, a space and a path.
+fn looks_like_http(bytes: &[u8]) -> Looks {
+    let token = bytes.iter().take_while(|b| is_token(**b) && b.is_ascii_uppercase()).count();
+    match bytes.get(token) {
+        None if token < 24 => Looks::Unknown,
+        Some(b' ') if token >= 3 => match bytes.get(token + 1) {
+            None => Looks::Unknown,
+            Some(b'/' | b'*' | b'h') => Looks::Http,
+            Some(_) => Looks::Other,
+        },
+        _ => Looks::Other,
+    }
+}
+
+async fn handshake(path: &mut Path, server: &mut Server) -> Result<tandem_http::socks::Request, Error> {
+    let mut buf = [0; 1024];
+    let mut out = Vec::new();
+    loop {
+        let count = path.read(&mut buf).await.map_err(|error| Error::io(&error, Side::Client))?;
+        if count == 0 {
+            return Err(Error::new(Kind::Truncated, Side::Client, "the client closed within the SOCKS handshake"));
+        }
+        let result = server.handle_input(&buf[..count]);
+        server.poll_output(&mut out);
+        path.write_all(&out).await.map_err(|error| Error::io(&error, Side::Client))?;
+        out.clear();
+        match result {
+            Ok(Some(request)) => return Ok(request),
+            Ok(None) => {}
+            Err(bad) => {
+                let _ = path.shutdown().await;
+                return Err(Error::new(Kind::BadRequest, Side::Client, bad.to_string()));
+            }
+        }
+    }
+}
+
+async fn answer(path: &mut Path, server: &mut Server, reply: SocksReply) -> Result<(), Error> {
+    server.reply(reply);
+    let mut out = Vec::new();
+    server.poll_output(&mut out);
+    path.write_all(&out).await.map_err(|error| Error::io(&error, Side::Client))?;
+    if reply != SocksReply::Succeeded {
+        let _ = path.shutdown().await;
+    }
+    Ok(())
+}
+
+/// What a failure is in SOCKS.
+const fn socks_reply(error: &Error) -> SocksReply {
+    match error.kind {
+        Kind::Forbidden | Kind::Unauthorized => SocksReply::NotAllowed,
+        Kind::ConnectionRefused => SocksReply::ConnectionRefused,
+        Kind::Timeout => SocksReply::TtlExpired,
+        Kind::Unreachable | Kind::Dns => SocksReply::HostUnreachable,
+        _ => SocksReply::GeneralFailure,
+    }
+}
+
+/// What the gateway's refusal of a tunnel is in SOCKS.
+fn refused(status: u16, fields: &Fields) -> SocksReply {
+    let said = fields.get("proxy-status").map(String::from_utf8_lossy).unwrap_or_default();
+    match status {
+        _ if said.contains("connection_refused") => SocksReply::ConnectionRefused,
+        403 | 407 => SocksReply::NotAllowed,
+        504 => SocksReply::TtlExpired,
+        502 => SocksReply::HostUnreachable,
+        _ => SocksReply::GeneralFailure,
+    }
+}
+
+/// Every exchange of the connection belongs to its key.
+fn isolated(stage: Rc<dyn Stage>, isolation: Isolation) -> Rc<dyn Stage> {
+    Rc::new(move |mut exchange: Exchange| {
+        exchange.isolation = isolation.clone();
+        stage.call(exchange)
+    })
+}
+
+/// Requests found inside the connection go to the host that was asked for, whatever a later Host field says.
+fn towards(stage: Rc<dyn Stage>, target: String, port: u16) -> Rc<dyn Stage> {
+    let authority = if port == 80 { target.trim_end_matches(":80").to_owned() } else { target };
+    Rc::new(move |exchange: Exchange| {
+        let same = split_authority(&exchange.request.authority, Some(80)) == split_authority(&authority, Some(80));
+        if same {
+            stage.call(exchange)
+        } else {
+            Reply::fail(Error::new(Kind::BadRequest, Side::Client, "the Host field names another host than SOCKS did"))
+        }
+    })
+}
+
+/// Carries bytes both ways; with `server`, the SOCKS reply waits for the far end's answer.
+async fn tunnel(path: Path, server: Option<Server>, early: BytesMut, target: &str, peer: Peer, stage: &dyn Stage) -> Result<(), Error> {
+    let (read, mut write) = tokio::io::split(path);
+    let request = RequestHead {
+        method: Method::Connect,
+        scheme: Scheme::Http,
+        authority: target.to_owned(),
+        path: String::new(),
+        protocol: None,
+        fields: Fields::new(),
+    };
+    // Dropped only when the tunnel ends: the client's going is noticed by the body's reader.
+    let body = Body::new(Upward { read, early }, None);
+    let exchange = Exchange { request, body, isolation: Isolation::none(), peer, priority: Priority::default() };
+    let mut reply = stage.call(exchange);
+    match server {
+        None => reply = agree(reply),
+        Some(mut server) => {
+            let verdict = loop {
+                match reply.part().await {
+                    Some(Ok(Part::Head(head))) if (200..300).contains(&head.status) => break SocksReply::Succeeded,
+                    Some(Ok(Part::Head(head))) => break refused(head.status, &head.fields),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => break socks_reply(&error),
+                    None => break SocksReply::GeneralFailure,
+                }
+            };
+            server.reply(verdict);
+            let mut out = Vec::new();
+            server.poll_output(&mut out);
+            write.write_all(&out).await.map_err(|error| Error::io(&error, Side::Client))?;
+            if verdict != SocksReply::Succeeded {
+                let _ = write.shutdown().await;
+                return Ok(());
+            }
+        }
+    }
+    while let Some(part) = reply.part().await {
+        if let Part::Data(data) = part? {
+            write.write_all(&data).await.map_err(|error| Error::io(&error, Side::Client))?;
+            write.flush().await.map_err(|error| Error::io(&error, Side::Client))?;
+        }
+    }
+    let _ = write.shutdown().await;
+    Ok(())
+}
+
+/// What the client sends into a tunnel.
+struct Upward {
+    read: ReadHalf<Path>,
+    early: BytesMut,
+}
+
+impl Chunks for Upward {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        let Self { read, early } = self;
+        if early.is_empty() {
+            early.reserve(16 << 10);
+            let mut filling = std::pin::pin!(read.read_buf(early));
+            let filled = ready!(Pin::new(&mut filling).as_mut().poll(cx));
+            if let Err(error) = filled {
+                return Poll::Ready(Some(Err(Error::io(&error, Side::Client))));
+            }
+        }
+        Poll::Ready((!early.is_empty()).then(|| Ok(Chunk::Data(early.split().freeze()))))
+    }
+}

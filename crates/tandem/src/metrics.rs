@@ -1,0 +1,83 @@
+//! Counters of the process, written in Prometheus' text format (version 0.0.4). They hold numbers only, never names.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One number.
+#[derive(Debug, Default)]
+pub struct Metric(AtomicU64);
+
+impl Metric {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Counts up.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts down; for those that show a state.
+    pub fn sub(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! metrics {
+    ($($name:ident $kind:literal $help:literal;)*) => {
+        /// All counters.
+        #[derive(Debug)]
+        #[expect(missing_docs, reason = "each is described by its help text")]
+        pub struct Metrics { $(pub $name: Metric,)* }
+
+        /// The process's counters.
+        pub static METRICS: Metrics = Metrics { $($name: Metric::new(),)* };
+
+        impl Metrics {
+            /// All of them as text.
+            pub fn render(&self) -> String {
+                let mut text = String::new();
+                $({
+                    let name = if $kind == "counter" { concat!("tandem_", stringify!($name), "_total") } else { concat!("tandem_", stringify!($name)) };
+                    // Writing to a string cannot fail.
+                    let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}\n{name} {}", $help, $kind, self.$name.value());
+                })*
+                text
+            }
+        }
+    };
+}
+
+metrics! {
+    connections "counter" "Connections accepted.";
+    connections_open "gauge" "Connections open now.";
+    connections_refused "counter" "Connections refused because too many were open.";
+    exchanges "counter" "Requests taken in.";
+    exchanges_open "gauge" "Requests under way.";
+    exchanges_failed "counter" "Requests that ended with an error of the proxy's own.";
+    exchanges_retried "counter" "Requests sent again because they surely had not been processed, or safely could be.";
+    body_bytes_down "counter" "Bytes of response bodies passed on.";
+    sessions_opened "counter" "Sessions opened to the gateway.";
+    sessions_failed "counter" "Sessions that could not be opened.";
+    sessions_rotated "counter" "Sessions replaced because of their age.";
+    origin_connections "counter" "Connections opened to origins.";
+    origin_reused "counter" "Requests sent on a kept connection to an origin.";
+    destinations_refused "counter" "Destinations refused by policy.";
+    unauthorized "counter" "Requests refused for want of an access token.";
+    fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn is_prometheus_text() {
+        let text = super::METRICS.render();
+        assert!(text.contains("# TYPE tandem_connections_total counter\ntandem_connections_total "));
+        assert!(text.lines().all(|line| line.starts_with('#') || line.split(' ').count() == 2));
+    }
+}

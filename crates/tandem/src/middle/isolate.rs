@@ -1,0 +1,88 @@
+//! Reads the isolation key that an HTTP client carries in its fields, and removes it from the request.
+//!
+//! `Proxy-Authorization: Basic` gives SOCKS user and password (RFC 7617); `Tor-Stream-Isolation`, which Arti's HTTP
+//! CONNECT takes too, gives the user. What came by SOCKS has its key already.
+
+use std::rc::Rc;
+
+use tandem_http::Fields;
+
+use crate::exchange::{Exchange, Isolation, Reply};
+use crate::stage::Stage;
+
+/// The stage.
+pub struct Isolate {
+    /// Where exchanges go on.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for Isolate {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        let fields = &mut exchange.request.fields;
+        let key = key(fields);
+        if fields.contains("proxy-authorization") || fields.contains("tor-stream-isolation") {
+            fields.retain(|f| f.name != b"proxy-authorization" && f.name != b"tor-stream-isolation");
+        }
+        if let Some(key) = key
+            && exchange.isolation == Isolation::none()
+        {
+            exchange.isolation = key;
+        }
+        self.next.call(exchange)
+    }
+}
+
+fn key(fields: &Fields) -> Option<Isolation> {
+    if let Some(stream) = fields.get("tor-stream-isolation") {
+        return Some(Isolation::new(stream, b""));
+    }
+    let value = fields.get("proxy-authorization")?;
+    let (scheme, credentials) = value.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        // Some other scheme keeps users apart just as well.
+        return Some(Isolation::new(value, b""));
+    }
+    let decoded = decode_base64(credentials.trim_ascii())?;
+    let colon = decoded.iter().position(|&b| b == b':').unwrap_or(decoded.len());
+    Some(Isolation::new(&decoded[..colon], decoded.get(colon + 1..).unwrap_or_default()))
+}
+
+/// Base64 (RFC 4648 section 4), padding optional; `None` when it is none.
+fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let text = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
+    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
+    let (mut held, mut bits) = (0u32, 0);
+    for &byte in text {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        held = (held << 6) | u32::from(value);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+            held &= (1 << bits) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_keys() {
+        let key_of = |name: &str, value: &str| key(&[(name, value)].into_iter().collect());
+        assert_eq!(key_of("proxy-authorization", "Basic dXNlcjpwYXNz"), Some(Isolation::new(b"user", b"pass")));
+        assert_eq!(key_of("proxy-authorization", "basic dXNlcg=="), Some(Isolation::new(b"user", b"")));
+        assert_eq!(key_of("tor-stream-isolation", "tab"), Some(Isolation::new(b"tab", b"")));
+        assert_eq!(key_of("proxy-authorization", "Basic %%%"), None);
+        assert_eq!(key_of("accept", "x"), None);
+    }
+}

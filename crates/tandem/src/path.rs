@@ -1,0 +1,92 @@
+//! A connected way to the other end: one stream of bytes, whatever carries it. Transports make them, sessions run on them.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+use crate::transport::socks::SocksStream;
+
+/// A stream of bytes to the other end. A closed set: the hot path is a `match`, not a virtual call.
+#[derive(Debug)]
+pub enum Path {
+    /// Plain TCP.
+    Tcp(TcpStream),
+    /// TCP through a SOCKS5 proxy, whose handshake may still be under way.
+    Socks(Box<SocksStream>),
+    /// TLS over any of them.
+    Tls(Box<TlsStream<Self>>),
+    /// Within the process, for tests and the demo.
+    Duplex(DuplexStream),
+}
+
+impl Path {
+    /// Address of the other end of the TCP connection.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().ok(),
+            Self::Socks(stream) => stream.tcp().peer_addr().ok(),
+            Self::Tls(stream) => stream.get_ref().0.peer_addr(),
+            Self::Duplex(_) => None,
+        }
+    }
+
+    /// The protocol agreed on in TLS (RFC 7301).
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+            _ => None,
+        }
+    }
+
+    /// Whether the other end proved itself by a certificate that was asked for.
+    pub fn has_peer_certificate(&self) -> bool {
+        match self {
+            Self::Tls(stream) => stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty()),
+            _ => false,
+        }
+    }
+}
+
+macro_rules! each {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Self::Tcp($stream) => $call,
+            Self::Socks($stream) => $call,
+            Self::Tls($stream) => $call,
+            Self::Duplex($stream) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Path {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Path {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,238 @@
+//! `tandem predict`: what the push predictors would have done on logs of real traffic.
+//!
+//! `replay` runs one predictor over each log and prints what it pushed, what of that was wanted and what it cost; `tune`
+//! searches the documented algorithms' parameters. Reading and printing are here, all thinking is in `tandem_predict`.
+
+use std::io;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use tandem_predict::log::Filter;
+use tandem_predict::{Algorithm, Options};
+
+mod input;
+mod plot;
+mod replay;
+mod report;
+mod tune;
+
+/// What to do with the logs.
+#[derive(Debug, Subcommand)]
+pub enum PredictCommand {
+    /// Replay access logs and count what a predictor would have pushed
+    Replay(ReplayArgs),
+    /// Find the documented algorithms' best parameters for access logs
+    Tune(TuneArgs),
+}
+
+/// Which lines of a log are used, and how it is cut into samples.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// Access logs: Common or Combined Log Format (Apache, nginx, Privoxy) or CSV; plain, gzip or zstd; - for stdin.
+    ///
+    /// CSV needs a header line that names time (seconds) or time_ms, user and url, and may name agent, method, status,
+    /// size and referer.
+    #[arg(value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+    /// Treat each calendar day of a log as a sample of its own
+    #[arg(long)]
+    daily: bool,
+    /// Which clients are taken for browsers
+    #[arg(long, value_enum, default_value_t = Robots::Words)]
+    robots: Robots,
+    /// Leave out certificate checks, safe browsing, suggestions and truncated lines of proxy logs
+    #[arg(long)]
+    drop_noise: bool,
+}
+
+/// How robots are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Robots {
+    /// By the short word lists that make results comparable
+    Words,
+    /// By these and by a maintained list of robots' User-Agents
+    Listed,
+}
+
+impl LogArgs {
+    fn filter(&self) -> Filter {
+        Filter { noise: self.drop_noise }
+    }
+}
+
+/// Arguments of `predict replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    #[command(flatten)]
+    input: LogArgs,
+    /// Predictor
+    #[arg(long, value_enum, default_value_t = Predictor::Auto)]
+    algorithm: Predictor,
+    /// Least probability to push (not for auto, which follows from omega)
+    #[arg(long, value_name = "P", default_value_t = 0.5)]
+    threshold: f64,
+    /// A longer pause between two requests of a user starts a new session
+    #[arg(long, value_name = "S", default_value_t = 3600.0)]
+    session_timeout: f64,
+    /// Do not push what the user requested in earlier sessions
+    #[arg(long)]
+    keep_history: bool,
+    /// Largest mean size of a pushed asset in bytes, -1 for any
+    #[arg(long, value_name = "B", default_value_t = -1, allow_negative_numbers = true)]
+    max_asset_size: i64,
+    /// Most pushes for one page, -1 for any number
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    max_assets: i64,
+    /// Push nothing for a page seen less often than this
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    min_history: u32,
+    /// A request after a longer pause starts a page load unless its URL is known as an asset
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    page_load_timeout: f64,
+    /// A request after a longer pause starts a page load in any case
+    #[arg(long, value_name = "S", default_value_t = 20.0)]
+    max_page_load_timeout: f64,
+    /// Leave out mobile browsers
+    #[arg(long)]
+    ignore_mobile: bool,
+    /// Keep separate statistics for each browser name
+    #[arg(long)]
+    consider_browser: bool,
+    /// What a saved request is worth against a wasted response, between 0 and 1
+    #[arg(long, value_name = "W", default_value_t = 0.5, value_parser = omega)]
+    omega: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `predict tune`.
+#[derive(Debug, Args)]
+pub struct TuneArgs {
+    #[command(flatten)]
+    input: LogArgs,
+    /// Combinations to try
+    #[arg(long, value_enum, default_value_t = Combinations::Standard)]
+    grid: Combinations,
+    /// What a saved request is worth against a wasted response, between 0 and 1
+    #[arg(long, value_name = "W", default_value_t = 0.5, value_parser = omega)]
+    omega: f64,
+    /// Write table.csv, table.json and the plots (SVG) into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Worker threads [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<std::num::NonZeroUsize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which combinations of P1 to P6 are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Combinations {
+    /// 180: all clients together, five thresholds
+    Standard,
+    /// All 1,188
+    Full,
+}
+
+/// A predictor by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Predictor {
+    /// Share of the page's loads in which the asset appeared
+    Basic,
+    /// The same, trusting rarely seen pages less
+    BasicLess,
+    /// The same, counting assets seen earlier in the session
+    BasicMore,
+    /// Learned and calibrated, nothing to set
+    Auto,
+}
+
+impl Predictor {
+    fn documented(self) -> Option<Algorithm> {
+        match self {
+            Self::Basic => Some(Algorithm::Basic),
+            Self::BasicLess => Some(Algorithm::BasicLess),
+            Self::BasicMore => Some(Algorithm::BasicMore),
+            Self::Auto => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        self.documented().map_or("auto", Algorithm::name)
+    }
+}
+
+impl ReplayArgs {
+    fn options(&self) -> Options {
+        Options {
+            algorithm: self.algorithm.documented().unwrap_or(Algorithm::Basic),
+            max_page_load_timeout: milliseconds(self.max_page_load_timeout),
+            page_load_timeout: milliseconds(self.page_load_timeout),
+            threshold: self.threshold,
+            min_history: self.min_history,
+            max_assets: usize::try_from(self.max_assets).ok(),
+            ignore_mobile: self.ignore_mobile,
+            consider_browser: self.consider_browser,
+            max_size: u64::try_from(self.max_asset_size).ok(),
+            keep_history: self.keep_history,
+            assume_hits: false,
+        }
+    }
+}
+
+/// Seconds as whole milliseconds; out of range becomes the nearest end of it.
+fn milliseconds(seconds: f64) -> i64 {
+    (seconds * 1000.0).round() as i64
+}
+
+fn omega(text: &str) -> Result<f64, String> {
+    let value = match text.split_once('/') {
+        Some((part, whole)) => part.parse::<f64>().ok().zip(whole.parse::<f64>().ok()).map(|(part, whole)| part / whole),
+        None => text.parse().ok(),
+    };
+    value.filter(|value| *value > 0.0 && *value < 1.0).ok_or_else(|| "must lie between 0 and 1, as 0.5 or 1/63".into())
+}
+
+/// Why a log could not be evaluated.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictError {
+    /// A log cannot be opened, read or decompressed.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The log.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// A log has no line that any known format explains.
+    #[error("{path} holds no line of a known log format")]
+    Empty {
+        /// The log.
+        path: PathBuf,
+    },
+    /// A result cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// Where to.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// Standard output is gone.
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Runs `tandem predict`.
+///
+/// # Errors
+/// When a log cannot be read or a result not be written.
+pub fn run(command: PredictCommand) -> Result<(), PredictError> {
+    match command {
+        PredictCommand::Replay(args) => replay::run(&args),
+        PredictCommand::Tune(args) => tune::run(&args),
+    }
+}

@@ -1,0 +1,229 @@
+//! Opens logs: plain, gzip or zstd, told by their first bytes, one bounded line at a time.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::StreamingDecoder;
+use tandem_predict::log::{AccessLog, Record};
+
+use super::{LogArgs, PredictError, Robots};
+
+/// A longer line is no log line; its rest is passed over without being kept.
+const MAX_LINE: usize = 64 * 1024;
+
+/// A log in memory, in order.
+pub(super) struct Loaded {
+    pub(super) name: String,
+    pub(super) log: AccessLog,
+}
+
+/// A log or one day of it.
+pub(super) struct Sample {
+    pub(super) name: String,
+    /// Index of its log.
+    pub(super) log: usize,
+    /// Its records; the whole log where there are none.
+    day: Option<Vec<Record>>,
+}
+
+impl Sample {
+    /// Whether it is a whole log.
+    pub(super) fn whole(&self) -> bool {
+        self.day.is_none()
+    }
+
+    pub(super) fn records<'a>(&'a self, logs: &'a [Loaded]) -> &'a [Record] {
+        self.day.as_deref().unwrap_or(&logs[self.log].log.records)
+    }
+}
+
+/// Reads one log.
+pub(super) fn load(path: &Path, args: &LogArgs) -> Result<Loaded, PredictError> {
+    let mut log = AccessLog::default();
+    let filter = args.filter();
+    open(path)
+        .and_then(|mut reader| for_each_line(&mut reader, |line| log.push_line(line, filter)))
+        .map_err(|source| PredictError::Read { path: path.to_owned(), source })?;
+    if log.records.is_empty() && log.noise == 0 {
+        return Err(PredictError::Empty { path: path.to_owned() });
+    }
+    if args.robots == Robots::Listed {
+        let listed = isbot::Bots::default();
+        log.mark_robots(|agent| listed.is_bot(&String::from_utf8_lossy(agent)));
+    }
+    log.finish();
+    Ok(Loaded { name: name(path), log })
+}
+
+/// The samples of logs: each log, or each day of each.
+pub(super) fn samples(logs: &[Loaded], daily: bool) -> Vec<Sample> {
+    let whole = |(at, loaded): (usize, &Loaded)| Sample { name: loaded.name.clone(), log: at, day: None };
+    if !daily {
+        return logs.iter().enumerate().map(whole).collect();
+    }
+    let mut samples = Vec::new();
+    for (at, loaded) in logs.iter().enumerate() {
+        for (day, records) in loaded.log.days() {
+            let name = format!("{} {}", loaded.name, date(day));
+            samples.push(Sample { name, log: at, day: Some(records) });
+        }
+    }
+    samples
+}
+
+/// Days since 1970 as year-month-day: counted in 400-year cycles that begin in March.
+fn date(days: i64) -> String {
+    let shifted = days + 719_468;
+    let cycle = shifted.div_euclid(146_097);
+    let in_cycle = shifted.rem_euclid(146_097);
+    let year_of_cycle = (in_cycle - in_cycle / 1460 + in_cycle / 36_524 - in_cycle / 146_096) / 365;
+    let in_year = in_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let month_from_march = (5 * in_year + 2) / 153;
+    let day = in_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = cycle * 400 + year_of_cycle + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+/// The file's name without the endings that only say how it is stored.
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    [".gz", ".zst", ".log"].iter().fold(&*name, |name, ending| name.strip_suffix(ending).unwrap_or(name)).to_owned()
+}
+
+/// Opens a log for reading, decompressing it if its first bytes say so.
+fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    let stdin = path == PathBuf::from("-");
+    let file: Box<dyn Read> = if stdin { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    decompressed(BufReader::with_capacity(1 << 16, file))
+}
+
+fn decompressed(mut file: BufReader<Box<dyn Read>>) -> io::Result<Box<dyn BufRead>> {
+    const GZIP: &[u8] = &[0x1f, 0x8b];
+    const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+    let start = file.fill_buf()?;
+    if start.starts_with(GZIP) {
+        return Ok(Box::new(BufReader::with_capacity(1 << 17, MultiGzDecoder::new(file))));
+    }
+    if start.starts_with(ZSTD) {
+        return Ok(Box::new(BufReader::with_capacity(1 << 17, Zstd::Between(file))));
+    }
+    Ok(Box::new(file))
+}
+
+/// Zstd frames, one after another.
+enum Zstd<R: BufRead> {
+    Between(R),
+    Inside(Box<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>),
+    Failed,
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(self, Self::Failed) {
+                Self::Between(mut source) => {
+                    if source.fill_buf()?.is_empty() {
+                        *self = Self::Between(source);
+                        return Ok(0);
+                    }
+                    let decoder = StreamingDecoder::new(source).map_err(io::Error::other)?;
+                    *self = Self::Inside(Box::new(decoder));
+                }
+                Self::Inside(mut decoder) => match decoder.read(buffer)? {
+                    0 if !buffer.is_empty() => *self = Self::Between(decoder.into_inner()),
+                    read => {
+                        *self = Self::Inside(decoder);
+                        return Ok(read);
+                    }
+                },
+                Self::Failed => return Err(io::Error::other("the stream is broken")),
+            }
+        }
+    }
+}
+
+/// Calls `line` for each line without its end. Of a line that is too long only the beginning is handed over.
+fn for_each_line(reader: &mut dyn BufRead, mut line: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut partial = Vec::new();
+    loop {
+        let buffer = match reader.fill_buf() {
+            Ok(buffer) => buffer,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if buffer.is_empty() {
+            if !partial.is_empty() {
+                line(&partial);
+            }
+            return Ok(());
+        }
+        let mut start = 0;
+        for end in memchr::memchr_iter(b'\n', buffer) {
+            if partial.is_empty() {
+                line(&buffer[start..end]);
+            } else {
+                keep(&mut partial, &buffer[start..end]);
+                line(&partial);
+                partial.clear();
+            }
+            start = end + 1;
+        }
+        keep(&mut partial, &buffer[start..]);
+        let used = buffer.len();
+        reader.consume(used);
+    }
+}
+
+fn keep(partial: &mut Vec<u8>, bytes: &[u8]) {
+    let room = MAX_LINE.saturating_sub(partial.len());
+    partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn lines(bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        let file: Box<dyn Read> = Box::new(io::Cursor::new(bytes));
+        let mut reader = decompressed(BufReader::with_capacity(7, file)).expect("readable");
+        let mut lines = Vec::new();
+        for_each_line(&mut reader, |line| lines.push(line.to_vec())).expect("readable to the end");
+        lines
+    }
+
+    #[test]
+    fn the_same_lines_however_stored() {
+        let text = b"first\n\na line longer than the buffer\nno end";
+        let want: Vec<&[u8]> = vec![b"first", b"", b"a line longer than the buffer", b"no end"];
+        assert_eq!(lines(text.to_vec()), want);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&text[..9]).expect("in memory");
+        let mut bytes = gzip.finish().expect("in memory");
+        let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        member.write_all(&text[9..]).expect("in memory");
+        bytes.extend(member.finish().expect("in memory"));
+        assert_eq!(lines(bytes), want);
+        let frame = |part: &[u8]| ruzstd::encoding::compress_to_vec(part, ruzstd::encoding::CompressionLevel::Fastest);
+        assert_eq!(lines([frame(&text[..9]), frame(&text[9..])].concat()), want);
+    }
+
+    #[test]
+    fn an_endless_line_is_bounded() {
+        let mut bytes = vec![b'x'; 3 * MAX_LINE];
+        bytes.extend(b"\nnext");
+        let lines = lines(bytes);
+        assert_eq!((lines.len(), lines[0].len(), &lines[1][..]), (2, MAX_LINE, &b"next"[..]));
+    }
+
+    #[test]
+    fn dates() {
+        for (days, text) in [(0, "1970-01-01"), (9320, "1995-07-09"), (11016, "2000-02-29"), (-1, "1969-12-31")] {
+            assert_eq!(date(days), text);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Client and gateway as compositions of the same parts: front, middle, back.
+//!
+//! ```text
+//!  client    http1 │ socks5 ─▶ isolate ─▶ local pages │ early ─▶ count ─▶ gateways (pool by isolation)
+//!  gateway   h2 (per session: auth)    ─▶ count ─▶ origin (pool, policy)
+//! ```
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tandem_http::h1::{Form, Limits};
+use tandem_http::{MuxConfig, Role as End};
+
+use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
+use crate::back::origin::{Mode, Origin, ToOrigin};
+use crate::back::policy::Direct;
+use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
+use crate::config::client::{Fallback, GatewayEndpoint};
+use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
+use crate::exchange::{Exchange, Peer};
+use crate::front::early::EarlyConnect;
+use crate::front::socks::SocksFront;
+use crate::front::{ConnectionLimits, Connections, Front, NewStage, Protocol, local};
+use crate::middle::auth::Auth;
+use crate::middle::count::Count;
+use crate::middle::isolate::Isolate;
+use crate::path::Path;
+use crate::session::http1::{Http1Session, OriginForm};
+use crate::session::mux::MuxSession;
+use crate::session::{Drain, Session};
+use crate::stage::Stage;
+use crate::transport::socks::Socks;
+use crate::transport::tcp::Tcp;
+use crate::transport::tls::{self, ClientTls};
+use crate::transport::tor::Tor;
+use crate::transport::{Target, Transport};
+
+/// A role that a process can play: it knows where to listen and can be built on any number of threads.
+pub trait Role: Send + Sync {
+    /// Where it listens.
+    fn listen(&self) -> &[Endpoint];
+
+    /// On how many threads.
+    fn workers(&self) -> usize;
+
+    /// Builds what one thread needs, a front for each listener in order. Runs within that thread's local task set.
+    fn build(&self, listening: &[std::net::SocketAddr], drain: &Drain) -> Result<Built, ConfigError>;
+}
+
+/// What a role is on one thread.
+pub struct Built {
+    /// One for each listener.
+    pub fronts: Vec<Rc<Front>>,
+    /// Connections under way.
+    pub connections: Rc<Connections>,
+    /// Called when all is to end gently.
+    pub on_drain: Box<dyn Fn()>,
+}
+
+/// Bytes asked of a session's core at a time: what a late, urgent answer may have to wait for.
+const WRITE_LIMIT: usize = 16 << 10;
+
+fn mux_session(kind: SessionKind, path: &PathConfig, max_streams: u32, max_head: usize, token: Option<&str>) -> MuxSession {
+    let mut config = MuxConfig::new(End::Client);
+    config.stream_window = path.stream_window;
+    config.session_window = path.session_window;
+    config.receive_budget = path.receive_budget;
+    config.max_streams = max_streams;
+    config.max_header_list = max_head;
+    MuxSession { kind, config, timeouts: path.timeouts.clone(), write_limit: WRITE_LIMIT, token: token.map(Rc::from) }
+}
+
+fn http1_session(form: Form, path: &PathConfig, response_timeout: std::time::Duration, max_head: usize, origin_form: OriginForm) -> Http1Session {
+    Http1Session {
+        form,
+        limits: Limits { head: max_head, ..Limits::default() },
+        timeouts: path.timeouts.clone(),
+        response_timeout,
+        origin_form,
+    }
+}
+
+impl Role for ClientConfig {
+    fn listen(&self) -> &[Endpoint] {
+        &self.listen
+    }
+
+    /// One: all connections of an isolation key share its session.
+    fn workers(&self) -> usize {
+        1
+    }
+
+    fn build(&self, listening: &[std::net::SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
+        let gateways = self.gateways.iter().map(|gateway| self.gateway(gateway)).collect::<Result<Vec<_>, _>>()?;
+        let limits = PoolLimits { max_age: self.max_age, max_sessions: self.max_sessions };
+        let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
+        let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
+        let counted: Rc<dyn Stage> =
+            Rc::new(Count { log_urls: self.log_urls, next: Rc::clone(&to_gateway) as Rc<dyn Stage> });
+        let out: Rc<dyn Stage> = if self.early_connect {
+            Rc::new(EarlyConnect { liveness: Rc::clone(&to_gateway) as _, next: counted })
+        } else {
+            counted
+        };
+        let connections =
+            Connections::new(ConnectionLimits { total: self.max_connections, per_client: self.max_connections });
+        let mut fronts = Vec::new();
+        for (endpoint, address) in self.listen.iter().zip(listening) {
+            fronts.push(Rc::new(self.front(endpoint, *address, &out, &to_gateway, &connections, drain)));
+        }
+        Ok(Built { fronts, connections, on_drain: Box::new(move || pool.drain()) })
+    }
+}
+
+impl ClientConfig {
+    fn front(
+        &self,
+        endpoint: &Endpoint,
+        address: std::net::SocketAddr,
+        out: &Rc<dyn Stage>,
+        to_gateway: &Rc<ToGateway>,
+        connections: &Rc<Connections>,
+        drain: &Drain,
+    ) -> Front {
+        let limits = self.path.timeouts.clone();
+        let head = Limits::default().head;
+        let (protocol, stage): (Protocol, Rc<dyn Stage>) = if endpoint.session == SessionKind::Socks5 {
+            let http1 = http1_session(Form::Origin, &self.path, limits.idle, head, OriginForm::Any);
+            let socks = SocksFront { http1, gateways: Rc::clone(to_gateway) as _, handshake: limits.head };
+            (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
+        } else {
+            let own: Rc<[String]> = local::own_authorities(address).into();
+            let http1 = http1_session(Form::Absolute, &self.path, limits.idle, head, OriginForm::Only(Rc::clone(&own)));
+            let isolate = Isolate { next: Rc::clone(out) };
+            let listener = address.to_string();
+            let stage = move |exchange: Exchange| {
+                let to_itself = !exchange.request.is_connect()
+                    && own.iter().any(|authority| authority.eq_ignore_ascii_case(&exchange.request.authority));
+                if to_itself { local::answer(&exchange, &listener) } else { isolate.call(exchange) }
+            };
+            (Protocol::Session(Rc::new(http1)), Rc::new(stage))
+        };
+        Front {
+            protocol,
+            tls: None,
+            socket: None,
+            new_stage: Rc::new(move |_: &Path, _: Peer| Rc::clone(&stage)),
+            timeouts: limits,
+            connections: Rc::clone(connections),
+            drain: drain.clone(),
+        }
+    }
+
+    fn gateway(&self, gateway: &GatewayEndpoint) -> Result<Gateway, ConfigError> {
+        let endpoint = &gateway.endpoint;
+        let target = Target { host: endpoint.host.clone(), port: endpoint.port };
+        let tls = match endpoint.transport {
+            TransportKind::Tcp => None,
+            TransportKind::Tls => {
+                let option = |key: &str| endpoint.option(key).map(str::to_owned);
+                let tls = ClientTls {
+                    ca: option("ca"),
+                    identity: option("cert").zip(option("key")),
+                    alpn: vec![endpoint.session.alpn().to_vec()],
+                };
+                Some((tls.connector()?, option("sni").unwrap_or_else(|| endpoint.host.clone())))
+            }
+        };
+        let session = mux_session(endpoint.session, &self.path, 256, Limits::default().head, self.token.as_deref());
+        Ok(Gateway {
+            target,
+            transport: self.transport(gateway),
+            tls,
+            session: Rc::new(session),
+            timeout: self.path.socket.connect_timeout,
+        })
+    }
+
+    fn transport(&self, gateway: &GatewayEndpoint) -> Rc<dyn Transport> {
+        let options = self.path.socket.clone();
+        match &self.via {
+            None => Rc::new(Tcp { options, pinned: gateway.address }),
+            Some(Via::Socks(proxy)) => Rc::new(Socks { proxy: *proxy, options }),
+            Some(control) => Rc::new(Tor::new(control.clone(), self.tor_password.clone(), gateway.exit.clone(), options)),
+        }
+    }
+
+    /// Without a gateway, through the same way: what the browser would have done by itself.
+    fn fallback_stage(&self) -> Result<Option<Rc<dyn Stage>>, ConfigError> {
+        let options = self.path.socket.clone();
+        let transport: Rc<dyn Transport> = match (self.fallback, &self.via) {
+            (Fallback::None, _) | (Fallback::Via, None) => return Ok(None),
+            (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks { proxy: *proxy, options }),
+            (Fallback::Via, Some(control)) => Rc::new(Tor::new(control.clone(), self.tor_password.clone(), None, options)),
+        };
+        let http1 = http1_session(Form::Origin, &self.path, self.path.timeouts.idle, Limits::default().head, OriginForm::Any);
+        let h2 = Rc::new(mux_session(SessionKind::H2, &self.path, 256, Limits::default().head, None));
+        let connector = ClientTls { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ClientTls::default() }.connector()?;
+        let origin = Origin::new(Mode::Forward, transport, connector, http1, h2, self.path.socket.connect_timeout);
+        Ok(Some(Rc::new(ToOrigin(origin))))
+    }
+}
+
+impl Role for GatewayConfig {
+    fn listen(&self) -> &[Endpoint] {
+        &self.listen
+    }
+
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn build(&self, _: &[std::net::SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
+        let named = match &self.mode {
+            Mode::Reverse { target, .. } => Some(target.clone()),
+            Mode::Forward => None,
+        };
+        let transport = Rc::new(Direct { policy: self.policy.clone(), named, options: self.path.socket.clone() });
+        let http1 = http1_session(Form::Origin, &self.path, self.response_timeout, self.max_head, OriginForm::Any);
+        let h2 = Rc::new(mux_session(SessionKind::H2, &self.path, self.max_streams, self.max_head, None));
+        let connector = ClientTls {
+            ca: self.origin_ca.clone(),
+            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            ..ClientTls::default()
+        }
+        .connector()?;
+        let origin = Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, self.path.socket.connect_timeout);
+        let stage: Rc<dyn Stage> = Rc::new(Count { log_urls: self.log_urls, next: Rc::new(ToOrigin(origin)) });
+        let connections = Connections::new(ConnectionLimits {
+            total: self.max_connections.div_ceil(self.workers),
+            per_client: self.max_connections_per_client.div_ceil(self.workers),
+        });
+        let mut fronts = Vec::new();
+        for endpoint in &self.listen {
+            fronts.push(Rc::new(self.front(endpoint, &http1, &stage, &connections, drain)?));
+        }
+        Ok(Built { fronts, connections, on_drain: Box::new(|| {}) })
+    }
+}
+
+impl GatewayConfig {
+    fn front(
+        &self,
+        endpoint: &Endpoint,
+        http1: &Http1Session,
+        stage: &Rc<dyn Stage>,
+        connections: &Rc<Connections>,
+        drain: &Drain,
+    ) -> Result<Front, ConfigError> {
+        let tls = match (endpoint.transport, endpoint.option("cert"), endpoint.option("key")) {
+            (TransportKind::Tls, Some(cert), Some(key)) => {
+                Some(tls::acceptor(cert, key, self.client_ca.as_deref(), &[endpoint.session.alpn()])?)
+            }
+            _ => None,
+        };
+        let session: Rc<dyn Session> = match endpoint.session {
+            SessionKind::Http | SessionKind::Socks5 => Rc::new(http1.clone()),
+            kind => Rc::new(mux_session(kind, &self.path, self.max_streams, self.max_head, None)),
+        };
+        Ok(Front {
+            protocol: Protocol::Session(session),
+            tls,
+            socket: Some(self.path.socket.clone()),
+            new_stage: self.admission(stage),
+            timeouts: self.path.timeouts.clone(),
+            connections: Rc::clone(connections),
+            drain: drain.clone(),
+        })
+    }
+
+    /// The stage of each session: it remembers whether the session has been let in.
+    fn admission(&self, stage: &Rc<dyn Stage>) -> NewStage {
+        let tokens: Rc<[String]> = self.tokens.as_slice().into();
+        let (open, by_certificate, stage) = (self.open, self.client_ca.is_some(), Rc::clone(stage));
+        Rc::new(move |path: &Path, _: Peer| {
+            let admitted = open || (by_certificate && path.has_peer_certificate());
+            Rc::new(Auth { tokens: Rc::clone(&tokens), admitted: Cell::new(admitted), next: Rc::clone(&stage) })
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! Threads, listeners and their life: each worker thread runs a single-threaded runtime of its own and accepts from the
+//! same listening sockets; a reload swaps what is built behind them, a drain lets it end gently.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+
+use crate::config::ConfigError;
+use crate::endpoint::Endpoint;
+use crate::roles::Role;
+use crate::session::Drain;
+
+/// Why a role could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {endpoint}: {error}")]
+    Listen {
+        /// Which.
+        endpoint: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The configuration does not work out.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The operating system refused a thread or the like.
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+}
+
+enum Command {
+    Serve { role: Arc<dyn Role>, listeners: Vec<TcpListener>, built: oneshot::Sender<Result<(), ConfigError>> },
+    Drain { limit: Duration },
+}
+
+/// A role at work.
+pub struct Running {
+    workers: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
+    listeners: HashMap<String, TcpListener>,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running").field("workers", &self.workers.len()).finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    /// Listens and serves.
+    pub async fn start(role: Arc<dyn Role>) -> Result<Self, StartError> {
+        let mut running = Self { workers: Vec::new(), listeners: HashMap::new() };
+        for index in 0..role.workers() {
+            let (commands, inbox) = mpsc::unbounded_channel();
+            let thread = std::thread::Builder::new().name(format!("tandem-{index}")).spawn(move || worker(inbox))?;
+            running.workers.push((commands, thread));
+        }
+        running.serve(role).await?;
+        Ok(running)
+    }
+
+    /// Swaps the configuration: listeners that stay keep their sockets, connections that are open go on as they were.
+    pub async fn reload(&mut self, role: Arc<dyn Role>) -> Result<(), StartError> {
+        self.serve(role).await
+    }
+
+    async fn serve(&mut self, role: Arc<dyn Role>) -> Result<(), StartError> {
+        let mut listeners = HashMap::new();
+        let mut ordered = Vec::new();
+        for endpoint in role.listen() {
+            let key = endpoint.authority();
+            let listener = match self.listeners.get(&key) {
+                Some(listener) => listener.try_clone()?,
+                None => bind(endpoint)?,
+            };
+            ordered.push(listener.try_clone()?);
+            listeners.insert(key, listener);
+        }
+        for (commands, _) in &self.workers {
+            let clones = ordered.iter().map(TcpListener::try_clone).collect::<Result<_, _>>()?;
+            let (built, result) = oneshot::channel();
+            let command = Command::Serve { role: Arc::clone(&role), listeners: clones, built };
+            let gone = || StartError::System(std::io::Error::other("a worker thread has ended"));
+            commands.send(command).map_err(|_| gone())?;
+            result.await.map_err(|_| gone())??;
+        }
+        self.listeners = listeners;
+        Ok(())
+    }
+
+    /// Where it listens, in no order.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.values().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Where the listener that was asked for as `endpoint` listens.
+    pub fn address(&self, endpoint: &Endpoint) -> Option<SocketAddr> {
+        self.listeners.get(&endpoint.authority()).and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Stops accepting, lets what is under way end within `limit`, and waits for it.
+    pub async fn drain(self, limit: Duration) {
+        for (commands, _) in &self.workers {
+            // A worker that has ended needs no telling.
+            let _ = commands.send(Command::Drain { limit });
+        }
+        let threads: Vec<_> = self.workers.into_iter().map(|(_, thread)| thread).collect();
+        let joined = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("a worker thread panicked");
+                }
+            }
+        });
+        let _ = joined.await;
+    }
+}
+
+fn bind(endpoint: &Endpoint) -> Result<TcpListener, StartError> {
+    let failed = |error| StartError::Listen { endpoint: endpoint.to_string(), error };
+    let address = endpoint
+        .socket_addr()
+        .ok_or_else(|| failed(std::io::Error::other("give an address to listen on, not a name")))?;
+    let open = || -> std::io::Result<TcpListener> {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(1024)?;
+        Ok(socket.into())
+    };
+    open().map_err(failed)
+}
+
+fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().event_interval(127).build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start a worker thread's runtime");
+            return;
+        }
+    };
+    let local = LocalSet::new();
+    local.block_on(&runtime, async move {
+        let mut serving: Option<Serving> = None;
+        while let Some(command) = inbox.recv().await {
+            match command {
+                Command::Serve { role, listeners, built } => match Serving::start(&*role, listeners) {
+                    Ok(new) => {
+                        if let Some(old) = serving.replace(new) {
+                            old.accepting.begin();
+                        }
+                        let _ = built.send(Ok(()));
+                    }
+                    Err(error) => drop(built.send(Err(error))),
+                },
+                Command::Drain { limit } => {
+                    if let Some(serving) = serving.take() {
+                        serving.drain(limit).await;
+                    }
+                    return;
+                }
+            }
+        }
+    });
+}
+
+/// What a thread serves with now.
+struct Serving {
+    /// Ends the accepting.
+    accepting: Drain,
+    /// Ends the sessions.
+    sessions: Drain,
+    built: crate::roles::Built,
+}
+
+impl Serving {
+    fn start(role: &dyn Role, listeners: Vec<TcpListener>) -> Result<Self, ConfigError> {
+        let (accepting, sessions) = (Drain::new(), Drain::new());
+        let system = |error: std::io::Error| ConfigError::value("listen", error.to_string());
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>().map_err(system)?;
+        let built = role.build(&addresses, &sessions)?;
+        for (front, listener) in built.fronts.iter().zip(listeners) {
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
+            tokio::task::spawn_local(std::rc::Rc::clone(front).accept(listener, accepting.begun()));
+        }
+        Ok(Self { accepting, sessions, built })
+    }
+
+    async fn drain(self, limit: Duration) {
+        self.accepting.begin();
+        self.sessions.begin();
+        let ended = async {
+            while self.built.connections.open() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, ended).await;
+        (self.built.on_drain)();
+        // Sessions towards the gateway say goodbye.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

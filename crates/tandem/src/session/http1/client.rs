@@ -1,0 +1,408 @@
+//! The asking end of one HTTP/1.1 connection: one exchange at a time, kept open in between.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tandem_http::h1::{self, Decoder, Form, Framing};
+use tandem_http::{Method, RequestHead};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
+
+use super::Http1Session;
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
+use crate::path::Path;
+use crate::session::{Connected, Task};
+use crate::transport::LocalBoxFuture;
+
+/// First read of a response: head and body of most answers in one go.
+const FIRST_READ: usize = 16 << 10;
+
+/// Reads of a body that keeps coming.
+const BULK_READ: usize = 128 << 10;
+
+/// One connection.
+pub struct Http1Client {
+    session: Http1Session,
+    state: RefCell<State>,
+    busy: Cell<bool>,
+}
+
+enum State {
+    Dialing(LocalBoxFuture<'static, Result<Path, Error>>),
+    Idle(Path),
+    /// In use by an exchange, or used up.
+    Taken,
+}
+
+impl std::fmt::Debug for Http1Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http1Client").field("busy", &self.busy.get()).finish_non_exhaustive()
+    }
+}
+
+impl Http1Client {
+    /// A connection that will be dialled when first used.
+    pub fn connect(session: Http1Session, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Self {
+        Self { session, state: RefCell::new(State::Dialing(dial)), busy: Cell::new(false) }
+    }
+
+    /// A connection over a path that stands.
+    pub fn over(session: Http1Session, path: Path) -> Self {
+        Self { session, state: RefCell::new(State::Idle(path)), busy: Cell::new(false) }
+    }
+
+    /// The path, checked for having been closed while it was idle.
+    async fn take_path(&self) -> Result<Path, Error> {
+        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Taken);
+        match state {
+            State::Dialing(dial) => dial.await.map_err(|error| error.with_retry(Retry::Never)),
+            State::Idle(mut path) => {
+                if is_quiet(&mut path) {
+                    return Ok(path);
+                }
+                Err(Error::new(Kind::Reset, Side::Origin, "the kept connection had been closed").with_retry(Retry::Safe))
+            }
+            State::Taken => Err(Error::new(Kind::Reset, Side::Origin, "the connection is used up").with_retry(Retry::Safe)),
+        }
+    }
+
+    async fn exchange(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+        let mut path = self.take_path().await?;
+        let mut out = BytesMut::with_capacity(exchange.request.fields.text_len() + 256);
+        let tunnel = exchange.request.is_connect();
+        let framing = request_framing(exchange);
+        write_head(&mut out, &exchange.request, &self.session.form, framing);
+        path.write_all(&out).await.map_err(sent_error)?;
+        path.flush().await.map_err(sent_error)?;
+        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: out };
+        if exchange.body.is_empty() {
+            if let Some(path) = reading.whole(path, sink).await? {
+                *self.state.borrow_mut() = State::Idle(path);
+            }
+        } else if tunnel {
+            reading.tunnel(path, exchange, sink).await?;
+        } else if let Some(path) = reading.with_upload(path, exchange.body.share(), framing, sink).await? {
+            *self.state.borrow_mut() = State::Idle(path);
+        }
+        Ok(())
+    }
+}
+
+/// Whether nothing, not even an end, has arrived on a path that should be idle.
+fn is_quiet(path: &mut Path) -> bool {
+    let mut byte = [0; 1];
+    let mut buf = ReadBuf::new(&mut byte);
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    Pin::new(path).poll_read(&mut cx, &mut buf).is_pending()
+}
+
+fn sent_error(error: std::io::Error) -> Error {
+    Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)
+}
+
+fn request_framing(exchange: &Exchange) -> Framing {
+    if exchange.body.is_empty() || exchange.request.is_connect() {
+        return Framing::None;
+    }
+    exchange.body.length().map_or(Framing::Chunked, Framing::Length)
+}
+
+fn write_head(out: &mut BytesMut, request: &RequestHead, form: &Form, framing: Framing) {
+    match &request.protocol {
+        // What HTTP/2 asks with extended CONNECT, HTTP/1.1 asks with an upgrade (RFC 8441 section 5).
+        Some(protocol) => {
+            let upgraded = RequestHead { method: Method::Get, protocol: None, ..request.clone() };
+            h1::write_request(out, &upgraded, form.clone(), Framing::None, Some(protocol));
+        }
+        None if request.is_connect() => h1::write_request(out, request, Form::Authority, Framing::None, None),
+        None => h1::write_request(out, request, form.clone(), framing, None),
+    }
+}
+
+/// The answer to one request being read.
+struct Reading<'a> {
+    session: &'a Http1Session,
+    method: &'a Method,
+    buf: BytesMut,
+}
+
+impl Reading<'_> {
+    /// The answer to a request without a body. Gives the path back when another exchange may use it.
+    async fn whole(mut self, mut path: Path, sink: &mut Sink) -> Result<Option<Path>, Error> {
+        self.buf.clear();
+        let response = self.heads(&mut path, sink).await?;
+        let keep = response.keep_alive;
+        self.rest(&mut path, response, sink).await?;
+        Ok((keep && self.buf.is_empty()).then_some(path))
+    }
+
+    /// The same while a task of its own sends the body: an answer may come before the request is complete.
+    async fn with_upload(mut self, path: Path, body: Body, framing: Framing, sink: &mut Sink) -> Result<Option<Path>, Error> {
+        self.buf.clear();
+        let (mut read, write) = tokio::io::split(path);
+        let (done, mut uploaded) = tokio::sync::oneshot::channel();
+        let _task = Task::spawn(async move {
+            // Whoever waited has gone with its exchange, if this fails.
+            let _ = done.send(upload(write, body, framing).await);
+        });
+        let response = self.heads_or_failed_upload(&mut read, &mut uploaded, sink).await?;
+        let keep = response.keep_alive;
+        self.rest(&mut read, response, sink).await?;
+        match uploaded.try_recv() {
+            Ok(Ok(write)) if keep && self.buf.is_empty() => Ok(Some(read.unsplit(write))),
+            _ => Ok(None),
+        }
+    }
+
+    async fn heads_or_failed_upload(
+        &mut self,
+        read: &mut ReadHalf<Path>,
+        uploaded: &mut tokio::sync::oneshot::Receiver<Result<WriteHalf<Path>, Error>>,
+        sink: &mut Sink,
+    ) -> Result<h1::Response, Error> {
+        let mut heads = std::pin::pin!(self.heads(read, sink));
+        let mut failed = None;
+        let mut finished = false;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(result) = heads.as_mut().poll(cx) {
+                return Poll::Ready(match (result, failed.take()) {
+                    (Err(_), Some(error)) => Err(error),
+                    (result, _) => result,
+                });
+            }
+            if !finished && let Poll::Ready(result) = Pin::new(&mut *uploaded).poll(cx) {
+                finished = true;
+                match result {
+                    // The asking side's fault ends the exchange; the origin may have answered before it stopped reading.
+                    Ok(Err(error)) if error.side == Side::Client => return Poll::Ready(Err(error)),
+                    Ok(Err(error)) => failed = Some(error),
+                    Ok(Ok(_)) | Err(_) => {}
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// CONNECT and upgrades: bytes both ways once the other end has agreed.
+    async fn tunnel(mut self, path: Path, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
+        self.buf.clear();
+        let upgrade = exchange.request.protocol.is_some();
+        let (mut read, write) = tokio::io::split(path);
+        let get = Method::Get;
+        if upgrade {
+            self.method = &get;
+        }
+        let mut response = self.heads(&mut read, sink).await?;
+        let agreed = if upgrade { response.head.status == 101 } else { (200..300).contains(&response.head.status) };
+        if !agreed {
+            return self.rest(&mut read, response, sink).await;
+        }
+        response.head.status = 200;
+        sink.send(Part::Head(response.head)).await;
+        tunnel(read, write, exchange.body.share(), std::mem::take(&mut self.buf), sink).await
+    }
+
+    /// Reads interim heads and the final one.
+    async fn heads<R: AsyncRead + Unpin>(&mut self, path: &mut R, sink: &mut Sink) -> Result<h1::Response, Error> {
+        loop {
+            let parsed = if self.buf.is_empty() {
+                None
+            } else {
+                h1::parse_response(&self.buf, self.method, &self.session.limits)
+                    .map_err(|error| Error::new(Kind::Protocol, Side::Origin, error.to_string()))?
+            };
+            let Some((response, consumed)) = parsed else {
+                self.buf.reserve(FIRST_READ);
+                let read = timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await?;
+                if read == 0 {
+                    let retry = if self.buf.is_empty() { Retry::IfIdempotent } else { Retry::Never };
+                    let error = Error::new(Kind::Truncated, Side::Origin, "the connection was closed before the response");
+                    return Err(error.with_retry(retry));
+                }
+                continue;
+            };
+            let _ = self.buf.split_to(consumed);
+            if response.head.is_informational() && response.head.status != 101 {
+                sink.send(Part::Hints(response.head)).await;
+            } else {
+                return Ok(response);
+            }
+        }
+    }
+
+    /// Hands over the head and reads the body to its end.
+    async fn rest<R: AsyncRead + Unpin>(&mut self, path: &mut R, response: h1::Response, sink: &mut Sink) -> Result<(), Error> {
+        if response.head.status == 101 {
+            return Err(Error::new(Kind::Protocol, Side::Origin, "an upgrade that was not asked for"));
+        }
+        let mut decoder = Decoder::new(response.framing);
+        sink.send(Part::Head(response.head)).await;
+        let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
+        let mut want = FIRST_READ;
+        while !decoder.is_done() {
+            if self.buf.is_empty() {
+                self.buf.reserve(want);
+                let read = timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await?;
+                if read == 0 {
+                    return decoder
+                        .finish()
+                        .map_err(|_| Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
+                }
+                want = if read >= want { BULK_READ } else { want };
+            }
+            let decoded = decoder.decode(&self.buf).map_err(bad)?;
+            let piece = self.buf.split_to(decoded.consumed).freeze();
+            if !decoded.data.is_empty() {
+                sink.send(Part::Data(piece.slice(decoded.data))).await;
+            } else if decoded.consumed == 0 && !decoder.is_done() {
+                // Half a chunk head: more must come before anything can be said.
+                self.buf.reserve(FIRST_READ);
+                if timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await? == 0 {
+                    return Err(Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
+                }
+            }
+        }
+        if let Some(trailers) = decoder.trailers().filter(|fields| !fields.is_empty()) {
+            sink.send(Part::Trailers(trailers)).await;
+        }
+        Ok(())
+    }
+}
+
+async fn timed(limit: Duration, read: impl Future<Output = std::io::Result<usize>>) -> Result<usize, Error> {
+    match tokio::time::timeout(limit, read).await {
+        Ok(Ok(count)) => Ok(count),
+        Ok(Err(error)) => Err(Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)),
+        Err(_) => Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
+    }
+}
+
+/// Sends a request's body; gives the half back when it is complete.
+async fn upload(mut write: WriteHalf<Path>, mut body: Body, framing: Framing) -> Result<WriteHalf<Path>, Error> {
+    let chunked = matches!(framing, Framing::Chunked);
+    let mut left = body.length().filter(|_| !chunked);
+    let mut out = BytesMut::new();
+    loop {
+        match std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+            Some(Ok(Chunk::Data(data))) => {
+                if let Some(left) = &mut left {
+                    *left = left
+                        .checked_sub(data.len() as u64)
+                        .ok_or_else(|| Error::new(Kind::BadRequest, Side::Client, "more body than content-length says"))?;
+                }
+                if chunked {
+                    h1::write_chunk_head(&mut out, data.len());
+                    out.extend_from_slice(&data);
+                    out.extend_from_slice(b"\r\n");
+                    write.write_all(&out.split()).await.map_err(sent_error)?;
+                } else {
+                    write.write_all(&data).await.map_err(sent_error)?;
+                }
+            }
+            Some(Ok(Chunk::Trailers(fields))) if chunked => {
+                h1::write_last_chunk(&mut out, Some(&fields));
+                write.write_all(&out).await.map_err(sent_error)?;
+                write.flush().await.map_err(sent_error)?;
+                return Ok(write);
+            }
+            // A body of known length has no place for trailers.
+            Some(Ok(Chunk::Trailers(_))) => {}
+            Some(Err(error)) => return Err(error),
+            None => {
+                if chunked {
+                    h1::write_last_chunk(&mut out, None);
+                    write.write_all(&out).await.map_err(sent_error)?;
+                } else if left.is_some_and(|left| left > 0) {
+                    return Err(Error::new(Kind::Truncated, Side::Client, "the request's body ended too early"));
+                }
+                write.flush().await.map_err(sent_error)?;
+                return Ok(write);
+            }
+        }
+    }
+}
+
+/// Bytes both ways until both ends have said all; `early` came with the head.
+pub(crate) async fn tunnel(
+    mut read: ReadHalf<Path>,
+    mut write: WriteHalf<Path>,
+    mut body: Body,
+    early: BytesMut,
+    sink: &mut Sink,
+) -> Result<(), Error> {
+    let (done, uploaded) = tokio::sync::oneshot::channel::<()>();
+    let _task = Task::spawn(async move {
+        while let Some(Ok(Chunk::Data(data))) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+            if write.write_all(&data).await.is_err() {
+                break;
+            }
+            if write.flush().await.is_err() {
+                break;
+            }
+        }
+        let _ = write.shutdown().await;
+        let _ = done.send(());
+    });
+    if !early.is_empty() {
+        sink.send(Part::Data(early.freeze())).await;
+    }
+    let mut buf = BytesMut::new();
+    let mut want = FIRST_READ;
+    loop {
+        buf.reserve(want);
+        match read.read_buf(&mut buf).await {
+            Ok(0) => break,
+            Ok(count) => {
+                want = if count >= want { BULK_READ } else { FIRST_READ };
+                sink.send(Part::Data(buf.split().freeze())).await;
+            }
+            Err(error) => return Err(Error::io(&error, Side::Origin).with_retry(Retry::Never)),
+        }
+    }
+    // The far end has closed its half; ours may still have something to say.
+    let _ = uploaded.await;
+    Ok(())
+}
+
+impl Connected for Http1Client {
+    fn run<'a>(&'a self, exchange: &'a mut Exchange, sink: &'a mut Sink) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.busy.set(true);
+            let result = self.exchange(exchange, sink).await;
+            self.busy.set(false);
+            result
+        })
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.busy.get() && !matches!(&*self.state.borrow(), State::Taken)
+    }
+
+    fn is_closed(&self) -> bool {
+        !self.busy.get() && matches!(&*self.state.borrow(), State::Taken)
+    }
+
+    fn is_established(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Idle(_))
+    }
+
+    fn active(&self) -> usize {
+        usize::from(self.busy.get())
+    }
+
+    fn drain(&self) {
+        if !self.busy.get() {
+            *self.state.borrow_mut() = State::Taken;
+        }
+    }
+
+    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+

@@ -1,0 +1,45 @@
+//! HTTP/1.1 (RFC 9112) as a session like the others: one exchange at a time on a connection.
+
+mod client;
+mod server;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tandem_http::h1::{Form, Limits};
+
+pub use client::Http1Client;
+pub(crate) use client::tunnel;
+pub use server::{Http1Server, OriginForm};
+
+use super::{Connected, Drain, Session, Timeouts};
+use crate::error::Error;
+use crate::exchange::Peer;
+use crate::path::Path;
+use crate::stage::Stage;
+use crate::transport::LocalBoxFuture;
+
+/// HTTP/1.1 as a session protocol.
+#[derive(Clone, Debug)]
+pub struct Http1Session {
+    /// How requests are written: origin-form towards an origin, absolute-form towards a proxy.
+    pub form: Form,
+    /// Bounds of heads.
+    pub limits: Limits,
+    /// Time limits.
+    pub timeouts: Timeouts,
+    /// The other end's time for the head of a response, and between two pieces of its body.
+    pub response_timeout: Duration,
+    /// Which origin-form requests are served.
+    pub origin_form: OriginForm,
+}
+
+impl Session for Http1Session {
+    fn connect(&self, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Rc<dyn Connected> {
+        Rc::new(Http1Client::connect(self.clone(), dial))
+    }
+
+    fn serve(&self, path: Path, peer: Peer, stage: Rc<dyn Stage>, drain: Drain) -> LocalBoxFuture<'static, Result<(), Error>> {
+        Box::pin(Http1Server::new(self.clone(), path, peer, stage).run(drain))
+    }
+}

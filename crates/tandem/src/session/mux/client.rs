@@ -1,0 +1,298 @@
+//! The asking end of a multiplexed session.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use tandem_http::mux::OpenError;
+use tandem_http::{Event, Reason, RequestHead, Role, StreamId};
+
+use super::driver::{Driver, Owner};
+use super::{Inbound, MuxSession, NewCore, Shared};
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
+use crate::path::Path;
+use crate::session::{Connected, Task};
+use crate::transport::LocalBoxFuture;
+
+/// An open (or opening) multiplexed session; dropping it drains and closes it.
+pub struct MuxClient {
+    shared: Rc<Shared>,
+    /// Shown with the first request, then never again on this session.
+    token: Cell<Option<Rc<str>>>,
+}
+
+impl std::fmt::Debug for MuxClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MuxClient").field("active", &self.shared.core.borrow().active()).finish_non_exhaustive()
+    }
+}
+
+impl MuxClient {
+    /// Begins a session: the core collects what is to be sent while `dial` is under way.
+    pub fn connect(session: &MuxSession, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Self {
+        let shared = Shared::new(session.new_core(Role::Client));
+        let task_shared = Rc::clone(&shared);
+        let (timeouts, write_limit) = (session.timeouts.clone(), session.write_limit);
+        tokio::task::spawn_local(async move {
+            match dial.await {
+                Err(error) => task_shared.end(&error),
+                Ok(path) => {
+                    let owner = Asking { shared: Rc::clone(&task_shared) };
+                    let driver = Driver::new(task_shared, path, owner, Side::Peer, timeouts, write_limit, None);
+                    if let Err(error) = driver.run().await {
+                        tracing::debug!(%error, "session ended");
+                    }
+                }
+            }
+        });
+        Self { shared, token: Cell::new(session.token.clone()) }
+    }
+
+    /// Opens a stream for the request, waiting while the peer allows no more at once.
+    async fn open(&self, exchange: &Exchange) -> Result<StreamId, Error> {
+        let shown;
+        let mut request = &exchange.request;
+        let token = self.token.take();
+        if let Some(token) = &token {
+            let mut with_token = request.clone();
+            with_token.fields.push("proxy-authorization", format!("Bearer {token}"));
+            shown = with_token;
+            request = &shown;
+        }
+        let opened = std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker())).await;
+        if opened.is_err() {
+            self.token.set(token);
+        }
+        opened
+    }
+
+    fn poll_open(&self, request: &RequestHead, exchange: &Exchange, waker: &std::task::Waker) -> Poll<Result<StreamId, Error>> {
+        if let Some(error) = &*self.shared.ended.borrow() {
+            // Nothing of this request has been sent.
+            return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
+        }
+        if request.protocol.is_some() && self.shared.core.borrow().peer_extended_connect().is_none() {
+            // RFC 8441 section 3: not before the peer has said that it can.
+            self.shared.waiting.borrow_mut().push_back(waker.clone());
+            return Poll::Pending;
+        }
+        let opened = self.shared.core.borrow_mut().open(request, exchange.body.is_empty(), exchange.priority);
+        match opened {
+            Ok(id) => {
+                self.shared.streams.borrow_mut().insert(id, super::Stream::default());
+                self.shared.kick();
+                Poll::Ready(Ok(id))
+            }
+            Err(OpenError::Busy) => {
+                self.shared.waiting.borrow_mut().push_back(waker.clone());
+                Poll::Pending
+            }
+            Err(OpenError::Closing) => {
+                let error = Error::new(Kind::Busy, Side::Peer, "the session takes no new requests");
+                Poll::Ready(Err(error.with_retry(Retry::Safe)))
+            }
+            Err(error) => Poll::Ready(Err(Error::new(Kind::BadRequest, Side::Client, error.to_string()))),
+        }
+    }
+}
+
+impl Connected for MuxClient {
+    fn run<'a>(&'a self, exchange: &'a mut Exchange, sink: &'a mut Sink) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let id = self.open(exchange).await?;
+            let mut stream = OwnStream { shared: Rc::clone(&self.shared), id, done: false };
+            let uploaded = Rc::new(Uploaded::default());
+            let _upload = if exchange.body.is_empty() {
+                uploaded.done.set(true);
+                None
+            } else {
+                let (shared, body, uploaded) = (Rc::clone(&self.shared), exchange.body.share(), Rc::clone(&uploaded));
+                Some(Task::spawn(async move {
+                    upload(shared, id, body).await;
+                    uploaded.finish();
+                }))
+            };
+            loop {
+                let part = std::future::poll_fn(|cx| stream.poll_part(cx)).await;
+                match part {
+                    None if exchange.request.is_connect() => {
+                        // The other end has said all it had to say; this end of a tunnel may go on.
+                        uploaded.wait().await;
+                        return Ok(());
+                    }
+                    None => {
+                        if !uploaded.done.get() {
+                            self.shared.core.borrow_mut().reset(id, Reason::Cancel);
+                            self.shared.kick();
+                        }
+                        return Ok(());
+                    }
+                    Some(Ok(part)) => sink.send(part).await,
+                    Some(Err(error)) => return Err(error),
+                }
+            }
+        })
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.is_closed()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shared.ended.borrow().is_some() || self.shared.draining.get() || !self.shared.core.borrow().is_open()
+    }
+
+    fn is_established(&self) -> bool {
+        self.shared.established.get()
+    }
+
+    fn active(&self) -> usize {
+        self.shared.core.borrow().active()
+    }
+
+    fn drain(&self) {
+        self.shared.draining.set(true);
+        self.shared.kick();
+    }
+
+    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::poll_fn(|cx| {
+            if let Some(error) = &*self.shared.ended.borrow() {
+                return Poll::Ready(Err(error.clone()));
+            }
+            if self.shared.established.get() {
+                return Poll::Ready(Ok(()));
+            }
+            self.shared.waiting.borrow_mut().push_back(cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+}
+
+impl Drop for MuxClient {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+/// A stream that this end opened, or that was pushed to it; reset when dropped before its end.
+struct OwnStream {
+    shared: Rc<Shared>,
+    id: StreamId,
+    done: bool,
+}
+
+impl Parts for OwnStream {
+    fn poll_part(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        if self.done {
+            return Poll::Ready(None);
+        }
+        let inbound = std::task::ready!(self.shared.poll_inbound(self.id, cx.waker()));
+        Poll::Ready(match inbound {
+            Some(Inbound::Informational(head)) => Some(Ok(Part::Hints(head))),
+            Some(Inbound::Response(head)) => Some(Ok(Part::Head(head))),
+            Some(Inbound::Data(data)) => Some(Ok(Part::Data(data))),
+            Some(Inbound::Trailers(fields)) => Some(Ok(Part::Trailers(fields))),
+            Some(Inbound::Pushed { id, request }) => {
+                let reply = Reply::new(Self { shared: Rc::clone(&self.shared), id, done: false });
+                Some(Ok(Part::Pushed { request, reply }))
+            }
+            Some(Inbound::Failed(error)) => {
+                self.done = true;
+                self.shared.forget(self.id, None);
+                Some(Err(error))
+            }
+            None => None,
+        })
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        if !self.done {
+            let complete = self.shared.streams.borrow().get(&self.id).is_none_or(|s| s.complete && s.inbound.is_empty());
+            self.shared.forget(self.id, (!complete).then_some(Reason::Cancel));
+        }
+    }
+}
+
+/// Whether an upload task has come to its end.
+#[derive(Default)]
+struct Uploaded {
+    done: Cell<bool>,
+    notify: tokio::sync::Notify,
+}
+
+impl Uploaded {
+    fn finish(&self) {
+        self.done.set(true);
+        self.notify.notify_one();
+    }
+
+    async fn wait(&self) {
+        if !self.done.get() {
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// Feeds a body into its stream as the stream takes it.
+async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body) {
+    let mut left = body.length();
+    loop {
+        if std::future::poll_fn(|cx| shared.poll_room(id, cx.waker())).await.is_err() {
+            return;
+        }
+        let chunk = std::future::poll_fn(|cx| body.poll_chunk(cx)).await;
+        let mut core = shared.core.borrow_mut();
+        let ended = match chunk {
+            Some(Ok(Chunk::Data(data))) => {
+                // A known length lets the end ride on the last frame.
+                left = left.map(|left| left.saturating_sub(data.len() as u64));
+                core.send_data(id, data, left == Some(0));
+                left == Some(0)
+            }
+            Some(Ok(Chunk::Trailers(fields))) => {
+                core.send_trailers(id, &fields);
+                true
+            }
+            None => {
+                core.send_data(id, Bytes::new(), true);
+                true
+            }
+            Some(Err(_)) => {
+                core.reset(id, Reason::Cancel);
+                drop(core);
+                if let Some(stream) = shared.streams.borrow_mut().get_mut(&id) {
+                    stream.fail(Error::new(Kind::Truncated, Side::Client, "the request's body ended too early"));
+                }
+                shared.kick();
+                return;
+            }
+        };
+        drop(core);
+        shared.kick();
+        if ended {
+            return;
+        }
+    }
+}
+
+struct Asking {
+    shared: Rc<Shared>,
+}
+
+impl Owner for Asking {
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Settings | Event::GoAway { .. } => self.shared.wake_waiting(),
+            _ => {}
+        }
+    }
+
+    fn ends_when_idle(&self) -> bool {
+        !self.shared.core.borrow().is_open()
+    }
+}

@@ -1,0 +1,288 @@
+//! The one task that moves bytes between a path and the core of its session.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Buf;
+use tandem_http::{Event, Reason, SendBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::{Shared, set_waker};
+use crate::error::{Error, Kind, Retry, Side};
+use crate::path::Path;
+use crate::session::{Drain, Timeouts};
+
+/// Bytes read at a time, into a buffer that all sessions of the thread share: an idle session holds none.
+const READ_SIZE: usize = 64 << 10;
+
+/// Reads in a row before the exchanges get their turn.
+const READS_PER_TURN: usize = 8;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
+}
+
+/// What the driver does with requests and the like: the server starts exchanges, the client notes the peer's wishes.
+pub(super) trait Owner {
+    fn handle_event(&mut self, event: Event);
+    /// Whether the session ends once no exchange is left.
+    fn ends_when_idle(&self) -> bool;
+}
+
+/// Drives one session; see the module above. Resolves when the session is over.
+pub(super) struct Driver<O> {
+    pub(super) shared: Rc<Shared>,
+    pub(super) path: Path,
+    pub(super) owner: O,
+    pub(super) side: Side,
+    pub(super) timeouts: Timeouts,
+    pub(super) write_limit: usize,
+    drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    out: SendBuf,
+    clock: Clock,
+    /// What the session ends with once its last bytes are written.
+    ending: Option<Result<(), Error>>,
+}
+
+/// When things last happened, for the session's own time limits.
+struct Clock {
+    sleep: Pin<Box<Sleep>>,
+    read_at: Instant,
+    used_at: Instant,
+    /// Since when bytes have been waiting without any leaving.
+    stuck_since: Option<Instant>,
+    probed_at: Option<Instant>,
+}
+
+impl<O: Owner> Driver<O> {
+    pub(super) fn new(shared: Rc<Shared>, path: Path, owner: O, side: Side, timeouts: Timeouts, write_limit: usize, drain: Option<Drain>) -> Self {
+        let now = Instant::now();
+        let first = timeouts.probe_after.min(timeouts.idle).min(timeouts.write);
+        Self {
+            shared,
+            path,
+            owner,
+            side,
+            write_limit,
+            drain: drain.map(|drain| Box::pin(drain.begun()) as _),
+            out: SendBuf::new(),
+            clock: Clock {
+                sleep: Box::pin(tokio::time::sleep(first)),
+                read_at: now,
+                used_at: now,
+                stuck_since: None,
+                probed_at: None,
+            },
+            timeouts,
+            ending: None,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Result<(), Error> {
+        let result = std::future::poll_fn(|cx| self.poll(cx)).await;
+        let error = match &result {
+            Ok(()) => Error::new(Kind::Reset, self.side, "the session has ended").with_retry(Retry::Safe),
+            Err(error) => error.clone(),
+        };
+        self.shared.end(&error);
+        if result.is_ok() {
+            let _ = tokio::time::timeout(self.timeouts.head, std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx))).await;
+        }
+        result
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        set_waker(&mut self.shared.driver.borrow_mut(), cx.waker());
+        if let Some(drain) = &mut self.drain
+            && drain.as_mut().poll(cx).is_ready()
+        {
+            self.drain = None;
+            self.shared.draining.set(true);
+        }
+        if self.shared.draining.get() {
+            self.shared.core.borrow_mut().go_away(Reason::NoError);
+        }
+        // The first bytes of a session go out before anything is waited for.
+        if let Err(error) = self.poll_write(cx) {
+            return Poll::Ready(Err(error));
+        }
+        if self.ending.is_none() {
+            if let Err(error) = self.poll_read(cx) {
+                self.ending = Some(Err(error));
+            }
+            if let Err(error) = self.poll_clock(cx) {
+                self.ending = Some(Err(error));
+            }
+            self.end_if_idle();
+        }
+        if let Err(error) = self.poll_write(cx) {
+            return Poll::Ready(self.ending.take().unwrap_or(Err(error)));
+        }
+        match &self.ending {
+            Some(_) if self.out.is_empty() => Poll::Ready(self.ending.take().unwrap_or(Ok(()))),
+            Some(_) => {
+                // Whoever does not take the last bytes in time does not get them.
+                ready!(self.clock.sleep.as_mut().poll(cx));
+                Poll::Ready(self.ending.take().unwrap_or(Ok(())))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    fn end_if_idle(&mut self) {
+        let draining = self.shared.draining.get() || self.owner.ends_when_idle();
+        if draining && self.ending.is_none() && self.shared.core.borrow().active() == 0 {
+            self.shared.core.borrow_mut().go_away(Reason::NoError);
+            self.ending = Some(Ok(()));
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        for turn in 0..READS_PER_TURN {
+            let read = SCRATCH.with_borrow_mut(|scratch| {
+                let mut buf = ReadBuf::new(scratch);
+                let polled = Pin::new(&mut self.path).poll_read(cx, &mut buf);
+                match polled {
+                    Poll::Pending => Ok(None),
+                    Poll::Ready(Err(error)) => Err(Error::io(&error, self.side)),
+                    Poll::Ready(Ok(())) if buf.filled().is_empty() => Ok(Some(0)),
+                    Poll::Ready(Ok(())) => {
+                        let now = Instant::now();
+                        self.clock.read_at = now;
+                        self.clock.probed_at = None;
+                        let fatal = self.shared.core.borrow_mut().handle_input(now, buf.filled());
+                        match fatal {
+                            Ok(()) => Ok(Some(buf.filled().len())),
+                            Err(error) => Err(Error::new(Kind::Protocol, self.side, error.to_string())),
+                        }
+                    }
+                }
+            });
+            let read = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    // What came before the fault still counts.
+                    self.dispatch();
+                    return Err(error);
+                }
+            };
+            match read {
+                None => return Ok(()),
+                Some(0) => {
+                    if self.shared.core.borrow().active() == 0 {
+                        self.ending = Some(Ok(()));
+                        return Ok(());
+                    }
+                    let error = Error::new(Kind::Truncated, self.side, "the session's connection was closed");
+                    return Err(error.with_retry(Retry::IfIdempotent));
+                }
+                Some(_) => {
+                    self.shared.established.set(true);
+                    self.dispatch();
+                }
+            }
+            if turn + 1 == READS_PER_TURN {
+                cx.waker().wake_by_ref();
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self) {
+        loop {
+            let event = self.shared.core.borrow_mut().poll_event();
+            let Some(event) = event else { return };
+            if let Some(event) = self.shared.dispatch(event, self.side) {
+                self.owner.handle_event(event);
+            }
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        loop {
+            if self.out.is_empty() {
+                let mut core = self.shared.core.borrow_mut();
+                if core.wants_output() {
+                    core.poll_output(&mut self.out, self.write_limit);
+                }
+                drop(core);
+                // Streams whose queues have drained are told at once: what they add may leave in the same turn.
+                self.dispatch();
+            }
+            if self.out.is_empty() {
+                self.out.shrink();
+                self.clock.stuck_since = None;
+                return match Pin::new(&mut self.path).poll_flush(cx) {
+                    Poll::Ready(Err(error)) => Err(Error::io(&error, self.side)),
+                    _ => Ok(()),
+                };
+            }
+            let mut slices = [IoSlice::new(&[]); 32];
+            let count = self.out.chunks_vectored(&mut slices);
+            let polled = if count == 1 || !self.path.is_write_vectored() {
+                Pin::new(&mut self.path).poll_write(cx, self.out.chunk())
+            } else {
+                Pin::new(&mut self.path).poll_write_vectored(cx, &slices[..count])
+            };
+            match polled {
+                Poll::Pending => {
+                    self.clock.stuck_since.get_or_insert_with(Instant::now);
+                    return Ok(());
+                }
+                Poll::Ready(Ok(0)) => return Err(Error::new(Kind::Reset, self.side, "the session's connection takes no bytes")),
+                Poll::Ready(Ok(written)) => {
+                    self.out.advance(written);
+                    self.clock.stuck_since = None;
+                }
+                Poll::Ready(Err(error)) => return Err(Error::io(&error, self.side)),
+            }
+        }
+    }
+
+    /// Idle sessions end; silent ones are asked for a sign of life, then given up; stuck ones are cut off. Each limit is
+    /// looked at when the earliest of them could have passed, not at every byte.
+    fn poll_clock(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        while self.clock.sleep.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            let mut core = self.shared.core.borrow_mut();
+            core.handle_timeout(now);
+            let active = core.active() > 0;
+            if active {
+                self.clock.used_at = now;
+            }
+            if self.clock.stuck_since.is_some_and(|since| now - since >= self.timeouts.write) {
+                return Err(Error::new(Kind::Timeout, self.side, "the other end takes no bytes"));
+            }
+            match self.clock.probed_at {
+                Some(at) if now - at >= self.timeouts.probe_timeout => {
+                    let error = Error::new(Kind::Timeout, self.side, "the other end gives no sign of life");
+                    return Err(error.with_retry(Retry::IfIdempotent));
+                }
+                None if active && now - self.clock.read_at >= self.timeouts.probe_after => {
+                    core.ping(0x7a9d);
+                    self.clock.probed_at = Some(now);
+                }
+                _ => {}
+            }
+            if !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle {
+                core.go_away(Reason::NoError);
+                self.ending = Some(Ok(()));
+            }
+            let limits = &self.timeouts;
+            let mut wait = limits.idle.min(limits.write).min(limits.probe_after).min(limits.probe_timeout) / 2;
+            if let Some(at) = core.poll_timeout() {
+                wait = wait.min(at.saturating_duration_since(now));
+            }
+            drop(core);
+            let wait = wait.max(std::time::Duration::from_millis(10));
+            self.clock.sleep.as_mut().reset(tokio::time::Instant::now() + wait);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! Multiplexed sessions: one task that drives a sans-IO core ([`tandem_http::Mux`]) on a path, for HTTP/2 and SPDY alike.
+//!
+//! ```text
+//!            ┌───────── Driver (one task) ─────────┐
+//!   Path ◀──▶│ read → core → events → streams      │◀── exchanges put commands into the core,
+//!            │ core.poll_output → vectored write   │    wake the driver, wait in their stream
+//!            └─────────────────────────────────────┘
+//! ```
+//!
+//! The core is asked what to send only when the socket takes more, and for little at a time, so that it decides late who
+//! sends next. All wakes of one turn of the event loop end in one write.
+
+mod client;
+mod driver;
+mod server;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use tandem_http::{Event, Fields, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role, StreamId};
+
+pub use client::MuxClient;
+
+use super::{Connected, Drain, Session, Timeouts};
+use crate::endpoint::SessionKind;
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::Peer;
+use crate::path::Path;
+use crate::stage::Stage;
+use crate::transport::LocalBoxFuture;
+
+/// Makes the core of one session.
+pub trait NewCore {
+    /// A core for one end.
+    fn new_core(&self, role: Role) -> Box<dyn Mux>;
+}
+
+/// HTTP/2 and SPDY as session protocols.
+#[derive(Clone, Debug)]
+pub struct MuxSession {
+    /// Which of them.
+    pub kind: SessionKind,
+    /// Windows and limits; the role in it is not used.
+    pub config: MuxConfig,
+    /// Time limits.
+    pub timeouts: Timeouts,
+    /// Bytes asked of the core at a time: the most that a late, urgent answer waits for.
+    pub write_limit: usize,
+    /// Access token that the asking end shows once, with the session's first request.
+    pub token: Option<Rc<str>>,
+}
+
+impl NewCore for MuxSession {
+    fn new_core(&self, role: Role) -> Box<dyn Mux> {
+        let config = MuxConfig { role, ..self.config.clone() };
+        match self.kind {
+            SessionKind::Spdy3 | SessionKind::Spdy31 | SessionKind::H2 | SessionKind::Http | SessionKind::Socks5 => {
+                Box::new(tandem_http::h2::Connection::new(config))
+            }
+        }
+    }
+}
+
+impl Session for MuxSession {
+    fn connect(&self, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Rc<dyn Connected> {
+        Rc::new(MuxClient::connect(self, dial))
+    }
+
+    fn serve(&self, path: Path, peer: Peer, stage: Rc<dyn Stage>, drain: Drain) -> LocalBoxFuture<'static, Result<(), Error>> {
+        server::serve(self, path, peer, stage, drain)
+    }
+}
+
+/// What the driver and the exchanges of a session share. One thread, so a cell; never borrowed across an await.
+struct Shared {
+    core: RefCell<Box<dyn Mux>>,
+    streams: RefCell<Streams>,
+    driver: RefCell<Option<Waker>>,
+    /// Exchanges that wait until the peer allows another stream, or the session ends.
+    waiting: RefCell<VecDeque<Waker>>,
+    /// Why the session is over.
+    ended: RefCell<Option<Error>>,
+    established: Cell<bool>,
+    draining: Cell<bool>,
+}
+
+type Streams = HashMap<StreamId, Stream, BuildHasherDefault<IdHasher>>;
+
+/// Stream numbers are handed out in order: they spread well enough as they are.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 << 8) | u64::from(byte);
+        }
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        self.0 = u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// What has arrived on a stream and waits for its reader.
+#[derive(Default)]
+struct Stream {
+    inbound: VecDeque<Inbound>,
+    /// Who reads `inbound`.
+    reader: Option<Waker>,
+    /// Who waits to send.
+    writer: Option<Waker>,
+    /// Nothing more will arrive.
+    complete: bool,
+}
+
+enum Inbound {
+    Informational(ResponseHead),
+    Response(ResponseHead),
+    Data(Bytes),
+    Trailers(Fields),
+    Pushed { id: StreamId, request: RequestHead },
+    Failed(Error),
+}
+
+impl Stream {
+    fn put(&mut self, inbound: Inbound) {
+        self.inbound.push_back(inbound);
+        self.wake_reader();
+    }
+
+    fn wake_reader(&mut self) {
+        if let Some(waker) = self.reader.take() {
+            waker.wake();
+        }
+    }
+
+    fn wake_writer(&mut self) {
+        if let Some(waker) = self.writer.take() {
+            waker.wake();
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.complete = true;
+        self.put(Inbound::Failed(error));
+        self.wake_writer();
+    }
+}
+
+impl Shared {
+    fn new(core: Box<dyn Mux>) -> Rc<Self> {
+        Rc::new(Self {
+            core: RefCell::new(core),
+            streams: RefCell::default(),
+            driver: RefCell::default(),
+            waiting: RefCell::default(),
+            ended: RefCell::default(),
+            established: Cell::new(false),
+            draining: Cell::new(false),
+        })
+    }
+
+    /// Has the driver look at the core again.
+    fn kick(&self) {
+        if let Some(waker) = self.driver.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    fn wake_waiting(&self) {
+        for waker in self.waiting.borrow_mut().drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Ends the session for all its exchanges.
+    fn end(&self, error: &Error) {
+        let mut ended = self.ended.borrow_mut();
+        if ended.is_some() {
+            return;
+        }
+        *ended = Some(error.clone());
+        drop(ended);
+        for stream in self.streams.borrow_mut().values_mut() {
+            if stream.complete {
+                stream.wake_reader();
+                stream.wake_writer();
+            } else {
+                stream.fail(error.clone());
+            }
+        }
+        self.wake_waiting();
+        self.kick();
+    }
+
+    /// Passes what concerns one stream to it; gives back what it cannot settle: requests and the session's own events.
+    fn dispatch(&self, event: Event, side: Side) -> Option<Event> {
+        let mut streams = self.streams.borrow_mut();
+        let (id, inbound, end) = match event {
+            Event::Informational { id, head } => (id, Some(Inbound::Informational(head)), false),
+            Event::Response { id, head, end } => (id, Some(Inbound::Response(head)), end),
+            Event::Data { id, data, end } => (id, (!data.is_empty()).then_some(Inbound::Data(data)), end),
+            Event::Trailers { id, fields } => (id, Some(Inbound::Trailers(fields)), true),
+            Event::Reset { id, reason } => {
+                drop(streams);
+                self.wake_waiting();
+                if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
+                    stream.fail(reset_error(reason, side));
+                }
+                return None;
+            }
+            Event::Push { parent, id, request } => {
+                if !streams.contains_key(&parent) {
+                    drop(streams);
+                    self.core.borrow_mut().reset(id, Reason::Cancel);
+                    return None;
+                }
+                streams.insert(id, Stream::default());
+                (parent, Some(Inbound::Pushed { id, request }), false)
+            }
+            Event::Writable { id } => {
+                if let Some(stream) = streams.get_mut(&id) {
+                    stream.wake_writer();
+                }
+                return None;
+            }
+            other @ (Event::Request { .. } | Event::Settings | Event::GoAway { .. } | Event::Pong { .. }) => return Some(other),
+        };
+        let Some(stream) = streams.get_mut(&id) else {
+            drop(streams);
+            if let Some(Inbound::Data(data)) = inbound {
+                self.core.borrow_mut().release(id, data.len());
+            }
+            return None;
+        };
+        if end {
+            stream.complete = true;
+        }
+        match inbound {
+            Some(inbound) => stream.put(inbound),
+            None => stream.wake_reader(),
+        }
+        None
+    }
+
+    /// The next thing that arrived on a stream; `None` at its end. Data is credited to the peer as it is taken.
+    fn poll_inbound(&self, id: StreamId, waker: &Waker) -> Poll<Option<Inbound>> {
+        let mut streams = self.streams.borrow_mut();
+        let Some(stream) = streams.get_mut(&id) else { return Poll::Ready(None) };
+        let Some(inbound) = stream.inbound.pop_front() else {
+            if stream.complete {
+                return Poll::Ready(None);
+            }
+            set_waker(&mut stream.reader, waker);
+            return Poll::Pending;
+        };
+        drop(streams);
+        if let Inbound::Data(data) = &inbound {
+            let mut core = self.core.borrow_mut();
+            core.release(id, data.len());
+            if core.wants_output() {
+                drop(core);
+                self.kick();
+            }
+        }
+        Poll::Ready(Some(inbound))
+    }
+
+    /// Ready once the stream should be given more to send. `Err`: the stream is gone.
+    fn poll_room(&self, id: StreamId, waker: &Waker) -> Poll<Result<usize, ()>> {
+        if self.ended.borrow().is_some() {
+            return Poll::Ready(Err(()));
+        }
+        let room = self.core.borrow().send_room(id);
+        let mut streams = self.streams.borrow_mut();
+        let Some(stream) = streams.get_mut(&id) else { return Poll::Ready(Err(())) };
+        if matches!(stream.inbound.back(), Some(Inbound::Failed(_))) {
+            return Poll::Ready(Err(()));
+        }
+        if room == 0 {
+            set_waker(&mut stream.writer, waker);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(room))
+    }
+
+    /// The stream is of no more use to its owner.
+    fn forget(&self, id: StreamId, reason: Option<Reason>) {
+        let removed = self.streams.borrow_mut().remove(&id);
+        let mut core = self.core.borrow_mut();
+        if let Some(reason) = reason {
+            core.reset(id, reason);
+        }
+        for inbound in removed.into_iter().flat_map(|stream| stream.inbound) {
+            match inbound {
+                Inbound::Data(data) => core.release(id, data.len()),
+                Inbound::Pushed { id, .. } => core.reset(id, Reason::Cancel),
+                _ => {}
+            }
+        }
+        drop(core);
+        self.wake_waiting();
+        self.kick();
+    }
+}
+
+fn set_waker(slot: &mut Option<Waker>, waker: &Waker) {
+    match slot {
+        Some(known) if known.will_wake(waker) => {}
+        _ => *slot = Some(waker.clone()),
+    }
+}
+
+/// What a reset by the other end means to whoever waits.
+fn reset_error(reason: Reason, side: Side) -> Error {
+    let (kind, retry, detail) = match reason {
+        Reason::Refused => (Kind::Busy, Retry::Safe, "the request was refused unprocessed"),
+        Reason::Connect => (Kind::Unreachable, Retry::Never, "the far end could not connect or lost its connection"),
+        Reason::Cancel | Reason::NoError => (Kind::Reset, Retry::Never, "the exchange was cancelled"),
+        Reason::Protocol => (Kind::Protocol, Retry::Never, "the exchange broke the protocol"),
+        _ => (Kind::Reset, Retry::Never, "the exchange was reset"),
+    };
+    Error::new(kind, side, detail).with_retry(retry)
+}

@@ -1,0 +1,219 @@
+//! The answering end of a multiplexed session: each request becomes an exchange, each reply is pumped into its stream.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tandem_http::message::content_length;
+use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
+
+use super::driver::{Driver, Owner};
+use super::{Inbound, MuxSession, NewCore, Shared, Stream, set_waker};
+use crate::error::{Error, Side};
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
+use crate::front::pages;
+use crate::path::Path;
+use crate::session::Drain;
+use crate::stage::Stage;
+use crate::transport::LocalBoxFuture;
+
+/// Serves one path until its session ends.
+pub(super) fn serve(
+    session: &MuxSession,
+    path: Path,
+    peer: Peer,
+    stage: Rc<dyn Stage>,
+    drain: Drain,
+) -> LocalBoxFuture<'static, Result<(), Error>> {
+    let shared = Shared::new(session.new_core(Role::Server));
+    let owner = Answering { shared: Rc::clone(&shared), peer, stage };
+    let driver = Driver::new(shared, path, owner, Side::Client, session.timeouts.clone(), session.write_limit, Some(drain));
+    Box::pin(driver.run())
+}
+
+struct Answering {
+    shared: Rc<Shared>,
+    peer: Peer,
+    stage: Rc<dyn Stage>,
+}
+
+impl Owner for Answering {
+    fn handle_event(&mut self, event: Event) {
+        let Event::Request { id, head, end, priority } = event else { return };
+        self.shared.streams.borrow_mut().insert(id, Stream { complete: end, ..Stream::default() });
+        let body = if end {
+            Body::empty()
+        } else {
+            let length = content_length(&head.fields).ok().flatten().filter(|_| !head.is_connect());
+            Body::new(StreamBody { shared: Rc::clone(&self.shared), id }, length)
+        };
+        let exchange = Exchange { request: head, body, isolation: Isolation::none(), peer: self.peer, priority };
+        let pump = Pump {
+            shared: Rc::clone(&self.shared),
+            id,
+            reply: self.stage.call(exchange),
+            held: None,
+            head_sent: false,
+            finished: false,
+        };
+        tokio::task::spawn_local(pump.run());
+    }
+
+    fn ends_when_idle(&self) -> bool {
+        false
+    }
+}
+
+/// The body of a request as its stream brings it.
+struct StreamBody {
+    shared: Rc<Shared>,
+    id: StreamId,
+}
+
+impl Chunks for StreamBody {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        let inbound = ready!(self.shared.poll_inbound(self.id, cx.waker()));
+        Poll::Ready(match inbound {
+            Some(Inbound::Data(data)) => Some(Ok(Chunk::Data(data))),
+            Some(Inbound::Trailers(fields)) => Some(Ok(Chunk::Trailers(fields))),
+            Some(Inbound::Failed(error)) => Some(Err(error)),
+            Some(Inbound::Informational(_) | Inbound::Response(_) | Inbound::Pushed { .. }) | None => None,
+        })
+    }
+}
+
+/// Pulls a reply and puts its parts into a stream, one part behind, so that the end can ride on the last of them.
+struct Pump {
+    shared: Rc<Shared>,
+    id: StreamId,
+    reply: Reply,
+    held: Option<Part>,
+    head_sent: bool,
+    finished: bool,
+}
+
+impl Pump {
+    async fn run(mut self) {
+        std::future::poll_fn(|cx| self.poll(cx)).await;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.is_cancelled(cx) {
+                return Poll::Ready(());
+            }
+            if self.head_sent && self.held.is_none() && ready!(self.shared.poll_room(self.id, cx.waker())).is_err() {
+                return Poll::Ready(());
+            }
+            match self.reply.poll_part(cx) {
+                Poll::Pending => {
+                    self.flush_held(false);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Ok(part))) => {
+                    self.flush_held(false);
+                    self.held = Some(part);
+                }
+                Poll::Ready(None) => {
+                    self.finish();
+                    return Poll::Ready(());
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    self.held = None;
+                    self.fail(&error);
+                    return Poll::Ready(());
+                }
+            }
+        }
+    }
+
+    /// Whether nobody waits for the reply any more. The writer's waker is also woken by a reset.
+    fn is_cancelled(&self, cx: &Context<'_>) -> bool {
+        if self.shared.ended.borrow().is_some() {
+            return true;
+        }
+        let mut streams = self.shared.streams.borrow_mut();
+        let Some(stream) = streams.get_mut(&self.id) else { return true };
+        set_waker(&mut stream.writer, cx.waker());
+        matches!(stream.inbound.back(), Some(Inbound::Failed(_)))
+    }
+
+    fn flush_held(&mut self, end: bool) {
+        let Some(part) = self.held.take() else { return };
+        let mut core = self.shared.core.borrow_mut();
+        match part {
+            Part::Hints(head) => core.inform(self.id, &head),
+            Part::Head(head) => {
+                core.respond(self.id, &head, end);
+                self.head_sent = true;
+                self.finished = end;
+            }
+            Part::Data(data) => {
+                core.send_data(self.id, data, end);
+                self.finished = end;
+            }
+            Part::Trailers(fields) => {
+                core.send_trailers(self.id, &fields);
+                self.finished = true;
+            }
+            Part::Pushed { request, reply } => {
+                drop(core);
+                push(&self.shared, self.id, &request, reply);
+            }
+        }
+        self.shared.kick();
+    }
+
+    fn finish(&mut self) {
+        self.flush_held(true);
+        if !self.finished {
+            if self.head_sent {
+                self.shared.core.borrow_mut().send_data(self.id, Bytes::new(), true);
+            } else {
+                self.shared.core.borrow_mut().reset(self.id, Reason::Internal);
+            }
+            self.finished = true;
+            self.shared.kick();
+        }
+    }
+
+    /// Before the head, a failure is a response of its own; after it, the stream must not look complete.
+    fn fail(&mut self, error: &Error) {
+        if self.head_sent || error.reason() == Reason::Refused {
+            self.shared.core.borrow_mut().reset(self.id, error.reason());
+        } else {
+            let (head, body) = pages::failure(error, "gateway");
+            let mut core = self.shared.core.borrow_mut();
+            core.respond(self.id, &head, false);
+            core.send_data(self.id, body, true);
+        }
+        self.finished = true;
+        self.shared.kick();
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        // An answer that is complete while the request is not: the rest of the request is of no use (RFC 9113 section 8.1).
+        let unread = self.shared.streams.borrow().get(&self.id).is_some_and(|stream| !stream.complete);
+        let reason = match (self.finished, unread) {
+            (true, false) => None,
+            (true, true) => Some(Reason::NoError),
+            (false, _) => Some(Reason::Cancel),
+        };
+        if reason == Some(Reason::NoError) {
+            // The answer itself is still queued in the core: resetting now would drop it. Stop reading only.
+            self.shared.forget(self.id, None);
+        } else {
+            self.shared.forget(self.id, reason);
+        }
+    }
+}
+
+fn push(shared: &Rc<Shared>, parent: StreamId, request: &RequestHead, reply: Reply) {
+    let opened = shared.core.borrow_mut().push(parent, request, Priority::default());
+    let Ok(id) = opened else { return };
+    shared.streams.borrow_mut().insert(id, Stream { complete: true, ..Stream::default() });
+    let pump = Pump { shared: Rc::clone(shared), id, reply, held: None, head_sent: false, finished: false };
+    tokio::task::spawn_local(pump.run());
+}

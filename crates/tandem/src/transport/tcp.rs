@@ -1,0 +1,88 @@
+//! Plain TCP, and the socket options that a slow path wants: no delay of small writes, little unsent data in the kernel,
+//! keep-alive probes, and a congestion control that does not take every loss for congestion.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+use super::{LocalBoxFuture, Target, Transport};
+use crate::endpoint::literal_ip;
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::Isolation;
+use crate::path::Path;
+
+/// How sockets that carry sessions are set up.
+#[derive(Clone, Debug)]
+pub struct SocketOptions {
+    /// Unsent bytes that the kernel holds at most before it says that the socket is full (`TCP_NOTSENT_LOWAT`): what
+    /// waits in the session can still be overtaken, what waits in the kernel cannot. 0 leaves the kernel's default.
+    pub notsent_lowat: u32,
+    /// Congestion control to ask for where the kernel has it; empty leaves the kernel's default. BBR does not take
+    /// single losses for congestion: one connection at 1 % loss carries ten times as much as with CUBIC.
+    pub congestion: String,
+    /// Time to connect within.
+    pub connect_timeout: Duration,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self { notsent_lowat: 16 << 10, congestion: "bbr".into(), connect_timeout: Duration::from_secs(30) }
+    }
+}
+
+impl SocketOptions {
+    /// Applies what applies to every session's socket. Options that the kernel refuses are left as they were: they make
+    /// a session faster, not correct.
+    pub fn apply(&self, stream: &TcpStream) {
+        let socket = SockRef::from(stream);
+        let _ = socket.set_tcp_nodelay(true);
+        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20));
+        let _ = socket.set_tcp_keepalive(&keepalive);
+        if self.notsent_lowat > 0 {
+            let _ = socket.set_tcp_notsent_lowat(self.notsent_lowat);
+        }
+        if !self.congestion.is_empty()
+            && let Err(error) = socket.set_tcp_congestion(self.congestion.as_bytes())
+        {
+            tracing::debug!(congestion = self.congestion, %error, "the kernel keeps its own congestion control");
+        }
+    }
+}
+
+/// Connects to an address.
+pub async fn connect(address: SocketAddr, timeout: Duration, side: Side) -> Result<TcpStream, Error> {
+    match tokio::time::timeout(timeout, TcpStream::connect(address)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
+        Err(_) => Err(Error::new(Kind::Timeout, side, "no answer to the connection in time").with_retry(Retry::Safe)),
+    }
+}
+
+/// Dials addresses only: a name is an error, because the client resolves none.
+#[derive(Debug)]
+pub struct Tcp {
+    /// Socket set-up.
+    pub options: SocketOptions,
+    /// The address to use for the target's name, given by the user; nothing else is ever dialled.
+    pub pinned: Option<SocketAddr>,
+}
+
+impl Transport for Tcp {
+    fn dial<'a>(&'a self, target: &'a Target, _: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(async move {
+            let address = match self.pinned {
+                Some(address) => address,
+                None => SocketAddr::new(
+                    literal_ip(&target.host)
+                        .ok_or_else(|| Error::new(Kind::Dns, Side::Local, "the client resolves no names"))?,
+                    target.port,
+                ),
+            };
+            let stream = connect(address, self.options.connect_timeout, Side::Peer).await?;
+            self.options.apply(&stream);
+            Ok(Path::Tcp(stream))
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! TLS over any path, by rustls: towards gateways and origins (client side), for listeners (server side).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::error::{Error, Kind, Retry, Side};
+use crate::path::Path;
+
+/// Why a TLS configuration could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A certificate or key file could not be read.
+    #[error("cannot read {file}: {problem}")]
+    File {
+        /// Which.
+        file: String,
+        /// Why.
+        problem: String,
+    },
+    /// The pieces do not fit together.
+    #[error("certificate and key cannot be used: {0}")]
+    Config(#[from] rustls::Error),
+    /// The certificate authority for clients cannot be used.
+    #[error("the certificate authority for clients cannot be used: {0}")]
+    Verifier(String),
+}
+
+fn file_error(file: &str, problem: impl ToString) -> TlsError {
+    TlsError::File { file: file.into(), problem: problem.to_string() }
+}
+
+fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(|e| file_error(file, e))?.collect();
+    let chain = chain.map_err(|e| file_error(file, e))?;
+    if chain.is_empty() { Err(file_error(file, "no certificate in it")) } else { Ok(chain) }
+}
+
+fn roots(file: &str) -> Result<RootCertStore, TlsError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        store.add(certificate).map_err(|e| file_error(file, e))?;
+    }
+    Ok(store)
+}
+
+/// What the dialling side of TLS is made from.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTls {
+    /// PEM file of the authorities to trust instead of the public web's.
+    pub ca: Option<String>,
+    /// PEM files of an own certificate and its key.
+    pub identity: Option<(String, String)>,
+    /// Protocols to offer (ALPN), best first.
+    pub alpn: Vec<Vec<u8>>,
+}
+
+impl ClientTls {
+    /// Makes the connector.
+    pub fn connector(&self) -> Result<TlsConnector, TlsError> {
+        let roots = match &self.ca {
+            Some(file) => roots(file)?,
+            None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+        };
+        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, e))?;
+                builder.with_client_auth_cert(certificates(cert)?, key_der)?
+            }
+        };
+        config.alpn_protocols.clone_from(&self.alpn);
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+}
+
+/// Runs the client's handshake over `path`. `side` is whom to blame.
+pub async fn connect(connector: &TlsConnector, path: Path, host: &str, timeout: Duration, side: Side) -> Result<Path, Error> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| Error::new(Kind::Tls, side, "the host name cannot stand in a certificate"))?;
+    match tokio::time::timeout(timeout, connector.connect(name, path)).await {
+        Ok(Ok(stream)) => Ok(Path::Tls(Box::new(stream.into()))),
+        Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
+        Err(_) => Err(Error::new(Kind::Timeout, side, "no answer to the TLS handshake in time").with_retry(Retry::Safe)),
+    }
+}
+
+/// Makes the acceptor of a listener. `client_ca`: PEM file of the authorities whose clients are let in.
+pub fn acceptor(cert: &str, key: &str, client_ca: Option<&str>, alpn: &[&[u8]]) -> Result<TlsAcceptor, TlsError> {
+    let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, e))?;
+    let builder = match client_ca {
+        None => ServerConfig::builder().with_no_client_auth(),
+        Some(file) => {
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(file)?))
+                .build()
+                .map_err(|e| TlsError::Verifier(e.to_string()))?;
+            ServerConfig::builder().with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(certificates(cert)?, key_der)?;
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
