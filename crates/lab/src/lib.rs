@@ -2,3 +2,4 @@
 
 pub mod emulator;
 pub mod netns;
+pub mod tornet;

@@ -79,7 +79,12 @@ impl Emulator {
 
     /// Counters as they were at most a tenth of a second ago.
     pub fn snapshot(&self) -> Snapshot {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.watch().snapshot()
+    }
+
+    /// A view of the counters that can be given away.
+    pub fn watch(&self) -> Watch {
+        Watch(self.published.clone())
     }
 
     /// Stops and returns the last counters; an error if the network or a capture failed on the way.
@@ -90,6 +95,17 @@ impl Emulator {
             Some(Ok(result)) => result,
             _ => (self.snapshot(), Err(io::Error::other("the emulator's thread panicked"))),
         }
+    }
+}
+
+/// A view of a running emulator's counters.
+#[derive(Clone, Debug)]
+pub struct Watch(Arc<Mutex<Snapshot>>);
+
+impl Watch {
+    /// Counters as they were at most a tenth of a second ago.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_link::{Count, Histogram, Link};
 
 use super::router::Router;
 
 /// State of a whole network at one moment.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Since the start, in seconds.
     pub time_s: f64,
@@ -26,7 +26,7 @@ pub struct Snapshot {
 }
 
 /// One direction of a link.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LinkReport {
     /// Node that packets come from.
     pub from: String,
@@ -61,7 +61,7 @@ pub struct LinkReport {
 }
 
 /// A host's interface.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PortReport {
     /// Name of the host.
     pub host: String,
@@ -81,7 +81,7 @@ pub struct PortReport {
 }
 
 /// Packets and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Packets.
     pub packets: u64,
@@ -96,7 +96,7 @@ impl From<Count> for Traffic {
 }
 
 /// A distribution of times in milliseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Times {
     /// Values.
     pub count: u64,

@@ -100,23 +100,24 @@ pub struct ChildSetup<'a> {
     pub network: Option<BorrowedFd<'a>>,
     /// Gets SIGKILL when the thread that spawned it ends, however that happens.
     pub die_with_parent: bool,
-    /// Starts a process group of its own, so that signals from the terminal pass it by.
-    pub own_group: bool,
+    /// Starts a session of its own, so that signals from the terminal pass it by.
+    pub own_session: bool,
 }
 
 /// Adds the setup to a command. The namespace must stay open until the command is spawned.
 pub fn prepare(command: &mut Command, setup: ChildSetup<'_>) {
-    if setup.own_group {
-        command.process_group(0);
-    }
     let network: Option<RawFd> = setup.network.map(|fd| fd.as_raw_fd());
-    let die = setup.die_with_parent;
+    let ChildSetup { die_with_parent, own_session, .. } = setup;
     let enter = move || {
+        if own_session {
+            // SAFETY: async-signal-safe, no pointers.
+            check(unsafe { libc::setsid() })?;
+        }
         if let Some(fd) = network {
             // SAFETY: async-signal-safe, no pointers.
             check(unsafe { libc::setns(fd, libc::CLONE_NEWNET) })?;
         }
-        if die {
+        if die_with_parent {
             // SAFETY: async-signal-safe, no pointers.
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) })?;
         }

@@ -1,3 +1,32 @@
-//! `tandem-lab`: experiments on emulated networks and on a private Tor network.
+//! `tandem-lab`: experiments on emulated networks and on a private Tor network. One module per command.
 
-fn main() {}
+mod tornet;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Experiments on emulated networks and on a private Tor network.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A private Tor network of the real tor, in network namespaces
+    #[command(subcommand)]
+    Tornet(tornet::Command),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Tornet(command) => tornet::run(command),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("tandem-lab: {error}");
+        ExitCode::FAILURE
+    })
+}

@@ -145,7 +145,7 @@ fn spawn(line: &mut Vec<OsString>, namespace: &Netns, variables: &[(String, Stri
     command.arg0(init::NAME).args(line.drain(..)).envs(variables.iter().cloned());
     sys::prepare(
         &mut command,
-        ChildSetup { network: Some(namespace.as_fd()), die_with_parent: true, own_group: false },
+        ChildSetup { network: Some(namespace.as_fd()), die_with_parent: true, own_session: false },
     );
     spawn_in_new_process_namespace(&mut command).map_err(EmulatorError::of("start the command"))
 }

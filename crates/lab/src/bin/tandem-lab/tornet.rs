@@ -1,0 +1,268 @@
+//! `tandem-lab tornet`: a private Tor network, up, looked at, used, and down.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command as Program, ExitCode, Stdio};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tandem_lab::emulator::Snapshot;
+use tandem_lab::emulator::sys::{self, ChildSetup};
+use tandem_lab::tornet::state::Phase;
+use tandem_lab::tornet::torrc::Variant;
+use tandem_lab::tornet::{Request, RunDirectory, State, TornetError, namespaces, take_down, up};
+use tandem_link::text;
+
+type Failure = Box<dyn Error>;
+
+/// What to do with the network.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Brings the network up and returns when it carries traffic
+    Up(UpArguments),
+    /// Says what is up and how to reach it
+    Status(StatusArguments),
+    /// Removes everything, also what a killed `up` left
+    Down(Instance),
+    /// Runs a command on a node
+    Exec(ExecArguments),
+}
+
+/// Which network.
+#[derive(Debug, Args)]
+pub(crate) struct Instance {
+    /// Name of the network, to have several on one machine
+    #[arg(long, default_value = "tor", value_name = "NAME")]
+    instance: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArguments {
+    #[command(flatten)]
+    instance: Instance,
+    /// One-way delay between two Tor nodes
+    #[arg(long, default_value = "40ms", value_name = "TIME", value_parser = text::duration)]
+    delay: Duration,
+    /// One-way delay between exit and web host
+    #[arg(long, default_value = "10ms", value_name = "TIME", value_parser = text::duration)]
+    web_delay: Duration,
+    /// Exits without a gateway, to see that clients find the right one
+    #[arg(long, default_value_t = 0, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..=9))]
+    plain_exits: u8,
+    /// Switch Conflux off at the client, which lets optimistic data leave early
+    #[arg(long)]
+    no_conflux: bool,
+    /// The program that has the `gateway` command; by default `tandem` beside this program
+    #[arg(long, value_name = "FILE", conflicts_with = "no_gateway")]
+    gateway: Option<PathBuf>,
+    /// Run no gateways
+    #[arg(long)]
+    no_gateway: bool,
+    /// Shell command of the origin, listening on port 80; run on the web host and the onion host
+    #[arg(long, value_name = "COMMAND")]
+    origin: Option<String>,
+    /// Stay in the foreground until interrupted
+    #[arg(long)]
+    foreground: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    instance: Instance,
+    /// For programs, with counters of all links
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArguments {
+    #[command(flatten)]
+    instance: Instance,
+    /// The node, e.g. client, exit, web
+    node: String,
+    /// What to run; a shell unless given
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Does it.
+pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Up(arguments) if arguments.foreground => up(&request(&arguments)?, &mut say)?,
+        Command::Up(arguments) => return up_in_background(&arguments),
+        Command::Status(arguments) => return status(&arguments),
+        Command::Down(Instance { instance }) => take_down(&instance, &mut say)?,
+        Command::Exec(arguments) => return exec(&arguments),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lost when nobody listens any more.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+fn request(arguments: &UpArguments) -> Result<Request, Failure> {
+    Ok(Request {
+        instance: arguments.instance.instance.clone(),
+        delay: arguments.delay,
+        web_delay: arguments.web_delay,
+        plain_exits: arguments.plain_exits,
+        variant: Variant { no_conflux: arguments.no_conflux },
+        gateway: gateway(arguments)?,
+        origin: arguments.origin.clone(),
+    })
+}
+
+fn gateway(arguments: &UpArguments) -> Result<Option<PathBuf>, Failure> {
+    if arguments.no_gateway {
+        return Ok(None);
+    }
+    let file = match &arguments.gateway {
+        Some(file) => file.clone(),
+        None => std::env::current_exe()?.with_file_name("tandem"),
+    };
+    if file.is_file() {
+        Ok(Some(std::path::absolute(file)?))
+    } else {
+        let hint = "build it with `cargo build --release -p tandem`, name another with --gateway, or use --no-gateway";
+        Err(format!("no gateway program {}: {hint}", file.display()).into())
+    }
+}
+
+/// Starts this program again in the background, and shows its log until the network is up.
+fn up_in_background(arguments: &UpArguments) -> Result<ExitCode, Failure> {
+    let directory = RunDirectory::of(&request(arguments)?.instance)?;
+    if let Some(state) = directory.load()?.filter(|state| state.supervisor.is_alive()) {
+        return Err(format!("{} is up already (process {})", state.instance, state.supervisor.pid).into());
+    }
+    take_down(&arguments.instance.instance, &mut say)?;
+    directory.create()?;
+    let log = File::create(directory.log_file())?;
+    let mut command = Program::new(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1)).arg("--foreground");
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    sys::prepare(&mut command, ChildSetup { network: None, die_with_parent: false, own_session: true });
+    let child = command.spawn()?;
+    follow(child, &directory)
+}
+
+fn follow(mut child: Child, directory: &RunDirectory) -> Result<ExitCode, Failure> {
+    let mut log = File::open(directory.log_file())?;
+    let mut shown = 0;
+    loop {
+        let ended = child.try_wait()?;
+        let mut text = String::new();
+        log.seek(SeekFrom::Start(shown))?;
+        shown += log.read_to_string(&mut text)? as u64;
+        eprint!("{text}");
+        if let Some(status) = ended {
+            return Err(format!("the network did not come up ({status}); see {}", directory.path().display()).into());
+        }
+        let state = directory.load()?;
+        if let Some(state) = state.filter(|state| state.phase == Phase::Ready) {
+            eprint!("{}", describe(&state));
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Everything about a network, for programs.
+#[derive(Serialize)]
+struct Report {
+    up: bool,
+    #[serde(flatten)]
+    state: Option<State>,
+    dead: Vec<String>,
+    counters: Option<Snapshot>,
+}
+
+#[expect(clippy::print_stdout, reason = "the answer to the command")]
+fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
+    let directory = RunDirectory::of(&arguments.instance.instance)?;
+    let state = directory.load()?;
+    let alive = state.as_ref().is_some_and(|state| state.supervisor.is_alive());
+    let dead: Vec<String> = state
+        .iter()
+        .flat_map(|state| &state.processes)
+        .filter(|process| !process.is_alive())
+        .map(|p| format!("{} on {}", p.program, p.node))
+        .collect();
+    let counters = if alive { directory.counters().ok() } else { None };
+    let up = alive && state.as_ref().is_some_and(|state| state.phase == Phase::Ready);
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&Report { up, state, dead, counters })?);
+    } else {
+        print!("{}", in_words(state.as_ref(), alive, &dead, counters.as_ref()));
+    }
+    Ok(if up { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn in_words(state: Option<&State>, alive: bool, dead: &[String], counters: Option<&Snapshot>) -> String {
+    let Some(state) = state else { return "down\n".into() };
+    let mut out = match &state.phase {
+        Phase::Failed(reason) => format!("failed: {reason}\n"),
+        _ if !alive => "killed: run `tandem-lab tornet down` to remove what is left\n".into(),
+        Phase::Starting => "starting\n".into(),
+        Phase::Ready => describe(state),
+    };
+    if alive && !dead.is_empty() {
+        out += &format!("ended: {}\n", dead.join(", "));
+    }
+    if let Some(port) = counters.and_then(|counters| counters.port("client")) {
+        let (sent, received) = (port.sent, port.received);
+        out += &format!(
+            "client's link: {} packets, {} bytes sent; {} packets, {} bytes received\n",
+            sent.packets, sent.bytes, received.packets, received.bytes
+        );
+    }
+    out
+}
+
+fn describe(state: &State) -> String {
+    let ends = &state.endpoints;
+    let none = || "none".to_owned();
+    format!(
+        "up: {nodes} nodes, {delay} ms between relays, {web} ms from exit to web\n\
+         run programs beside the client: ip netns exec {client} COMMAND\n\
+         there: SOCKS {socks}, control port {control}, HTTP CONNECT {tunnel}\n\
+         from everywhere: SOCKS {socks_socket}, control {control_socket}\n\
+         site: http://{site}/   onion service: http://{onion}/ (gateway on port 9980)\n\
+         gateway at the exit: {gateway}, exit {fingerprint}\n",
+        nodes = state.nodes.len(),
+        delay = state.delay_ms,
+        web = state.web_delay_ms,
+        client = ends.client_namespace,
+        socks = ends.socks,
+        control = ends.control,
+        tunnel = ends.http_tunnel,
+        socks_socket = ends.socks_socket.display(),
+        control_socket = ends.control_socket.display(),
+        site = ends.site,
+        onion = ends.onion.clone().unwrap_or_else(none),
+        gateway = ends.exit_gateway.clone().unwrap_or_else(none),
+        fingerprint = ends.exit_fingerprint,
+    )
+}
+
+fn exec(arguments: &ExecArguments) -> Result<ExitCode, Failure> {
+    let instance = &arguments.instance.instance;
+    let state = RunDirectory::of(instance)?.load()?;
+    let state = state.ok_or_else(|| TornetError::State(format!("{instance} is not up")))?;
+    let node = state.nodes.iter().find(|node| node.name == arguments.node);
+    let Some(node) = node else {
+        let names: Vec<&str> = state.nodes.iter().map(|node| node.name.as_str()).collect();
+        return Err(format!("no node {:?}; there are: {}", arguments.node, names.join(", ")).into());
+    };
+    let shell = || vec![std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
+    let command = if arguments.command.is_empty() { shell() } else { arguments.command.clone() };
+    let error = Program::new(namespaces::ip()?).args(["netns", "exec", &node.namespace]).args(command).exec();
+    Err(error.into())
+}

@@ -1,0 +1,168 @@
+//! Which nodes there are, where they are, and the links between them.
+//!
+//! ```text
+//!  auth1..3, relay1..3, plain exits, onion, client ── half the delay ── core ── half the delay ── edge ── exit
+//!                                                                                                  └─ web delay ─ web
+//! ```
+//! So any two Tor nodes are one `delay` apart, and the exit is one `web delay` from the web host.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::emulator::topology::{HostPlan, LinkPlan, Topology, delayed};
+
+/// Where the gateway beside the exit listens: an address reserved for documentation, on the exit's loopback interface.
+pub const MARKER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
+
+/// Port of gateways.
+pub const GATEWAY_PORT: u16 = 9980;
+
+/// Domain whose names all lead to the web host.
+pub const DOMAIN: &str = "test";
+
+/// What a node is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Votes on the consensus.
+    Authority,
+    /// Passes on.
+    Relay,
+    /// Lets traffic out, and has a gateway beside it.
+    Exit,
+    /// Lets traffic out to ports 80 and 443 only.
+    PlainExit,
+    /// Publishes the onion service.
+    Onion,
+    /// Where users are.
+    Client,
+    /// The origin.
+    Web,
+}
+
+/// A host of the network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name, also tor's nickname.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its namespace, for `ip netns exec`.
+    pub namespace: String,
+}
+
+impl Node {
+    /// Whether a `tor` runs here.
+    pub fn runs_tor(&self) -> bool {
+        self.role != Role::Web
+    }
+
+    /// Whether that `tor` is in the consensus.
+    pub fn is_relay(&self) -> bool {
+        matches!(self.role, Role::Authority | Role::Relay | Role::Exit | Role::PlainExit)
+    }
+}
+
+/// All nodes and delays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The hosts.
+    pub nodes: Vec<Node>,
+    /// One way between two Tor nodes.
+    pub delay: Duration,
+    /// One way between exit and web host.
+    pub web_delay: Duration,
+}
+
+impl Layout {
+    /// The usual network: 3 authorities, 3 relays, an exit with a gateway, and as many exits without one as wanted.
+    pub fn new(instance: &str, plain_exits: u8, delay: Duration, web_delay: Duration) -> Self {
+        let node = |name: String, role, subnet| Node {
+            namespace: format!("{}{name}", prefix(instance)),
+            address: Ipv4Addr::new(198, 18, subnet, 1),
+            name,
+            role,
+        };
+        let mut nodes: Vec<Node> = (1..=3).map(|n| node(format!("auth{n}"), Role::Authority, n)).collect();
+        nodes.extend((1..=3).map(|n| node(format!("relay{n}"), Role::Relay, 10 + n)));
+        nodes.push(node("exit".into(), Role::Exit, 20));
+        nodes.extend((1..=plain_exits.min(9)).map(|n| node(format!("plainexit{n}"), Role::PlainExit, 20 + n)));
+        nodes.push(node("onion".into(), Role::Onion, 30));
+        nodes.push(node("client".into(), Role::Client, 40));
+        nodes.push(node("web".into(), Role::Web, 50));
+        Self { nodes, delay, web_delay }
+    }
+
+    /// The first node with this role; every layout has one of each but plain exits.
+    pub fn node(&self, role: Role) -> &Node {
+        let found = self.nodes.iter().find(|node| node.role == role);
+        found.expect("Layout::new makes one node of every role that is asked for")
+    }
+
+    /// The emulated network.
+    pub fn topology(&self, seed: u64) -> Topology {
+        let host = |node: &Node| HostPlan { name: node.name.clone(), addresses: addresses(node), run: None };
+        let link = |a: &str, b: &str, delay| LinkPlan { between: [a.into(), b.into()], directions: delayed(delay) };
+        let half = self.delay / 2;
+        let mut links = vec![link("edge", "core", half)];
+        links.extend(self.nodes.iter().map(|node| match node.role {
+            Role::Exit => link(&node.name, "edge", Duration::ZERO),
+            Role::Web => link(&node.name, "edge", self.web_delay),
+            _ => link(&node.name, "core", half),
+        }));
+        let routers = vec!["core".into(), "edge".into()];
+        Topology { seed, hosts: self.nodes.iter().map(host).collect(), routers, links }
+    }
+}
+
+/// What names of an instance's namespaces begin with.
+pub fn prefix(instance: &str) -> String {
+    format!("tandem-{instance}-")
+}
+
+fn addresses(node: &Node) -> Vec<IpAddr> {
+    vec![node.address.into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Delay of a packet between two nodes of a layout.
+    fn one_way(layout: &Layout, from: Role, to: Role) -> Duration {
+        let (plan, ids) = layout.topology(1).plan().expect("valid");
+        let index = |role| layout.nodes.iter().position(|n| n.role == role).expect("present");
+        let mut router = plan.build();
+        let mut packet = vec![0x45; 20];
+        packet[16..20].copy_from_slice(&layout.nodes[index(to)].address.octets());
+        router.ingress(Duration::ZERO, ids[index(from)], packet);
+        let arrival = router.pop_due(Duration::MAX).expect("arrives");
+        assert_eq!(arrival.host, ids[index(to)]);
+        arrival.due
+    }
+
+    #[test]
+    fn distances_are_as_promised() {
+        const MS: Duration = Duration::from_millis(1);
+        let layout = Layout::new("t", 1, 40 * MS, 10 * MS);
+        for (from, to) in [(Role::Client, Role::Relay), (Role::Relay, Role::Exit), (Role::Exit, Role::Authority)] {
+            assert_eq!(one_way(&layout, from, to), 40 * MS);
+            assert_eq!(one_way(&layout, to, from), 40 * MS);
+        }
+        assert_eq!(one_way(&layout, Role::Exit, Role::Web), 10 * MS);
+        assert_eq!(one_way(&layout, Role::Web, Role::Exit), 10 * MS);
+        assert_eq!(one_way(&layout, Role::PlainExit, Role::Web), 50 * MS);
+    }
+
+    #[test]
+    fn every_node_has_its_own_subnet_and_namespace() {
+        let layout = Layout::new("x", 9, Duration::ZERO, Duration::ZERO);
+        let subnets: std::collections::HashSet<_> = layout.nodes.iter().map(|n| n.address.octets()[2]).collect();
+        assert_eq!(subnets.len(), layout.nodes.len());
+        assert!(layout.nodes.iter().all(|n| n.namespace == format!("tandem-x-{}", n.name)));
+    }
+}

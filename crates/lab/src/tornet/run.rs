@@ -1,0 +1,491 @@
+//! Brings the network up, watches over it, takes it down.
+//!
+//! The supervisor owns the emulator and is the parent of every program, each of which dies with it (parent-death signal).
+//! What outlives a killed supervisor is named namespaces and files, and [`take_down`] finds those by name.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::check::{self, Fetched};
+use super::control::Control;
+use super::keys::{self, Identities, Programs};
+use super::layout::{DOMAIN, GATEWAY_PORT, Layout, MARKER, Node, Role, prefix};
+use super::state::{Endpoints, Phase, Process, RunDirectory, State};
+use super::torrc::{self, Variant};
+use super::{TornetError, dns, find_program, namespaces};
+use crate::emulator::network::{self, Setup};
+use crate::emulator::rtnl::{Rtnl, TcpMetrics};
+use crate::emulator::sys::{self, ChildSetup};
+use crate::emulator::{Emulator, report::Snapshot};
+use crate::netns::Netns;
+
+/// How long to wait for the network to carry traffic.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// How long programs have to end by themselves.
+const GRACE: Duration = Duration::from_secs(3);
+
+const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD];
+
+/// What network to bring up.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its name among others on this machine.
+    pub instance: String,
+    /// One way between Tor nodes.
+    pub delay: Duration,
+    /// One way between exit and web host.
+    pub web_delay: Duration,
+    /// Exits without a gateway.
+    pub plain_exits: u8,
+    /// What differs in configuration files.
+    pub variant: Variant,
+    /// The program whose `gateway` command runs at the exit and behind the onion service; none without gateways.
+    pub gateway: Option<PathBuf>,
+    /// Shell command of the origin, which listens on port 80 of all addresses; run on the web host and the onion host.
+    pub origin: Option<String>,
+}
+
+/// Brings the network up, keeps it until a signal to end comes, and removes it. `progress` gets a line at a time.
+pub fn up(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+    sys::block_signals(&SIGNALS).map_err(TornetError::of("block signals"))?;
+    let mut supervisor = Supervisor::prepare(request)?;
+    let result = supervisor.start(request, progress).and_then(|()| supervisor.watch(progress));
+    if let Err(error) = &result {
+        supervisor.state.phase = Phase::Failed(error.to_string());
+        let _ = supervisor.directory.save(&supervisor.state);
+    }
+    // After a failure the logs stay where they are, until `down`.
+    supervisor.stop(matches!(result, Ok(()) | Err(TornetError::Interrupted)));
+    result
+}
+
+/// Removes everything of an instance; says what it did. Works on what a killed supervisor left, too.
+pub fn take_down(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+    let directory = RunDirectory::of(instance)?;
+    // A state that cannot be read must not keep the rest from being removed.
+    let state = directory.load().unwrap_or_else(|error| {
+        progress(&format!("{error}: removing what goes by name"));
+        None
+    });
+    if let Some(state) = &state {
+        end_processes(state, progress);
+    }
+    remove_namespaces(instance, progress)?;
+    directory.remove()
+}
+
+fn end_processes(state: &State, progress: &mut dyn FnMut(&str)) {
+    if state.supervisor.is_alive() {
+        progress(&format!("stopping the supervisor, process {}", state.supervisor.pid));
+        let _ = sys::kill(state.supervisor.pid, libc::SIGTERM);
+        wait_until(GRACE * 2, || !state.supervisor.is_alive());
+    }
+    for process in std::iter::once(&state.supervisor).chain(&state.processes).filter(|process| process.is_alive()) {
+        progress(&format!("killing {} of {}, process {}", process.program, process.node, process.pid));
+        let _ = sys::kill(process.pid, libc::SIGKILL);
+        wait_until(GRACE, || !process.is_alive());
+    }
+}
+
+fn wait_until(limit: Duration, done: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+fn remove_namespaces(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+    let ip = namespaces::ip()?;
+    let names = namespaces::existing(&prefix(instance));
+    if !names.is_empty() {
+        progress(&format!("removing {} namespaces", names.len()));
+    }
+    names.iter().try_for_each(|name| namespaces::remove(&ip, name))
+}
+
+struct Supervisor {
+    directory: RunDirectory,
+    layout: Layout,
+    state: State,
+    ip: PathBuf,
+    programs: Programs,
+    children: Vec<Child>,
+    emulator: Option<Emulator>,
+    identities: Identities,
+}
+
+impl Supervisor {
+    /// Checks what must be there, and claims the run directory.
+    fn prepare(request: &Request) -> Result<Self, TornetError> {
+        const INSTALL: &str = "install it with: apt-get install tor (the packaged service is not needed)";
+        let programs = Programs { tor: find_program("tor", INSTALL)?, gencert: find_program("tor-gencert", INSTALL)? };
+        let ip = namespaces::ip()?;
+        let directory = RunDirectory::of(&request.instance)?;
+        if let Some(state) = directory.load()?.filter(|state| state.supervisor.is_alive()) {
+            let pid = state.supervisor.pid;
+            return Err(TornetError::State(format!("{} is up already (process {pid})", request.instance)));
+        }
+        let layout = Layout::new(&request.instance, request.plain_exits, request.delay, request.web_delay);
+        let state = new_state(request, &layout, &directory);
+        Ok(Self {
+            directory,
+            layout,
+            state,
+            ip,
+            programs,
+            children: Vec::new(),
+            emulator: None,
+            identities: Identities::default(),
+        })
+    }
+
+    fn start(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+        let start = Instant::now();
+        self.claim(request, progress)?;
+        self.connect_nodes()?;
+        progress("making keys");
+        self.make_keys()?;
+        self.configure(request)?;
+        progress("starting tor on every node");
+        self.launch_all(request)?;
+        self.serve_counters()?;
+        self.wait_for_consensus(start, progress)?;
+        self.learn_onion()?;
+        self.directory.save(&self.state)?;
+        if request.origin.is_some() {
+            self.wait_for_pages(start, progress)?;
+        }
+        self.state.phase = Phase::Ready;
+        self.directory.save(&self.state)?;
+        progress(&format!("up after {:.0} s", start.elapsed().as_secs_f64()));
+        Ok(())
+    }
+
+    /// Removes leftovers of a killed run, makes the directory and the namespaces.
+    fn claim(&self, request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+        if self.directory.load().ok().flatten().is_some()
+            || !namespaces::existing(&prefix(&request.instance)).is_empty()
+        {
+            progress("removing what an earlier run left");
+            take_down(&request.instance, progress)?;
+        }
+        if !self.directory.exists()? {
+            self.directory.create()?;
+        }
+        self.directory.save(&self.state)?;
+        progress(&format!("making {} namespaces", self.layout.nodes.len()));
+        self.layout.nodes.iter().try_for_each(|node| namespaces::create(&self.ip, node))
+    }
+
+    fn connect_nodes(&mut self) -> Result<(), TornetError> {
+        let open = |node: &Node| {
+            Netns::named(&node.namespace).map_err(TornetError::of(format!("open namespace {}", node.namespace)))
+        };
+        let networks = self.layout.nodes.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let setup = Setup {
+            no_realtime: false,
+            mtu: 1500,
+            tcp: TcpMetrics::default(),
+            captures: Vec::new(),
+            outside_device: String::new(),
+        };
+        self.emulator = Some(network::set_up(&self.layout.topology(1), &networks, &setup)?);
+        for (node, netns) in self.layout.nodes.iter().zip(&networks) {
+            if matches!(node.role, Role::Exit | Role::PlainExit | Role::Web) {
+                let web = self.layout.node(Role::Web).address;
+                dns::serve(netns, web).map_err(TornetError::of(format!("serve names on {}", node.name)))?;
+            }
+            if node.role == Role::Exit {
+                netns.run(add_marker).map_err(TornetError::of(format!("give {MARKER} to {}", node.name)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make_keys(&mut self) -> Result<(), TornetError> {
+        for node in self.layout.nodes.iter().filter(|node| node.runs_tor()) {
+            let keys = torrc::data_directory(self.directory.path(), node).join("keys");
+            make_private(&keys)?;
+            if node.is_relay() {
+                keys::make(&self.programs, self.directory.path(), node, &mut self.identities)?;
+            }
+            self.interrupted()?;
+        }
+        let exit = &self.layout.node(Role::Exit).name;
+        self.state.endpoints.exit_fingerprint = self.identities.fingerprints.get(exit).cloned().unwrap_or_default();
+        Ok(())
+    }
+
+    fn configure(&self, request: &Request) -> Result<(), TornetError> {
+        let root = self.directory.path();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        write(&torrc::bandwidths_file(root), &torrc::bandwidths(&self.identities, now))?;
+        write(&torrc::resolver_file(root), "nameserver 127.0.0.1\n")?;
+        for node in self.layout.nodes.iter().filter(|node| node.runs_tor()) {
+            let text = torrc::torrc(&self.layout, &self.identities, root, node, &request.variant);
+            write(&torrc::node_directory(root, node).join("torrc"), &text)?;
+        }
+        Ok(())
+    }
+
+    fn launch_all(&mut self, request: &Request) -> Result<(), TornetError> {
+        for node in self.layout.nodes.clone() {
+            if node.runs_tor() {
+                let file = torrc::node_directory(self.directory.path(), &node).join("torrc");
+                let mut arguments: Vec<&std::ffi::OsStr> =
+                    ["--defaults-torrc", "/dev/null", "-f"].map(AsRef::as_ref).to_vec();
+                arguments.push(file.as_os_str());
+                let tor = self.programs.tor.clone();
+                self.launch(&node, "tor", &tor, &arguments)?;
+            }
+            if let Some(origin) = request.origin.as_ref().filter(|_| matches!(node.role, Role::Web | Role::Onion)) {
+                self.launch(&node, "origin", Path::new("/bin/sh"), &["-c", origin].map(AsRef::as_ref))?;
+            }
+            if let (Some(gateway), Some(arguments)) = (&request.gateway, gateway_arguments(&self.layout, &node)) {
+                let arguments: Vec<&std::ffi::OsStr> = arguments.iter().map(AsRef::as_ref).collect();
+                self.launch(&node, "gateway", gateway, &arguments)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a program in a node's namespace and remembers it.
+    fn launch(
+        &mut self,
+        node: &Node,
+        name: &str,
+        program: &Path,
+        arguments: &[&std::ffi::OsStr],
+    ) -> Result<(), TornetError> {
+        let directory = torrc::node_directory(self.directory.path(), node);
+        make_private(&directory)?;
+        let action = format!("start {name} on {}", node.name);
+        let spawn = || -> io::Result<Child> {
+            let output = File::create(directory.join(format!("{name}.out")))?;
+            let mut command = Command::new(&self.ip);
+            command.args(["netns", "exec", &node.namespace]).arg(program).args(arguments);
+            command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+            sys::prepare(&mut command, ChildSetup { network: None, die_with_parent: true, own_session: true });
+            sys::unblock_in_child(&mut command);
+            command.spawn()
+        };
+        let child = spawn().map_err(TornetError::of(action))?;
+        self.state.processes.push(Process::new(name, &node.name, child.id()));
+        self.children.push(child);
+        self.directory.save(&self.state)
+    }
+
+    /// Gives the emulator's counters to whoever connects.
+    fn serve_counters(&self) -> Result<(), TornetError> {
+        let Some(emulator) = &self.emulator else { return Ok(()) };
+        let counters = emulator.watch();
+        let path = self.directory.status_socket();
+        let listener = UnixListener::bind(&path).map_err(TornetError::of(format!("listen on {}", path.display())))?;
+        let serve = move || {
+            for mut stream in listener.incoming().filter_map(Result::ok) {
+                let snapshot: Snapshot = counters.snapshot();
+                let _ = serde_json::to_vec(&snapshot).map_err(io::Error::from).and_then(|text| stream.write_all(&text));
+            }
+        };
+        thread::Builder::new().name("counters".into()).spawn(serve).map(drop).map_err(TornetError::of("start a thread"))
+    }
+
+    fn wait_for_consensus(&self, start: Instant, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+        let wanted = self.layout.nodes.iter().filter(|node| node.is_relay()).count();
+        let client = torrc::control_socket(self.directory.path(), self.layout.node(Role::Client));
+        let onion = torrc::control_socket(self.directory.path(), self.layout.node(Role::Onion));
+        let mut last = String::new();
+        loop {
+            let (known, client, onion) = (relays_known(&client), bootstrap(&client), bootstrap(&onion));
+            if known == wanted && client == 100 && onion == 100 {
+                return Ok(());
+            }
+            let line = format!("{known} of {wanted} relays in the consensus, client {client} %, onion host {onion} %");
+            if line != last {
+                progress(&format!("{:3.0} s: {line}", start.elapsed().as_secs_f64()));
+                last = line;
+            }
+            self.pause(start, &last)?;
+        }
+    }
+
+    fn learn_onion(&mut self) -> Result<(), TornetError> {
+        let service = torrc::service_directory(self.directory.path(), self.layout.node(Role::Onion));
+        let file = service.join("hostname");
+        let name = fs::read_to_string(&file).map_err(TornetError::of(format!("read {}", file.display())))?;
+        self.state.endpoints.onion = Some(name.trim().to_owned());
+        Ok(())
+    }
+
+    /// Waits until a page comes through the exit and from the onion service.
+    fn wait_for_pages(&self, start: Instant, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+        let socks = self.state.endpoints.socks_socket.clone();
+        let onion = self.state.endpoints.onion.clone().unwrap_or_default();
+        for (what, host) in [("exit", self.state.endpoints.site.clone()), ("onion service", onion)] {
+            loop {
+                match check::fetch(&socks, &host, Duration::from_secs(30)) {
+                    Ok(Fetched { status, connected, first_byte }) => {
+                        let line = format!(
+                            "{what}: {status}, connected in {connected:.0?}, first byte after {first_byte:.0?}"
+                        );
+                        progress(&format!("{:3.0} s: {line}", start.elapsed().as_secs_f64()));
+                        break;
+                    }
+                    Err(error) => self.pause(start, &format!("no page through the {what}: {error}"))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Half a second, unless it is time to end or to give up.
+    fn pause(&self, start: Instant, waiting_for: &str) -> Result<(), TornetError> {
+        if start.elapsed() > PATIENCE {
+            let logs = self.directory.path().display();
+            return Err(TornetError::State(format!("not up after {PATIENCE:?} ({waiting_for}); logs are in {logs}")));
+        }
+        thread::sleep(Duration::from_millis(500));
+        self.interrupted()?;
+        match self.state.processes.iter().find(|process| !process.is_alive()) {
+            None => Ok(()),
+            Some(dead) => Err(self.died(dead)),
+        }
+    }
+
+    fn died(&self, process: &Process) -> TornetError {
+        let file = self.directory.path().join(&process.node).join(format!("{}.out", process.program));
+        let output = fs::read_to_string(&file).unwrap_or_default();
+        let tail: Vec<&str> = output.lines().rev().take(5).collect();
+        let output = tail.into_iter().rev().collect::<Vec<_>>().join("; ");
+        TornetError::Program { program: format!("{} on {}", process.program, process.node), output }
+    }
+
+    fn interrupted(&self) -> Result<(), TornetError> {
+        match sys::wait_signal(&[libc::SIGTERM, libc::SIGINT], Some(Duration::ZERO)) {
+            Some(_) => Err(TornetError::Interrupted),
+            None => Ok(()),
+        }
+    }
+
+    /// Until a signal to end comes. A program that dies is reported; the others go on.
+    fn watch(&mut self, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+        loop {
+            match sys::wait_signal(&SIGNALS, None) {
+                Some(libc::SIGTERM | libc::SIGINT) => return Ok(()),
+                Some(libc::SIGCHLD) => {
+                    let processes = &self.state.processes;
+                    self.children.retain_mut(|child| match child.try_wait() {
+                        Ok(Some(status)) => {
+                            let who = processes.iter().find(|process| process.pid == child.id());
+                            let who = who.map_or_else(String::new, |p| format!("{} on {}", p.program, p.node));
+                            progress(&format!("{who} ended: {status}"));
+                            false
+                        }
+                        _ => true,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends all programs, the emulator, the namespaces, and the directory if asked to.
+    fn stop(&mut self, remove_directory: bool) {
+        for child in &self.children {
+            let _ = sys::kill(child.id(), libc::SIGTERM);
+        }
+        let end = Instant::now() + GRACE;
+        for child in &mut self.children {
+            while matches!(child.try_wait(), Ok(None)) {
+                if Instant::now() > end {
+                    let _ = child.kill();
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        drop(self.emulator.take());
+        let _ = remove_namespaces(&self.state.instance, &mut |_| {});
+        if remove_directory {
+            let _ = self.directory.remove();
+        }
+    }
+}
+
+fn new_state(request: &Request, layout: &Layout, directory: &RunDirectory) -> State {
+    let client = layout.node(Role::Client);
+    let local = |port: u16| format!("127.0.0.1:{port}");
+    State {
+        instance: request.instance.clone(),
+        phase: Phase::Starting,
+        supervisor: Process::new("supervisor", "", std::process::id()),
+        nodes: layout.nodes.clone(),
+        processes: Vec::new(),
+        endpoints: Endpoints {
+            client_namespace: client.namespace.clone(),
+            socks: local(torrc::SOCKS_PORT),
+            socks_socket: torrc::socks_socket(directory.path(), client),
+            control: local(torrc::CONTROL_PORT),
+            control_socket: torrc::control_socket(directory.path(), client),
+            http_tunnel: local(torrc::HTTP_TUNNEL_PORT),
+            exit_gateway: request.gateway.as_ref().map(|_| format!("{MARKER}:{GATEWAY_PORT}")),
+            exit_fingerprint: String::new(),
+            onion: None,
+            site: format!("site1.{DOMAIN}"),
+        },
+        delay_ms: request.delay.as_millis() as u64,
+        web_delay_ms: request.web_delay.as_millis() as u64,
+        conflux: !request.variant.no_conflux,
+    }
+}
+
+/// The gateway's command line on the nodes that have one.
+fn gateway_arguments(layout: &Layout, node: &Node) -> Option<Vec<String>> {
+    let line = match node.role {
+        Role::Exit => {
+            let [a, b, c, _] = layout.node(Role::Web).address.octets();
+            format!(
+                "gateway --listen h2+tcp://{MARKER}:{GATEWAY_PORT} --mode forward --open --allow-dest {a}.{b}.{c}.0/24"
+            )
+        }
+        Role::Onion => {
+            format!("gateway --listen h2+tcp://127.0.0.1:{GATEWAY_PORT} --mode reverse=http://127.0.0.1:80 --open")
+        }
+        _ => return None,
+    };
+    Some(line.split(' ').map(str::to_owned).collect())
+}
+
+fn add_marker() -> io::Result<()> {
+    let mut rtnl = Rtnl::open()?;
+    let loopback = rtnl.index("lo")?;
+    rtnl.add_address(loopback, MARKER.into(), None)
+}
+
+fn relays_known(socket: &Path) -> usize {
+    let all = Control::connect(socket).and_then(|mut control| control.info("ns/all"));
+    all.map_or(0, |all| all.lines().filter(|line| line.starts_with("r ")).count())
+}
+
+fn bootstrap(socket: &Path) -> u8 {
+    Control::connect(socket).and_then(|mut control| control.bootstrap()).unwrap_or(0)
+}
+
+fn make_private(directory: &Path) -> Result<(), TornetError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(TornetError::of(format!("make {}", directory.display())))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), TornetError> {
+    fs::write(file, text).map_err(TornetError::of(format!("write {}", file.display())))
+}

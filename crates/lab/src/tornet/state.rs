@@ -1,0 +1,247 @@
+//! The run directory: everything that is needed to look at a network and to remove it, also after its supervisor was
+//! killed.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::TornetError;
+use super::layout::Node;
+use crate::emulator::report::Snapshot;
+
+/// How far a network is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Coming up.
+    Starting,
+    /// Carrying traffic.
+    Ready,
+    /// Given up, for this reason.
+    Failed(String),
+}
+
+/// A process that can be recognised although ids are used again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// What it is: `tor`, `gateway`, `origin`, `supervisor`.
+    pub program: String,
+    /// Where it runs.
+    pub node: String,
+    /// Its id.
+    pub pid: u32,
+    /// When the kernel started it, in ticks since boot.
+    pub started: u64,
+}
+
+impl Process {
+    /// A running process.
+    pub fn new(program: &str, node: &str, pid: u32) -> Self {
+        Self { program: program.into(), node: node.into(), pid, started: start_time(pid).unwrap_or(0) }
+    }
+
+    /// Whether this very process still runs.
+    pub fn is_alive(&self) -> bool {
+        start_time(self.pid).is_some_and(|started| started == self.started)
+    }
+}
+
+/// Field 22 of /proc/PID/stat; none for zombies.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses and may contain anything.
+    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
+    if matches!(fields.next()?, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+/// What is known of a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Its name among others on this machine.
+    pub instance: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// The process that holds the emulator and whose end is everything's end.
+    pub supervisor: Process,
+    /// Hosts and their namespaces.
+    pub nodes: Vec<Node>,
+    /// Everything started.
+    pub processes: Vec<Process>,
+    /// Where to reach it.
+    pub endpoints: Endpoints,
+    /// One-way delay between Tor nodes, in milliseconds.
+    pub delay_ms: u64,
+    /// One-way delay between exit and web host, in milliseconds.
+    pub web_delay_ms: u64,
+    /// Whether the client uses Conflux.
+    pub conflux: bool,
+}
+
+/// Where users of the network reach it. Addresses are those inside the client's namespace; sockets are files and can be
+/// reached from everywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoints {
+    /// Namespace of the client.
+    pub client_namespace: String,
+    /// SOCKS5 address in it.
+    pub socks: String,
+    /// The same as a unix socket.
+    pub socks_socket: PathBuf,
+    /// Control port in the client's namespace.
+    pub control: String,
+    /// The same as a unix socket.
+    pub control_socket: PathBuf,
+    /// HTTP CONNECT proxy in the client's namespace.
+    pub http_tunnel: String,
+    /// The gateway beside the exit.
+    pub exit_gateway: Option<String>,
+    /// Fingerprint of that exit.
+    pub exit_fingerprint: String,
+    /// The onion service's name: port 80 is the origin, port 9980 the gateway.
+    pub onion: Option<String>,
+    /// A site on the web host.
+    pub site: String,
+}
+
+/// A directory that only its owner can read.
+#[derive(Clone, Debug)]
+pub struct RunDirectory(PathBuf);
+
+impl RunDirectory {
+    /// The directory of an instance, which need not exist.
+    pub fn of(instance: &str) -> Result<Self, TornetError> {
+        let plain = !instance.is_empty()
+            && instance.len() <= 16
+            && instance.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        if !plain {
+            return Err(TornetError::State(format!("instance {instance:?}: 1 to 16 lower-case letters and digits")));
+        }
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+        let name = format!("tandem-tornet-{instance}");
+        Ok(Self(runtime.unwrap_or_else(|| "/tmp".into()).join(name)))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes it; it must not exist yet.
+    pub fn create(&self) -> Result<(), TornetError> {
+        let action = || TornetError::of(format!("make {}", self.0.display()));
+        fs::DirBuilder::new().mode(0o700).create(&self.0).map_err(action())
+    }
+
+    /// Whether it exists; an error when it belongs to somebody else or is open to others.
+    pub fn exists(&self) -> Result<bool, TornetError> {
+        let meta = match fs::symlink_metadata(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            result => result.map_err(TornetError::of(format!("look at {}", self.0.display())))?,
+        };
+        let own = fs::metadata("/proc/self").map(|me| me.uid()).unwrap_or(0);
+        if meta.is_dir() && meta.uid() == own && meta.permissions().mode() & 0o077 == 0 {
+            Ok(true)
+        } else {
+            Err(TornetError::State(format!("{} is not a private directory of ours; remove it", self.0.display())))
+        }
+    }
+
+    /// Removes it and everything in it.
+    pub fn remove(&self) -> Result<(), TornetError> {
+        match fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(TornetError::of(format!("remove {}", self.0.display()))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the supervisor prints when it runs in the background.
+    pub fn log_file(&self) -> PathBuf {
+        self.0.join("up.log")
+    }
+
+    /// The socket on which the supervisor gives its counters.
+    pub fn status_socket(&self) -> PathBuf {
+        self.0.join("status")
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
+    /// Writes the state, so that a reader finds the old or the new one whole.
+    pub fn save(&self, state: &State) -> Result<(), TornetError> {
+        let file = self.state_file();
+        let fresh = file.with_extension("new");
+        let text = serde_json::to_vec_pretty(state).map_err(io::Error::from);
+        let written = text.and_then(|text| fs::write(&fresh, text)).and_then(|()| fs::rename(&fresh, &file));
+        written.map_err(TornetError::of(format!("write {}", file.display())))
+    }
+
+    /// Reads the state; none when there is no network or it never got that far.
+    pub fn load(&self) -> Result<Option<State>, TornetError> {
+        if !self.exists()? {
+            return Ok(None);
+        }
+        let file = self.state_file();
+        let text = match fs::read(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            result => result.map_err(TornetError::of(format!("read {}", file.display())))?,
+        };
+        let state = serde_json::from_slice(&text).map_err(io::Error::from);
+        state.map(Some).map_err(TornetError::of(format!("understand {}", file.display())))
+    }
+
+    /// Counters of the emulated links, from the supervisor.
+    pub fn counters(&self) -> Result<Snapshot, TornetError> {
+        let ask = || -> io::Result<Snapshot> {
+            let mut stream = UnixStream::connect(self.status_socket())?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            let mut text = Vec::new();
+            stream.read_to_end(&mut text)?;
+            Ok(serde_json::from_slice(&text)?)
+        };
+        ask().map_err(TornetError::of("ask the supervisor for its counters"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start_too() {
+        let own = Process::new("test", "here", std::process::id());
+        assert!(own.is_alive());
+        assert!(!Process { started: own.started + 1, ..own }.is_alive());
+    }
+
+    #[test]
+    fn instances_have_plain_names() {
+        for name in ["", "a-b", "../x", "UP", "averyveryverylongname"] {
+            RunDirectory::of(name).expect_err(name);
+        }
+        RunDirectory::of("tor2").expect("plain");
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_refused() {
+        let path = std::env::temp_dir().join(format!("tandem-rundir-{}", std::process::id()));
+        let directory = RunDirectory(path.clone());
+        assert!(!directory.exists().expect("absent"));
+        directory.create().expect("fresh");
+        assert!(directory.exists().expect("private"));
+        directory.create().expect_err("exists already");
+        assert_eq!(directory.load().expect("nothing saved"), None);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+        directory.exists().expect_err("open");
+        directory.remove().expect("ours");
+        directory.remove().expect("already gone");
+    }
+}
