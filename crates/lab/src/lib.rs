@@ -1,5 +1,9 @@
 //! Instruments: page models, origins, loaders, link emulator, private Tor network.
 
 pub mod emulator;
+pub mod loader;
 pub mod netns;
+pub mod origin;
+pub mod page;
+pub mod stats;
 pub mod tornet;

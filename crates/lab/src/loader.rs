@@ -1,0 +1,214 @@
+//! A loader that behaves like a browser: it loads a page model over HTTP/1.1, straight, through an HTTP proxy or
+//! through SOCKS5, and checks every byte.
+//!
+//! ```text
+//!  Plan: what is known, who may have a connection ──▶ fetch: one request on one connection ──▶ Timing
+//!    ▲                                                  │
+//!    └───────────── references, as they arrive ─────────┘
+//! ```
+//!
+//! It sends to the proxy it is given and nowhere else; without one, to the authorities of the site.
+
+mod connection;
+mod fetch;
+mod plan;
+mod via;
+
+use std::time::{Duration, Instant};
+
+use tandem_http::h1::{BadBody, BadResponse};
+use tandem_http::socks::SocksError;
+
+pub use via::{BadVia, Via};
+
+use crate::page::Site;
+
+/// How to load pages.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    /// The way to the origins.
+    pub via: Via,
+    /// Connections, and so requests in flight, to one authority. Default 6, as browsers.
+    pub per_host: usize,
+    /// Connections in all. Default 256, as Chromium without a proxy.
+    pub total: usize,
+    /// When resources become known. Default [`Discovery::Triggers`].
+    pub discovery: Discovery,
+    /// Time for the whole page. Default 300 s.
+    pub deadline: Duration,
+    /// SOCKS: send the first request with the handshake instead of waiting for its end as browsers do. Default false.
+    pub optimistic: bool,
+    /// Fields sent with every request besides a browser's, such as `Proxy-Authorization`.
+    pub headers: Vec<(String, String)>,
+}
+
+/// When resources become known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// When what names them has arrived: in documents their mention, otherwise the whole resource.
+    Triggers,
+    /// All at the start.
+    List,
+}
+
+/// A page load.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Load {
+    /// Name of the page.
+    pub page: String,
+    /// From the first byte sent to the last byte received.
+    pub time: Duration,
+    /// Bytes written to sockets, SOCKS included.
+    pub bytes_up: u64,
+    /// Bytes read from sockets, SOCKS included.
+    pub bytes_down: u64,
+    /// Connections opened.
+    pub connections: usize,
+    /// Requests sent again because a kept connection turned out to be closed.
+    pub retries: usize,
+    /// Every request, in the order they ended.
+    pub requests: Vec<Timing>,
+}
+
+/// The phases of a request. Times from the start of the load; durations follow one another without gaps from `start`:
+/// connect, send, wait, receive.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Timing {
+    /// Index of the resource.
+    pub resource: usize,
+    /// Status of the answer.
+    pub status: u16,
+    /// When it became known.
+    pub known: Duration,
+    /// When its turn came; until then it waited for a connection.
+    pub start: Duration,
+    /// Opening the connection, SOCKS included; `None` on a kept one.
+    pub connect: Option<Duration>,
+    /// Giving the request to the kernel.
+    pub send: Duration,
+    /// From there to the first byte of the answer.
+    pub wait: Duration,
+    /// From there to its last byte.
+    pub receive: Duration,
+    /// Bytes sent for it.
+    pub bytes_up: u64,
+    /// Bytes received for it, heads and framing included.
+    pub bytes_down: u64,
+    /// Bytes of its body.
+    pub body: u64,
+}
+
+impl Timing {
+    /// When the last byte came, from the start of the load.
+    pub fn end(&self) -> Duration {
+        self.start + self.connect.unwrap_or_default() + self.send + self.wait + self.receive
+    }
+}
+
+/// Why a page was not loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A resource failed.
+    #[error("{url}: {fault}")]
+    Resource {
+        /// Which.
+        url: String,
+        /// How.
+        fault: Fault,
+    },
+    /// The deadline passed.
+    #[error("{done} of {known} known resources loaded after {after:?}")]
+    Deadline {
+        /// Resources loaded.
+        done: usize,
+        /// Resources known.
+        known: usize,
+        /// The deadline.
+        after: Duration,
+    },
+    /// Nothing may be sent: a limit of 0 connections.
+    #[error("no connections allowed")]
+    NoConnections,
+    /// A field of [`Loader::headers`] that would break the request.
+    #[error("not a header field: {0:?}")]
+    Header(String),
+}
+
+/// How a resource failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// No connection to the proxy or origin.
+    #[error("cannot connect to {to}: {source}")]
+    Connect {
+        /// Where to.
+        to: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(#[from] std::io::Error),
+    /// The connection ended before an answer.
+    #[error("the connection ended before an answer")]
+    Closed,
+    /// SOCKS refuses or is not understood.
+    #[error(transparent)]
+    Socks(#[from] SocksError),
+    /// The answer's head is not understood.
+    #[error("the answer is not valid: {0}")]
+    Head(#[from] BadResponse),
+    /// The answer's body is not understood, or ended early.
+    #[error("the body is not valid: {0}")]
+    Body(#[from] BadBody),
+    /// Another status than the page's.
+    #[error("status {got} instead of {wanted}{detail}")]
+    Status {
+        /// The page's.
+        wanted: u16,
+        /// The answer's.
+        got: u16,
+        /// What the proxy says about it.
+        detail: String,
+    },
+    /// The body is not the resource's.
+    #[error("the body differs from the page's at byte {at} of {len}")]
+    Content {
+        /// First wrong or missing byte.
+        at: usize,
+        /// Length of the right body.
+        len: usize,
+    },
+}
+
+impl Loader {
+    /// A loader with the defaults.
+    pub const fn new(via: Via) -> Self {
+        Self {
+            via,
+            per_host: 6,
+            total: 256,
+            discovery: Discovery::Triggers,
+            deadline: Duration::from_secs(300),
+            optimistic: false,
+            headers: Vec::new(),
+        }
+    }
+
+    /// Loads the page and checks every status and body.
+    pub async fn load(&self, site: &Site) -> Result<Load, LoadError> {
+        if self.per_host == 0 || self.total == 0 {
+            return Err(LoadError::NoConnections);
+        }
+        if let Some((name, _)) = self.headers.iter().find(|(name, value)| !fetch::is_field(name, value)) {
+            return Err(LoadError::Header(name.clone()));
+        }
+        let mut plan = plan::Plan::new(self.clone(), site.clone(), Instant::now());
+        match tokio::time::timeout(self.deadline, plan.run()).await {
+            Ok(result) => result?,
+            Err(_) => return Err(plan.deadline_error()),
+        }
+        Ok(plan.into_load())
+    }
+}

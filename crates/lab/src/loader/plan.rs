@@ -1,0 +1,163 @@
+//! What to load next, and on which connection.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{Id, JoinSet};
+
+use super::connection::{Connection, Traffic};
+use super::fetch::{Done, Job};
+use super::{Discovery, Fault, Load, LoadError, Loader};
+use crate::page::Site;
+
+/// A page load in progress.
+pub(super) struct Plan {
+    loader: Arc<Loader>,
+    site: Site,
+    start: Instant,
+    /// When each resource became known.
+    known: Vec<Option<Instant>>,
+    known_count: usize,
+    hosts: Vec<Host>,
+    jobs: JoinSet<Result<Done, Fault>>,
+    /// Which resource a task loads, and for which host.
+    tasks: HashMap<Id, (usize, usize)>,
+    found: (UnboundedSender<usize>, UnboundedReceiver<usize>),
+    traffic: Traffic,
+    load: Load,
+}
+
+/// Requests waiting for an authority, and its connections.
+#[derive(Default)]
+struct Host {
+    /// Most urgent first, in the order of the page among equals.
+    waiting: BinaryHeap<Reverse<(u8, usize)>>,
+    idle: Vec<Connection>,
+    busy: usize,
+}
+
+impl Plan {
+    pub(super) fn new(loader: Loader, site: Site, start: Instant) -> Self {
+        let count = site.page().resources.len();
+        let load = Load::empty(site.page().name.clone());
+        Self {
+            loader: Arc::new(loader),
+            start,
+            known: vec![None; count],
+            known_count: 0,
+            hosts: site.authorities().iter().map(|_| Host::default()).collect(),
+            site,
+            jobs: JoinSet::new(),
+            tasks: HashMap::new(),
+            found: unbounded_channel(),
+            traffic: Traffic::default(),
+            load,
+        }
+    }
+
+    /// Loads until nothing more is known.
+    pub(super) async fn run(&mut self) -> Result<(), LoadError> {
+        for index in 0..self.known.len() {
+            if self.loader.discovery == Discovery::List || self.site.page().resources[index].parent.is_none() {
+                self.discover(index);
+            }
+        }
+        loop {
+            self.dispatch();
+            tokio::select! {
+                // References first: they came before the end of the resource that mentions them.
+                biased;
+                Some(index) = self.found.1.recv() => self.discover(index),
+                ended = self.jobs.join_next_with_id() => match ended {
+                    None => return Ok(()),
+                    Some(ended) => self.finish(ended)?,
+                },
+            }
+        }
+    }
+
+    /// Queues a resource that was not known yet.
+    fn discover(&mut self, index: usize) {
+        if self.known[index].is_some() {
+            return;
+        }
+        self.known[index] = Some(Instant::now());
+        self.known_count += 1;
+        let rank = self.site.page().resources[index].kind.rank();
+        let host = self.host_of(index);
+        self.hosts[host].waiting.push(Reverse((rank, index)));
+    }
+
+    fn host_of(&self, index: usize) -> usize {
+        self.site.page().resources[index].host % self.hosts.len()
+    }
+
+    /// Starts what may start.
+    fn dispatch(&mut self) {
+        for host in 0..self.hosts.len() {
+            while !self.hosts[host].waiting.is_empty() && self.may_start(host) {
+                let Some(Reverse((_, index))) = self.hosts[host].waiting.pop() else { break };
+                let connection = self.hosts[host].idle.pop();
+                self.hosts[host].busy += 1;
+                let job = Job {
+                    loader: Arc::clone(&self.loader),
+                    site: self.site.clone(),
+                    resource: index,
+                    connection,
+                    found: self.found.0.clone(),
+                    origin: self.start,
+                    known: self.known[index].unwrap_or(self.start),
+                };
+                let task = self.jobs.spawn(job.run());
+                self.tasks.insert(task.id(), (index, host));
+            }
+        }
+    }
+
+    /// Whether `host` has a connection free, or may have another one; an idle one of another host makes room.
+    fn may_start(&mut self, host: usize) -> bool {
+        let own = &self.hosts[host];
+        if !own.idle.is_empty() {
+            return true;
+        }
+        if own.busy >= self.loader.per_host {
+            return false;
+        }
+        let open: usize = self.hosts.iter().map(|h| h.busy + h.idle.len()).sum();
+        open < self.loader.total || self.hosts.iter_mut().any(|h| h.idle.pop().is_some())
+    }
+
+    fn finish(&mut self, ended: Result<(Id, Result<Done, Fault>), tokio::task::JoinError>) -> Result<(), LoadError> {
+        let (id, result) = match ended {
+            Ok(ended) => ended,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        let (index, host) = self.tasks.remove(&id).expect("every task is entered when it starts");
+        self.hosts[host].busy -= 1;
+        let mut done = result.map_err(|fault| LoadError::Resource { url: self.site.url(index), fault })?;
+        self.traffic = self.traffic.and(done.traffic);
+        self.load.add(&done);
+        if let Some(connection) = done.connection.take() {
+            self.hosts[host].idle.push(connection);
+        }
+        let site = self.site.clone();
+        for reference in &site.asset(index).references {
+            self.discover(reference.child);
+        }
+        Ok(())
+    }
+
+    pub(super) fn deadline_error(&self) -> LoadError {
+        LoadError::Deadline { done: self.load.requests.len(), known: self.known_count, after: self.loader.deadline }
+    }
+
+    pub(super) fn into_load(mut self) -> Load {
+        if let (Some(first), Some(last)) = (self.traffic.first_sent, self.traffic.last_received) {
+            self.load.time = last - first;
+        }
+        self.load
+    }
+}

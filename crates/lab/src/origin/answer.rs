@@ -1,0 +1,256 @@
+//! Which head and which bytes a request gets. RFC 9110 sections 9.3, 13 and 14.
+
+use bytes::{Bytes, BytesMut};
+use tandem_http::h1::{Framing, Request, Version, write_response};
+use tandem_http::{Fields, Method, ResponseHead};
+
+use super::Shared;
+use super::target::{Target, Unsized, What};
+use crate::page::{Kind, Site};
+
+/// The time at which every answer was made: equal runs give equal bytes.
+const DATE: &str = "Mon, 05 Jan 2026 10:00:00 GMT";
+const LAST_MODIFIED: &str = "Fri, 02 Jan 2026 08:30:00 GMT";
+
+/// What is written again and again, written once.
+#[derive(Debug)]
+pub(super) struct Rendered {
+    /// Head of a plain answer to GET in HTTP/1.1, for each resource.
+    heads: Vec<Bytes>,
+    /// Body of `/bytes/N`, repeated.
+    pub(super) filler: Bytes,
+}
+
+/// An answer to be sent.
+pub(super) struct Answer {
+    pub(super) head: Bytes,
+    pub(super) body: Body,
+    pub(super) framing: Framing,
+    pub(super) keep_alive: bool,
+}
+
+/// Where the bytes of an answer come from.
+pub(super) enum Body {
+    None,
+    Whole(Bytes),
+    Filler(u64),
+}
+
+impl Body {
+    fn len(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Whole(bytes) => bytes.len() as u64,
+            Self::Filler(len) => *len,
+        }
+    }
+}
+
+impl Rendered {
+    pub(super) fn new(site: &Site) -> Self {
+        let count = site.page().resources.len();
+        let heads = (0..count).map(|index| {
+            let framing = Framing::Length(site.asset(index).body.len() as u64);
+            let head = ResponseHead { status: site.page().resources[index].status, fields: fields(site, index) };
+            written(&head, Version::Http11, framing, true)
+        });
+        // Bytes that no compressor makes smaller.
+        let mut state = 0x9e37_79b9_u32;
+        let filler = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state as u8
+        });
+        Self { heads: heads.collect(), filler: filler.take(64 << 10).collect() }
+    }
+}
+
+fn written(head: &ResponseHead, version: Version, framing: Framing, keep_alive: bool) -> Bytes {
+    let mut out = BytesMut::new();
+    write_response(&mut out, head, version, framing, keep_alive, None);
+    out.freeze()
+}
+
+/// Fields of a plain answer; about as many bytes as the usual ones (median of the thesis: 338).
+fn fields(site: &Site, index: usize) -> Fields {
+    let resource = &site.page().resources[index];
+    let mut fields = base_fields();
+    fields.push("content-type", content_type(&resource.mime));
+    fields.push("last-modified", LAST_MODIFIED);
+    fields.push("etag", &site.asset(index).etag);
+    fields.push("accept-ranges", "bytes");
+    fields.push("cache-control", "public, max-age=604800");
+    if matches!(resource.kind, Kind::Font | Kind::Fetch) {
+        fields.push("access-control-allow-origin", "*");
+    }
+    if resource.is_redirect()
+        && let Some(reference) = site.asset(index).references.first()
+    {
+        fields.push("location", site.url(reference.child));
+    }
+    fields
+}
+
+fn base_fields() -> Fields {
+    [("date", DATE), ("server", "tandem-lab"), ("vary", "Accept-Encoding")].into_iter().collect()
+}
+
+fn content_type(mime: &str) -> String {
+    if mime.starts_with("text/") { format!("{mime}; charset=utf-8") } else { mime.to_owned() }
+}
+
+/// The answer to a request without regard to its body; `None`: the body is the matter (`/echo`, `/sink`).
+pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Option<Answer> {
+    let head = &request.head;
+    let plain = target.status.is_none() && target.framing.is_none() && request.version == Version::Http11;
+    match (&head.method, target.what) {
+        (Method::Post, What::Echo | What::Sink) => None,
+        (Method::Get, What::Resource(index)) if plain && request.keep_alive && !is_special(&head.fields) => {
+            Some(Answer {
+                head: shared.answers.heads[index].clone(),
+                framing: Framing::Length(shared.site.asset(index).body.len() as u64),
+                body: Body::Whole(shared.site.asset(index).body.clone()),
+                keep_alive: true,
+            })
+        }
+        (Method::Get | Method::Head, What::Resource(index)) => {
+            let (head, body) = resource(&shared.site, index, &head.fields);
+            Some(finish(request, target, head, body))
+        }
+        (Method::Get | Method::Head, What::Bytes(len)) => {
+            let mut head = ResponseHead { status: 200, fields: base_fields() };
+            head.fields.push("content-type", "application/octet-stream");
+            Some(finish(request, target, head, Body::Filler(len)))
+        }
+        (Method::Options, _) => {
+            let mut head = ResponseHead { status: 204, fields: base_fields() };
+            head.fields.push("allow", "GET, HEAD, OPTIONS, POST");
+            Some(finish(request, target, head, Body::None))
+        }
+        (_, What::Unknown) => Some(short(request, target, 404, "no such resource\n")),
+        _ => Some(short(request, target, 405, "the origin does not do this\n")),
+    }
+}
+
+/// An answer in a few words.
+pub(super) fn short(request: &Request, target: &Target, status: u16, text: &'static str) -> Answer {
+    let mut head = ResponseHead { status, fields: base_fields() };
+    head.fields.push("content-type", "text/plain; charset=utf-8");
+    if status == 405 {
+        head.fields.push("allow", "GET, HEAD, OPTIONS, POST");
+    }
+    finish(request, target, head, Body::Whole(Bytes::from_static(text.as_bytes())))
+}
+
+/// Head and body of any length, framed as target and request ask.
+pub(super) fn finish(request: &Request, target: &Target, mut head: ResponseHead, body: Body) -> Answer {
+    if let Some(status) = target.status {
+        head.status = status;
+    }
+    let bodiless = matches!(head.status, 204 | 304);
+    let body = if bodiless { Body::None } else { body };
+    let framing = match target.framing {
+        _ if bodiless => Framing::None,
+        Some(Unsized::Chunked) if request.version == Version::Http11 => Framing::Chunked,
+        Some(_) => Framing::UntilClose,
+        None => Framing::Length(body.len()),
+    };
+    let keep_alive = request.keep_alive && framing != Framing::UntilClose;
+    let written = written(&head, request.version, framing, keep_alive);
+    let to_head = request.head.method == Method::Head;
+    Answer {
+        head: written,
+        framing: if to_head { Framing::None } else { framing },
+        body: if to_head { Body::None } else { body },
+        keep_alive,
+    }
+}
+
+/// Whether the request asks for more than the whole resource.
+fn is_special(fields: &Fields) -> bool {
+    fields.contains("if-none-match") || fields.contains("range")
+}
+
+fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
+    let asset = site.asset(index);
+    let mut head = ResponseHead { status: site.page().resources[index].status, fields: fields(site, index) };
+    if head.status != 200 {
+        return (head, Body::Whole(asset.body.clone()));
+    }
+    // RFC 9110 section 13.2.2: the condition comes before the range.
+    if names_tag(asked, &asset.etag) {
+        head.status = 304;
+        return (head, Body::None);
+    }
+    let fresh = asked.get("if-range").is_none_or(|tag| tag == asset.etag.as_bytes());
+    let range = asked.get("range").filter(|_| fresh).map(|range| parse_range(range, asset.body.len()));
+    match range {
+        None | Some(Range::Ignored) => (head, Body::Whole(asset.body.clone())),
+        Some(Range::Part(start, end)) => {
+            head.status = 206;
+            head.fields.push("content-range", format!("bytes {start}-{}/{}", end - 1, asset.body.len()));
+            (head, Body::Whole(asset.body.slice(start..end)))
+        }
+        Some(Range::Outside) => {
+            head.status = 416;
+            head.fields.push("content-range", format!("bytes */{}", asset.body.len()));
+            (head, Body::None)
+        }
+    }
+}
+
+/// RFC 9110 section 13.1.2, with weak comparison.
+fn names_tag(asked: &Fields, etag: &str) -> bool {
+    asked.get_all("if-none-match").flat_map(|value| value.split(|&b| b == b',')).any(|tag| {
+        let tag = tag.trim_ascii();
+        tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag.as_bytes()
+    })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Range {
+    Part(usize, usize),
+    Outside,
+    /// Several ranges, another unit or nonsense: the whole is a right answer.
+    Ignored,
+}
+
+/// RFC 9110 section 14.1.2: one range of bytes.
+fn parse_range(value: &[u8], len: usize) -> Range {
+    let parts = std::str::from_utf8(value).ok().and_then(|v| v.strip_prefix("bytes=")).and_then(|v| v.split_once('-'));
+    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<usize>().ok()).flatten();
+    let Some((first, last)) = parts else { return Range::Ignored };
+    let (start, end) = match (number(first), number(last)) {
+        (Some(start), Some(last)) if last >= start => (start, last.saturating_add(1).min(len)),
+        (Some(start), None) if last.is_empty() => (start, len),
+        (None, Some(suffix)) if first.is_empty() => (len.saturating_sub(suffix), len),
+        _ => return Range::Ignored,
+    };
+    if start < end { Range::Part(start, end) } else { Range::Outside }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        for (text, range) in [
+            ("bytes=0-0", Range::Part(0, 1)),
+            ("bytes=2-", Range::Part(2, 10)),
+            ("bytes=-3", Range::Part(7, 10)),
+            ("bytes=-30", Range::Part(0, 10)),
+            ("bytes=5-99", Range::Part(5, 10)),
+            ("bytes=10-", Range::Outside),
+            ("bytes=-0", Range::Outside),
+            ("bytes=3-2", Range::Ignored),
+            ("bytes=0-1,3-4", Range::Ignored),
+            ("bytes=-", Range::Ignored),
+            ("items=0-1", Range::Ignored),
+            ("bytes=+1-2", Range::Ignored),
+        ] {
+            assert_eq!(parse_range(text.as_bytes(), 10), range, "{text}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Page models: what a page consists of, how large it is and what causes what to be loaded.
+//!
+//! ```text
+//!  recorded page · HAR file · generator ──▶ Page ──▶ Site (bodies) ──▶ origin serves it, loader checks it
+//! ```
+//!
+//! A model has no bodies; [`Site`] makes them: real HTML, CSS, scripts and images of the right size that name what they
+//! cause, so that a browser loads the page as it loaded the recorded one.
+
+mod body;
+mod fill;
+mod generate;
+mod record;
+mod site;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+pub use site::{Asset, Reference, Site};
+
+/// Most resources of a page.
+const MAX_RESOURCES: usize = 20_000;
+/// Most body bytes of a page.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// A page: resources, each caused by an earlier one or known from the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// What it is called in reports.
+    pub name: String,
+    /// Hosts as recorded; resources say which is theirs.
+    pub hosts: Vec<String>,
+    /// In order of their first request. A parent stands before its children.
+    pub resources: Vec<Resource>,
+}
+
+/// One resource of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// Path and query, beginning with `/`; no two resources of a page have the same, whatever their hosts.
+    pub path: String,
+    /// Index into [`Page::hosts`].
+    pub host: usize,
+    /// `Content-Type`, without parameters.
+    pub mime: String,
+    /// What it is to the page.
+    pub kind: Kind,
+    /// Bytes of the body on the wire. [`Site`] makes it larger where the references do not fit.
+    pub size: usize,
+    /// Status; 301 to 308 lead to the one child.
+    pub status: u16,
+    /// What causes it; `None`: known from the start.
+    pub parent: Option<usize>,
+}
+
+/// What a resource is to its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// The document, or a frame in it.
+    Html,
+    /// Style sheet.
+    Css,
+    /// Script.
+    Script,
+    /// Image.
+    Image,
+    /// Font.
+    Font,
+    /// Loaded by a script: data, beacons, manifests, media.
+    Fetch,
+}
+
+impl Kind {
+    /// Whether it can name a resource of `child`'s kind.
+    const fn can_name(self, child: Self) -> bool {
+        match self {
+            Self::Html | Self::Script => true,
+            Self::Css => matches!(child, Self::Css | Self::Image | Self::Font),
+            Self::Image | Self::Font | Self::Fetch => false,
+        }
+    }
+
+    /// Order in which a browser asks for what it knows of: 0 first.
+    pub const fn rank(self) -> u8 {
+        match self {
+            Self::Html => 0,
+            Self::Css => 1,
+            Self::Script | Self::Font => 2,
+            Self::Fetch => 3,
+            Self::Image => 4,
+        }
+    }
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not JSON, or not of the shape of a page.
+    #[error("not a page: {0}")]
+    Json(#[from] serde_json::Error),
+    /// JSON, but none of the three shapes.
+    #[error("neither a recorded page (\"entries\"), a HAR file (\"log\") nor a page model (\"resources\")")]
+    Shape,
+    /// Nothing in it can be loaded over HTTP.
+    #[error("the page has no http or https resource")]
+    Empty,
+    /// It is too large to be meant.
+    #[error("the page has more than {MAX_RESOURCES} resources or {MAX_BYTES} bytes")]
+    TooLarge,
+    /// A resource contradicts the model.
+    #[error("resource {index}: {what}")]
+    Resource {
+        /// Which.
+        index: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A name that is neither a built-in page nor a file.
+    #[error(
+        "unknown page {0:?}: a file, or one of demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES"
+    )]
+    Unknown(String),
+    /// A site needs at least one authority, and valid ones.
+    #[error("not a host with an optional port: {0:?}")]
+    Authority(String),
+}
+
+impl Page {
+    /// A built-in page by name (`demo`, `thesis`, `twitter`, `youtube`, `imgur`, `uniform:NxBYTES`, `gallery:NxBYTES`)
+    /// or a file (recorded page, HAR, page model).
+    pub fn open(name: &str) -> Result<Self, PageError> {
+        let sized = |text: &str| {
+            let (count, size) = text.split_once('x')?;
+            Some((count.parse().ok()?, size.parse().ok()?))
+        };
+        match name {
+            "demo" => Self::demo(),
+            "thesis" => Ok(Self::thesis()),
+            "twitter" => Ok(Self::twitter()),
+            "youtube" => Ok(Self::youtube()),
+            "imgur" => Ok(Self::imgur()),
+            _ if Path::new(name).is_file() => Self::read(Path::new(name)),
+            _ => {
+                let (kind, sizes) = name.split_once(':').unwrap_or((name, ""));
+                let page = match (kind, sized(sizes)) {
+                    ("uniform", Some((count, size))) => Self::uniform(count, size),
+                    ("gallery", Some((count, size))) => Self::gallery(count, size),
+                    _ => return Err(PageError::Unknown(name.to_owned())),
+                };
+                page.checked()
+            }
+        }
+    }
+
+    /// Reads a recorded page, a HAR 1.2 file or a page model.
+    pub fn read(path: &Path) -> Result<Self, PageError> {
+        let text =
+            std::fs::read(path).map_err(|source| PageError::Read { path: path.display().to_string(), source })?;
+        let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        Self::from_json(&name, &text)
+    }
+
+    /// Body bytes of all resources.
+    pub fn bytes(&self) -> u64 {
+        self.resources.iter().map(|r| r.size as u64).sum()
+    }
+
+    /// Makes a page from parts of unknown quality: unique paths in a safe alphabet, parents that can name their
+    /// children.
+    fn normalised(mut self) -> Result<Self, PageError> {
+        if self.resources.is_empty() {
+            return Err(PageError::Empty);
+        }
+        if self.resources.len() > MAX_RESOURCES {
+            return Err(PageError::TooLarge);
+        }
+        let mut seen = HashMap::new();
+        for index in 0..self.resources.len() {
+            let path = safe_path(&self.resources[index].path);
+            self.resources[index].path = unique(path, &mut seen);
+            self.resources[index].parent = self.able_parent(index);
+        }
+        self.drop_dead_redirects();
+        self.checked()
+    }
+
+    /// The nearest ancestor that can name `index`: references are text in HTML, style sheets and scripts.
+    fn able_parent(&self, index: usize) -> Option<usize> {
+        let kind = self.resources[index].kind;
+        let mut parent = self.resources[index].parent.filter(|&p| p < index);
+        let recorded = parent;
+        while let Some(at) = parent {
+            let resource = &self.resources[at];
+            let redirects_here = resource.is_redirect() && recorded == Some(at);
+            if redirects_here || (!resource.is_redirect() && resource.kind.can_name(kind)) {
+                return Some(at);
+            }
+            parent = resource.parent;
+        }
+        // A page has one root; what was caused by nothing that is known belongs to its first document.
+        self.resources[..index].iter().position(|r| !r.is_redirect() && r.kind.can_name(kind) && r.kind == Kind::Html)
+    }
+
+    /// A redirect leads to one place: its first child; further ones belong to whatever it leads to. Without any it is
+    /// an ordinary answer.
+    fn drop_dead_redirects(&mut self) {
+        for index in 0..self.resources.len() {
+            if !self.resources[index].is_redirect() {
+                continue;
+            }
+            let mut children = (index + 1..self.resources.len()).filter(|&c| self.resources[c].parent == Some(index));
+            let Some(first) = children.next() else {
+                self.resources[index].status = 200;
+                continue;
+            };
+            for child in children.collect::<Vec<_>>() {
+                let target = &self.resources[first];
+                let heir = target.is_redirect() || target.kind.can_name(self.resources[child].kind);
+                self.resources[child].parent = if heir { Some(first) } else { self.resources[index].parent };
+                self.resources[child].parent = self.able_parent(child);
+            }
+        }
+    }
+
+    /// Checks what the rest relies on.
+    fn checked(self) -> Result<Self, PageError> {
+        if self.resources.len() > MAX_RESOURCES || self.bytes() > MAX_BYTES {
+            return Err(PageError::TooLarge);
+        }
+        let mut seen = HashMap::new();
+        for (index, resource) in self.resources.iter().enumerate() {
+            if let Some(what) = self.fault(index, resource, &mut seen) {
+                return Err(PageError::Resource { index, what });
+            }
+        }
+        Ok(self)
+    }
+
+    fn fault<'a>(&self, index: usize, resource: &'a Resource, seen: &mut HashMap<&'a str, ()>) -> Option<&'static str> {
+        if safe_path(&resource.path) != resource.path {
+            return Some("the path has bytes that must be escaped");
+        }
+        if seen.insert(&resource.path, ()).is_some() {
+            return Some("the path is there twice");
+        }
+        if resource.host >= self.hosts.len() {
+            return Some("its host is not in the list");
+        }
+        if !(200..600).contains(&resource.status) {
+            return Some("the status is not within 200 to 599");
+        }
+        if !resource.mime.bytes().all(|b| b.is_ascii_graphic()) {
+            return Some("the type is not valid");
+        }
+        match resource.parent.map(|p| (p, self.resources.get(p))) {
+            None => None,
+            Some((at, Some(parent))) if at < index => {
+                (!parent.is_redirect() && !parent.kind.can_name(resource.kind)).then_some("its parent cannot name it")
+            }
+            Some(_) => Some("its parent does not stand before it"),
+        }
+    }
+}
+
+impl Resource {
+    /// Whether the answer leads to another resource.
+    pub const fn is_redirect(&self) -> bool {
+        matches!(self.status, 301 | 302 | 303 | 307 | 308)
+    }
+}
+
+/// Escapes what must not stand in a request target or would end an attribute, and drops a fragment.
+fn safe_path(path: &str) -> String {
+    let path = path.split_once('#').map_or(path, |(path, _)| path);
+    let mut safe = String::with_capacity(path.len() + 1);
+    if !path.starts_with('/') {
+        safe.push('/');
+    }
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/?&=%-._~!$*+,;:@|".contains(&byte) {
+            safe.push(char::from(byte));
+        } else {
+            safe.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    safe
+}
+
+/// Makes a path unlike all earlier ones, as resources of several hosts may be served by one.
+fn unique(path: String, seen: &mut HashMap<String, usize>) -> String {
+    let count = seen.entry(path.clone()).or_insert(0);
+    *count += 1;
+    if *count == 1 {
+        return path;
+    }
+    let mark = if path.contains('?') { '&' } else { '?' };
+    let candidate = format!("{path}{mark}again={count}");
+    unique(candidate, seen)
+}

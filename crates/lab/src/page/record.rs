@@ -1,0 +1,325 @@
+//! Pages from files: recorded pages, HAR 1.2 files of any recorder, and page models in a compact form of our own.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Kind, Page, PageError, Resource};
+
+/// The page that the demonstration loads: the structure of a real article of Wikipedia.
+const DEMO: &str = include_str!("demo.json");
+
+/// A share of the decoded size that compressed text has on the wire, where the recorder did not note it.
+const COMPRESSED_TEXT: f64 = 0.3;
+
+impl Page {
+    /// The structure of a real page (an encyclopedia article with 111 resources on 3 hosts, loaded in 2018).
+    pub fn demo() -> Result<Self, PageError> {
+        Self::from_json("demo", DEMO.as_bytes())
+    }
+
+    /// Reads a recorded page (`entries`), a HAR file (`log`) or a page model (`resources`); `name` is for those that
+    /// do not say theirs.
+    pub fn from_json(name: &str, text: &[u8]) -> Result<Self, PageError> {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let value: Value = serde_json::from_slice(text)?;
+        if value.get("resources").is_some() {
+            Model::deserialize(value)?.into_page()
+        } else if value.get("entries").is_some() {
+            let recorded = Recorded::deserialize(value)?;
+            page_from(recorded.name.unwrap_or_else(|| name.to_owned()), recorded.entries)
+        } else if value.get("log").is_some() {
+            page_from(name.to_owned(), Har::deserialize(value)?.into_entries())
+        } else {
+            Err(PageError::Shape)
+        }
+    }
+
+    /// The page in the compact form.
+    pub fn to_json(&self) -> String {
+        let resources = self.resources.iter().map(|r| {
+            Row(r.path.clone(), r.host, r.mime.clone(), r.kind, r.size, r.parent, Some(r.status).filter(|&s| s != 200))
+        });
+        let model = Model { name: self.name.clone(), hosts: self.hosts.clone(), resources: resources.collect() };
+        serde_json::to_string(&model).expect("strings and numbers are always JSON")
+    }
+}
+
+/// The compact form.
+#[derive(Serialize, Deserialize)]
+struct Model {
+    name: String,
+    hosts: Vec<String>,
+    resources: Vec<Row>,
+}
+
+/// Path, host, type, kind, size, parent, status unless 200.
+#[derive(Serialize, Deserialize)]
+struct Row(String, usize, String, Kind, usize, Option<usize>, #[serde(default)] Option<u16>);
+
+impl Model {
+    fn into_page(self) -> Result<Page, PageError> {
+        let resources = self.resources.into_iter().map(|Row(path, host, mime, kind, size, parent, status)| Resource {
+            path,
+            host,
+            mime,
+            kind,
+            size,
+            status: status.unwrap_or(200),
+            parent,
+        });
+        let page = Page { name: self.name, hosts: self.hosts, resources: resources.collect() };
+        if page.resources.is_empty() { Err(PageError::Empty) } else { page.checked() }
+    }
+}
+
+/// A recorded page: only what a model needs of it.
+#[derive(Deserialize)]
+struct Recorded {
+    name: Option<String>,
+    entries: Vec<Entry>,
+}
+
+/// One request as recorded.
+#[derive(Deserialize)]
+struct Entry {
+    url: String,
+    #[serde(default)]
+    status: i64,
+    #[serde(default)]
+    mime: String,
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    body: i64,
+    #[serde(default)]
+    parent: Option<usize>,
+}
+
+/// Keeps what HTTP can load; parents follow their entries to their new places.
+fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
+    let mut page = Page { name, hosts: Vec::new(), resources: Vec::new() };
+    let mut places: Vec<Option<usize>> = Vec::new();
+    for entry in entries {
+        let parent = entry.parent.and_then(|p| places.get(p).copied().flatten());
+        let Some((host, path)) = split_url(&entry.url) else {
+            places.push(parent);
+            continue;
+        };
+        let host = index_of(&mut page.hosts, host);
+        let mime = entry.mime.split(';').next().unwrap_or_default().trim();
+        let mime: String = mime.chars().filter(char::is_ascii_graphic).collect();
+        let (kind, mime) = kind_of(&entry.kind, mime, path, page.resources.is_empty());
+        places.push(Some(page.resources.len()));
+        page.resources.push(Resource {
+            path: path.to_owned(),
+            host,
+            mime,
+            kind,
+            size: usize::try_from(entry.body).unwrap_or(0),
+            status: status_of(entry.status),
+            parent,
+        });
+    }
+    page.normalised()
+}
+
+/// Host and path of an http or https URL.
+fn split_url(url: &str) -> Option<(&str, &str)> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
+    (!host.is_empty()).then_some((host, &rest[end..]))
+}
+
+fn index_of(hosts: &mut Vec<String>, host: &str) -> usize {
+    hosts.iter().position(|h| h == host).unwrap_or_else(|| {
+        hosts.push(host.to_owned());
+        hosts.len() - 1
+    })
+}
+
+/// What could not be recorded, was cut off by the reader or came from its cache counts as an ordinary answer, since it
+/// is one for whoever loads the page for the first time.
+fn status_of(recorded: i64) -> u16 {
+    match recorded {
+        301 | 302 | 303 | 307 | 308 | 204 | 400..=599 => recorded as u16,
+        _ => 200,
+    }
+}
+
+/// The recorder's word for what it is, the type, and the path decide in this order; some recorders call everything
+/// that no one else claims `other`.
+fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (Kind, String) {
+    let kind = match word {
+        _ if first => Kind::Html,
+        "html" | "document" | "subdocument" | "iframe" => Kind::Html,
+        "css" | "stylesheet" => Kind::Css,
+        "js" | "script" => Kind::Script,
+        "image" | "imageset" | "img" => Kind::Image,
+        "font" => Kind::Font,
+        "xhr" | "fetch" | "ping" | "beacon" | "media" | "manifest" | "websocket" | "preflight" => Kind::Fetch,
+        _ => kind_of_mime(&mime, path),
+    };
+    let fallback = match kind {
+        Kind::Html => "text/html",
+        Kind::Css => "text/css",
+        Kind::Script => "text/javascript",
+        Kind::Image => "image/png",
+        Kind::Font => "font/woff2",
+        Kind::Fetch => "application/octet-stream",
+    };
+    // A browser refuses a style sheet or document of a foreign type, and shows plain text without loading anything.
+    let fits = match kind {
+        Kind::Html | Kind::Css => mime == fallback,
+        Kind::Script => mime.contains("javascript"),
+        Kind::Image => mime.starts_with("image/"),
+        Kind::Font | Kind::Fetch => mime.contains('/'),
+    };
+    (kind, if fits { mime } else { fallback.to_owned() })
+}
+
+fn kind_of_mime(mime: &str, path: &str) -> Kind {
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    let ends = |ends: &[&str]| ends.iter().any(|end| path.ends_with(end));
+    if mime == "text/html" {
+        Kind::Html
+    } else if mime == "text/css" || ends(&[".css"]) {
+        Kind::Css
+    } else if mime.contains("javascript") || ends(&[".js"]) {
+        Kind::Script
+    } else if mime.starts_with("image/") || ends(&[".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".ico"]) {
+        Kind::Image
+    } else if mime.contains("font") || ends(&[".woff", ".woff2", ".ttf", ".otf"]) {
+        Kind::Font
+    } else {
+        Kind::Fetch
+    }
+}
+
+/// HAR 1.2, with the extensions of Chrome and Firefox that say what caused a request.
+#[derive(Deserialize)]
+struct Har {
+    log: HarLog,
+}
+
+#[derive(Deserialize)]
+struct HarLog {
+    entries: Vec<HarEntry>,
+}
+
+#[derive(Deserialize)]
+struct HarEntry {
+    request: HarRequest,
+    response: HarResponse,
+    #[serde(default, rename = "_resourceType")]
+    resource_type: Option<String>,
+    #[serde(default, rename = "_initiator")]
+    initiator: Value,
+}
+
+#[derive(Deserialize)]
+struct HarRequest {
+    url: String,
+    #[serde(default)]
+    headers: Vec<HarHeader>,
+}
+
+#[derive(Deserialize)]
+struct HarHeader {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HarResponse {
+    #[serde(default)]
+    status: i64,
+    #[serde(default)]
+    body_size: Option<i64>,
+    #[serde(default)]
+    headers_size: Option<i64>,
+    #[serde(default, rename = "_transferSize")]
+    transfer_size: Option<i64>,
+    #[serde(default)]
+    content: HarContent,
+    #[serde(default, rename = "redirectURL")]
+    redirect_url: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HarContent {
+    #[serde(default)]
+    size: i64,
+    #[serde(default)]
+    mime_type: Option<String>,
+}
+
+impl Har {
+    fn into_entries(self) -> Vec<Entry> {
+        let mut by_url: HashMap<String, usize> = HashMap::new();
+        let mut redirected: HashMap<String, usize> = HashMap::new();
+        let mut entries = Vec::new();
+        for (index, har) in self.log.entries.into_iter().enumerate() {
+            let url = har.request.url.clone();
+            let parent = redirected.get(&url).copied().or_else(|| har.parent(&by_url));
+            if !har.response.redirect_url.is_empty() {
+                redirected.insert(absolute(&url, &har.response.redirect_url), index);
+            }
+            by_url.entry(url.clone()).or_insert(index);
+            entries.push(Entry {
+                url,
+                status: har.response.status,
+                body: har.response.wire_size(),
+                kind: har.resource_type.unwrap_or_default(),
+                mime: har.response.content.mime_type.unwrap_or_default(),
+                parent,
+            });
+        }
+        entries
+    }
+}
+
+impl HarEntry {
+    /// What caused the request: as the browser recorded it, else the referring resource.
+    fn parent(&self, by_url: &HashMap<String, usize>) -> Option<usize> {
+        let stack = self.initiator.pointer("/stack/callFrames/0/url");
+        let named = self.initiator.get("url").or(stack).unwrap_or(&self.initiator).as_str();
+        let referer = self.request.headers.iter().find(|h| h.name.eq_ignore_ascii_case("referer"));
+        let known = |url: &str| by_url.get(url).copied();
+        named.and_then(known).or_else(|| referer.and_then(|h| known(&h.value)))
+    }
+}
+
+impl HarResponse {
+    /// Bytes of the body on the wire as well as the recorder knew them.
+    fn wire_size(&self) -> i64 {
+        let transferred = self.transfer_size.filter(|&n| n > 0).map(|n| n - self.headers_size.unwrap_or(0).max(0));
+        let noted = self.body_size.filter(|&n| n > 0).or_else(|| transferred.filter(|&n| n > 0));
+        noted.unwrap_or_else(|| {
+            let mime = self.content.mime_type.as_deref().unwrap_or_default();
+            let text = mime.starts_with("text/") || mime.contains("javascript") || mime.contains("json");
+            let share = if text { COMPRESSED_TEXT } else { 1.0 };
+            (self.content.size as f64 * share) as i64
+        })
+    }
+}
+
+/// The target of a redirect as an absolute URL.
+fn absolute(base: &str, target: &str) -> String {
+    let Some((scheme, rest)) = base.split_once("://") else { return target.to_owned() };
+    let host = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    if target.contains("://") {
+        target.to_owned()
+    } else if let Some(rest) = target.strip_prefix("//") {
+        format!("{scheme}://{rest}")
+    } else if target.starts_with('/') {
+        format!("{scheme}://{host}{target}")
+    } else {
+        let folder = base.rsplit_once('/').filter(|(f, _)| f.len() > scheme.len() + 2).map_or(base, |(f, _)| f);
+        format!("{folder}/{target}")
+    }
+}
