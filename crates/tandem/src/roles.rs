@@ -60,11 +60,15 @@ pub struct Built {
 /// Bytes asked of a session's core at a time: what a late, urgent answer may have to wait for.
 const WRITE_LIMIT: usize = 16 << 10;
 
+/// Unsent bytes that one stream may hold: enough for the largest write.
+const SEND_BUFFER: usize = 128 << 10;
+
 fn mux_session(kind: SessionKind, path: &PathConfig, max_streams: u32, max_head: usize, token: Option<&str>) -> MuxSession {
     let mut config = MuxConfig::new(End::Client);
     config.stream_window = path.stream_window;
     config.session_window = path.session_window;
     config.receive_budget = path.receive_budget;
+    config.send_buffer = SEND_BUFFER;
     config.max_streams = max_streams;
     config.max_header_list = max_head;
     MuxSession { kind, config, timeouts: path.timeouts.clone(), write_limit: WRITE_LIMIT, token: token.map(Rc::from) }

@@ -150,22 +150,23 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
     };
     let local = LocalSet::new();
     local.block_on(&runtime, async move {
-        let mut serving: Option<Serving> = None;
+        // The last one accepts; those before it, of earlier configurations, still have connections.
+        let mut serving: Vec<Serving> = Vec::new();
         while let Some(command) = inbox.recv().await {
             match command {
                 Command::Serve { role, listeners, built } => match Serving::start(&*role, listeners) {
                     Ok(new) => {
-                        if let Some(old) = serving.replace(new) {
+                        if let Some(old) = serving.last() {
                             old.accepting.begin();
                         }
+                        serving.retain(|old| old.built.connections.open() > 0);
+                        serving.push(new);
                         let _ = built.send(Ok(()));
                     }
                     Err(error) => drop(built.send(Err(error))),
                 },
                 Command::Drain { limit } => {
-                    if let Some(serving) = serving.take() {
-                        serving.drain(limit).await;
-                    }
+                    drain(&serving, limit).await;
                     return;
                 }
             }
@@ -194,18 +195,25 @@ impl Serving {
         }
         Ok(Self { accepting, sessions, built })
     }
+}
 
-    async fn drain(self, limit: Duration) {
-        self.accepting.begin();
-        self.sessions.begin();
-        let ended = async {
-            while self.built.connections.open() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let _ = tokio::time::timeout(limit, ended).await;
-        (self.built.on_drain)();
-        // Sessions towards the gateway say goodbye.
-        tokio::time::sleep(Duration::from_millis(20)).await;
+/// Lets everything end within `limit`.
+async fn drain(serving: &[Serving], limit: Duration) {
+    for one in serving {
+        one.accepting.begin();
+        one.sessions.begin();
     }
+    let ended = async {
+        while serving.iter().any(|one| one.built.connections.open() > 0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    if tokio::time::timeout(limit, ended).await.is_err() {
+        tracing::warn!("connections were cut off: they did not end within the time for draining");
+    }
+    for one in serving {
+        (one.built.on_drain)();
+    }
+    // Sessions towards the gateway say goodbye.
+    tokio::time::sleep(Duration::from_millis(20)).await;
 }

@@ -25,7 +25,7 @@ use crate::stage::Stage;
 use crate::transport::{Target, Transport, tls};
 
 /// Idle connections kept to one target.
-const IDLE_PER_TARGET: usize = 64;
+const IDLE_PER_TARGET: usize = 512;
 
 /// How long a connection is kept idle: below the 60 s and more after which servers close theirs.
 const IDLE_FOR: Duration = Duration::from_secs(45);

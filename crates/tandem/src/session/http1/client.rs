@@ -21,8 +21,8 @@ use crate::transport::LocalBoxFuture;
 /// First read of a response: head and body of most answers in one go.
 const FIRST_READ: usize = 16 << 10;
 
-/// Reads of a body that keeps coming.
-const BULK_READ: usize = 128 << 10;
+/// Reads of a body that keeps coming. Below the size from which the allocator maps each buffer anew.
+const BULK_READ: usize = 64 << 10;
 
 /// One connection.
 pub struct Http1Client {

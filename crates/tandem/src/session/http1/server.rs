@@ -9,12 +9,14 @@ use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::h1::{self, BadRequest, Decoder, Form, Framing, Request, Version};
 use tandem_http::message::content_length;
 use tandem_http::{Method, Priority, ResponseHead, Scheme, SendBuf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::Http1Session;
 use crate::error::{Error, Kind, Side};
@@ -161,7 +163,7 @@ impl Http1Server {
     async fn answer(&self, mut head: ResponseHead, body: Bytes) -> Result<(), Error> {
         head.fields.set("content-length", body.len().to_string());
         let reply = Reply::ready(head, body);
-        let mut writer = Writer::new(Rc::clone(&self.io), reply, &Method::Get, Version::Http11, false, None);
+        let mut writer = Writer::new(Rc::clone(&self.io), reply, &Method::Get, Version::Http11, false, self.session.timeouts.write);
         std::future::poll_fn(|cx| writer.poll(cx)).await?;
         self.close().await?;
         // What the client still sends is read away for a moment, or its stack would drop the answer with a reset.
@@ -176,7 +178,7 @@ impl Http1Server {
                 }
             }
         };
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(1), linger).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), linger).await;
         Ok(())
     }
 
@@ -201,7 +203,9 @@ impl Http1Server {
         let exchange =
             Exchange { request: head, body, isolation: Isolation::none(), peer: self.peer, priority: Priority::default() };
         let reply = self.stage.call(exchange);
-        let mut writer = Writer::new(Rc::clone(&self.io), reply, &method, version, keep_alive, upgrade);
+        let patience = self.session.timeouts.write;
+        let mut writer = Writer::new(Rc::clone(&self.io), reply, &method, version, keep_alive, patience);
+        writer.upgrade = upgrade;
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
         let tunnelled = writer.is_tunnel();
         drop(writer);
@@ -238,7 +242,7 @@ impl Http1Server {
         let mut left = READ_SIZE;
         while self.io.borrow().body.is_some() {
             let next = std::future::poll_fn(|cx| source.poll_chunk(cx));
-            match tokio::time::timeout(std::time::Duration::from_secs(1), next).await {
+            match tokio::time::timeout(Duration::from_secs(1), next).await {
                 Ok(Some(Ok(Chunk::Data(data)))) if data.len() < left => left -= data.len(),
                 Ok(Some(Ok(Chunk::Trailers(_))) | None) => {}
                 _ => return false,
@@ -250,7 +254,7 @@ impl Http1Server {
     /// Closes so that the client cannot take what it got for complete.
     fn reset(&self) {
         if let Path::Tcp(stream) = &self.io.borrow().path {
-            let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+            let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
         }
     }
 }
@@ -329,6 +333,10 @@ struct Writer {
     connect: bool,
     upgrade: Option<String>,
     state: Writing,
+    /// How long the client may take no bytes.
+    patience: Duration,
+    /// Runs while bytes wait that the client does not take.
+    stuck: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -345,8 +353,10 @@ enum Writing {
 }
 
 impl Writer {
-    fn new(io: Rc<RefCell<Io>>, reply: Reply, method: &Method, version: Version, keep_alive: bool, upgrade: Option<String>) -> Self {
+    fn new(io: Rc<RefCell<Io>>, reply: Reply, method: &Method, version: Version, keep_alive: bool, patience: Duration) -> Self {
         Self {
+            patience,
+            stuck: None,
             io,
             reply: Some(reply),
             out: SendBuf::new(),
@@ -354,7 +364,7 @@ impl Writer {
             keep_alive,
             head_request: *method == Method::Head,
             connect: *method == Method::Connect,
-            upgrade,
+            upgrade: None,
             state: Writing::Head,
         }
     }
@@ -517,9 +527,19 @@ impl Writer {
                 Pin::new(&mut io.path).poll_write(cx, self.out.chunk())
             };
             match polled {
-                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Pending => {
+                    let patience = self.patience;
+                    let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                    if stuck.as_mut().poll(cx).is_ready() {
+                        return Err(Error::new(Kind::Timeout, Side::Client, "the client takes no bytes"));
+                    }
+                    return Ok(Poll::Pending);
+                }
                 Poll::Ready(Ok(0)) => return Err(Error::new(Kind::Reset, Side::Client, "the client takes no bytes")),
-                Poll::Ready(Ok(written)) => self.out.advance(written),
+                Poll::Ready(Ok(written)) => {
+                    self.out.advance(written);
+                    self.stuck = None;
+                }
                 Poll::Ready(Err(error)) => return Err(Error::io(&error, Side::Client)),
             }
         }
