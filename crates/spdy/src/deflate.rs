@@ -379,7 +379,7 @@ mod tests {
                 .map(|(block, start, len)| {
                     let start = start.min(block.len());
                     let end = (start + len).min(block.len());
-                    (block, Vec::from_iter([start..end]))
+                    (block, std::iter::once(start..end).collect())
                 })
                 .collect();
             compress_all(&blocks);

@@ -1,0 +1,6 @@
+//! The crate from outside: other people's frames, whole exchanges, broken rules, and the CRIME guess.
+
+mod crime;
+mod exchange;
+mod support;
+mod vectors;
