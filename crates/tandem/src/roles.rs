@@ -26,7 +26,7 @@ use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
 use crate::path::Path;
 use crate::session::http1::{Http1Session, OriginForm};
-use crate::session::mux::MuxSession;
+use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::socks::Socks;
@@ -63,7 +63,7 @@ const WRITE_LIMIT: usize = 16 << 10;
 /// Unsent bytes that one stream may hold: enough for the largest write.
 const SEND_BUFFER: usize = 128 << 10;
 
-fn mux_session(kind: SessionKind, path: &PathConfig, max_streams: u32, max_head: usize, token: Option<&str>) -> MuxSession {
+fn mux_session(protocol: Multiplexed, path: &PathConfig, max_streams: u32, max_head: usize, token: Option<&str>) -> MuxSession {
     let mut config = MuxConfig::new(End::Client);
     config.stream_window = path.stream_window;
     config.session_window = path.session_window;
@@ -71,7 +71,14 @@ fn mux_session(kind: SessionKind, path: &PathConfig, max_streams: u32, max_head:
     config.send_buffer = SEND_BUFFER;
     config.max_streams = max_streams;
     config.max_header_list = max_head;
-    MuxSession { kind, config, timeouts: path.timeouts.clone(), write_limit: WRITE_LIMIT, token: token.map(Rc::from) }
+    MuxSession {
+        protocol,
+        config,
+        timeouts: path.timeouts.clone(),
+        write_limit: WRITE_LIMIT,
+        header_compression: path.header_compression,
+        token: token.map(Rc::from),
+    }
 }
 
 fn http1_session(form: Form, path: &PathConfig, response_timeout: std::time::Duration, max_head: usize, origin_form: OriginForm) -> Http1Session {
@@ -170,7 +177,9 @@ impl ClientConfig {
                 Some((tls.connector()?, option("sni").unwrap_or_else(|| endpoint.host.clone())))
             }
         };
-        let session = mux_session(endpoint.session, &self.path, 256, Limits::default().head, self.token.as_deref());
+        let protocol = Multiplexed::of(endpoint.session)
+            .ok_or_else(|| ConfigError::value("gateway", "a session over the slow path is h2, spdy3 or spdy3.1"))?;
+        let session = mux_session(protocol, &self.path, 256, Limits::default().head, self.token.as_deref());
         Ok(Gateway {
             target,
             transport: self.transport(gateway),
@@ -198,7 +207,7 @@ impl ClientConfig {
             (Fallback::Via, Some(control)) => Rc::new(Tor::new(control.clone(), self.tor_password.clone(), None, options)),
         };
         let http1 = http1_session(Form::Origin, &self.path, self.path.timeouts.idle, Limits::default().head, OriginForm::Any);
-        let h2 = Rc::new(mux_session(SessionKind::H2, &self.path, 256, Limits::default().head, None));
+        let h2 = Rc::new(mux_session(Multiplexed::H2, &self.path, 256, Limits::default().head, None));
         let connector = ClientTls { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ClientTls::default() }.connector()?;
         let origin = Origin::new(Mode::Forward, transport, connector, http1, h2, self.path.socket.connect_timeout);
         Ok(Some(Rc::new(ToOrigin(origin))))
@@ -221,7 +230,7 @@ impl Role for GatewayConfig {
         };
         let transport = Rc::new(Direct { policy: self.policy.clone(), named, options: self.path.socket.clone() });
         let http1 = http1_session(Form::Origin, &self.path, self.response_timeout, self.max_head, OriginForm::Any);
-        let h2 = Rc::new(mux_session(SessionKind::H2, &self.path, self.max_streams, self.max_head, None));
+        let h2 = Rc::new(mux_session(Multiplexed::H2, &self.path, self.max_streams, self.max_head, None));
         let connector = ClientTls {
             ca: self.origin_ca.clone(),
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -257,9 +266,9 @@ impl GatewayConfig {
             }
             _ => None,
         };
-        let session: Rc<dyn Session> = match endpoint.session {
-            SessionKind::Http | SessionKind::Socks5 => Rc::new(http1.clone()),
-            kind => Rc::new(mux_session(kind, &self.path, self.max_streams, self.max_head, None)),
+        let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
+            None => Rc::new(http1.clone()),
+            Some(protocol) => Rc::new(mux_session(protocol, &self.path, self.max_streams, self.max_head, None)),
         };
         Ok(Front {
             protocol: Protocol::Session(session),

@@ -9,7 +9,7 @@ use tandem_http::Scheme;
 
 use super::client::loopback;
 use super::units::{Rate, Size, Span};
-use super::{ConfigError, PathConfig, PathValues, distinct, options, read_secret};
+use super::{Compression, ConfigError, PathConfig, PathValues, distinct, options, read_secret};
 use crate::back::origin::Mode;
 use crate::back::policy::{AllowDest, Policy};
 use crate::endpoint::{Endpoint, SessionKind, TransportKind, split_authority};
@@ -111,6 +111,8 @@ options! {
         path_rtt: Option<Span> [value_name = "TIME"],
         /// Bytes held in memory for slow readers of one session [default: 64MiB]
         receive_budget: Option<Size> [value_name = "BYTES"],
+        /// SPDY: what of header blocks is compressed [default: safe]
+        header_compression: Option<Compression> [value_name = "WHAT"],
         /// Unsent bytes that wait in the kernel; 0 leaves it to the kernel [default: 16KiB]
         notsent_lowat: Option<Size> [value_name = "BYTES"],
         /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
@@ -224,6 +226,7 @@ impl GatewayOptions {
                 path_rate: self.path_rate,
                 path_rtt: self.path_rtt,
                 receive_budget: self.receive_budget,
+                header_compression: self.header_compression,
                 notsent_lowat: self.notsent_lowat,
                 congestion: self.congestion,
                 connect_timeout: self.connect_timeout,

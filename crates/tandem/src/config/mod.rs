@@ -15,6 +15,7 @@ pub use gateway::{GatewayConfig, GatewayOptions};
 
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::session::Timeouts;
+use crate::session::mux::HeaderCompression;
 use crate::transport::tcp::SocketOptions;
 use crate::transport::tls::TlsError;
 use units::{Rate, Size, Span};
@@ -119,6 +120,29 @@ impl<T> Or for Vec<T> {
     }
 }
 
+/// What of SPDY's header blocks is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compression {
+    /// Everything, secrets beside what an attacker controls: sizes can give them away (CRIME).
+    Full,
+    /// Everything, but no secret is ever matched.
+    #[default]
+    Safe,
+    /// Nothing.
+    Off,
+}
+
+impl From<Compression> for HeaderCompression {
+    fn from(compression: Compression) -> Self {
+        match compression {
+            Compression::Full => Self::Full,
+            Compression::Safe => Self::Safe,
+            Compression::Off => Self::Off,
+        }
+    }
+}
+
 /// What both roles' sessions over the slow path are made from.
 #[derive(Clone, Debug)]
 pub struct PathConfig {
@@ -128,6 +152,8 @@ pub struct PathConfig {
     pub session_window: u32,
     /// Bytes held for slow readers in one session.
     pub receive_budget: usize,
+    /// SPDY: what of header blocks is compressed.
+    pub header_compression: HeaderCompression,
     /// Sockets.
     pub socket: SocketOptions,
     /// Time limits.
@@ -140,6 +166,7 @@ pub(crate) struct PathValues {
     pub(crate) path_rate: Option<Rate>,
     pub(crate) path_rtt: Option<Span>,
     pub(crate) receive_budget: Option<Size>,
+    pub(crate) header_compression: Option<Compression>,
     pub(crate) notsent_lowat: Option<Size>,
     pub(crate) congestion: Option<String>,
     pub(crate) connect_timeout: Option<Span>,
@@ -173,6 +200,7 @@ impl PathValues {
             stream_window: window,
             session_window: window * 2,
             receive_budget: usize::try_from(budget).unwrap_or(usize::MAX),
+            header_compression: self.header_compression.unwrap_or_default().into(),
             socket: SocketOptions {
                 notsent_lowat: u32::try_from(lowat).map_err(|_| ConfigError::value("notsent-lowat", "must be below 4GiB"))?,
                 congestion: self.congestion.unwrap_or(socket.congestion),

@@ -24,6 +24,8 @@ use bytes::Bytes;
 use tandem_http::{Event, Fields, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role, StreamId};
 
 pub use client::MuxClient;
+pub use tandem_spdy::HeaderCompression;
+use tandem_spdy::Version;
 
 use super::{Connected, Drain, Session, Timeouts};
 use crate::endpoint::SessionKind;
@@ -32,6 +34,27 @@ use crate::exchange::Peer;
 use crate::path::Path;
 use crate::stage::Stage;
 use crate::transport::LocalBoxFuture;
+
+/// A multiplexed protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Multiplexed {
+    /// HTTP/2.
+    H2,
+    /// SPDY/3 or SPDY/3.1.
+    Spdy(Version),
+}
+
+impl Multiplexed {
+    /// What an endpoint's session means; `None` for those that carry one exchange at a time.
+    pub const fn of(kind: SessionKind) -> Option<Self> {
+        match kind {
+            SessionKind::H2 => Some(Self::H2),
+            SessionKind::Spdy3 => Some(Self::Spdy(Version::V3)),
+            SessionKind::Spdy31 => Some(Self::Spdy(Version::V31)),
+            SessionKind::Http | SessionKind::Socks5 => None,
+        }
+    }
+}
 
 /// Makes the core of one session.
 pub trait NewCore {
@@ -43,13 +66,15 @@ pub trait NewCore {
 #[derive(Clone, Debug)]
 pub struct MuxSession {
     /// Which of them.
-    pub kind: SessionKind,
+    pub protocol: Multiplexed,
     /// Windows and limits; the role in it is not used.
     pub config: MuxConfig,
     /// Time limits.
     pub timeouts: Timeouts,
     /// Bytes asked of the core at a time: the most that a late, urgent answer waits for.
     pub write_limit: usize,
+    /// SPDY: what of header blocks is compressed.
+    pub header_compression: HeaderCompression,
     /// Access token that the asking end shows once, with the session's first request.
     pub token: Option<Rc<str>>,
 }
@@ -57,10 +82,18 @@ pub struct MuxSession {
 impl NewCore for MuxSession {
     fn new_core(&self, role: Role) -> Box<dyn Mux> {
         let config = MuxConfig { role, ..self.config.clone() };
-        match self.kind {
-            SessionKind::Spdy3 | SessionKind::Spdy31 | SessionKind::H2 | SessionKind::Http | SessionKind::Socks5 => {
-                Box::new(tandem_http::h2::Connection::new(config))
-            }
+        let spdy = |version: Version| {
+            // The other end is our gateway to all origins, not an origin itself.
+            let config = tandem_spdy::Config {
+                header_compression: self.header_compression,
+                same_origin_push: false,
+                ..tandem_spdy::Config::new(config.clone(), version)
+            };
+            Box::new(tandem_spdy::Connection::new(config))
+        };
+        match self.protocol {
+            Multiplexed::H2 => Box::new(tandem_http::h2::Connection::new(config)),
+            Multiplexed::Spdy(version) => spdy(version),
         }
     }
 }
