@@ -2,5 +2,6 @@
 
 mod crime;
 mod exchange;
+mod rules;
 mod support;
 mod vectors;
