@@ -42,6 +42,8 @@ fn assert_fatal(raw: &mut Raw, kind: u8, flags: u8, id: u32, payload: &[u8], rea
     assert!(!raw.core.wants_output());
 }
 
+type List = &'static [(&'static str, &'static str)];
+
 const GET: [(&str, &str); 4] = [(":method", "GET"), (":scheme", "https"), (":authority", "a.example"), (":path", "/")];
 
 fn get_with(extra: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
@@ -167,7 +169,8 @@ fn extended_connect_only_where_it_was_offered() {
 #[test]
 fn content_length_is_the_sum_of_the_data() {
     let post = [(":method", "POST"), GET[1], GET[2], GET[3], ("content-length", "5")];
-    let cases: [(&[(&[u8], bool)], bool); 6] = [
+    type Pieces = &'static [(&'static [u8], bool)];
+    let cases: [(Pieces, bool); 6] = [
         (&[(b"hello", true)], true),
         (&[(b"he", false), (b"llo", false), (b"", true)], true),
         (&[(b"hell", true)], false),
@@ -212,7 +215,7 @@ fn malformed_trailers() {
 
 #[test]
 fn malformed_responses() {
-    let cases: [(&str, bool, &[(&str, &str)]); 9] = [
+    let cases: [(&str, bool, List); 9] = [
         ("no status", true, &[("x", "1")]),
         ("two digits", true, &[(":status", "20")]),
         ("letters", true, &[(":status", "2xx")]),
@@ -277,7 +280,8 @@ fn prefaces() {
 #[test]
 fn frames_that_end_the_session() {
     let setting = |name: u16, value: u32| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
-    let cases: Vec<(&str, u8, u8, u32, Vec<u8>, Reason)> = vec![
+    type Case = (&'static str, u8, u8, u32, Vec<u8>, Reason);
+    let cases: Vec<Case> = vec![
         ("DATA on 0", DATA, 0, 0, vec![0], Reason::Protocol),
         ("DATA on idle", DATA, 0, 9, vec![0], Reason::Protocol),
         ("DATA on an idle push", DATA, 0, 2, vec![0], Reason::Protocol),
