@@ -17,9 +17,12 @@ pub(super) struct RecentlyClosed {
 
 impl RecentlyClosed {
     pub(super) fn remember(&mut self, id: StreamId, may_answer: bool) {
-        if self.answer.insert(id, may_answer).is_some() {
+        if let Some(answer) = self.answer.get_mut(&id) {
+            // Once answered, for good: a stream may even have been answered before it was opened.
+            *answer &= may_answer;
             return;
         }
+        self.answer.insert(id, may_answer);
         self.order.push_back(id);
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.pop_front()

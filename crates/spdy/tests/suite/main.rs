@@ -2,6 +2,7 @@
 
 mod crime;
 mod exchange;
+mod model;
 mod rules;
 mod support;
 mod vectors;
