@@ -153,6 +153,7 @@ impl Page {
             _ => {
                 let (kind, sizes) = name.split_once(':').unwrap_or((name, ""));
                 let page = match (kind, sized(sizes)) {
+                    (_, Some((count, _))) if count > MAX_RESOURCES => return Err(PageError::TooLarge),
                     ("uniform", Some((count, size))) => Self::uniform(count, size),
                     ("gallery", Some((count, size))) => Self::gallery(count, size),
                     _ => return Err(PageError::Unknown(name.to_owned())),

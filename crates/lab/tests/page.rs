@@ -1,0 +1,198 @@
+//! Page models and their bodies: from files of every shape, normalised, rendered, and telling what is wrong.
+
+use std::collections::HashSet;
+
+use tandem_lab::page::{Kind, Page, PageError, Site};
+
+fn site(page: Page) -> Site {
+    Site::new(page, &["origin.example:8080"]).expect("a valid page")
+}
+
+/// Every resource is mentioned once, by its parent, in full, and where the site says.
+fn check_references(site: &Site) {
+    let page = site.page();
+    let mut seen = HashSet::new();
+    for (index, resource) in page.resources.iter().enumerate() {
+        let asset = site.asset(index);
+        for reference in &asset.references {
+            let child = &page.resources[reference.child];
+            assert_eq!(child.parent, Some(index));
+            assert!(seen.insert(reference.child), "{} is mentioned twice", child.path);
+            let before = String::from_utf8_lossy(&asset.body[..reference.end]);
+            let url = if resource.kind == Kind::Html || resource.is_redirect() {
+                child.path.replace('&', "&amp;")
+            } else {
+                child.path.clone()
+            };
+            assert!(before.contains(&url), "{} does not mention {url}", resource.path);
+        }
+    }
+    let caused = page.resources.iter().filter(|r| r.parent.is_some()).count();
+    assert_eq!(seen.len(), caused);
+}
+
+#[test]
+fn built_in_pages() {
+    for name in ["demo", "thesis", "twitter", "youtube", "imgur", "uniform:100x2000", "gallery:20x300"] {
+        let page = Page::open(name).expect(name);
+        let count = page.resources.len();
+        let site = site(page);
+        check_references(&site);
+        assert_eq!(site.page().resources.len(), count);
+    }
+    let thesis = site(Page::thesis());
+    assert_eq!(thesis.bytes(), 3_560_921);
+    assert_eq!(thesis.asset(0).body.len(), 385_024);
+    let demo = Page::demo().expect("committed");
+    assert_eq!((demo.resources.len(), demo.hosts.len()), (111, 3));
+}
+
+#[test]
+fn rendering_is_deterministic() {
+    let [one, two] = [(); 2].map(|()| site(Page::demo().expect("committed")));
+    for index in 0..one.page().resources.len() {
+        assert_eq!(one.asset(index).body, two.asset(index).body);
+        assert_eq!(one.asset(index).etag, two.asset(index).etag);
+    }
+}
+
+#[test]
+fn text_is_not_trivially_compressible() {
+    let site = site(Page::thesis());
+    let text = &site.asset(1).body;
+    let mut counts = [0usize; 256];
+    for &byte in &text[..] {
+        counts[usize::from(byte)] += 1;
+    }
+    let entropy: f64 = counts
+        .iter()
+        .filter(|&&n| n > 0)
+        .map(|&n| n as f64 / text.len() as f64)
+        .map(|share| -share * share.log2())
+        .sum();
+    assert!(entropy > 5.5, "{entropy} bits a byte");
+}
+
+#[test]
+fn shards_share_the_hosts() {
+    let page = Page::demo().expect("committed");
+    let site = Site::new(page, &["a.example", "b.example:81"]).expect("valid");
+    let on_b = site.page().resources.iter().position(|r| r.host == 1).expect("three hosts");
+    assert_eq!(site.authority(on_b), "b.example:81");
+    let html = String::from_utf8_lossy(&site.asset(0).body).into_owned();
+    assert!(html.contains("\"http://b.example:81/"), "foreign hosts are named");
+    assert!(html.contains("href=\"/"), "the own one is not");
+    assert_eq!(site.find(&site.page().resources[on_b].path), Some(on_b));
+}
+
+#[test]
+fn bad_authorities() {
+    let page = Page::uniform(1, 100);
+    assert!(matches!(Site::new(page.clone(), &["a b"]), Err(PageError::Authority(bad)) if bad == "a b"));
+    assert!(matches!(Site::new(page, &[] as &[&str]), Err(PageError::Authority(_))));
+}
+
+#[test]
+fn recorded_pages() {
+    let text = r##"{"name": "r", "entries": [
+        {"url": "http://a.example/", "status": 301, "type": "html", "body": 0, "parent": null},
+        {"url": "https://www.a.example/x?y#z", "status": 200, "type": "html", "mime": "text/html; charset=x", "body": 900, "parent": 0},
+        {"url": "data:image/png;base64,xyz", "status": 200, "type": "image", "body": 3, "parent": 1},
+        {"url": "https://www.a.example/s.css", "status": 200, "type": "css", "mime": "text/plain", "body": 300, "parent": 0},
+        {"url": "https://cdn.example/s.css", "status": 304, "type": "css", "mime": "text/css", "body": 0, "parent": 3},
+        {"url": "https://cdn.example/a b\"<i>.js", "status": 200, "type": "js", "mime": "application/javascript", "body": 100, "parent": 4},
+        {"url": "https://cdn.example/i", "status": 200, "type": "image", "mime": "image/gif", "body": 43, "parent": 2},
+        {"url": "https://cdn.example/gone", "status": 404, "type": "xhr", "mime": "", "body": -1, "parent": 77},
+        {"url": "https://cdn.example/nowhere", "status": 302, "type": "image", "mime": "", "body": 5, "parent": 5}
+    ]}"##;
+    let page = Page::from_json("x", text.as_bytes()).expect("valid");
+    let rows: Vec<_> = page.resources.iter().map(|r| (r.path.as_str(), r.kind, r.status, r.size, r.parent)).collect();
+    assert_eq!(
+        rows,
+        [
+            ("/", Kind::Html, 301, 0, None),
+            ("/x?y", Kind::Html, 200, 900, Some(0)),
+            ("/s.css", Kind::Css, 200, 300, Some(1)),
+            ("/s.css?again=2", Kind::Css, 200, 0, Some(2)),
+            ("/a%20b%22%3Ci%3E.js", Kind::Script, 200, 100, Some(1)),
+            ("/i", Kind::Image, 200, 43, Some(1)),
+            ("/gone", Kind::Fetch, 404, 0, Some(1)),
+            ("/nowhere", Kind::Image, 200, 5, Some(4)),
+        ]
+    );
+    assert_eq!(page.resources[1].mime, "text/html");
+    assert_eq!(page.resources[2].mime, "text/css", "or no browser would take it");
+    let site = site(page);
+    check_references(&site);
+    let script = String::from_utf8_lossy(&site.asset(4).body).into_owned();
+    assert!(script.contains("new Image().src=\"/nowhere\";"));
+}
+
+#[test]
+fn har_files() {
+    let text = r#"{"log": {"version": "1.2", "entries": [
+        {"request": {"method": "GET", "url": "http://a.example/", "headers": []},
+         "response": {"status": 302, "redirectURL": "/home", "bodySize": 0, "content": {"size": 0, "mimeType": ""}}},
+        {"request": {"method": "GET", "url": "http://a.example/home", "headers": []},
+         "response": {"status": 200, "redirectURL": "", "bodySize": 700, "content": {"size": 900, "mimeType": "text/html"}}},
+        {"request": {"method": "GET", "url": "http://a.example/a.js", "headers": []}, "_initiator": {"type": "parser", "url": "http://a.example/home"},
+         "response": {"status": 200, "bodySize": -1, "_transferSize": 550, "headersSize": 150, "content": {"size": 900, "mimeType": "text/javascript"}}},
+        {"request": {"method": "GET", "url": "http://a.example/b.png", "headers": []},
+         "_initiator": {"type": "script", "stack": {"callFrames": [{"url": "http://a.example/a.js"}]}},
+         "response": {"status": 200, "bodySize": -1, "content": {"size": 120, "mimeType": "image/png"}}},
+        {"request": {"method": "GET", "url": "http://a.example/c.json", "headers": [{"name": "referer", "value": "http://a.example/home"}]},
+         "_resourceType": "xhr", "response": {"status": 200, "content": {"size": 1000, "mimeType": "application/json"}}}
+    ]}}"#;
+    let page = Page::from_json("h", text.as_bytes()).expect("valid");
+    let rows: Vec<_> = page.resources.iter().map(|r| (r.kind, r.status, r.size, r.parent)).collect();
+    assert_eq!(
+        rows,
+        [
+            (Kind::Html, 302, 0, None),
+            (Kind::Html, 200, 700, Some(0)),
+            (Kind::Script, 200, 400, Some(1)),
+            (Kind::Image, 200, 120, Some(2)),
+            (Kind::Fetch, 200, 300, Some(1)),
+        ]
+    );
+    check_references(&site(page));
+}
+
+#[test]
+fn models_survive_writing() {
+    for name in ["demo", "twitter"] {
+        let page = Page::open(name).expect(name);
+        assert_eq!(Page::from_json("", page.to_json().as_bytes()).expect("own writing"), page);
+    }
+}
+
+#[test]
+fn bad_files() {
+    let of = |text: &str| Page::from_json("x", text.as_bytes()).expect_err(text).to_string();
+    assert!(of("{").starts_with("not a page: "));
+    assert!(of("{}").starts_with("neither"));
+    assert!(of("[]").starts_with("neither"));
+    assert!(of(r#"{"entries": 3}"#).starts_with("not a page: "));
+    assert!(of(r#"{"log": {}}"#).starts_with("not a page: "));
+    assert_eq!(of(r#"{"entries": []}"#), "the page has no http or https resource");
+    assert_eq!(of(r#"{"entries": [{"url": "about:blank"}]}"#), "the page has no http or https resource");
+    let model = |rows: &str| of(&format!(r#"{{"name": "m", "hosts": ["a"], "resources": [{rows}]}}"#));
+    let html = r#"["/", 0, "text/html", "html", 9, null]"#;
+    assert_eq!(model(""), "the page has no http or https resource");
+    assert_eq!(model(&format!("{html}, {html}")), "resource 1: the path is there twice");
+    assert_eq!(model(r#"["/", 1, "text/html", "html", 9, null]"#), "resource 0: its host is not in the list");
+    assert_eq!(model(r#"["/", 0, "text/html", "html", 9, 0]"#), "resource 0: its parent does not stand before it");
+    assert_eq!(model(r#"["/", 0, "text/html", "html", 9, 7]"#), "resource 0: its parent does not stand before it");
+    assert_eq!(
+        model(r#"["/\r\nX: y", 0, "a/b", "html", 9, null]"#),
+        "resource 0: the path has bytes that must be escaped"
+    );
+    assert_eq!(model(r#"["/", 0, "a\r\nX: y", "html", 9, null]"#), "resource 0: the type is not valid");
+    assert_eq!(model(r#"["/", 0, "a/b", "html", 9, null, 100]"#), "resource 0: the status is not within 200 to 599");
+    let image = r#"["/i", 0, "image/png", "image", 9, null]"#;
+    assert_eq!(model(&format!(r#"{image}, ["/", 0, "a/b", "css", 9, 0]"#)), "resource 1: its parent cannot name it");
+    assert!(model(r#"["/", 0, "a/b", "image", 99999999999, null]"#).starts_with("the page has more than"));
+    assert!(matches!(Page::open("no-such-page"), Err(PageError::Unknown(_))));
+    assert!(matches!(Page::open("uniform:3"), Err(PageError::Unknown(_))));
+    assert!(matches!(Page::open("uniform:99999999x1"), Err(PageError::TooLarge)));
+}
