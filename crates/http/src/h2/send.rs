@@ -16,7 +16,7 @@ pub(super) const PING_MARK: [u8; 4] = *b"tndm";
 /// Shorter DATA frames are not made for the sake of a small limit.
 const MIN_CHUNK: usize = 1024;
 /// The queue's buffer is kept up to this size.
-const KEEP_QUEUE: usize = 4096;
+const KEEP_QUEUE: usize = 2048;
 
 impl Connection {
     /// Whether a stream could send now.
