@@ -19,6 +19,11 @@ pub const HTTP_TUNNEL_PORT: u16 = 9052;
 /// The client's DNS port, on its loopback address.
 pub const DNS_PORT: u16 = 9053;
 
+/// Seconds from consensus to consensus. Relays publish new descriptors several times in their first minutes, and directory
+/// caches learn of them with the next consensus only: with a long interval a client that asks for full descriptors meanwhile
+/// gets none.
+const VOTING_INTERVAL_S: u32 = 20;
+
 /// What differs from run to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variant {
@@ -141,7 +146,7 @@ fn authority(layout: &Layout, identities: &Identities, root: &Path, node: &Node)
          TestingV3AuthInitialVotingInterval 20\n\
          TestingV3AuthInitialVoteDelay 4\n\
          TestingV3AuthInitialDistDelay 4\n\
-         V3AuthVotingInterval 300\n\
+         V3AuthVotingInterval {interval}\n\
          V3AuthVoteDelay 4\n\
          V3AuthDistDelay 4\n\
          V3AuthNIntervalsValid 3\n\
@@ -153,6 +158,7 @@ fn authority(layout: &Layout, identities: &Identities, root: &Path, node: &Node)
          V3BandwidthsFile {bandwidths}\n\
          ConsensusParams hsdir_interval=120\n",
         address = node.address,
+        interval = VOTING_INTERVAL_S,
         exits = exits.join(","),
         bandwidths = bandwidths_file(root).display(),
     )
@@ -161,7 +167,7 @@ fn authority(layout: &Layout, identities: &Identities, root: &Path, node: &Node)
 fn exit(with_gateway: bool) -> String {
     let gateway = if with_gateway { format!("ExitPolicy accept {MARKER}:{GATEWAY_PORT}\n") } else { String::new() };
     format!(
-        "ExitRelay 1\nIPv6Exit 0\nExitPolicyRejectPrivate 0\n{gateway}ExitPolicy accept *:80\nExitPolicy accept *:443\nExitPolicy reject *:*\n"
+        "ExitRelay 1\nIPv6Exit 0\n{gateway}ExitPolicy accept *:80\nExitPolicy accept *:443\nExitPolicy reject *:*\n"
     )
 }
 
