@@ -82,6 +82,8 @@ fn repaired_as_the_rfc_asks_proxies() {
     let response = read("HTTP/1.1 200 OK\r\nX-Long: a\r\n  b\r\n\tc\r\nContent-Length : 3\r\n\r\n");
     assert_eq!(response.head.fields.get("x-long"), Some(&b"a    b  \tc"[..]));
     assert_eq!(response.framing, Framing::Length(3));
+    let odd = read("HTTP/1.1 200 OK\r\nX: a\u{1}b\u{c}\r\nContent-Length: 3\r\n\r\n");
+    assert_eq!(odd.head.fields.get("x"), Some(&b"a\x01b\x0c"[..]), "as browsers take it");
 }
 
 #[test]
@@ -93,6 +95,7 @@ fn refused() {
         (format!("{ok}Content-Length: 3\r\nContent-Length: 4\r\n"), Head(BadHead::ContentLength)),
         (format!("{ok}Content-Length: x\r\n"), Head(BadHead::ContentLength)),
         (format!("{ok}Transfer-Encoding: gzip, chunked\r\n"), Head(BadHead::UnknownCoding)),
+        (format!("{ok}Transfer-Encoding: chunked\u{c}\r\n"), Head(BadHead::TransferEncoding)),
         (format!("{ok}Transfer-Encoding: gzip\r\n"), Head(BadHead::UnknownCoding)),
         (format!("{ok}Transfer-Encoding: chunked, chunked\r\n"), Head(BadHead::TransferEncoding)),
         ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n".into(), Head(BadHead::TransferEncoding)),

@@ -43,7 +43,7 @@ pub enum BadHead {
     /// A line that continues the one before (obs-fold).
     #[error("a field is folded over several lines")]
     ObsFold,
-    /// A control byte in a field value.
+    /// A control byte in a field value; in responses only NUL counts.
     #[error("a field value holds control bytes")]
     FieldValue,
     /// More bytes than [`Limits::head`].
@@ -191,14 +191,30 @@ pub(super) fn parse_field(line: &[u8], sender: Sender) -> Result<(&[u8], &[u8]),
         return Err(BadHead::TooLarge);
     }
     let value = &line[colon + 1..];
-    if !is_field_value(value) {
-        return Err(if value.contains(&b'\r') { BadHead::LineEnd } else { BadHead::FieldValue });
+    if value.contains(&b'\r') {
+        return Err(BadHead::LineEnd);
     }
-    Ok((&line[..name_end], value.trim_ascii()))
+    // RFC 9110 section 5.5: besides CR, LF and NUL, control bytes may be kept; browsers do, so responses keep them.
+    let fits = if sender == Sender::Client { is_field_value(value) } else { !value.contains(&0) };
+    if !fits {
+        return Err(BadHead::FieldValue);
+    }
+    Ok((&line[..name_end], trim_ows(value)))
+}
+
+/// Cuts off optional white space: SP and HTAB only (RFC 9110 section 5.6.3).
+pub(super) fn trim_ows(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
 }
 
 /// Whether all bytes may stand in a field value: no control bytes but HTAB (RFC 9110 section 5.5).
-pub(super) fn is_field_value(value: &[u8]) -> bool {
+fn is_field_value(value: &[u8]) -> bool {
     value.iter().fold(true, |ok, &b| ok & (((b >= 0x20) & (b != 0x7f)) | (b == b'\t')))
 }
 
@@ -237,7 +253,7 @@ impl<'a> Sorter<'a> {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
             2 if is("te") => {
-                if value.split(|&b| b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(b"trailers")) {
+                if value.split(|&b| b == b',').any(|t| trim_ows(t).eq_ignore_ascii_case(b"trailers")) {
                     self.sorted.fields.set("te", "trailers");
                 }
             }
@@ -264,7 +280,7 @@ impl<'a> Sorter<'a> {
     }
 
     fn add_connection(&mut self, value: &'a [u8]) -> Result<(), BadHead> {
-        for option in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
+        for option in value.split(|&b| b == b',').map(trim_ows) {
             if !option.is_empty() && !self.sorted.connection.note(option) {
                 self.named.push(option);
             }
@@ -329,7 +345,7 @@ struct Codings {
 
 impl Codings {
     fn add(&mut self, value: &[u8]) {
-        for coding in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
+        for coding in value.split(|&b| b == b',').map(trim_ows) {
             self.count += 1;
             self.malformed |= coding.is_empty() || !coding.iter().all(|&b| TOKEN[usize::from(b)]);
             self.last_is_chunked = coding.eq_ignore_ascii_case(b"chunked");
