@@ -34,6 +34,11 @@ impl Netns {
         File::open(Path::new(NAMED).join(name)).map(Self)
     }
 
+    /// The same namespace, held open once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// Runs `work` on a thread of its own inside the namespace. What it opens stays there; children it spawns must not
     /// be tied to that thread's life.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {

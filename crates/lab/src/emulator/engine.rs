@@ -13,6 +13,7 @@ use tandem_link::{Count, Histogram};
 
 use super::capture::Capture;
 use super::port::Port;
+use super::relay::Doorkeeper;
 use super::report::{self, PortReport, Snapshot};
 use super::router::{Arrival, NodeId, Router};
 use super::{EmulatorError, sys};
@@ -36,6 +37,8 @@ pub struct Options {
     pub no_realtime: bool,
     /// Hosts whose packets are written to files.
     pub captures: Vec<(NodeId, Capture)>,
+    /// The host that only stands for the network around, and who serves it.
+    pub relayed: Option<(NodeId, Doorkeeper)>,
 }
 
 /// A running emulator; stops when dropped.
@@ -52,7 +55,9 @@ impl Emulator {
     pub fn start(router: Router, ports: Vec<(NodeId, Port)>, options: Options) -> Result<Self, EmulatorError> {
         let (stop_reader, stop) = io::pipe().map_err(EmulatorError::of("make a pipe"))?;
         let published = Arc::new(Mutex::new(Snapshot::default()));
-        let engine = Engine::new(router, ports, options.captures, published.clone());
+        let mut engine = Engine::new(router, ports, published.clone());
+        engine.captures = options.captures;
+        engine.relayed = options.relayed;
         let (ready, started) = std::sync::mpsc::channel();
         let run = move || {
             let warning = if options.no_realtime { Ok(()) } else { sys::use_realtime(PRIORITY) }.err();
@@ -132,6 +137,7 @@ struct Engine {
     router: Router,
     ports: Vec<(NodeId, Port, Counters)>,
     captures: Vec<(NodeId, Capture)>,
+    relayed: Option<(NodeId, Doorkeeper)>,
     /// Port of each host, by node number.
     port_of: Vec<Option<usize>>,
     lateness: Histogram,
@@ -142,12 +148,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(
-        router: Router,
-        ports: Vec<(NodeId, Port)>,
-        captures: Vec<(NodeId, Capture)>,
-        published: Arc<Mutex<Snapshot>>,
-    ) -> Self {
+    fn new(router: Router, ports: Vec<(NodeId, Port)>, published: Arc<Mutex<Snapshot>>) -> Self {
         let nodes = ports.iter().map(|(node, _)| node + 1).max().unwrap_or(0);
         let mut port_of = vec![None; nodes];
         ports.iter().enumerate().for_each(|(index, (node, _))| port_of[*node] = Some(index));
@@ -155,7 +156,8 @@ impl Engine {
         Self {
             router,
             ports,
-            captures,
+            captures: Vec::new(),
+            relayed: None,
             port_of,
             lateness: Histogram::default(),
             start: Instant::now(),
@@ -232,7 +234,11 @@ impl Engine {
             counters.received.add(packet.len());
             counters.last_received = Some(now);
             capture(&mut self.captures, *node, &packet);
-            counters.refused += u64::from(port.tun.write(&packet).is_err());
+            let admitted = match &mut self.relayed {
+                Some((relayed, doorkeeper)) if relayed == node => doorkeeper.admit(&packet),
+                _ => true,
+            };
+            counters.refused += u64::from(admitted && port.tun.write(&packet).is_err());
         }
     }
 

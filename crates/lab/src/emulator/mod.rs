@@ -4,6 +4,7 @@
 //! - [`engine`]: the thread that moves packets between TUN devices and the router by the clock.
 //! - [`port`]: a host's TUN device, its addresses and routes.
 //! - [`capture`]: pcap files. [`report`]: counters for people and programs.
+//! - [`relay`]: the network around, where no device may be added to it.
 //! - [`topology`]: networks described by a TOML file. [`network`]: a topology made real.
 //! - [`rtnl`]: addresses and routes. [`sys`]: system calls, the only unsafe code.
 
@@ -11,6 +12,7 @@ pub mod capture;
 pub mod engine;
 pub mod network;
 pub mod port;
+pub mod relay;
 pub mod report;
 pub mod router;
 pub mod rtnl;

@@ -1,9 +1,12 @@
 //! A topology made real: a device in every host's namespace, and the emulator between them.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::capture::Capture;
 use super::port::{Port, Wiring};
+use super::relay::{self, Doorkeeper};
+use super::router::NodeId;
 use super::rtnl::TcpMetrics;
 use super::topology::{OUTSIDE, Topology, TopologyError};
 use super::{Emulator, EmulatorError, Options};
@@ -37,6 +40,8 @@ pub struct Setup {
     pub captures: Vec<(String, PathBuf)>,
     /// Device name of the host [`OUTSIDE`], whose namespace has other devices too.
     pub outside_device: String,
+    /// The namespace given for [`OUTSIDE`] is not the one around but stands for it; it needs an IPv4 address.
+    pub relay_outside: bool,
 }
 
 /// Name of the device in hosts' own namespaces.
@@ -45,14 +50,15 @@ pub const DEVICE: &str = "tandem0";
 /// Sets a network up in these namespaces, one per host and in the order of the topology's hosts.
 pub fn set_up(topology: &Topology, namespaces: &[Netns], setup: &Setup) -> Result<Emulator, NetworkError> {
     let (plan, nodes) = topology.plan()?;
-    let inside = topology.hosts.iter().find(|host| host.name != OUTSIDE).and_then(|host| host.addresses.first());
+    let inside = topology.hosts.iter().filter(|host| host.name != OUTSIDE).flat_map(|host| host.addresses.clone());
+    let inside: Vec<IpAddr> = inside.collect();
     let mut ports = Vec::new();
     for ((host, namespace), node) in topology.hosts.iter().zip(namespaces).zip(&nodes) {
         let outside = host.name == OUTSIDE;
         let wiring = Wiring {
             device: if outside { &setup.outside_device } else { DEVICE },
             addresses: &host.addresses,
-            only_peer: inside.copied().filter(|_| outside),
+            peers: outside.then_some(&inside[..]),
             mtu: setup.mtu,
             tcp: &setup.tcp,
         };
@@ -65,5 +71,17 @@ pub fn set_up(topology: &Topology, namespaces: &[Netns], setup: &Setup) -> Resul
         Ok((node, Capture::create(path).map_err(EmulatorError::of(action))?))
     });
     let captures = captures.collect::<Result<_, NetworkError>>()?;
-    Ok(Emulator::start(plan.build(), ports, Options { no_realtime: setup.no_realtime, captures })?)
+    let relayed = if setup.relay_outside { relay_outside(topology, namespaces, &nodes)? } else { None };
+    Ok(Emulator::start(plan.build(), ports, Options { no_realtime: setup.no_realtime, captures, relayed })?)
+}
+
+fn relay_outside(
+    topology: &Topology,
+    namespaces: &[Netns],
+    nodes: &[NodeId],
+) -> Result<Option<(NodeId, Doorkeeper)>, EmulatorError> {
+    let Some(index) = topology.hosts.iter().position(|host| host.name == OUTSIDE) else { return Ok(None) };
+    let Some(IpAddr::V4(peer)) = topology.hosts[index].addresses.first() else { return Ok(None) };
+    let netns = namespaces[index].try_clone().map_err(EmulatorError::of("keep a namespace open"))?;
+    Ok(Some((nodes[index], relay::start(netns, *peer)?)))
 }

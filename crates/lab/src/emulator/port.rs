@@ -26,8 +26,8 @@ pub struct Wiring<'a> {
     pub device: &'a str,
     /// Addresses of the host; the first is the one it sends from.
     pub addresses: &'a [IpAddr],
-    /// The only host behind the device, instead of everything.
-    pub only_peer: Option<IpAddr>,
+    /// The only hosts behind the device; everything is, unless given. A namespace with this is somebody else's.
+    pub peers: Option<&'a [IpAddr]>,
     /// Largest packet.
     pub mtu: u32,
     /// TCP over the routes made.
@@ -45,15 +45,22 @@ impl Port {
         let tun = sys::open_tun(wiring.device)?;
         let mut rtnl = Rtnl::open()?;
         let index = rtnl.index(wiring.device)?;
-        quieten(wiring.device);
+        quieten_device(wiring.device);
+        if wiring.peers.is_none() {
+            quieten_namespace();
+        }
         let loopback = rtnl.index("lo")?;
         rtnl.bring_up(loopback, None, None)?;
         for &address in wiring.addresses {
-            rtnl.add_address(index, address, wiring.only_peer.filter(|peer| peer.is_ipv4() == address.is_ipv4()))?;
+            rtnl.add_address(index, address)?;
         }
         rtnl.bring_up(index, Some(wiring.mtu), Some(DEVICE_QUEUE))?;
-        match wiring.only_peer {
-            Some(peer) => rtnl.replace_route(peer, if peer.is_ipv4() { 32 } else { 128 }, index, wiring.tcp)?,
+        match wiring.peers {
+            Some(peers) => {
+                for &peer in peers {
+                    rtnl.replace_route(peer, if peer.is_ipv4() { 32 } else { 128 }, index, wiring.tcp)?;
+                }
+            }
             None => default_routes(&mut rtnl, index, wiring)?,
         }
         Ok(Self { tun, rtnl, index })
@@ -75,10 +82,18 @@ fn default_routes(rtnl: &mut Rtnl, index: u32, wiring: &Wiring<'_>) -> io::Resul
     Ok(())
 }
 
-/// Keeps the kernel from sending anything of its own accord (router solicitations, multicast reports), and from carrying
-/// what TCP learned from one run to the next. Where a setting is not there, there is nothing to switch off.
-fn quieten(device: &str) {
+/// Keeps the kernel from sending anything of its own accord (router solicitations, multicast reports). Where a setting is
+/// not there, there is nothing to switch off.
+fn quieten_device(device: &str) {
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/addr_gen_mode"), "1");
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/router_solicitations"), "0");
+}
+
+/// Keeps what TCP learned in one connection from the next, and lets everybody ping, which programs without privileges
+/// cannot in a new namespace: as far as this user's groups go.
+fn quieten_namespace() {
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1");
+    if std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").is_err() {
+        let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
+    }
 }

@@ -65,14 +65,14 @@ impl Rtnl {
         self.exchange(request, |_, _| {})
     }
 
-    /// Gives an interface an address; `peer` is the one host at the other end of a point-to-point link.
-    pub fn add_address(&mut self, index: u32, address: IpAddr, peer: Option<IpAddr>) -> io::Result<()> {
+    /// Gives an interface an address, and no network.
+    pub fn add_address(&mut self, index: u32, address: IpAddr) -> io::Result<()> {
         let bits = address_bits(address);
         let mut request = Message::new(libc::RTM_NEWADDR, libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE);
         let no_duplicate_detection = libc::IFA_F_NODAD as u8;
         request.bytes(&[family(address), bits, no_duplicate_detection, 0]).bytes(&index.to_ne_bytes());
         request.attribute(libc::IFA_LOCAL, &octets(address));
-        request.attribute(libc::IFA_ADDRESS, &octets(peer.unwrap_or(address)));
+        request.attribute(libc::IFA_ADDRESS, &octets(address));
         self.exchange(request, |_, _| {})
     }
 
@@ -93,7 +93,16 @@ impl Rtnl {
         self.exchange(request, |_, _| {})
     }
 
-    /// Every address of every interface, and of the hosts at the other ends of point-to-point links.
+    /// Lets this host take IPv4 packets to every address to which no longer route leads.
+    pub fn add_local_default(&mut self, index: u32) -> io::Result<()> {
+        let mut request = Message::new(libc::RTM_NEWROUTE, libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE);
+        let [table, protocol, kind] = [libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RTN_LOCAL];
+        request.bytes(&[libc::AF_INET as u8, 0, 0, 0, table, protocol, libc::RT_SCOPE_HOST, kind, 0, 0, 0, 0]);
+        request.attribute(libc::RTA_OIF, &index.to_ne_bytes());
+        self.exchange(request, |_, _| {})
+    }
+
+    /// Every address of every interface, and those at the other ends of point-to-point ones.
     pub fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
         let mut request = Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP as u16);
         request.bytes(&[0; 8]);

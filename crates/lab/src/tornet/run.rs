@@ -198,6 +198,7 @@ impl Supervisor {
             tcp: TcpMetrics::default(),
             captures: Vec::new(),
             outside_device: String::new(),
+            relay_outside: false,
         };
         self.emulator = Some(network::set_up(&self.layout.topology(1), &networks, &setup)?);
         for (node, netns) in self.layout.nodes.iter().zip(&networks) {
@@ -468,7 +469,7 @@ fn gateway_arguments(layout: &Layout, node: &Node) -> Option<Vec<String>> {
 fn add_marker() -> io::Result<()> {
     let mut rtnl = Rtnl::open()?;
     let loopback = rtnl.index("lo")?;
-    rtnl.add_address(loopback, MARKER.into(), None)
+    rtnl.add_address(loopback, MARKER.into())
 }
 
 fn relays_known(socket: &Path) -> usize {

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use tandem_lab::emulator::sys;
 
-use crate::OWN_FAILURE;
+use crate::{OWN_FAILURE, rootless};
 
 /// Name under which the program runs itself for this.
 pub(crate) const NAME: &str = "tandem-link-init";
@@ -24,8 +24,12 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         // Inside some containers /proc may not be mounted again; everything else works with the old one.
         eprintln!("tandem-link: the command sees the processes outside: {error}");
     }
+    let user = std::env::var(rootless::VARIABLE).ok().and_then(|text| rootless::User::parse(&text));
+    if let Some(Err(error)) = user.map(rootless::become_user_again) {
+        eprintln!("tandem-link: the command runs as root of its own user namespace: {error}");
+    }
     let mut command = Command::new(&program);
-    command.args(arguments);
+    command.args(arguments).env_remove(rootless::VARIABLE);
     sys::unblock_in_child(&mut command);
     match command.spawn() {
         Ok(child) => ExitCode::from(wait_for(child.id()) as u8),

@@ -1,10 +1,12 @@
 //! `tandem-link`: runs a command behind an emulated link, which is its only way out.
 //!
 //! - [`options`]: the command line. [`shell`]: one link, or a topology, around a command.
+//! - [`rootless`]: what a user without privileges needs first.
 //! - [`init`]: process 1 of the command's process namespace, so that nothing outlives the link.
 
 mod init;
 mod options;
+mod rootless;
 mod shell;
 
 use std::process::ExitCode;

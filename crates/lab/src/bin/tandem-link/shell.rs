@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tandem_lab::emulator::network::{self, Setup};
@@ -21,6 +23,7 @@ use tandem_lab::netns::Netns;
 
 use crate::init;
 use crate::options::{RunArguments, ShellArguments, TopologyArguments};
+use crate::rootless;
 
 type Failure = Box<dyn Error>;
 
@@ -74,33 +77,41 @@ fn run(
     let Some(place) = topology.hosts.iter().position(|host| host.name == on && on != OUTSIDE) else {
         return Err(network::NetworkError::NoHost(on.into()).into());
     };
+    let user = rootless::become_administrator()?;
     sys::block_signals(&SIGNALS)?;
-    let namespaces = topology.hosts.iter().map(namespace).collect::<Result<Vec<_>, _>>()?;
+    let make = |host: &HostPlan| namespace(host, user.is_some());
+    let namespaces = topology.hosts.iter().map(make).collect::<Result<Vec<_>, _>>()?;
     let setup = Setup {
         no_realtime: arguments.no_realtime,
         mtu: arguments.mtu,
         tcp: arguments.tcp(),
         captures: arguments.pcap.iter().map(|path| (on.to_owned(), path.clone())).collect(),
         outside_device: format!("tl{}", std::process::id()),
+        relay_outside: user.is_some(),
     };
     let emulator = network::set_up(topology, &namespaces, &setup)?;
     if let Some(warning) = emulator.warning().filter(|_| !arguments.quiet) {
         eprintln!("tandem-link: {warning}");
     }
+    if user.is_some() && !arguments.quiet && topology.hosts.iter().any(|host| host.name == OUTSIDE) {
+        eprintln!("tandem-link: not root: TCP and UDP go on to the host around through a relay");
+    }
     let mut log = arguments.log.as_ref().map(|path| Log::create(path)).transpose()?;
+    let mut variables = variables;
+    variables.extend(user.map(|user| (rootless::VARIABLE.to_owned(), user.to_string())));
     let background = start_background(topology, &namespaces, &variables)?;
-    let mut command = command_line(arguments);
-    let child = spawn(&mut command, &namespaces[place], &variables)?;
-    let code = supervise(child, &emulator, arguments, &mut log);
-    drop(background);
+    let mut program = spawn(&command_line(arguments), &namespaces[place], &variables)?;
+    let code = supervise(&mut program.child, &emulator, arguments, &mut log);
+    drop((program, background));
     let (snapshot, result) = emulator.stop();
     finish(&snapshot, arguments, log)?;
     result?;
     Ok(ExitCode::from(code?))
 }
 
-fn namespace(host: &HostPlan) -> Result<Netns, EmulatorError> {
-    let made = if host.name == OUTSIDE { Netns::current() } else { Netns::unnamed() };
+/// Without root, the namespace around cannot be part of the network: one of ours stands for it.
+fn namespace(host: &HostPlan, rootless: bool) -> Result<Netns, EmulatorError> {
+    let made = if host.name == OUTSIDE && !rootless { Netns::current() } else { Netns::unnamed() };
     made.map_err(EmulatorError::of(format!("make a network namespace for {}", host.name)))
 }
 
@@ -112,15 +123,17 @@ fn command_line(arguments: &RunArguments) -> Vec<OsString> {
     }
 }
 
-/// Children that end with this value.
-struct Background(Vec<Child>);
+/// A program under [`init`], which dies with this value at the latest.
+struct Program {
+    child: Child,
+    /// Keeps the thread alive that is the child's parent: the child is killed when that ends.
+    _parent: Sender<()>,
+}
 
-impl Drop for Background {
+impl Drop for Program {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -128,40 +141,44 @@ fn start_background(
     topology: &Topology,
     namespaces: &[Netns],
     variables: &[(String, String)],
-) -> Result<Background, Failure> {
-    let mut started = Background(Vec::new());
+) -> Result<Vec<Program>, Failure> {
+    let mut started = Vec::new();
     for (host, namespace) in topology.hosts.iter().zip(namespaces) {
         if let Some(run) = &host.run {
-            let mut line = vec!["/bin/sh".into(), "-c".into(), run.into()];
-            started.0.push(spawn(&mut line, namespace, variables)?);
+            let line = vec!["/bin/sh".into(), "-c".into(), run.into()];
+            started.push(spawn(&line, namespace, variables)?);
         }
     }
     Ok(started)
 }
 
 /// Starts a command under [`init`] in a process namespace of its own.
-fn spawn(line: &mut Vec<OsString>, namespace: &Netns, variables: &[(String, String)]) -> Result<Child, EmulatorError> {
+fn spawn(line: &[OsString], namespace: &Netns, variables: &[(String, String)]) -> Result<Program, EmulatorError> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(init::NAME).args(line.drain(..)).envs(variables.iter().cloned());
+    command.arg0(init::NAME).args(line).envs(variables.iter().cloned());
     sys::prepare(
         &mut command,
         ChildSetup { network: Some(namespace.as_fd()), die_with_parent: true, own_session: false },
     );
-    spawn_in_new_process_namespace(&mut command).map_err(EmulatorError::of("start the command"))
+    spawn_in_new_process_namespace(command).map_err(EmulatorError::of("start the command"))
 }
 
-/// Only children change their process namespace, and no thread can be started until the choice is taken back.
-fn spawn_in_new_process_namespace(command: &mut Command) -> io::Result<Child> {
-    let own = File::open("/proc/self/ns/pid")?;
-    sys::unshare(libc::CLONE_NEWPID)?;
-    let spawned = command.spawn();
-    sys::setns(own.as_fd(), libc::CLONE_NEWPID)?;
-    spawned
+/// Has a thread of its own be the parent: one that has chosen a process namespace for its children can start no threads,
+/// and without root cannot take the choice back.
+fn spawn_in_new_process_namespace(mut command: Command) -> io::Result<Program> {
+    let (spawned, child) = channel();
+    let (parent, ended) = channel::<()>();
+    thread::Builder::new().name("parent".into()).spawn(move || {
+        let _ = spawned.send(sys::unshare(libc::CLONE_NEWPID).and_then(|()| command.spawn()));
+        let _ = ended.recv();
+    })?;
+    let child = child.recv().map_err(io::Error::other)??;
+    Ok(Program { child, _parent: parent })
 }
 
 /// Waits for the command, passing signals on and writing counters at intervals.
 fn supervise(
-    mut child: Child,
+    child: &mut Child,
     emulator: &Emulator,
     arguments: &RunArguments,
     log: &mut Option<Log>,
