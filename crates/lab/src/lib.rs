@@ -5,5 +5,6 @@ pub mod loader;
 pub mod netns;
 pub mod origin;
 pub mod page;
+pub mod slowpath;
 pub mod stats;
 pub mod tornet;

@@ -106,7 +106,11 @@ impl Endpoint {
 
     /// `host:port`, with brackets where IPv6 needs them.
     pub fn authority(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
     /// The options, of which only those named in `known` may be there.
@@ -115,7 +119,10 @@ impl Endpoint {
             None => Ok(&self.options),
             Some(key) => Err(BadEndpoint::new(
                 &self.to_string(),
-                format!("unknown option {key:?}; it may be one of: {}", if known.is_empty() { "none".into() } else { known.join(", ") }),
+                format!(
+                    "unknown option {key:?}; it may be one of: {}",
+                    if known.is_empty() { "none".into() } else { known.join(", ") }
+                ),
             )),
         }
     }
@@ -155,7 +162,9 @@ pub fn split_authority(text: &str, default_port: Option<u16>) -> Result<(String,
     }
     let port = match port {
         None => default_port.ok_or("the port is missing")?,
-        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => port.parse().map_err(|_| "the port is no number from 0 to 65535")?,
+        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => {
+            port.parse().map_err(|_| "the port is no number from 0 to 65535")?
+        }
         Some(_) => return Err("the port is no number from 0 to 65535"),
     };
     Ok((host.to_ascii_lowercase(), port))
@@ -168,9 +177,13 @@ impl FromStr for Endpoint {
         let bad = |problem: String| BadEndpoint::new(text, problem);
         let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("write SESSION+TRANSPORT://HOST:PORT".into()))?;
         let (session, transport) = scheme.split_once('+').unwrap_or((scheme, "tcp"));
-        let session = SessionKind::ALL.iter().find(|(name, _)| *name == session).map(|(_, kind)| *kind).ok_or_else(|| {
-            bad(format!("unknown session {session:?}; it may be {}", SessionKind::ALL.map(|(name, _)| name).join(", ")))
-        })?;
+        let session =
+            SessionKind::ALL.iter().find(|(name, _)| *name == session).map(|(_, kind)| *kind).ok_or_else(|| {
+                bad(format!(
+                    "unknown session {session:?}; it may be {}",
+                    SessionKind::ALL.map(|(name, _)| name).join(", ")
+                ))
+            })?;
         let transport = match transport {
             "tcp" => TransportKind::Tcp,
             "tls" => TransportKind::Tls,
@@ -272,7 +285,12 @@ mod tests {
 
     #[test]
     fn reads_what_it_writes() {
-        for text in ["http://127.0.0.1:8118", "h2+tls://gw.example:443", "h2+tcp://192.0.2.80:9980?exit=auto", "socks5://[::1]:9150"] {
+        for text in [
+            "http://127.0.0.1:8118",
+            "h2+tls://gw.example:443",
+            "h2+tcp://192.0.2.80:9980?exit=auto",
+            "socks5://[::1]:9150",
+        ] {
             let endpoint: Endpoint = text.parse().unwrap();
             assert_eq!(endpoint.to_string(), text);
         }

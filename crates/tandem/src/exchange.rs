@@ -248,7 +248,8 @@ impl Body {
 
     /// A body from its source; `length` where it is known beforehand.
     pub fn new(source: impl Chunks + 'static, length: Option<u64>) -> Self {
-        let state = BodyState { source: Box::new(source), kept: Some(Vec::new()), kept_bytes: 0, replay: VecDeque::new() };
+        let state =
+            BodyState { source: Box::new(source), kept: Some(Vec::new()), kept_bytes: 0, replay: VecDeque::new() };
         Self { inner: Some(Rc::new(RefCell::new(state))), length }
     }
 

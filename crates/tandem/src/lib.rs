@@ -13,6 +13,7 @@
 pub mod back;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod endpoint;
 pub mod error;
 pub mod exchange;

@@ -74,7 +74,11 @@ impl AsyncWrite for Path {
         each!(self, stream => Pin::new(stream).poll_write(cx, buf))
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         each!(self, stream => Pin::new(stream).poll_write_vectored(cx, bufs))
     }
 

@@ -14,8 +14,8 @@ use tandem_http::{MuxConfig, Role as End};
 use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use crate::back::origin::{Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
-use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
 use crate::config::client::{Fallback, GatewayEndpoint};
+use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
 use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
 use crate::exchange::{Exchange, Peer};
 use crate::front::early::EarlyConnect;
@@ -63,7 +63,13 @@ const WRITE_LIMIT: usize = 16 << 10;
 /// Unsent bytes that one stream may hold: enough for the largest write.
 const SEND_BUFFER: usize = 128 << 10;
 
-fn mux_session(protocol: Multiplexed, path: &PathConfig, max_streams: u32, max_head: usize, token: Option<&str>) -> MuxSession {
+fn mux_session(
+    protocol: Multiplexed,
+    path: &PathConfig,
+    max_streams: u32,
+    max_head: usize,
+    token: Option<&str>,
+) -> MuxSession {
     let mut config = MuxConfig::new(End::Client);
     config.stream_window = path.stream_window;
     config.session_window = path.session_window;
@@ -81,7 +87,13 @@ fn mux_session(protocol: Multiplexed, path: &PathConfig, max_streams: u32, max_h
     }
 }
 
-fn http1_session(form: Form, path: &PathConfig, response_timeout: std::time::Duration, max_head: usize, origin_form: OriginForm) -> Http1Session {
+fn http1_session(
+    form: Form,
+    path: &PathConfig,
+    response_timeout: std::time::Duration,
+    max_head: usize,
+    origin_form: OriginForm,
+) -> Http1Session {
     Http1Session {
         form,
         limits: Limits { head: max_head, ..Limits::default() },
@@ -194,7 +206,9 @@ impl ClientConfig {
         match &self.via {
             None => Rc::new(Tcp { options, pinned: gateway.address }),
             Some(Via::Socks(proxy)) => Rc::new(Socks { proxy: *proxy, options }),
-            Some(control) => Rc::new(Tor::new(control.clone(), self.tor_password.clone(), gateway.exit.clone(), options)),
+            Some(control) => {
+                Rc::new(Tor::new(control.clone(), self.tor_password.clone(), gateway.exit.clone(), options))
+            }
         }
     }
 
@@ -204,11 +218,15 @@ impl ClientConfig {
         let transport: Rc<dyn Transport> = match (self.fallback, &self.via) {
             (Fallback::None, _) | (Fallback::Via, None) => return Ok(None),
             (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks { proxy: *proxy, options }),
-            (Fallback::Via, Some(control)) => Rc::new(Tor::new(control.clone(), self.tor_password.clone(), None, options)),
+            (Fallback::Via, Some(control)) => {
+                Rc::new(Tor::new(control.clone(), self.tor_password.clone(), None, options))
+            }
         };
-        let http1 = http1_session(Form::Origin, &self.path, self.path.timeouts.idle, Limits::default().head, OriginForm::Any);
+        let http1 =
+            http1_session(Form::Origin, &self.path, self.path.timeouts.idle, Limits::default().head, OriginForm::Any);
         let h2 = Rc::new(mux_session(Multiplexed::H2, &self.path, 256, Limits::default().head, None));
-        let connector = ClientTls { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ClientTls::default() }.connector()?;
+        let connector =
+            ClientTls { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ClientTls::default() }.connector()?;
         let origin = Origin::new(Mode::Forward, transport, connector, http1, h2, self.path.socket.connect_timeout);
         Ok(Some(Rc::new(ToOrigin(origin))))
     }
@@ -237,7 +255,8 @@ impl Role for GatewayConfig {
             ..ClientTls::default()
         }
         .connector()?;
-        let origin = Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, self.path.socket.connect_timeout);
+        let origin =
+            Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, self.path.socket.connect_timeout);
         let stage: Rc<dyn Stage> = Rc::new(Count { log_urls: self.log_urls, next: Rc::new(ToOrigin(origin)) });
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),

@@ -176,7 +176,8 @@ impl Gateways {
 /// Opens the next session before the old one, still in use, stops taking requests.
 async fn rotate(pool: Weak<Gateways>, isolation: Isolation) {
     let Some(pool) = pool.upgrade() else { return };
-    let Some((old, gateway)) = pool.slots.borrow().get(&isolation).map(|slot| (Rc::clone(&slot.current), slot.gateway)) else {
+    let Some((old, gateway)) = pool.slots.borrow().get(&isolation).map(|slot| (Rc::clone(&slot.current), slot.gateway))
+    else {
         return;
     };
     METRICS.sessions_rotated.add(1);

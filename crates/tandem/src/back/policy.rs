@@ -112,7 +112,8 @@ impl Policy {
     /// Whether `address` may be dialled.
     pub fn permits(&self, address: SocketAddr) -> bool {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        (is_public(address.ip()) && self.ports.contains(&address.port())) || self.allow.iter().any(|allow| allow.covers(address))
+        (is_public(address.ip()) && self.ports.contains(&address.port()))
+            || self.allow.iter().any(|allow| allow.covers(address))
     }
 }
 
@@ -187,7 +188,9 @@ impl Transport for Direct {
             for address in addresses.into_iter().take(4) {
                 if !named && !self.policy.permits(address) {
                     METRICS.destinations_refused.add(1);
-                    last.get_or_insert_with(|| Error::new(Kind::Forbidden, Side::Local, "that address or port is not allowed"));
+                    last.get_or_insert_with(|| {
+                        Error::new(Kind::Forbidden, Side::Local, "that address or port is not allowed")
+                    });
                     continue;
                 }
                 match connect(address, self.options.connect_timeout, Side::Origin).await {
@@ -212,10 +215,28 @@ mod tests {
     fn refuses_what_is_not_public() {
         let policy = Policy::default();
         for address in [
-            "127.0.0.1:80", "10.1.2.3:80", "169.254.169.254:80", "192.168.0.1:443", "172.31.0.1:80", "100.64.0.1:80", "0.0.0.0:80",
-            "224.0.0.1:80", "255.255.255.255:80", "192.0.2.80:80", "198.18.0.1:80", "[::1]:80", "[::]:80", "[fd00::1]:80", "[fe80::1]:80",
-            "[ff02::1]:80", "[::ffff:127.0.0.1]:80", "[64:ff9b::7f00:1]:80", "[2002:7f00:1::]:80", "[2001:db8::1]:80",
-            "93.184.216.34:22", "93.184.216.34:8080",
+            "127.0.0.1:80",
+            "10.1.2.3:80",
+            "169.254.169.254:80",
+            "192.168.0.1:443",
+            "172.31.0.1:80",
+            "100.64.0.1:80",
+            "0.0.0.0:80",
+            "224.0.0.1:80",
+            "255.255.255.255:80",
+            "192.0.2.80:80",
+            "198.18.0.1:80",
+            "[::1]:80",
+            "[::]:80",
+            "[fd00::1]:80",
+            "[fe80::1]:80",
+            "[ff02::1]:80",
+            "[::ffff:127.0.0.1]:80",
+            "[64:ff9b::7f00:1]:80",
+            "[2002:7f00:1::]:80",
+            "[2001:db8::1]:80",
+            "93.184.216.34:22",
+            "93.184.216.34:8080",
         ] {
             assert!(!policy.permits(address.parse().unwrap()), "{address}");
         }
@@ -226,9 +247,16 @@ mod tests {
 
     #[test]
     fn allows_what_is_named() {
-        let policy = Policy { allow: ["10.0.0.0/8:8080", "[::1]", "192.0.2.80"].map(|a| a.parse().unwrap()).to_vec(), ..Policy::default() };
+        let policy = Policy {
+            allow: ["10.0.0.0/8:8080", "[::1]", "192.0.2.80"].map(|a| a.parse().unwrap()).to_vec(),
+            ..Policy::default()
+        };
         for (address, permitted) in [
-            ("10.9.9.9:8080", true), ("10.9.9.9:80", false), ("[::1]:99", true), ("192.0.2.80:9980", true), ("192.0.2.81:80", false),
+            ("10.9.9.9:8080", true),
+            ("10.9.9.9:80", false),
+            ("[::1]:99", true),
+            ("192.0.2.80:9980", true),
+            ("192.0.2.81:80", false),
         ] {
             assert_eq!(policy.permits(address.parse().unwrap()), permitted, "{address}");
         }

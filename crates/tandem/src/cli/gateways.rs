@@ -26,7 +26,8 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
     let password = match &args.tor_password_file {
         None => None,
         Some(file) => {
-            let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            let text =
+                std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
             Some(text.lines().next().unwrap_or_default().to_owned())
         }
     };

@@ -39,6 +39,8 @@ pub enum Command {
     Client(ClientArgs),
     /// Run at the far end: take the client's session, fetch from the origins
     Gateway(GatewayArgs),
+    /// Load a real page's structure over an emulated slow path, without and with the pair
+    Demo(crate::demo::DemoArgs),
     /// List the gateways that Tor exits announce
     Gateways(gateways::GatewaysArgs),
     /// Check a configuration file and say what it means
@@ -92,6 +94,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Client(args) => serve::client(args),
         Command::Gateway(args) => serve::gateway(args),
+        Command::Demo(args) => crate::demo::run(&args),
         Command::Gateways(args) => gateways::run(&args),
         Command::CheckConfig(args) => serve::check(&args),
         Command::Completions(args) => shell::completions(&args),
@@ -101,7 +104,8 @@ fn run(command: Command) -> Result<(), Failure> {
 
 /// Sends log lines to standard error. `filter`: a level, or directives such as `tandem=debug`.
 pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("warn")).map_err(|error| format!("log: {error}"))?;
+    let filter =
+        tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("warn")).map_err(|error| format!("log: {error}"))?;
     let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // A second start, as in tests, keeps the first.
     let _ = layer.try_init();

@@ -94,7 +94,9 @@ fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) -> Result<(
 
 /// Serves the counters to this machine.
 async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
     let local = listener.local_addr()?;
     eprintln!("tandem: metrics on http://{local}/metrics");
     let session = Http1Session {

@@ -127,15 +127,21 @@ impl ClientOptions {
         distinct(&listen)?;
         for endpoint in &listen {
             endpoint.options(&[])?;
-            if !matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5) || endpoint.transport != TransportKind::Tcp {
-                return Err(ConfigError::value("listen", format!("{endpoint}: a client listens on http:// or socks5://")));
+            if !matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5)
+                || endpoint.transport != TransportKind::Tcp
+            {
+                return Err(ConfigError::value(
+                    "listen",
+                    format!("{endpoint}: a client listens on http:// or socks5://"),
+                ));
             }
         }
         if self.gateway.is_empty() {
             return Err(ConfigError::value("gateway", "give at least one, such as h2+tls://gw.example:443"));
         }
         let via = self.via;
-        let gateways = self.gateway.into_iter().map(|endpoint| gateway(endpoint, via.as_ref())).collect::<Result<_, _>>()?;
+        let gateways =
+            self.gateway.into_iter().map(|endpoint| gateway(endpoint, via.as_ref())).collect::<Result<_, _>>()?;
         let fallback = self.fallback.unwrap_or_default();
         if fallback == Fallback::Via && via.is_none() {
             return Err(ConfigError::value("fallback", "\"via\" needs --via: nothing else is ever connected to"));
@@ -179,14 +185,18 @@ impl ClientOptions {
 
 /// Where a browser finds the client unless told otherwise: Privoxy's port and Tor Browser's.
 fn default_listen() -> Vec<Endpoint> {
-    ["http://127.0.0.1:8118", "socks5://127.0.0.1:9150"].iter().filter_map(|text| Endpoint::from_str(text).ok()).collect()
+    ["http://127.0.0.1:8118", "socks5://127.0.0.1:9150"]
+        .iter()
+        .filter_map(|text| Endpoint::from_str(text).ok())
+        .collect()
 }
 
 pub(crate) fn loopback(metrics: Option<SocketAddr>) -> Result<Option<SocketAddr>, ConfigError> {
     match metrics {
-        Some(address) if !address.ip().is_loopback() => {
-            Err(ConfigError::value("metrics", format!("{address}: metrics are for this machine only, give a loopback address")))
-        }
+        Some(address) if !address.ip().is_loopback() => Err(ConfigError::value(
+            "metrics",
+            format!("{address}: metrics are for this machine only, give a loopback address"),
+        )),
         other => Ok(other),
     }
 }
@@ -210,7 +220,9 @@ fn gateway(endpoint: Endpoint, via: Option<&Via>) -> Result<GatewayEndpoint, Con
         std::net::IpAddr::V6(_) => false,
     });
     if at_an_exit && exit.is_none() && via.is_some() {
-        return Err(bad("Tor would pick a wrong exit for that address: add ?exit=auto or ?exit=FINGERPRINT and --via tor://…"));
+        return Err(bad(
+            "Tor would pick a wrong exit for that address: add ?exit=auto or ?exit=FINGERPRINT and --via tor://…",
+        ));
     }
     let address = match via {
         Some(_) => None,
@@ -247,7 +259,11 @@ mod tests {
     use super::*;
 
     fn options(gateway: &str, via: Option<&str>) -> ClientOptions {
-        ClientOptions { gateway: vec![gateway.parse().unwrap()], via: via.map(|v| v.parse().unwrap()), ..ClientOptions::default() }
+        ClientOptions {
+            gateway: vec![gateway.parse().unwrap()],
+            via: via.map(|v| v.parse().unwrap()),
+            ..ClientOptions::default()
+        }
     }
 
     #[test]
@@ -256,12 +272,16 @@ mod tests {
         assert!(error.contains("resolves no names"), "{error}");
         let config = options("h2+tls://gw.example:443?ip=203.0.113.5", None).typed().unwrap();
         assert_eq!(config.gateways[0].address, Some("203.0.113.5:443".parse().unwrap()));
-        assert_eq!(options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050")).typed().unwrap().gateways[0].address, None);
+        assert_eq!(
+            options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050")).typed().unwrap().gateways[0].address,
+            None
+        );
     }
 
     #[test]
     fn never_tries_the_exit_address_blindly() {
-        let error = options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050")).typed().unwrap_err().to_string();
+        let error =
+            options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050")).typed().unwrap_err().to_string();
         assert!(error.contains("exit=auto"), "{error}");
         assert!(options("h2+tcp://192.0.2.80:9980?exit=auto", Some("socks5://127.0.0.1:9050")).typed().is_err());
         assert!(options("h2+tcp://192.0.2.80:9980?exit=auto", Some("tor://127.0.0.1:9051")).typed().is_ok());
@@ -278,7 +298,8 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file() {
-        let file = ClientOptions { max_sessions: Some(7), congestion: Some("cubic".into()), ..ClientOptions::default() };
+        let file =
+            ClientOptions { max_sessions: Some(7), congestion: Some("cubic".into()), ..ClientOptions::default() };
         let flags = ClientOptions { max_sessions: Some(9), ..ClientOptions::default() };
         let both = flags.or(file);
         assert_eq!((both.max_sessions, both.congestion.as_deref()), (Some(9), Some("cubic")));

@@ -189,7 +189,8 @@ impl GatewayOptions {
         for endpoint in &self.listen {
             listener(endpoint)?;
         }
-        let mode = self.mode.unwrap_or(ModeOption::Forward).typed().map_err(|problem| ConfigError::value("mode", problem))?;
+        let mode =
+            self.mode.unwrap_or(ModeOption::Forward).typed().map_err(|problem| ConfigError::value("mode", problem))?;
         let (tokens, client_ca) = admission(&self.auth)?;
         let open = self.open.unwrap_or(false);
         if !open && tokens.is_empty() && client_ca.is_none() {
@@ -217,7 +218,9 @@ impl GatewayOptions {
             origin_ca: self.origin_ca,
             workers: self.workers.unwrap_or(cores).clamp(1, 256),
             max_streams: self.max_streams.unwrap_or(256).max(1),
-            max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0)).unwrap_or(usize::MAX).clamp(4096, 16 << 20),
+            max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0))
+                .unwrap_or(usize::MAX)
+                .clamp(4096, 16 << 20),
             max_connections: self.max_connections.unwrap_or(4096).max(1),
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
             response_timeout: self.response_timeout.map_or(Duration::from_secs(60), |span| span.0),
@@ -253,7 +256,9 @@ fn listener(endpoint: &Endpoint) -> Result<(), ConfigError> {
     let both = endpoint.option("cert").is_some() && endpoint.option("key").is_some();
     match endpoint.transport {
         TransportKind::Tls if !both => bad("tls needs ?cert=FILE&key=FILE"),
-        TransportKind::Tcp if endpoint.option("cert").is_some() || endpoint.option("key").is_some() => bad("cert and key need +tls"),
+        TransportKind::Tcp if endpoint.option("cert").is_some() || endpoint.option("key").is_some() => {
+            bad("cert and key need +tls")
+        }
         _ => Ok(()),
     }
 }
@@ -264,8 +269,15 @@ fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigErr
         match entry.split_once('=') {
             Some(("token-file", file)) => tokens.push(read_secret("auth", file)?),
             Some(("client-ca", file)) if client_ca.is_none() => client_ca = Some(file.to_owned()),
-            Some(("client-ca", _)) => return Err(ConfigError::value("auth", "client-ca is given twice; put both into one file")),
-            _ => return Err(ConfigError::value("auth", format!("{entry:?} is neither token-file=FILE nor client-ca=FILE"))),
+            Some(("client-ca", _)) => {
+                return Err(ConfigError::value("auth", "client-ca is given twice; put both into one file"));
+            }
+            _ => {
+                return Err(ConfigError::value(
+                    "auth",
+                    format!("{entry:?} is neither token-file=FILE nor client-ca=FILE"),
+                ));
+            }
         }
     }
     Ok((tokens, client_ca))
@@ -276,8 +288,11 @@ mod tests {
     use super::*;
 
     fn options(change: impl FnOnce(&mut GatewayOptions)) -> Result<GatewayConfig, ConfigError> {
-        let mut options =
-            GatewayOptions { listen: vec!["h2+tcp://127.0.0.1:9980".parse().unwrap()], open: Some(true), ..GatewayOptions::default() };
+        let mut options = GatewayOptions {
+            listen: vec!["h2+tcp://127.0.0.1:9980".parse().unwrap()],
+            open: Some(true),
+            ..GatewayOptions::default()
+        };
         change(&mut options);
         options.typed()
     }

@@ -202,7 +202,8 @@ impl PathValues {
             receive_budget: usize::try_from(budget).unwrap_or(usize::MAX),
             header_compression: self.header_compression.unwrap_or_default().into(),
             socket: SocketOptions {
-                notsent_lowat: u32::try_from(lowat).map_err(|_| ConfigError::value("notsent-lowat", "must be below 4GiB"))?,
+                notsent_lowat: u32::try_from(lowat)
+                    .map_err(|_| ConfigError::value("notsent-lowat", "must be below 4GiB"))?,
                 congestion: self.congestion.unwrap_or(socket.congestion),
                 connect_timeout: span(self.connect_timeout, socket.connect_timeout),
             },
@@ -219,10 +220,14 @@ impl PathValues {
 
 /// Reads a secret of one line from a file.
 pub(crate) fn read_secret(key: &'static str, file: &str) -> Result<String, ConfigError> {
-    let text = std::fs::read_to_string(file).map_err(|error| ConfigError::value(key, format!("cannot read {file}: {error}")))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| ConfigError::value(key, format!("cannot read {file}: {error}")))?;
     let secret = text.lines().next().unwrap_or_default().trim();
     if secret.len() < 16 || !secret.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(ConfigError::value(key, format!("{file}: the first line must hold at least 16 visible characters")));
+        return Err(ConfigError::value(
+            key,
+            format!("{file}: the first line must hold at least 16 visible characters"),
+        ));
     }
     Ok(secret.to_owned())
 }

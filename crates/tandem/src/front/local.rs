@@ -11,7 +11,8 @@ use crate::exchange::{Exchange, Reply};
 /// The authorities under which a listener is addressed itself.
 pub fn own_authorities(listen: std::net::SocketAddr) -> Vec<String> {
     let port = listen.port();
-    let mut own = vec![listen.to_string(), format!("localhost:{port}"), format!("127.0.0.1:{port}"), format!("[::1]:{port}")];
+    let mut own =
+        vec![listen.to_string(), format!("localhost:{port}"), format!("127.0.0.1:{port}"), format!("[::1]:{port}")];
     if port == 80 {
         own.extend(["localhost".into(), "127.0.0.1".into(), "[::1]".into()]);
     }
@@ -21,11 +22,12 @@ pub fn own_authorities(listen: std::net::SocketAddr) -> Vec<String> {
 /// Answers a request to the listener itself, whose address is `listener`.
 pub fn answer(exchange: &Exchange, listener: &str) -> Reply {
     let request = &exchange.request;
-    let (status, kind, body) = if request.path == "/proxy.pac" && request.method == Method::Get && !is_from_a_page(request) {
-        (200, "application/x-ns-proxy-autoconfig", pac(listener))
-    } else {
-        (404, "text/plain", "Nothing is here.\n".into())
-    };
+    let (status, kind, body) =
+        if request.path == "/proxy.pac" && request.method == Method::Get && !is_from_a_page(request) {
+            (200, "application/x-ns-proxy-autoconfig", pac(listener))
+        } else {
+            (404, "text/plain", "Nothing is here.\n".into())
+        };
     let mut head = ResponseHead::new(status);
     head.fields.push("content-type", kind);
     head.fields.push("content-length", body.len().to_string());
@@ -35,7 +37,9 @@ pub fn answer(exchange: &Exchange, listener: &str) -> Reply {
 
 fn is_from_a_page(request: &RequestHead) -> bool {
     let fields = &request.fields;
-    fields.contains("origin") || fields.contains("referer") || fields.get("sec-fetch-site").is_some_and(|site| site != b"none")
+    fields.contains("origin")
+        || fields.contains("referer")
+        || fields.get("sec-fetch-site").is_some_and(|site| site != b"none")
 }
 
 /// Everything goes to the proxy, and nothing elsewhere when it is down: fail closed.

@@ -162,11 +162,15 @@ impl Front {
         }
         let path = match &self.tls {
             None => Path::Tcp(stream),
-            Some(acceptor) => match tokio::time::timeout(self.timeouts.head, acceptor.accept(Path::Tcp(stream))).await {
-                Ok(Ok(stream)) => Path::Tls(Box::new(stream.into())),
-                Ok(Err(error)) => return Err(Error::new(Kind::Tls, Side::Client, error.to_string())),
-                Err(_) => return Err(Error::new(Kind::Timeout, Side::Client, "the TLS handshake did not end in time")),
-            },
+            Some(acceptor) => {
+                match tokio::time::timeout(self.timeouts.head, acceptor.accept(Path::Tcp(stream))).await {
+                    Ok(Ok(stream)) => Path::Tls(Box::new(stream.into())),
+                    Ok(Err(error)) => return Err(Error::new(Kind::Tls, Side::Client, error.to_string())),
+                    Err(_) => {
+                        return Err(Error::new(Kind::Timeout, Side::Client, "the TLS handshake did not end in time"));
+                    }
+                }
+            }
         };
         let peer = Peer { session: NEXT_SESSION.fetch_add(1, Ordering::Relaxed), address: Some(address.ip()) };
         let stage = (self.new_stage)(&path, peer);

@@ -8,7 +8,12 @@ use crate::error::{Error, Side};
 /// The response that tells of a failure, with `Proxy-Status` (RFC 9209). `who`: `client` or `gateway`.
 pub fn failure(error: &Error, who: &str) -> (ResponseHead, Bytes) {
     let status = error.status();
-    let detail: String = error.detail.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').filter(|c| !matches!(c, '"' | '\\')).collect();
+    let detail: String = error
+        .detail
+        .chars()
+        .filter(|c| c.is_ascii_graphic() || *c == ' ')
+        .filter(|c| !matches!(c, '"' | '\\'))
+        .collect();
     let body = Bytes::from(format!(
         "<!doctype html><meta charset=utf-8><title>{status}</title><h1>{}</h1><p>{}</p>\n",
         headline(error),

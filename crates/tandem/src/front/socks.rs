@@ -56,7 +56,9 @@ impl SocksFront {
         };
         let isolation = match (&request.user, &request.password) {
             (None, None) => Isolation::none(),
-            (user, password) => Isolation::new(user.as_deref().unwrap_or_default(), password.as_deref().unwrap_or_default()),
+            (user, password) => {
+                Isolation::new(user.as_deref().unwrap_or_default(), password.as_deref().unwrap_or_default())
+            }
         };
         if request.command != Command::Connect {
             return answer(&mut path, &mut server, SocksReply::CommandNotSupported).await;
@@ -93,7 +95,9 @@ impl SocksFront {
                 Looks::Http => match tandem_http::h1::parse_request(early, Scheme::Http, &self.http1.limits) {
                     Ok(Some((request, _))) => {
                         let named = split_authority(&request.head.authority, Some(80));
-                        return Ok(named.is_ok_and(|(name, at)| name == host && at == port) && !request.head.is_connect());
+                        return Ok(
+                            named.is_ok_and(|(name, at)| name == host && at == port) && !request.head.is_connect()
+                        );
                     }
                     // Malformed HTTP to port 80 is HTTP all the same, to be refused; elsewhere it may be anything.
                     Err(_) => return Ok(port == 80),
@@ -211,7 +215,14 @@ fn towards(stage: Rc<dyn Stage>, target: String, port: u16) -> Rc<dyn Stage> {
 }
 
 /// Carries bytes both ways; with `server`, the SOCKS reply waits for the far end's answer.
-async fn tunnel(path: Path, server: Option<Server>, early: BytesMut, target: &str, peer: Peer, stage: &dyn Stage) -> Result<(), Error> {
+async fn tunnel(
+    path: Path,
+    server: Option<Server>,
+    early: BytesMut,
+    target: &str,
+    peer: Peer,
+    stage: &dyn Stage,
+) -> Result<(), Error> {
     let (read, mut write) = tokio::io::split(path);
     let request = RequestHead {
         method: Method::Connect,

@@ -26,7 +26,10 @@ impl Stage for Auth {
         let shown = exchange.request.fields.get("proxy-authorization").map(<[u8]>::to_vec);
         if let Some(shown) = &shown {
             exchange.request.fields.remove("proxy-authorization");
-            let token = shown.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, t)| t.trim_ascii());
+            let token = shown
+                .split_at_checked(7)
+                .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "))
+                .map(|(_, t)| t.trim_ascii());
             if token.is_some_and(|token| self.tokens.iter().any(|known| is_equal(known.as_bytes(), token))) {
                 self.admitted.set(true);
             }

@@ -24,7 +24,13 @@ pub trait Session {
     fn connect(&self, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Rc<dyn Connected>;
 
     /// Serves a path until it ends: each request becomes an exchange for `stage`. `drain` ends it gently.
-    fn serve(&self, path: Path, peer: Peer, stage: Rc<dyn Stage>, drain: Drain) -> LocalBoxFuture<'static, Result<(), Error>>;
+    fn serve(
+        &self,
+        path: Path,
+        peer: Peer,
+        stage: Rc<dyn Stage>,
+        drain: Drain,
+    ) -> LocalBoxFuture<'static, Result<(), Error>>;
 }
 
 /// The asking end of a session.

@@ -56,7 +56,8 @@ pub struct SocksStream {
 impl SocksStream {
     /// Prepares the handshake; nothing is sent before the first write, flush or read.
     pub fn new(tcp: TcpStream, target: &Target, isolation: &Isolation) -> Result<Self, Error> {
-        let client = Client::new(&target.host, target.port, isolation.credentials()).map_err(|error| refusal(&error))?;
+        let client =
+            Client::new(&target.host, target.port, isolation.credentials()).map_err(|error| refusal(&error))?;
         let flight = BytesMut::from(&client.first_flight()[..]);
         Ok(Self { tcp, handshake: Some(client), flight, rest: BytesMut::new() })
     }

@@ -81,13 +81,21 @@ impl ClientTls {
 }
 
 /// Runs the client's handshake over `path`. `side` is whom to blame.
-pub async fn connect(connector: &TlsConnector, path: Path, host: &str, timeout: Duration, side: Side) -> Result<Path, Error> {
+pub async fn connect(
+    connector: &TlsConnector,
+    path: Path,
+    host: &str,
+    timeout: Duration,
+    side: Side,
+) -> Result<Path, Error> {
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| Error::new(Kind::Tls, side, "the host name cannot stand in a certificate"))?;
     match tokio::time::timeout(timeout, connector.connect(name, path)).await {
         Ok(Ok(stream)) => Ok(Path::Tls(Box::new(stream.into()))),
         Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
-        Err(_) => Err(Error::new(Kind::Timeout, side, "no answer to the TLS handshake in time").with_retry(Retry::Safe)),
+        Err(_) => {
+            Err(Error::new(Kind::Timeout, side, "no answer to the TLS handshake in time").with_retry(Retry::Safe))
+        }
     }
 }
 

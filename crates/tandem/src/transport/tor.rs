@@ -393,11 +393,17 @@ fn parse_gateways(descriptors: &str, weights: &HashMap<String, u64>, address: Ip
     for descriptor in descriptors.split("\nrouter ").map(|d| d.strip_prefix("router ").unwrap_or(d)) {
         let mut names = descriptor.split(' ');
         let (Some(nickname), Some(relay_address)) = (names.next(), names.next()) else { continue };
-        let fingerprint = descriptor.lines().find_map(|line| line.trim_start_matches("opt ").strip_prefix("fingerprint "));
+        let fingerprint =
+            descriptor.lines().find_map(|line| line.trim_start_matches("opt ").strip_prefix("fingerprint "));
         let Some(fingerprint) = fingerprint.map(|text| text.replace(' ', "")) else { continue };
         let Some(&bandwidth) = weights.get(&fingerprint) else { continue };
         if announces(descriptor, address, port) {
-            found.push(GatewayExit { fingerprint, nickname: nickname.into(), address: relay_address.into(), bandwidth });
+            found.push(GatewayExit {
+                fingerprint,
+                nickname: nickname.into(),
+                address: relay_address.into(),
+                bandwidth,
+            });
         }
     }
     found
@@ -422,7 +428,9 @@ fn covers(pattern: &str, address: Ipv4Addr, port: u16) -> bool {
     let Some((net, ports)) = pattern.rsplit_once(':') else { return false };
     let ports_match = match ports.split_once('-') {
         _ if ports == "*" => true,
-        Some((low, high)) => low.parse().is_ok_and(|low: u16| low <= port) && high.parse().is_ok_and(|high: u16| port <= high),
+        Some((low, high)) => {
+            low.parse().is_ok_and(|low: u16| low <= port) && high.parse().is_ok_and(|high: u16| port <= high)
+        }
         None => ports.parse() == Ok(port),
     };
     let (base, bits) = net.split_once('/').unwrap_or((net, "32"));
@@ -445,7 +453,9 @@ mod tests {
         r two //////////////////////////8 x 2026-01-01 00:00:00 198.18.2.1 5001 0\ns Valid\nw Bandwidth=9\n";
 
     fn descriptor(policy: &str) -> String {
-        format!("router one 198.18.1.1 5001 0 0\nfingerprint 0001 0203 0405 0607 0809 0A0B 0C0D 0E0F 1011 1213\n{policy}\n")
+        format!(
+            "router one 198.18.1.1 5001 0 0\nfingerprint 0001 0203 0405 0607 0809 0A0B 0C0D 0E0F 1011 1213\n{policy}\n"
+        )
     }
 
     #[test]

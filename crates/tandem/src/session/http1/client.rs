@@ -64,9 +64,12 @@ impl Http1Client {
                 if is_quiet(&mut path) {
                     return Ok(path);
                 }
-                Err(Error::new(Kind::Reset, Side::Origin, "the kept connection had been closed").with_retry(Retry::Safe))
+                Err(Error::new(Kind::Reset, Side::Origin, "the kept connection had been closed")
+                    .with_retry(Retry::Safe))
             }
-            State::Taken => Err(Error::new(Kind::Reset, Side::Origin, "the connection is used up").with_retry(Retry::Safe)),
+            State::Taken => {
+                Err(Error::new(Kind::Reset, Side::Origin, "the connection is used up").with_retry(Retry::Safe))
+            }
         }
     }
 
@@ -141,7 +144,13 @@ impl Reading<'_> {
     }
 
     /// The same while a task of its own sends the body: an answer may come before the request is complete.
-    async fn with_upload(mut self, path: Path, body: Body, framing: Framing, sink: &mut Sink) -> Result<Option<Path>, Error> {
+    async fn with_upload(
+        mut self,
+        path: Path,
+        body: Body,
+        framing: Framing,
+        sink: &mut Sink,
+    ) -> Result<Option<Path>, Error> {
         self.buf.clear();
         let (mut read, write) = tokio::io::split(path);
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
@@ -221,7 +230,8 @@ impl Reading<'_> {
                 let read = timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await?;
                 if read == 0 {
                     let retry = if self.buf.is_empty() { Retry::IfIdempotent } else { Retry::Never };
-                    let error = Error::new(Kind::Truncated, Side::Origin, "the connection was closed before the response");
+                    let error =
+                        Error::new(Kind::Truncated, Side::Origin, "the connection was closed before the response");
                     return Err(error.with_retry(retry));
                 }
                 continue;
@@ -236,7 +246,12 @@ impl Reading<'_> {
     }
 
     /// Hands over the head and reads the body to its end.
-    async fn rest<R: AsyncRead + Unpin>(&mut self, path: &mut R, response: h1::Response, sink: &mut Sink) -> Result<(), Error> {
+    async fn rest<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &mut R,
+        response: h1::Response,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         if response.head.status == 101 {
             return Err(Error::new(Kind::Protocol, Side::Origin, "an upgrade that was not asked for"));
         }
@@ -291,9 +306,9 @@ async fn upload(mut write: WriteHalf<Path>, mut body: Body, framing: Framing) ->
         match std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
             Some(Ok(Chunk::Data(data))) => {
                 if let Some(left) = &mut left {
-                    *left = left
-                        .checked_sub(data.len() as u64)
-                        .ok_or_else(|| Error::new(Kind::BadRequest, Side::Client, "more body than content-length says"))?;
+                    *left = left.checked_sub(data.len() as u64).ok_or_else(|| {
+                        Error::new(Kind::BadRequest, Side::Client, "more body than content-length says")
+                    })?;
                 }
                 if chunked {
                     h1::write_chunk_head(&mut out, data.len());
@@ -405,4 +420,3 @@ impl Connected for Http1Client {
         Box::pin(async { Ok(()) })
     }
 }
-

@@ -39,7 +39,13 @@ impl Session for Http1Session {
         Rc::new(Http1Client::connect(self.clone(), dial))
     }
 
-    fn serve(&self, path: Path, peer: Peer, stage: Rc<dyn Stage>, drain: Drain) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn serve(
+        &self,
+        path: Path,
+        peer: Peer,
+        stage: Rc<dyn Stage>,
+        drain: Drain,
+    ) -> LocalBoxFuture<'static, Result<(), Error>> {
         Box::pin(Http1Server::new(self.clone(), path, peer, stage).run(drain))
     }
 }

@@ -136,7 +136,9 @@ impl Http1Server {
             let limit = if begun { self.session.timeouts.head } else { self.session.timeouts.idle };
             match tokio::time::timeout(limit, std::future::poll_fn(|cx| self.io.borrow_mut().poll_fill(cx))).await {
                 Ok(Ok(0)) if self.io.borrow().buf.is_empty() => return Ok(None),
-                Ok(Ok(0)) => return Err(Error::new(Kind::Truncated, Side::Client, "the client closed within a request's head")),
+                Ok(Ok(0)) => {
+                    return Err(Error::new(Kind::Truncated, Side::Client, "the client closed within a request's head"));
+                }
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
                 Err(_) if begun => {
@@ -163,7 +165,8 @@ impl Http1Server {
     async fn answer(&self, mut head: ResponseHead, body: Bytes) -> Result<(), Error> {
         head.fields.set("content-length", body.len().to_string());
         let reply = Reply::ready(head, body);
-        let mut writer = Writer::new(Rc::clone(&self.io), reply, &Method::Get, Version::Http11, false, self.session.timeouts.write);
+        let mut writer =
+            Writer::new(Rc::clone(&self.io), reply, &Method::Get, Version::Http11, false, self.session.timeouts.write);
         std::future::poll_fn(|cx| writer.poll(cx)).await?;
         self.close().await?;
         // What the client still sends is read away for a moment, or its stack would drop the answer with a reset.
@@ -200,8 +203,13 @@ impl Http1Server {
             head.protocol = Some(protocol.clone());
         }
         let body = self.request_body(&head, framing, tunnel);
-        let exchange =
-            Exchange { request: head, body, isolation: Isolation::none(), peer: self.peer, priority: Priority::default() };
+        let exchange = Exchange {
+            request: head,
+            body,
+            isolation: Isolation::none(),
+            peer: self.peer,
+            priority: Priority::default(),
+        };
         let reply = self.stage.call(exchange);
         let patience = self.session.timeouts.write;
         let mut writer = Writer::new(Rc::clone(&self.io), reply, &method, version, keep_alive, patience);
@@ -300,7 +308,8 @@ impl Chunks for ConnectionBody {
         loop {
             let Io { buf, body, .. } = &mut *io;
             let Some(decoder) = body else { return Poll::Ready(None) };
-            let decoded = decoder.decode(buf).map_err(|error| Error::new(Kind::BadRequest, Side::Client, error.to_string()))?;
+            let decoded =
+                decoder.decode(buf).map_err(|error| Error::new(Kind::BadRequest, Side::Client, error.to_string()))?;
             let piece = buf.split_to(decoded.consumed).freeze();
             if decoder.is_done() {
                 let trailers = decoder.trailers().filter(|fields| !fields.is_empty());
@@ -316,7 +325,11 @@ impl Chunks for ConnectionBody {
                 return Poll::Ready(Some(Ok(Chunk::Data(piece.slice(decoded.data)))));
             }
             if decoded.consumed == 0 && ready!(io.poll_fill(cx))? == 0 {
-                return Poll::Ready(Some(Err(Error::new(Kind::Truncated, Side::Client, "the request's body ended too early"))));
+                return Poll::Ready(Some(Err(Error::new(
+                    Kind::Truncated,
+                    Side::Client,
+                    "the request's body ended too early",
+                ))));
             }
         }
     }
@@ -353,7 +366,14 @@ enum Writing {
 }
 
 impl Writer {
-    fn new(io: Rc<RefCell<Io>>, reply: Reply, method: &Method, version: Version, keep_alive: bool, patience: Duration) -> Self {
+    fn new(
+        io: Rc<RefCell<Io>>,
+        reply: Reply,
+        method: &Method,
+        version: Version,
+        keep_alive: bool,
+        patience: Duration,
+    ) -> Self {
         Self {
             patience,
             stuck: None,
@@ -488,9 +508,9 @@ impl Writer {
     fn put_data(&mut self, data: Bytes) -> Result<(), Error> {
         match &mut self.state {
             Writing::Length(left) => {
-                *left = left.checked_sub(data.len() as u64).ok_or_else(|| {
-                    Error::new(Kind::Protocol, Side::Origin, "more body than content-length says")
-                })?;
+                *left = left
+                    .checked_sub(data.len() as u64)
+                    .ok_or_else(|| Error::new(Kind::Protocol, Side::Origin, "more body than content-length says"))?;
                 self.out.put_bytes(data);
             }
             Writing::Chunked if !data.is_empty() => {

@@ -68,7 +68,12 @@ impl MuxClient {
         opened
     }
 
-    fn poll_open(&self, request: &RequestHead, exchange: &Exchange, waker: &std::task::Waker) -> Poll<Result<StreamId, Error>> {
+    fn poll_open(
+        &self,
+        request: &RequestHead,
+        exchange: &Exchange,
+        waker: &std::task::Waker,
+    ) -> Poll<Result<StreamId, Error>> {
         if let Some(error) = &*self.shared.ended.borrow() {
             // Nothing of this request has been sent.
             return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
@@ -212,7 +217,8 @@ impl Parts for OwnStream {
 impl Drop for OwnStream {
     fn drop(&mut self) {
         if !self.done {
-            let complete = self.shared.streams.borrow().get(&self.id).is_none_or(|s| s.complete && s.inbound.is_empty());
+            let complete =
+                self.shared.streams.borrow().get(&self.id).is_none_or(|s| s.complete && s.inbound.is_empty());
             self.shared.forget(self.id, (!complete).then_some(Reason::Cancel));
         }
     }

@@ -67,7 +67,15 @@ struct Clock {
 }
 
 impl<O: Owner> Driver<O> {
-    pub(super) fn new(shared: Rc<Shared>, path: Path, owner: O, side: Side, timeouts: Timeouts, write_limit: usize, drain: Option<Drain>) -> Self {
+    pub(super) fn new(
+        shared: Rc<Shared>,
+        path: Path,
+        owner: O,
+        side: Side,
+        timeouts: Timeouts,
+        write_limit: usize,
+        drain: Option<Drain>,
+    ) -> Self {
         let now = Instant::now();
         let first = timeouts.probe_after.min(timeouts.idle).min(timeouts.write);
         Self {
@@ -99,7 +107,11 @@ impl<O: Owner> Driver<O> {
         };
         self.shared.end(&error);
         if result.is_ok() {
-            let _ = tokio::time::timeout(self.timeouts.head, std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx))).await;
+            let _ = tokio::time::timeout(
+                self.timeouts.head,
+                std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx)),
+            )
+            .await;
         }
         result
     }
@@ -216,7 +228,8 @@ impl<O: Owner> Driver<O> {
             if self.out.is_empty() {
                 let mut core = self.shared.core.borrow_mut();
                 if core.wants_output() {
-                    let limit = if self.whole_writes >= 3 { FAST_WRITE.max(self.write_limit) } else { self.write_limit };
+                    let limit =
+                        if self.whole_writes >= 3 { FAST_WRITE.max(self.write_limit) } else { self.write_limit };
                     core.poll_output(&mut self.out, limit);
                 }
                 drop(core);
@@ -244,7 +257,9 @@ impl<O: Owner> Driver<O> {
                     self.clock.stuck_since.get_or_insert_with(Instant::now);
                     return Ok(());
                 }
-                Poll::Ready(Ok(0)) => return Err(Error::new(Kind::Reset, self.side, "the session's connection takes no bytes")),
+                Poll::Ready(Ok(0)) => {
+                    return Err(Error::new(Kind::Reset, self.side, "the session's connection takes no bytes"));
+                }
                 Poll::Ready(Ok(written)) => {
                     self.out.advance(written);
                     self.whole_writes = if self.out.is_empty() { self.whole_writes.saturating_add(1) } else { 0 };

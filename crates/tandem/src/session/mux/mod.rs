@@ -103,7 +103,13 @@ impl Session for MuxSession {
         Rc::new(MuxClient::connect(self, dial))
     }
 
-    fn serve(&self, path: Path, peer: Peer, stage: Rc<dyn Stage>, drain: Drain) -> LocalBoxFuture<'static, Result<(), Error>> {
+    fn serve(
+        &self,
+        path: Path,
+        peer: Peer,
+        stage: Rc<dyn Stage>,
+        drain: Drain,
+    ) -> LocalBoxFuture<'static, Result<(), Error>> {
         server::serve(self, path, peer, stage, drain)
     }
 }
@@ -266,7 +272,9 @@ impl Shared {
                 }
                 return None;
             }
-            other @ (Event::Request { .. } | Event::Settings | Event::GoAway { .. } | Event::Pong { .. }) => return Some(other),
+            other @ (Event::Request { .. } | Event::Settings | Event::GoAway { .. } | Event::Pong { .. }) => {
+                return Some(other);
+            }
         };
         let Some(stream) = streams.get_mut(&id) else {
             drop(streams);

@@ -27,7 +27,8 @@ pub(super) fn serve(
 ) -> LocalBoxFuture<'static, Result<(), Error>> {
     let shared = Shared::new(session.new_core(Role::Server));
     let owner = Answering { shared: Rc::clone(&shared), peer, stage };
-    let driver = Driver::new(shared, path, owner, Side::Client, session.timeouts.clone(), session.write_limit, Some(drain));
+    let driver =
+        Driver::new(shared, path, owner, Side::Client, session.timeouts.clone(), session.write_limit, Some(drain));
     Box::pin(driver.run())
 }
 
