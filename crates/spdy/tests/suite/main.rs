@@ -1,5 +1,6 @@
 //! The crate from outside: other people's frames, whole exchanges, broken rules, and the CRIME guess.
 
+mod adversary;
 mod crime;
 mod exchange;
 mod model;
