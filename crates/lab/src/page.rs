@@ -195,21 +195,26 @@ impl Page {
         self.checked()
     }
 
-    /// The nearest ancestor that can name `index`: references are text in HTML, style sheets and scripts.
+    /// What causes `index`, as recorded if that can be: a redirect, or what has references to such resources.
     fn able_parent(&self, index: usize) -> Option<usize> {
+        let recorded = self.resources[index].parent.filter(|&p| p < index);
+        match recorded {
+            Some(at) if self.resources[at].is_redirect() => recorded,
+            _ => self.nearest_able(recorded, index),
+        }
+    }
+
+    /// From `parent` upwards the nearest that can mention `index`: references are text in HTML, style sheets and
+    /// scripts. What nothing can is left to the first document.
+    fn nearest_able(&self, mut parent: Option<usize>, index: usize) -> Option<usize> {
         let kind = self.resources[index].kind;
-        let mut parent = self.resources[index].parent.filter(|&p| p < index);
-        let recorded = parent;
         while let Some(at) = parent {
-            let resource = &self.resources[at];
-            let redirects_here = resource.is_redirect() && recorded == Some(at);
-            if redirects_here || (!resource.is_redirect() && resource.kind.can_name(kind)) {
+            if self.resources[at].can_name(kind) {
                 return Some(at);
             }
-            parent = resource.parent;
+            parent = self.resources[at].parent;
         }
-        // A page has one root; what was caused by nothing that is known belongs to its first document.
-        self.resources[..index].iter().position(|r| !r.is_redirect() && r.kind.can_name(kind) && r.kind == Kind::Html)
+        self.resources[..index].iter().position(|r| r.kind == Kind::Html && r.can_name(kind))
     }
 
     /// A redirect leads to one place: its first child; further ones belong to whatever it leads to. Without any it is
@@ -226,9 +231,9 @@ impl Page {
             };
             for child in children.collect::<Vec<_>>() {
                 let target = &self.resources[first];
-                let heir = target.is_redirect() || target.kind.can_name(self.resources[child].kind);
-                self.resources[child].parent = if heir { Some(first) } else { self.resources[index].parent };
-                self.resources[child].parent = self.able_parent(child);
+                let heir = target.is_redirect() || target.can_name(self.resources[child].kind);
+                self.resources[child].parent =
+                    if heir { Some(first) } else { self.nearest_able(self.resources[index].parent, child) };
             }
         }
     }
@@ -266,7 +271,7 @@ impl Page {
         match resource.parent.map(|p| (p, self.resources.get(p))) {
             None => None,
             Some((at, Some(parent))) if at < index => {
-                (!parent.is_redirect() && !parent.kind.can_name(resource.kind)).then_some("its parent cannot name it")
+                (!parent.is_redirect() && !parent.can_name(resource.kind)).then_some("its parent cannot name it")
             }
             Some(_) => Some("its parent does not stand before it"),
         }
@@ -277,6 +282,16 @@ impl Resource {
     /// Whether the answer leads to another resource.
     pub const fn is_redirect(&self) -> bool {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
+    }
+
+    /// Whether its body can make a browser load something of this kind: error pages can, failed sheets and scripts are
+    /// not used.
+    const fn can_name(&self, kind: Kind) -> bool {
+        let used = match self.kind {
+            Kind::Html => self.status != 204 && !self.is_redirect(),
+            _ => self.status == 200,
+        };
+        used && self.kind.can_name(kind)
     }
 }
 
