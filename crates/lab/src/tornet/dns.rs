@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
 
-use super::layout::DOMAIN;
+use super::layout::{DOMAIN, site_address, site_number};
 use crate::netns::Netns;
 
 const HEADER: usize = 12;
@@ -50,7 +50,8 @@ fn answer(query: &[u8], web: Ipv4Addr) -> Option<Vec<u8>> {
     if has_answer {
         // A pointer to the question's name, type A, class IN, a minute to live, four octets.
         out.extend([0xc0, HEADER as u8, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-        out.extend(web.octets());
+        let site = question.as_ref().map_or(1, |q| site_number(&q.name));
+        out.extend(site_address(web, site).octets());
     }
     Some(out)
 }
@@ -101,6 +102,8 @@ mod tests {
         let response = answer(&query("Site1.TEST", 1), WEB).expect("a query");
         assert_eq!(response[..8], [0xab, 0xcd, 0x85, 0, 0, 1, 0, 1]);
         assert_eq!(response[response.len() - 4..], WEB.octets());
+        let second = answer(&query("site2.test", 1), WEB).expect("a query");
+        assert_eq!(second[second.len() - 4..], [198, 18, 50, 2]);
         let other_type = answer(&query("site1.test", 28), WEB).expect("a query");
         assert_eq!(other_type[3..8], [0, 0, 1, 0, 0], "no error, no answer");
     }

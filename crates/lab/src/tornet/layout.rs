@@ -22,6 +22,27 @@ pub const GATEWAY_PORT: u16 = 9980;
 /// Domain whose names all lead to the web host.
 pub const DOMAIN: &str = "test";
 
+/// Sites that the web host can have, each with an address of its own: `site1.test`, `site2.test`, …
+pub const MOST_SITES: u8 = 8;
+
+/// The name of the n-th site, from 1.
+pub fn site_name(n: u8) -> String {
+    format!("site{n}.{DOMAIN}")
+}
+
+/// The address of the n-th site on a web host.
+pub fn site_address(web: Ipv4Addr, n: u8) -> Ipv4Addr {
+    let [a, b, c, _] = web.octets();
+    Ipv4Addr::new(a, b, c, n)
+}
+
+/// Which site a name belongs to: other names in the domain lead to the first.
+pub fn site_number(name: &str) -> u8 {
+    let number =
+        name.strip_suffix(DOMAIN).and_then(|rest| rest.strip_suffix('.')).and_then(|label| label.strip_prefix("site"));
+    number.and_then(|n| n.parse().ok()).filter(|n| (1..=MOST_SITES).contains(n)).unwrap_or(1)
+}
+
 /// What a node is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -125,7 +146,10 @@ pub fn prefix(instance: &str) -> String {
 }
 
 fn addresses(node: &Node) -> Vec<IpAddr> {
-    vec![node.address.into()]
+    match node.role {
+        Role::Web => (1..=MOST_SITES).map(|n| site_address(node.address, n).into()).collect(),
+        _ => vec![node.address.into()],
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +180,18 @@ mod tests {
         assert_eq!(one_way(&layout, Role::Exit, Role::Web), 10 * MS);
         assert_eq!(one_way(&layout, Role::Web, Role::Exit), 10 * MS);
         assert_eq!(one_way(&layout, Role::PlainExit, Role::Web), 50 * MS);
+    }
+
+    #[test]
+    fn sites_have_names_and_addresses() {
+        let web = Ipv4Addr::new(198, 18, 50, 1);
+        for n in 1..=MOST_SITES {
+            assert_eq!(site_number(&site_name(n)), n);
+            assert_eq!(site_address(web, n), Ipv4Addr::new(198, 18, 50, n));
+        }
+        for other in ["test", "www.test", "site9.test", "site0.test", "a.site2.test", "site2"] {
+            assert_eq!(site_number(other), 1, "{other}");
+        }
     }
 
     #[test]

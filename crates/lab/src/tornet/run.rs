@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::check::{self, Fetched};
 use super::control::Control;
 use super::keys::{self, Identities, Programs};
-use super::layout::{DOMAIN, GATEWAY_PORT, Layout, MARKER, Node, Role, prefix};
-use super::state::{Endpoints, Phase, Process, RunDirectory, State};
+use super::layout::{GATEWAY_PORT, Layout, MARKER, MOST_SITES, Node, Role, prefix, site_address, site_name};
+use super::state::{Endpoints, Phase, Process, RunDirectory, SiteEndpoint, State};
 use super::torrc::{self, Variant};
 use super::{TornetError, dns, find_program, namespaces};
 use crate::emulator::network::{self, Setup};
@@ -47,8 +48,19 @@ pub struct Request {
     pub variant: Variant,
     /// The program whose `gateway` command runs at the exit and behind the onion service; none without gateways.
     pub gateway: Option<PathBuf>,
-    /// Shell command of the origin, which listens on port 80 of all addresses; run on the web host and the onion host.
-    pub origin: Option<String>,
+    /// What serves pages.
+    pub origin: Origin,
+}
+
+/// What serves pages on the web host and the onion host.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// Nothing.
+    None,
+    /// A shell command that listens on port 80 of all addresses.
+    Shell(String),
+    /// The program with the `origin` command of `tandem-lab`, for each of these pages a site.
+    Pages(PathBuf, Vec<String>),
 }
 
 /// Brings the network up, keeps it until a signal to end comes, and removes it. `progress` gets a line at a time.
@@ -68,25 +80,21 @@ pub fn up(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), Torne
 /// Removes everything of an instance; says what it did. Works on what a killed supervisor left, too.
 pub fn take_down(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
     let directory = RunDirectory::of(instance)?;
-    // A state that cannot be read must not keep the rest from being removed.
-    let state = directory.load().unwrap_or_else(|error| {
-        progress(&format!("{error}: removing what goes by name"));
-        None
-    });
-    if let Some(state) = &state {
-        end_processes(state, progress);
+    if directory.exists()? {
+        end_processes(&directory.processes(), progress);
     }
     remove_namespaces(instance, progress)?;
     directory.remove()
 }
 
-fn end_processes(state: &State, progress: &mut dyn FnMut(&str)) {
-    if state.supervisor.is_alive() {
-        progress(&format!("stopping the supervisor, process {}", state.supervisor.pid));
-        let _ = sys::kill(state.supervisor.pid, libc::SIGTERM);
-        wait_until(GRACE * 2, || !state.supervisor.is_alive());
+/// The first is the supervisor, which ends the others if it still can.
+fn end_processes(processes: &[Process], progress: &mut dyn FnMut(&str)) {
+    if let Some(supervisor) = processes.first().filter(|process| process.is_alive()) {
+        progress(&format!("stopping the supervisor, process {}", supervisor.pid));
+        let _ = sys::kill(supervisor.pid, libc::SIGTERM);
+        wait_until(GRACE * 2, || !supervisor.is_alive());
     }
-    for process in std::iter::once(&state.supervisor).chain(&state.processes).filter(|process| process.is_alive()) {
+    for process in processes.iter().filter(|process| process.is_alive()) {
         progress(&format!("killing {} of {}, process {}", process.program, process.node, process.pid));
         let _ = sys::kill(process.pid, libc::SIGKILL);
         wait_until(GRACE, || !process.is_alive());
@@ -162,7 +170,8 @@ impl Supervisor {
         self.wait_for_consensus(start, progress)?;
         self.learn_onion()?;
         self.directory.save(&self.state)?;
-        if request.origin.is_some() {
+        self.launch_onion_origin(request)?;
+        if !matches!(request.origin, Origin::None) {
             self.wait_for_pages(start, progress)?;
         }
         self.state.phase = Phase::Ready;
@@ -249,8 +258,18 @@ impl Supervisor {
                 let tor = self.programs.tor.clone();
                 self.launch(&node, "tor", &tor, &arguments)?;
             }
-            if let Some(origin) = request.origin.as_ref().filter(|_| matches!(node.role, Role::Web | Role::Onion)) {
-                self.launch(&node, "origin", Path::new("/bin/sh"), &["-c", origin].map(AsRef::as_ref))?;
+            match &request.origin {
+                Origin::Shell(line) if matches!(node.role, Role::Web | Role::Onion) => {
+                    self.launch(&node, "origin", Path::new("/bin/sh"), &["-c", line].map(AsRef::as_ref))?;
+                }
+                Origin::Pages(program, _) if node.role == Role::Web => {
+                    for (n, site) in self.state.endpoints.sites.clone().iter().enumerate() {
+                        let listen = format!("{}:80", site.address);
+                        let name = format!("origin{}", n + 1);
+                        self.launch(&node, &name, program, &origin_arguments(&listen, &site.page, &site.host))?;
+                    }
+                }
+                _ => {}
             }
             if let (Some(gateway), Some(arguments)) = (&request.gateway, gateway_arguments(&self.layout, &node)) {
                 let arguments: Vec<&std::ffi::OsStr> = arguments.iter().map(AsRef::as_ref).collect();
@@ -258,6 +277,14 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    /// The onion service serves the first page; its name is known only now, and pages contain it.
+    fn launch_onion_origin(&mut self, request: &Request) -> Result<(), TornetError> {
+        let Origin::Pages(program, pages) = &request.origin else { return Ok(()) };
+        let (Some(page), Some(name)) = (pages.first(), self.state.endpoints.onion.clone()) else { return Ok(()) };
+        let node = self.layout.node(Role::Onion).clone();
+        self.launch(&node, "origin", program, &origin_arguments("127.0.0.1:80", page, &name))
     }
 
     /// Starts a program in a node's namespace and remembers it.
@@ -332,7 +359,7 @@ impl Supervisor {
     fn wait_for_pages(&self, start: Instant, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
         let socks = self.state.endpoints.socks_socket.clone();
         let onion = self.state.endpoints.onion.clone().unwrap_or_default();
-        for (what, host) in [("exit", self.state.endpoints.site.clone()), ("onion service", onion)] {
+        for (what, host) in [("exit", site_name(1)), ("onion service", onion)] {
             loop {
                 match check::fetch(&socks, &host, Duration::from_secs(30)) {
                     Ok(Fetched { status, connected, first_byte }) => {
@@ -441,12 +468,26 @@ fn new_state(request: &Request, layout: &Layout, directory: &RunDirectory) -> St
             exit_gateway: request.gateway.as_ref().map(|_| format!("{MARKER}:{GATEWAY_PORT}")),
             exit_fingerprint: String::new(),
             onion: None,
-            site: format!("site1.{DOMAIN}"),
+            sites: sites(&request.origin, layout.node(Role::Web).address),
         },
         delay_ms: request.delay.as_millis() as u64,
         web_delay_ms: request.web_delay.as_millis() as u64,
         conflux: !request.variant.no_conflux,
     }
+}
+
+fn sites(origin: &Origin, web: Ipv4Addr) -> Vec<SiteEndpoint> {
+    let pages = match origin {
+        Origin::None => Vec::new(),
+        Origin::Shell(line) => vec![line.clone()],
+        Origin::Pages(_, pages) => pages.clone(),
+    };
+    let site = |(n, page)| SiteEndpoint { host: site_name(n), address: site_address(web, n), page };
+    (1..=MOST_SITES).zip(pages).map(site).collect()
+}
+
+fn origin_arguments<'a>(listen: &'a str, page: &'a str, authority: &'a str) -> [&'a std::ffi::OsStr; 7] {
+    ["origin", "--listen", listen, "--page", page, "--authority", authority].map(AsRef::as_ref)
 }
 
 /// The gateway's command line on the nodes that have one.

@@ -104,8 +104,19 @@ pub struct Endpoints {
     pub exit_fingerprint: String,
     /// The onion service's name: port 80 is the origin, port 9980 the gateway.
     pub onion: Option<String>,
-    /// A site on the web host.
-    pub site: String,
+    /// Sites on the web host.
+    pub sites: Vec<SiteEndpoint>,
+}
+
+/// A site on the web host, port 80.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteEndpoint {
+    /// Its name.
+    pub host: String,
+    /// Its address.
+    pub address: std::net::Ipv4Addr,
+    /// What it serves. The first is also what the onion service serves.
+    pub page: String,
 }
 
 /// A directory that only its owner can read.
@@ -198,6 +209,18 @@ impl RunDirectory {
         state.map(Some).map_err(TornetError::of(format!("understand {}", file.display())))
     }
 
+    /// The supervisor and everything it started, also from the state of another version of this program.
+    pub fn processes(&self) -> Vec<Process> {
+        #[derive(Deserialize)]
+        struct Processes {
+            supervisor: Process,
+            processes: Vec<Process>,
+        }
+        let text = fs::read(self.state_file()).unwrap_or_default();
+        let known = serde_json::from_slice(&text).ok();
+        known.map_or_else(Vec::new, |Processes { supervisor, processes }| [vec![supervisor], processes].concat())
+    }
+
     /// Counters of the emulated links, from the supervisor.
     pub fn counters(&self) -> Result<Snapshot, TornetError> {
         let ask = || -> io::Result<Snapshot> {
@@ -228,6 +251,21 @@ mod tests {
             RunDirectory::of(name).expect_err(name);
         }
         RunDirectory::of("tor2").expect("plain");
+    }
+
+    #[test]
+    fn processes_are_found_in_states_of_other_versions() {
+        let path = std::env::temp_dir().join(format!("tandem-oldstate-{}", std::process::id()));
+        let directory = RunDirectory(path.clone());
+        directory.create().expect("fresh");
+        let process = Process::new("tor", "exit", std::process::id());
+        let old = serde_json::json!({ "supervisor": process, "processes": [process], "unknown": 1 });
+        fs::write(directory.state_file(), old.to_string()).expect("ours");
+        directory.load().expect_err("not today's state");
+        assert_eq!(directory.processes(), [process.clone(), process]);
+        fs::write(directory.state_file(), "{").expect("ours");
+        assert_eq!(directory.processes(), []);
+        directory.remove().expect("ours");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `tandem-lab`: experiments on emulated networks and on a private Tor network. One module per command.
 
+mod origin;
 mod tornet;
 
 use std::process::ExitCode;
@@ -19,11 +20,14 @@ enum Command {
     /// A private Tor network of the real tor, in network namespaces
     #[command(subcommand)]
     Tornet(tornet::Command),
+    /// Serves a page model over HTTP/1.1
+    Origin(origin::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Tornet(command) => tornet::run(command),
+        Command::Origin(arguments) => origin::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem-lab: {error}");

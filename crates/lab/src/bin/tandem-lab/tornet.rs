@@ -13,9 +13,11 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tandem_lab::emulator::Snapshot;
 use tandem_lab::emulator::sys::{self, ChildSetup};
+use tandem_lab::page::Page;
+use tandem_lab::tornet::layout::MOST_SITES;
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::torrc::Variant;
-use tandem_lab::tornet::{Request, RunDirectory, State, TornetError, namespaces, take_down, up};
+use tandem_lab::tornet::{Origin, Request, RunDirectory, State, TornetError, namespaces, take_down, up};
 use tandem_link::text;
 
 type Failure = Box<dyn Error>;
@@ -63,8 +65,11 @@ pub(crate) struct UpArguments {
     /// Run no gateways
     #[arg(long)]
     no_gateway: bool,
-    /// Shell command of the origin, listening on port 80; run on the web host and the onion host
-    #[arg(long, value_name = "COMMAND")]
+    /// Page of site1.test and the onion service, then of site2.test, …; names as for `tandem-lab origin`
+    #[arg(long = "page", value_name = "PAGE", default_values = ["thesis", "gallery:100x2000"])]
+    pages: Vec<String>,
+    /// Shell command of another origin, listening on port 80; run on the web host and the onion host
+    #[arg(long, value_name = "COMMAND", conflicts_with = "pages")]
     origin: Option<String>,
     /// Stay in the foreground until interrupted
     #[arg(long)]
@@ -116,8 +121,24 @@ fn request(arguments: &UpArguments) -> Result<Request, Failure> {
         plain_exits: arguments.plain_exits,
         variant: Variant { no_conflux: arguments.no_conflux },
         gateway: gateway(arguments)?,
-        origin: arguments.origin.clone(),
+        origin: origin(arguments)?,
     })
+}
+
+fn origin(arguments: &UpArguments) -> Result<Origin, Failure> {
+    if let Some(line) = &arguments.origin {
+        return Ok(Origin::Shell(line.clone()));
+    }
+    if arguments.pages.len() > usize::from(MOST_SITES) {
+        return Err(format!("at most {MOST_SITES} pages").into());
+    }
+    let absolute = |page: &String| {
+        // A file is opened by a process that may stand elsewhere.
+        let file = std::path::absolute(page).ok().filter(|file| file.is_file());
+        Page::open(page).map(|_| file.map_or_else(|| page.clone(), |file| file.display().to_string()))
+    };
+    let pages = arguments.pages.iter().map(absolute).collect::<Result<_, _>>()?;
+    Ok(Origin::Pages(std::env::current_exe()?, pages))
 }
 
 fn gateway(arguments: &UpArguments) -> Result<Option<PathBuf>, Failure> {
@@ -163,6 +184,10 @@ fn follow(mut child: Child, directory: &RunDirectory) -> Result<ExitCode, Failur
         shown += log.read_to_string(&mut text)? as u64;
         eprint!("{text}");
         if let Some(status) = ended {
+            if directory.load()?.is_none() {
+                directory.remove()?;
+                return Err(format!("the network did not come up ({status})").into());
+            }
             return Err(format!("the network did not come up ({status}); see {}", directory.path().display()).into());
         }
         let state = directory.load()?;
@@ -229,12 +254,14 @@ fn in_words(state: Option<&State>, alive: bool, dead: &[String], counters: Optio
 fn describe(state: &State) -> String {
     let ends = &state.endpoints;
     let none = || "none".to_owned();
+    let sites: String =
+        ends.sites.iter().map(|site| format!("http://{}/ ({}): {}\n", site.host, site.address, site.page)).collect();
     format!(
         "up: {nodes} nodes, {delay} ms between relays, {web} ms from exit to web\n\
          run programs beside the client: ip netns exec {client} COMMAND\n\
          there: SOCKS {socks}, control port {control}, HTTP CONNECT {tunnel}\n\
          from everywhere: SOCKS {socks_socket}, control {control_socket}\n\
-         site: http://{site}/   onion service: http://{onion}/ (gateway on port 9980)\n\
+         {sites}onion service: http://{onion}/ (gateway on port 9980)\n\
          gateway at the exit: {gateway}, exit {fingerprint}\n",
         nodes = state.nodes.len(),
         delay = state.delay_ms,
@@ -245,7 +272,7 @@ fn describe(state: &State) -> String {
         tunnel = ends.http_tunnel,
         socks_socket = ends.socks_socket.display(),
         control_socket = ends.control_socket.display(),
-        site = ends.site,
+        sites = sites,
         onion = ends.onion.clone().unwrap_or_else(none),
         gateway = ends.exit_gateway.clone().unwrap_or_else(none),
         fingerprint = ends.exit_fingerprint,
