@@ -46,7 +46,7 @@ pub fn fetch(socks: &Path, host: &str, timeout: Duration) -> io::Result<Fetched>
     let mut stream = connect(socks, host, 80, timeout)?;
     let connected = start.elapsed();
     let start = Instant::now();
-    write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut first = [0; 1];
     stream.read_exact(&mut first)?;
     let first_byte = start.elapsed();
