@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::h1::{self, BadRequest, Decoder, Form, Framing, Request, Version};
 use tandem_http::message::content_length;
-use tandem_http::{Method, Priority, ResponseHead, Scheme, SendBuf};
+use tandem_http::{Fields, Method, Priority, ResponseHead, Scheme, SendBuf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -56,6 +56,8 @@ struct Io {
     buf: BytesMut,
     /// The body of the request under way; `None` once it is complete.
     body: Option<Decoder>,
+    /// What came after the body and has not been taken yet.
+    trailers: Option<Fields>,
     /// The request became a tunnel: all that comes is its body.
     raw: bool,
     eof: bool,
@@ -69,7 +71,7 @@ impl Http1Server {
 
     /// Serves `path`, of which `early` has been read already.
     pub fn with_early(session: Http1Session, path: Path, peer: Peer, stage: Rc<dyn Stage>, early: BytesMut) -> Self {
-        let io = Io { path, buf: early, body: None, raw: false, eof: false };
+        let io = Io { path, buf: early, body: None, trailers: None, raw: false, eof: false };
         Self { session, io: Rc::new(RefCell::new(io)), peer, stage }
     }
 
@@ -231,6 +233,7 @@ impl Http1Server {
     fn request_body(&self, head: &tandem_http::RequestHead, framing: Framing, tunnel: bool) -> Body {
         let mut io = self.io.borrow_mut();
         io.raw = tunnel;
+        io.trailers = None;
         if tunnel {
             return Body::new(ConnectionBody { io: Rc::clone(&self.io) }, None);
         }
@@ -306,25 +309,21 @@ impl Chunks for ConnectionBody {
             return Poll::Ready((!io.buf.is_empty()).then(|| Ok(Chunk::Data(io.buf.split().freeze()))));
         }
         loop {
-            let Io { buf, body, .. } = &mut *io;
-            let Some(decoder) = body else { return Poll::Ready(None) };
+            let Io { buf, body, trailers, .. } = &mut *io;
+            let Some(decoder) = body else {
+                return Poll::Ready(trailers.take().map(|fields| Ok(Chunk::Trailers(fields))));
+            };
             let decoded =
                 decoder.decode(buf).map_err(|error| Error::new(Kind::BadRequest, Side::Client, error.to_string()))?;
             let piece = buf.split_to(decoded.consumed).freeze();
             if decoder.is_done() {
-                let trailers = decoder.trailers().filter(|fields| !fields.is_empty());
-                if decoded.data.is_empty() {
-                    *body = None;
-                    return Poll::Ready(trailers.map(|fields| Ok(Chunk::Trailers(fields))));
-                }
-                if trailers.is_none() {
-                    *body = None;
-                }
+                *trailers = decoder.trailers().filter(|fields| !fields.is_empty());
+                *body = None;
             }
             if !decoded.data.is_empty() {
                 return Poll::Ready(Some(Ok(Chunk::Data(piece.slice(decoded.data)))));
             }
-            if decoded.consumed == 0 && ready!(io.poll_fill(cx))? == 0 {
+            if decoded.consumed == 0 && io.body.is_some() && ready!(io.poll_fill(cx))? == 0 {
                 return Poll::Ready(Some(Err(Error::new(
                     Kind::Truncated,
                     Side::Client,

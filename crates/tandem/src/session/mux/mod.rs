@@ -253,7 +253,12 @@ impl Shared {
                 drop(streams);
                 self.wake_waiting();
                 if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
-                    stream.fail(reset_error(reason, side));
+                    if stream.complete && side == Side::Peer {
+                        // The answer is whole; only the rest of the request is not wanted (RFC 9113 section 8.1).
+                        stream.wake_writer();
+                    } else {
+                        stream.fail(reset_error(reason, side));
+                    }
                 }
                 return None;
             }

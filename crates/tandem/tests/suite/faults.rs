@@ -1,0 +1,189 @@
+//! What breaks is told, retried where that is safe, and never passed off as whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::harness::{PATIENCE, Pair, Scene, endpoint, gateway_options, request, start_gateway};
+
+#[test]
+fn truncated_answers_are_never_complete() {
+    for session in ["h2", "spdy3.1"] {
+        for head in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        ] {
+            let origin = Scene::new(move |_, mut client| {
+                client.request();
+                client.send(head);
+            });
+            let pair = Pair::with(session, |_| {}, |_| {});
+            let mut client = pair.connect();
+            client.send(request("GET", &origin.url("/"), ""));
+            assert!(client.try_answer("GET").is_err(), "{session}: {head:?}");
+        }
+    }
+}
+
+#[test]
+fn an_origin_that_closes_says_nothing_gives_502() {
+    let origin = Scene::new(|_, mut client| {
+        client.request();
+    });
+    let pair = Pair::start();
+    let answer = pair.connect().get(&origin.url("/"));
+    assert_eq!(answer.status, 502);
+    assert!(answer.field("proxy-status").unwrap().starts_with("gateway; error=http_response_incomplete"));
+}
+
+#[test]
+fn nonsense_from_an_origin_gives_502() {
+    for nonsense in ["SSH-2.0-x\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx"] {
+        let origin = Scene::answering(nonsense);
+        let answer = Pair::start().connect().get(&origin.url("/"));
+        assert_eq!(answer.status, 502, "{nonsense:?}");
+        assert!(answer.field("proxy-status").unwrap().contains("http_protocol_error"));
+    }
+}
+
+#[test]
+fn a_slow_origin_is_given_up() {
+    let origin = Scene::new(|_, mut client| {
+        client.request();
+        std::thread::sleep(PATIENCE);
+    });
+    let pair = Pair::with("h2", |gateway| gateway.response_timeout = Some("200ms".parse().unwrap()), |_| {});
+    let answer = pair.connect().get(&origin.url("/"));
+    assert_eq!(answer.status, 504);
+}
+
+#[test]
+fn a_stale_kept_connection_is_replaced() {
+    // The first connection dies after its first answer, just when the second request comes.
+    let origin = Scene::new(|number, mut client| {
+        while client.request().is_some() {
+            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
+            if number == 0 {
+                client.request();
+                return;
+            }
+        }
+    });
+    let pair = Pair::start();
+    let mut client = pair.connect();
+    assert_eq!(client.get(&origin.url("/")).body, b"0");
+    assert_eq!(client.get(&origin.url("/")).body, b"1", "a GET is sent again");
+}
+
+#[test]
+fn what_may_have_been_processed_is_not_sent_again() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&seen);
+    let origin = Scene::new(move |number, mut client| {
+        while client.request().is_some() {
+            if number == 0 && counter.fetch_add(1, Ordering::SeqCst) == 0 {
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                continue;
+            }
+            return;
+        }
+    });
+    let pair = Pair::start();
+    let mut client = pair.connect();
+    assert_eq!(client.get(&origin.url("/")).status, 200);
+    client.send(request("POST", &origin.url("/"), "Content-Length: 0\r\n"));
+    assert_eq!(client.answer("POST").status, 502);
+    assert_eq!(seen.load(Ordering::SeqCst), 2, "one GET and one POST");
+}
+
+#[test]
+fn a_client_that_goes_away_cancels_at_the_origin() {
+    for session in ["h2", "spdy3"] {
+        let (tell, told) = mpsc::channel();
+        let origin = Scene::new(move |_, mut client| {
+            client.request();
+            tell.send("asked").unwrap();
+            assert!(client.request().is_none());
+            tell.send("cancelled").unwrap();
+        });
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/"), ""));
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("asked"));
+        drop(client);
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"), "{session}");
+    }
+}
+
+#[test]
+fn a_gateway_killed_in_the_middle_truncates_and_its_successor_serves() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            if asked.line.contains("/long") {
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nstart");
+                // Until the scene is over.
+                let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
+            } else {
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+        }
+    });
+    let mut pair = Pair::start();
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/long"), ""));
+    assert_eq!(client.head().unwrap().status, 200);
+    assert_eq!(client.read_exact(5), b"start");
+    let address = pair.gateway;
+    pair.stop_gateway();
+    let mut rest = Vec::new();
+    let ended = std::io::Read::read_to_end(&mut client.stream, &mut rest);
+    assert!(ended.is_err() || rest.len() < 99_995, "truncated");
+    let mut options = gateway_options();
+    options.listen = vec![endpoint(&format!("h2+tcp://{address}"))];
+    let (_running, _) = start_gateway(options);
+    assert_eq!(pair.connect().get(&origin.url("/short")).body, b"ok");
+    drop(go);
+}
+
+#[test]
+fn a_slow_reader_holds_back_the_origin_but_not_its_neighbours() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            if asked.line.contains("/endless") {
+                client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+                let chunk = format!("10000\r\n{}\r\n", "x".repeat(65_536));
+                while std::io::Write::write_all(client.stream.get_mut(), chunk.as_bytes()).is_ok() {
+                    counter.fetch_add(65_536, Ordering::SeqCst);
+                }
+                return;
+            }
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let pair = Pair::start();
+    let mut stopped = pair.connect();
+    stopped.send(request("GET", &origin.url("/endless"), ""));
+    stopped.head().unwrap();
+    // It stops growing: everything between is bounded.
+    let mut last = usize::MAX;
+    for _ in 0..100 {
+        let now = sent.load(Ordering::SeqCst);
+        if now == last {
+            break;
+        }
+        last = now;
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(sent.load(Ordering::SeqCst), last, "the origin is held back");
+    assert!(last < 64 << 20, "{last} bytes buffered");
+    let mut neighbour = pair.connect();
+    for _ in 0..20 {
+        assert_eq!(neighbour.get(&origin.url("/")).body, b"ok");
+    }
+}

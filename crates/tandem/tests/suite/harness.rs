@@ -1,0 +1,313 @@
+//! What the scenes are played with: a pair in this process, origins and proxies that do exactly what a scene says, and a
+//! client that reads answers byte by byte.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tandem::config::{ClientOptions, GatewayOptions};
+use tandem::endpoint::Endpoint;
+use tandem::runtime::Running;
+
+/// Longest wait for anything; reaching it fails the scene.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn endpoint(text: &str) -> Endpoint {
+    text.parse().unwrap()
+}
+
+/// Client and gateway; they end with it.
+pub(crate) struct Pair {
+    pub(crate) http: SocketAddr,
+    pub(crate) socks: SocketAddr,
+    pub(crate) gateway: SocketAddr,
+    client_running: Option<Running>,
+    gateway_running: Option<Running>,
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+pub(crate) fn gateway_options() -> GatewayOptions {
+    GatewayOptions {
+        listen: vec![endpoint("h2+tcp://127.0.0.1:0")],
+        open: Some(true),
+        allow_dest: vec!["127.0.0.0/8".parse().unwrap()],
+        workers: Some(1),
+        ..GatewayOptions::default()
+    }
+}
+
+pub(crate) fn client_options(gateway: &str) -> ClientOptions {
+    ClientOptions {
+        listen: vec![endpoint("http://127.0.0.1:0"), endpoint("socks5://127.0.0.1:0")],
+        gateway: vec![endpoint(gateway)],
+        ..ClientOptions::default()
+    }
+}
+
+pub(crate) fn start_gateway(options: GatewayOptions) -> (Running, SocketAddr) {
+    let listen = options.listen[0].clone();
+    let running = block_on(Running::start(Arc::new(options.typed().unwrap()))).unwrap();
+    let address = running.address(&listen).unwrap();
+    (running, address)
+}
+
+/// A client alone: HTTP and SOCKS5 listeners.
+pub(crate) fn start_client(mut options: ClientOptions) -> (Running, SocketAddr, SocketAddr) {
+    // Port 0 twice would be one key: distinct loopback addresses keep them apart.
+    options.listen = vec![endpoint("http://127.0.0.1:0"), endpoint("socks5://127.0.0.2:0")];
+    let (http, socks) = (options.listen[0].clone(), options.listen[1].clone());
+    let running = block_on(Running::start(Arc::new(options.typed().unwrap()))).unwrap();
+    let (http, socks) = (running.address(&http).unwrap(), running.address(&socks).unwrap());
+    (running, http, socks)
+}
+
+impl Pair {
+    pub(crate) fn start() -> Self {
+        Self::with("h2", |_| {}, |_| {})
+    }
+
+    pub(crate) fn with(
+        session: &str,
+        gateway: impl FnOnce(&mut GatewayOptions),
+        client: impl FnOnce(&mut ClientOptions),
+    ) -> Self {
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        gateway(&mut options);
+        let (gateway_running, gateway) = start_gateway(options);
+        let mut options = client_options(&format!("{session}+tcp://{gateway}"));
+        client(&mut options);
+        let (client_running, http, socks) = start_client(options);
+        Self { http, socks, gateway, client_running: Some(client_running), gateway_running: Some(gateway_running) }
+    }
+
+    pub(crate) fn stop_gateway(&mut self) {
+        if let Some(running) = self.gateway_running.take() {
+            block_on(running.drain(Duration::ZERO));
+        }
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        Client::to(self.http)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for running in [self.client_running.take(), self.gateway_running.take()].into_iter().flatten() {
+            block_on(running.drain(Duration::ZERO));
+        }
+    }
+}
+
+/// A connection to a proxy or server.
+pub(crate) struct Client {
+    pub(crate) stream: BufReader<TcpStream>,
+}
+
+/// An answer as it came.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Vec<(String, String)>,
+}
+
+impl Answer {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+    }
+
+    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
+        self.fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str()).collect()
+    }
+}
+
+impl Client {
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.get_mut().write_all(bytes.as_ref()).unwrap();
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn fields(&mut self) -> std::io::Result<Vec<(String, String)>> {
+        let mut fields = Vec::new();
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                return Ok(fields);
+            }
+            let (name, value) = line.split_once(':').expect("a field");
+            fields.push((name.to_owned(), value.trim().to_owned()));
+        }
+    }
+
+    /// The next head, interim or final.
+    pub(crate) fn head(&mut self) -> std::io::Result<Answer> {
+        let line = self.line()?;
+        let status =
+            line.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("no status line: {line:?}"));
+        Ok(Answer { status, fields: self.fields()?, body: Vec::new(), trailers: Vec::new() })
+    }
+
+    /// The final answer to a request with `method`, whole; an error where it is not complete.
+    pub(crate) fn try_answer(&mut self, method: &str) -> std::io::Result<Answer> {
+        let mut answer = self.head()?;
+        while answer.status < 200 && answer.status != 101 {
+            answer = self.head()?;
+        }
+        if method == "HEAD" || matches!(answer.status, 204 | 304) {
+            return Ok(answer);
+        }
+        if answer.field("transfer-encoding").is_some() {
+            loop {
+                let line = self.line()?;
+                let size = usize::from_str_radix(&line, 16).expect("a chunk size");
+                if size == 0 {
+                    answer.trailers = self.fields()?;
+                    return Ok(answer);
+                }
+                let mut chunk = vec![0; size + 2];
+                self.stream.read_exact(&mut chunk)?;
+                answer.body.extend_from_slice(&chunk[..size]);
+            }
+        }
+        match answer.field("content-length").map(|n| n.parse::<usize>().unwrap()) {
+            Some(length) => {
+                answer.body.resize(length, 0);
+                self.stream.read_exact(&mut answer.body)?;
+            }
+            None => {
+                self.stream.read_to_end(&mut answer.body)?;
+            }
+        }
+        Ok(answer)
+    }
+
+    pub(crate) fn answer(&mut self, method: &str) -> Answer {
+        self.try_answer(method).unwrap()
+    }
+
+    pub(crate) fn get(&mut self, url: &str) -> Answer {
+        self.send(request("GET", url, ""));
+        self.answer("GET")
+    }
+
+    /// SOCKS5 up to the reply, whose code it gives.
+    pub(crate) fn socks(&mut self, target: &str, user: Option<(&str, &str)>) -> u8 {
+        let (host, port) = target.rsplit_once(':').unwrap();
+        let mut flight = Vec::new();
+        match user {
+            None => flight.extend([5, 1, 0]),
+            Some((user, password)) => {
+                flight.extend([5, 1, 2, 1, user.len() as u8]);
+                flight.extend(user.bytes());
+                flight.push(password.len() as u8);
+                flight.extend(password.bytes());
+            }
+        }
+        flight.extend([5, 1, 0, 3, host.len() as u8]);
+        flight.extend(host.bytes());
+        flight.extend(port.parse::<u16>().unwrap().to_be_bytes());
+        self.send(&flight);
+        let mut greeting = vec![0; if user.is_some() { 4 } else { 2 }];
+        self.stream.read_exact(&mut greeting).unwrap();
+        let mut reply = [0; 10];
+        self.stream.read_exact(&mut reply).unwrap();
+        reply[1]
+    }
+
+    pub(crate) fn read_exact(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Whether the other end closes without saying more.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).map_or(true, |_| rest.is_empty())
+    }
+}
+
+pub(crate) fn request(method: &str, url: &str, fields: &str) -> String {
+    let host = url.strip_prefix("http://").unwrap_or(url).split('/').next().unwrap();
+    format!("{method} {url} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n")
+}
+
+/// An origin that plays a scene with each connection, in order; it is done when dropped.
+pub(crate) struct Scene {
+    pub(crate) address: SocketAddr,
+}
+
+impl Scene {
+    /// Each connection is played by `play` in a thread of its own, told its number.
+    pub(crate) fn new(play: impl Fn(usize, Client) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let play = Arc::new(play);
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let Ok(stream) = stream else { return };
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let play = Arc::clone(&play);
+                std::thread::spawn(move || play(number, Client { stream: BufReader::new(stream) }));
+            }
+        });
+        Self { address }
+    }
+
+    /// Answers every request on every connection with these bytes.
+    pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> Self {
+        let answer = answer.into();
+        Self::new(move |_, mut client| {
+            while client.request().is_some() {
+                client.send(&answer);
+            }
+        })
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+/// A request as an origin sees it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) line: String,
+    pub(crate) fields: Vec<(String, String)>,
+}
+
+impl Asked {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+    }
+}
+
+impl Client {
+    /// The next request's head, at an origin; `None` when the connection is closed.
+    pub(crate) fn request(&mut self) -> Option<Asked> {
+        let line = self.line().ok()?;
+        let fields = self.fields().ok()?;
+        Some(Asked { line, fields })
+    }
+}

@@ -1,0 +1,225 @@
+//! Keys keep sessions apart, and go on to Tor's SOCKS port as they came.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, client_options, gateway_options, request, start_client, start_gateway,
+};
+
+/// A SOCKS proxy that leads everything to one address and tells what it was asked.
+pub(crate) fn socks_proxy(leads_to: std::net::SocketAddr) -> (std::net::SocketAddr, mpsc::Receiver<Asked>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let tell = tell.clone();
+            std::thread::spawn(move || serve_socks(stream.unwrap(), leads_to, &tell));
+        }
+    });
+    (address, told)
+}
+
+/// What a client of the proxy wanted, and all that was in its first packet.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) credentials: Option<(String, String)>,
+    pub(crate) target: String,
+    /// Bytes beyond the SOCKS request that came in the very first read, before anything was answered.
+    pub(crate) early: Vec<u8>,
+}
+
+fn serve_socks(mut stream: TcpStream, leads_to: std::net::SocketAddr, tell: &mpsc::Sender<Asked>) {
+    // Everything that is sent without an answer, however the kernel cuts it.
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    let mut buf = vec![0; 65_536];
+    let count = stream.read(&mut buf).unwrap();
+    let bytes = &buf[..count];
+    let mut at = 3;
+    let text = |at: &mut usize| {
+        let length = usize::from(bytes[*at]);
+        let text = String::from_utf8(bytes[*at + 1..*at + 1 + length].to_vec()).unwrap();
+        *at += 1 + length;
+        text
+    };
+    assert_eq!(bytes[..2], [5, 1]);
+    let credentials = (bytes[2] == 2).then(|| {
+        at += 1;
+        let user = text(&mut at);
+        (user, text(&mut at))
+    });
+    assert_eq!(bytes[at..at + 3], [5, 1, 0]);
+    at += 3;
+    let host = match bytes[at] {
+        3 => {
+            at += 1;
+            text(&mut at)
+        }
+        1 => {
+            let host = std::net::Ipv4Addr::new(bytes[at + 1], bytes[at + 2], bytes[at + 3], bytes[at + 4]).to_string();
+            at += 5;
+            host
+        }
+        other => panic!("address type {other}"),
+    };
+    let port = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    at += 2;
+    let early = bytes[at..].to_vec();
+    let replies: &[u8] = if credentials.is_some() {
+        &[5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    } else {
+        &[5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    };
+    stream.write_all(replies).unwrap();
+    let mut far = TcpStream::connect(leads_to).unwrap();
+    far.write_all(&early).unwrap();
+    let _ = tell.send(Asked { credentials, target: format!("{host}:{port}"), early });
+    let (mut near_read, mut far_write) = (stream.try_clone().unwrap(), far.try_clone().unwrap());
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut near_read, &mut far_write);
+        let _ = far_write.shutdown(std::net::Shutdown::Write);
+    });
+    let _ = std::io::copy(&mut far, &mut stream);
+}
+
+#[test]
+fn one_session_for_each_key_and_the_key_goes_on() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let (proxy, asked) = socks_proxy(gateway);
+    let mut options = client_options("h2+tcp://gateway.example:9980");
+    options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+    let (_client, http, socks) = start_client(options);
+
+    let over_socks = |user: Option<(&str, &str)>| {
+        let mut client = Client::to(socks);
+        assert_eq!(client.socks(&origin.address.to_string(), user), 0);
+        client.send(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", origin.address));
+        assert_eq!(client.answer("GET").body, b"ok");
+    };
+    let over_http = |fields: &str| {
+        let mut client = Client::to(http);
+        client.send(request("GET", &origin.url("/"), fields));
+        assert_eq!(client.answer("GET").body, b"ok");
+    };
+    let next = || asked.recv_timeout(PATIENCE).unwrap();
+    let key = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+
+    over_socks(Some(("a.example", "1")));
+    let first = next();
+    assert_eq!((first.credentials, first.target.as_str()), (key("a.example", "1"), "gateway.example:9980"));
+    over_socks(Some(("a.example", "1")));
+    over_socks(Some(("a.example", "2")));
+    assert_eq!(next().credentials, key("a.example", "2"), "the second of the same key used the first's session");
+    over_http("Proxy-Authorization: Basic YS5leGFtcGxlOjE=\r\n");
+    over_http("Tor-Stream-Isolation: tab-7\r\n");
+    assert_eq!(next().credentials, key("tab-7", ""), "a.example:1 had its session already");
+    over_http("");
+    assert_eq!(next().credentials, None);
+    over_socks(None);
+    assert!(asked.try_recv().is_err(), "no key is a key as well");
+}
+
+#[test]
+fn old_sessions_are_replaced_while_exchanges_go_on() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            if asked.line.contains("/long") {
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfirst");
+                wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+                client.send("last");
+            } else {
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+        }
+    });
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let (proxy, asked) = socks_proxy(gateway);
+    let mut options = client_options("h2+tcp://gateway.example:9980");
+    options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+    options.max_age = Some("700ms".parse().unwrap());
+    let (_client, http, _) = start_client(options);
+    let mut long = Client::to(http);
+    long.send(request("GET", &origin.url("/long"), ""));
+    assert_eq!(long.head().unwrap().status, 200);
+    asked.recv_timeout(PATIENCE).unwrap();
+    asked.recv_timeout(PATIENCE).expect("a second session is opened when the first is old");
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    go.send(()).unwrap();
+    assert_eq!(long.read_exact(9), b"firstlast", "the old session ended its exchange");
+}
+
+#[test]
+fn fallback_goes_the_same_way_or_not_at_all() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ndirect");
+    // The proxy leads to the origin, which is no gateway: the session fails, the plain request does not.
+    let (proxy, asked) = socks_proxy(origin.address);
+    for (fallback, status) in
+        [(tandem::config::client::Fallback::None, 502), (tandem::config::client::Fallback::Via, 200)]
+    {
+        let mut options = client_options("h2+tcp://gateway.example:9980");
+        options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+        options.fallback = Some(fallback);
+        let (_client, http, _) = start_client(options);
+        let answer = Client::to(http).get("http://site.example/");
+        assert_eq!(answer.status, status);
+    }
+    let targets: Vec<_> = asked.try_iter().map(|asked| asked.target).collect();
+    assert!(targets.contains(&"site.example:80".to_owned()), "{targets:?}");
+    assert!(targets.iter().all(|t| t == "site.example:80" || t == "gateway.example:9980"));
+}
+
+#[test]
+fn a_refused_request_is_sent_again() {
+    // A gateway that refuses the first stream of each session, unprocessed, and answers the second.
+    use tandem_http::h2::Connection;
+    use tandem_http::{Event, Mux, MuxConfig, Reason, ResponseHead, Role, SendBuf};
+    let refusing = Scene::new(|_, mut client| {
+        let mut core = Connection::new(MuxConfig::new(Role::Server));
+        let mut refused = false;
+        let mut buf = [0; 4096];
+        loop {
+            let Ok(count) = client.stream.read(&mut buf) else { return };
+            if count == 0 {
+                return;
+            }
+            core.handle_input(std::time::Instant::now(), &buf[..count]).unwrap();
+            while let Some(event) = core.poll_event() {
+                let Event::Request { id, .. } = event else { continue };
+                if refused {
+                    core.respond(id, &ResponseHead::new(204), true);
+                } else {
+                    refused = true;
+                    core.reset(id, Reason::Refused);
+                }
+            }
+            let mut out = SendBuf::new();
+            core.poll_output(&mut out, 65_536);
+            while !out.is_empty() {
+                let chunk = bytes::Buf::chunk(&out).to_vec();
+                bytes::Buf::advance(&mut out, chunk.len());
+                client.send(chunk);
+            }
+        }
+    });
+    let (_client, http, _) = start_client(client_options(&format!("h2+tcp://{}", refusing.address)));
+    let mut client = Client::to(http);
+    client.send(request("POST", "http://site.example/", "Content-Length: 4\r\n"));
+    client.send("body");
+    assert_eq!(client.answer("POST").status, 204);
+}
+
+#[test]
+fn the_same_address_serves_many_keys_at_once() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let pair = Pair::with("h2", |_| {}, |client| client.max_sessions = Some(4));
+    for key in 0..20 {
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/"), &format!("Tor-Stream-Isolation: {key}\r\n")));
+        assert_eq!(client.answer("GET").body, b"ok");
+    }
+}

@@ -1,0 +1,237 @@
+//! The binary: configuration files, signals, completions, the demo's output.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Client, Scene, gateway_options, start_gateway};
+
+fn tandem(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(arguments: &[&str]) -> (bool, String, String) {
+    let output = tandem(arguments).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn file(name: &str, text: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("tandem-test-{}-{name}", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+struct Process {
+    child: Child,
+    /// Where it said it listens.
+    address: std::net::SocketAddr,
+    stderr: BufReader<std::process::ChildStderr>,
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = tandem(arguments).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended early");
+            if let Some((_, address)) = line.trim().split_once("listening on ").and_then(|(_, at)| at.split_once("://"))
+            {
+                return Self { child, address: address.parse().unwrap(), stderr };
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(
+            Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap().success()
+        );
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_example_files_are_the_defaults() {
+    let text = &example("client");
+    let parsed: tandem::config::File = toml::from_str(text).unwrap();
+    let client = parsed.client.expect("[client]");
+    let needed = tandem::config::ClientOptions {
+        gateway: client.gateway.clone(),
+        via: client.via.clone(),
+        ..Default::default()
+    };
+    assert_eq!(format!("{:?}", client.clone().typed().unwrap()), format!("{:?}", needed.typed().unwrap()));
+    assert_covers(text, "client", &serde_json::to_value(tandem::config::ClientOptions::default()).unwrap());
+
+    let text = &example("gateway");
+    let parsed: tandem::config::File = toml::from_str(text).unwrap();
+    let gateway = parsed.gateway.expect("[gateway]");
+    let needed =
+        tandem::config::GatewayOptions { listen: gateway.listen.clone(), open: gateway.open, ..Default::default() };
+    assert_eq!(format!("{:?}", gateway.clone().typed().unwrap()), format!("{:?}", needed.typed().unwrap()));
+    assert_covers(text, "gateway", &serde_json::to_value(tandem::config::GatewayOptions::default()).unwrap());
+}
+
+fn example(role: &str) -> String {
+    std::fs::read_to_string(format!("{}/../../packaging/{role}.toml", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// Every key stands in the example, if only in a comment.
+fn assert_covers(text: &str, role: &str, keys: &serde_json::Value) {
+    for key in keys.as_object().unwrap().keys() {
+        let written = text.lines().any(|line| line.trim_start_matches(['#', ' ']).starts_with(&format!("{key} =")));
+        assert!(written, "{role}: the example does not show {key}");
+    }
+}
+
+#[test]
+fn check_config_names_what_is_wrong() {
+    let good = file("good.toml", "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\n");
+    let (ok, out, _) = run(&["check-config", good.to_str().unwrap()]);
+    assert!(ok && out.contains("good"), "{out}");
+    for (name, text, part) in [
+        ("unknown.toml", "[client]\ngatway = []\n", "gatway"),
+        ("type.toml", "[client]\ngateway = 5\n", "gateway"),
+        ("unit.toml", "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nmax-age = \"10 parsecs\"\n", "10 parsecs"),
+        ("nothing.toml", "", "neither [client] nor [gateway]"),
+        ("noone.toml", "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:1\"]\n", "let no one in"),
+        (
+            "cert.toml",
+            "[gateway]\nopen = true\nlisten = [\"h2+tls://127.0.0.1:1?cert=/nonexistent&key=/nonexistent\"]\n",
+            "/nonexistent",
+        ),
+    ] {
+        let path = file(name, text);
+        let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
+        assert!(!ok && error.contains(part), "{name}: {error}");
+        assert!(!error.contains("panicked"));
+        std::fs::remove_file(path).unwrap();
+    }
+    std::fs::remove_file(good).unwrap();
+    let (ok, _, error) = run(&["check-config", "/nonexistent.toml"]);
+    assert!(!ok && error.contains("/nonexistent.toml"), "{error}");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (ok, _, error) =
+        run(&["client", "--listen", &format!("http://{address}"), "--gateway", "h2+tcp://127.0.0.1:1"]);
+    assert!(!ok && error.contains(&address.to_string()) && error.starts_with("tandem: "), "{error}");
+}
+
+#[test]
+fn hangup_reloads_and_terminate_drains() {
+    let origin = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            if asked.line.contains("/slow") {
+                std::thread::sleep(std::time::Duration::from_millis(700));
+            }
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = |gateway: std::net::SocketAddr| {
+        format!("[client]\nlisten = [\"http://127.0.0.1:0\"]\ngateway = [\"h2+tcp://{gateway}\"]\nlog = \"info\"\n")
+    };
+    let path = file("reload.toml", &text(nowhere));
+    let mut process = Process::start(&["client", "-c", path.to_str().unwrap()]);
+    assert_eq!(Client::to(process.address).get(&origin.url("/")).status, 502);
+    std::fs::write(&path, "[client]\nnonsense = 1\n").unwrap();
+    process.signal("HUP");
+    wait_for(&mut process, "was not reloaded");
+    assert_eq!(Client::to(process.address).get(&origin.url("/")).status, 502, "the old configuration stays");
+    std::fs::write(&path, text(gateway)).unwrap();
+    process.signal("HUP");
+    wait_for(&mut process, "was reloaded");
+    assert_eq!(Client::to(process.address).get(&origin.url("/")).status, 200);
+
+    let mut slow = Client::to(process.address);
+    slow.send(crate::harness::request("GET", &origin.url("/slow"), ""));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    process.signal("TERM");
+    assert_eq!(slow.answer("GET").body, b"ok", "what was under way ends well");
+    assert!(process.child.wait().unwrap().success());
+    std::fs::remove_file(path).unwrap();
+}
+
+fn wait_for(process: &mut Process, text: &str) {
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        assert!(process.stderr.read_line(&mut line).unwrap() > 0, "it ended before saying {text:?}");
+    }
+}
+
+#[test]
+fn metrics_are_counted_and_private() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let process = Process::start(&[
+        "client",
+        "--listen",
+        "http://127.0.0.1:0",
+        "--gateway",
+        &format!("h2+tcp://{gateway}"),
+        "--metrics",
+        &metrics.to_string(),
+        "--log",
+        "trace",
+    ]);
+    assert_eq!(Client::to(process.address).get(&origin.url("/private-path")).status, 200);
+    let mut scrape = Client::to(metrics);
+    scrape.send(format!("GET /metrics HTTP/1.1\r\nHost: {metrics}\r\n\r\n"));
+    let text = String::from_utf8(scrape.answer("GET").body).unwrap();
+    assert!(text.contains("\ntandem_exchanges_total 1\n"), "{text}");
+    let mut other = Client::to(metrics);
+    other.send("GET /metrics HTTP/1.1\r\nHost: attacker.example\r\n\r\n");
+    assert_eq!(other.answer("GET").status, 421);
+    process.signal("TERM");
+    let mut log = String::new();
+    let mut process = process;
+    process.stderr.read_to_string(&mut log).unwrap();
+    assert!(
+        !log.contains("private-path") && !log.contains(&origin.address.port().to_string()),
+        "URLs in the log: {log}"
+    );
+}
+
+#[test]
+fn helps_shells_and_readers() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (ok, out, _) = run(&["completions", shell]);
+        assert!(ok && out.contains("tandem"), "{shell}");
+    }
+    let (ok, out, _) = run(&["man"]);
+    assert!(ok && out.contains(".TH") && out.contains("early\\-connect"), "{out}");
+    let (ok, out, _) = run(&["client", "--help"]);
+    assert!(ok && out.contains("Examples:"));
+    let (ok, _, error) = run(&["client"]);
+    assert!(!ok && error.contains("gateway"), "{error}");
+}
+
+#[test]
+fn the_demo_prints_what_programs_read() {
+    let (ok, out, error) = run(&["demo", "--json", "--rtt", "40ms", "--rate", "100mbit"]);
+    assert!(ok, "{error}");
+    let outcome: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let rows = outcome["rows"].as_array().unwrap();
+    assert!(rows.len() >= 2);
+    for row in rows {
+        assert!(row["time_s"].as_f64().unwrap() > 0.0 && row["bytes_up"].as_u64().unwrap() > 0);
+        assert_eq!(row["requests"], outcome["resources"]);
+    }
+    assert!(outcome["ratio_time"].as_f64().unwrap() > 0.0 && outcome["ratio_bytes"].as_f64().unwrap() > 0.0);
+}

@@ -1,0 +1,142 @@
+//! Round trips are what costs: how often bytes must turn round before an answer is there, counted, not timed.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, PATIENCE, Scene, client_options, gateway_options, request, start_client, start_gateway};
+use crate::isolation::socks_proxy;
+
+/// A path that holds everything back for half a second each way, and counts in how many lumps bytes pass upwards: what
+/// leaves without waiting for an answer leaves in one lump.
+struct Lumps {
+    address: SocketAddr,
+    up: Arc<AtomicUsize>,
+}
+
+const HOLD: Duration = Duration::from_millis(500);
+
+fn lumps(to: SocketAddr) -> Lumps {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let up = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&up);
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let near = near.unwrap();
+            let far = TcpStream::connect(to).unwrap();
+            let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let counter = Arc::clone(&counter);
+            std::thread::spawn(move || hold(near, far, Some(&counter)));
+            std::thread::spawn(move || hold(far_too, near_too, None));
+        }
+    });
+    Lumps { address, up }
+}
+
+/// Passes on what has come within one hold as one lump; a lump begins with the first byte after the last one left.
+fn hold(mut from: TcpStream, mut to: TcpStream, count: Option<&AtomicUsize>) {
+    let held: Arc<(Mutex<(Vec<u8>, bool)>, Condvar)> = Arc::default();
+    let filling = Arc::clone(&held);
+    std::thread::spawn(move || {
+        let mut buf = [0; 65_536];
+        loop {
+            let read = from.read(&mut buf).unwrap_or(0);
+            let mut state = filling.0.lock().unwrap();
+            state.0.extend_from_slice(&buf[..read]);
+            state.1 |= read == 0;
+            filling.1.notify_one();
+            if read == 0 {
+                return;
+            }
+        }
+    });
+    loop {
+        let mut state = held.0.lock().unwrap();
+        while state.0.is_empty() && !state.1 {
+            state = held.1.wait(state).unwrap();
+        }
+        if state.0.is_empty() {
+            let _ = to.shutdown(std::net::Shutdown::Write);
+            return;
+        }
+        drop(state);
+        std::thread::sleep(HOLD);
+        let lump = std::mem::take(&mut held.0.lock().unwrap().0);
+        if let Some(count) = count {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        if to.write_all(&lump).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_request_on_a_fresh_session_waits_for_nothing() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    for session in ["h2", "spdy3.1"] {
+        let mut options = gateway_options();
+        options.listen = vec![crate::harness::endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        let (_gateway, gateway) = start_gateway(options);
+        let path = lumps(gateway);
+        let (_client, http, _) = start_client(client_options(&format!("{session}+tcp://{}", path.address)));
+        let mut client = Client::to(http);
+        assert_eq!(client.get(&origin.url("/")).body, b"ok");
+        assert_eq!(path.up.load(Ordering::SeqCst), 1, "{session}: preface, settings and request in one lump");
+        // Over the open session it is one more; whatever else had to be said (the acknowledgement of settings) has
+        // gone by itself or rides along.
+        std::thread::sleep(HOLD * 3);
+        let before = path.up.load(Ordering::SeqCst);
+        assert!(before <= 2, "{session}: {before} lumps for one answer");
+        assert_eq!(client.get(&origin.url("/")).body, b"ok");
+        assert_eq!(path.up.load(Ordering::SeqCst), before + 1, "{session}");
+    }
+}
+
+#[test]
+fn the_socks_handshake_takes_the_request_along() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let (proxy, asked) = socks_proxy(gateway);
+    for credentials in ["", "Proxy-Authorization: Basic YTpi\r\n"] {
+        let mut options = client_options("h2+tcp://gateway.example:9980");
+        options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+        let (_client, http, _) = start_client(options);
+        let mut client = Client::to(http);
+        client.send(request("GET", &origin.url("/"), credentials));
+        assert_eq!(client.answer("GET").body, b"ok");
+        let early = asked.recv_timeout(PATIENCE).unwrap().early;
+        assert!(
+            early.starts_with(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+            "the session's preface came with the handshake"
+        );
+        // SETTINGS is type 4, WINDOW_UPDATE 8, HEADERS 1: walk the frames.
+        let mut at = 24;
+        let mut types = Vec::new();
+        while at + 9 <= early.len() {
+            types.push(early[at + 3]);
+            at += 9 + usize::from(early[at]) * 65_536 + usize::from(early[at + 1]) * 256 + usize::from(early[at + 2]);
+        }
+        assert_eq!(at, early.len(), "whole frames");
+        assert!(types.starts_with(&[4]) && types.contains(&1), "settings and request: {types:?}");
+    }
+}
+
+#[test]
+fn a_tunnel_takes_its_first_bytes_along() {
+    // Over an open session, TLS to port 443 must not wait for the gateway's answer: the client is told at once.
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let path = lumps(gateway);
+    let (_client, http, _) = start_client(client_options(&format!("h2+tcp://{}", path.address)));
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    let mut client = Client::to(http);
+    let begin = Instant::now();
+    client.send("CONNECT 127.0.0.1:443 HTTP/1.1\r\nHost: 127.0.0.1:443\r\n\r\n");
+    assert_eq!(client.head().unwrap().status, 200);
+    // Not a benchmark: an answer from beyond the path cannot come before two holds have passed.
+    assert!(begin.elapsed() < HOLD * 2, "answered on this side of the path");
+}

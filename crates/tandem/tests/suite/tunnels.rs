@@ -1,0 +1,149 @@
+//! CONNECT, upgrades and SOCKS.
+
+use std::net::Shutdown;
+
+use crate::harness::{Client, Pair, Scene, client_options, request, start_client};
+
+/// Echoes until the client closes its half, then says goodbye.
+fn echo() -> Scene {
+    Scene::new(|_, mut client| {
+        let mut all = Vec::new();
+        let mut byte = [0; 1];
+        while std::io::Read::read(&mut client.stream, &mut byte).unwrap_or(0) == 1 {
+            all.push(byte[0]);
+            client.send(byte);
+        }
+        client.send(format!("bye {}", all.len()));
+    })
+}
+
+#[test]
+fn a_tunnel_carries_bytes_both_ways_and_half_closes() {
+    for session in ["h2", "spdy3.1"] {
+        let echo = echo();
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let mut client = pair.connect();
+        client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", echo.address));
+        assert_eq!(client.head().unwrap().status, 200);
+        client.send("ping");
+        assert_eq!(client.read_exact(4), b"ping");
+        client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.read_exact(5), b"bye 4", "{session}");
+        assert!(client.is_closed());
+    }
+}
+
+#[test]
+fn a_server_may_speak_first_through_socks() {
+    let origin = Scene::new(|_, mut client| {
+        client.send("220 hello\r\n");
+        assert_eq!(client.read_exact(4), b"QUIT");
+        client.send("221 bye\r\n");
+    });
+    let pair = Pair::start();
+    let mut client = Client::to(pair.socks);
+    assert_eq!(client.socks(&origin.address.to_string(), None), 0);
+    assert_eq!(client.read_exact(11), b"220 hello\r\n");
+    client.send("QUIT");
+    assert_eq!(client.read_exact(9), b"221 bye\r\n");
+}
+
+#[test]
+fn http_inside_socks_is_http() {
+    let origin = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", asked.line.len(), asked.line));
+        }
+    });
+    let pair = Pair::start();
+    let mut client = Client::to(pair.socks);
+    assert_eq!(client.socks(&origin.address.to_string(), None), 0);
+    for path in ["/one", "/two"] {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", origin.address));
+        assert_eq!(client.answer("GET").body, format!("GET {path} HTTP/1.1").as_bytes());
+    }
+    // A later request cannot leave for another host than SOCKS named.
+    client.send("GET /three HTTP/1.1\r\nHost: other.example\r\n\r\n");
+    assert_eq!(client.answer("GET").status, 400);
+}
+
+#[test]
+fn other_bytes_inside_socks_are_a_tunnel() {
+    let echo = echo();
+    let pair = Pair::start();
+    let mut client = Client::to(pair.socks);
+    assert_eq!(client.socks(&echo.address.to_string(), None), 0);
+    client.send(b"\x16\x03\x01not really tls");
+    assert_eq!(client.read_exact(17), b"\x16\x03\x01not really tls");
+}
+
+#[test]
+fn websockets_pass() {
+    let origin = Scene::new(|_, mut client| {
+        let asked = client.request().unwrap();
+        assert_eq!(asked.line, "GET /chat HTTP/1.1");
+        assert_eq!(asked.field("upgrade"), Some("websocket"));
+        assert_eq!(asked.field("sec-websocket-key"), Some("dGhlIHNhbXBsZSBub25jZQ=="));
+        client.send(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nfirst",
+        );
+        assert_eq!(client.read_exact(3), b"abc");
+        client.send("xyz");
+    });
+    let pair = Pair::start();
+    let mut client = pair.connect();
+    let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    client.send(request("GET", &origin.url("/chat"), fields));
+    let answer = client.head().unwrap();
+    assert_eq!(answer.status, 101);
+    assert_eq!(answer.field("upgrade"), Some("websocket"));
+    assert_eq!(answer.field("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    assert_eq!(client.read_exact(5), b"first");
+    client.send("abc");
+    assert_eq!(client.read_exact(3), b"xyz");
+}
+
+#[test]
+fn a_refused_upgrade_is_an_ordinary_answer() {
+    let origin = Scene::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
+    let pair = Pair::start();
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    let answer = client.answer("GET");
+    assert_eq!((answer.status, &answer.body[..]), (426, &b"no"[..]));
+}
+
+#[test]
+fn forbidden_tunnels_are_refused_with_the_right_words() {
+    let pair = Pair::with("h2", |gateway| gateway.allow_dest = Vec::new(), |_| {});
+    for (target, kind) in
+        [("127.0.0.1:80", "loopback"), ("169.254.169.254:80", "metadata"), ("93.184.216.34:25", "mail port")]
+    {
+        let mut client = pair.connect();
+        client.send(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"));
+        let answer = client.answer("CONNECT");
+        assert_eq!(answer.status, 403, "{kind}");
+        assert!(answer.field("proxy-status").unwrap().contains("destination_ip_prohibited"), "{kind}");
+        let mut client = pair.connect();
+        assert_eq!(client.get(&format!("http://{target}/")).status, 403, "{kind}");
+    }
+}
+
+#[test]
+fn socks_tells_what_failed() {
+    // A port where nothing listens: bound once, so that no one else has it, then given back.
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_running, http, socks) = start_client(client_options(&format!("h2+tcp://{nowhere}")));
+    let mut client = Client::to(socks);
+    assert_eq!(client.socks("site.example:22", None), 5, "connection refused");
+    let mut client = Client::to(http);
+    let answer = client.get("http://site.example/");
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.field("proxy-status").unwrap().split(';').next(), Some("client"));
+    assert!(String::from_utf8(answer.body).unwrap().contains("gateway cannot be reached"));
+    // SOCKS BIND is not a thing here.
+    let mut client = Client::to(socks);
+    client.send([5, 1, 0, 5, 2, 0, 1, 127, 0, 0, 1, 0, 80]);
+    assert_eq!(client.read_exact(4)[3], 7);
+}
