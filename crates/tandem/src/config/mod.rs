@@ -195,7 +195,7 @@ impl PathValues {
         if budget < 1 << 20 {
             return Err(ConfigError::value("receive-budget", "must be at least 1MiB"));
         }
-        let lowat = self.notsent_lowat.map_or(u64::from(socket.notsent_lowat), |size| size.0);
+        let lowat = self.notsent_lowat.map_or_else(|| u64::from(socket.notsent_lowat), |size| size.0);
         Ok(PathConfig {
             stream_window: window,
             session_window: window * 2,

@@ -55,7 +55,7 @@ impl FromStr for Span {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
-        if millis % 1000 != 0 {
+        if !millis.is_multiple_of(1000) {
             write!(f, "{millis}ms")
         } else if millis > 0 && millis.is_multiple_of(60_000) {
             write!(f, "{}m", millis / 60_000)
@@ -118,7 +118,7 @@ impl FromStr for Rate {
             _ => return Err(bad()),
         };
         let bits = number * factor;
-        if bits > 1e12 || bits < 1.0 { Err(bad()) } else { Ok(Self(bits as u64)) }
+        if (1.0..=1e12).contains(&bits) { Ok(Self(bits as u64)) } else { Err(bad()) }
     }
 }
 

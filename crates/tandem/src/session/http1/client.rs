@@ -78,7 +78,7 @@ impl Http1Client {
         let mut out = BytesMut::with_capacity(exchange.request.fields.text_len() + 256);
         let tunnel = exchange.request.is_connect();
         let framing = request_framing(exchange);
-        write_head(&mut out, &exchange.request, &self.session.form, framing);
+        write_head(&mut out, &exchange.request, self.session.form, framing);
         path.write_all(&out).await.map_err(sent_error)?;
         path.flush().await.map_err(sent_error)?;
         let reading = Reading { session: &self.session, method: &exchange.request.method, buf: out };
@@ -114,15 +114,15 @@ fn request_framing(exchange: &Exchange) -> Framing {
     exchange.body.length().map_or(Framing::Chunked, Framing::Length)
 }
 
-fn write_head(out: &mut BytesMut, request: &RequestHead, form: &Form, framing: Framing) {
+fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Framing) {
     match &request.protocol {
         // What HTTP/2 asks with extended CONNECT, HTTP/1.1 asks with an upgrade (RFC 8441 section 5).
         Some(protocol) => {
             let upgraded = RequestHead { method: Method::Get, protocol: None, ..request.clone() };
-            h1::write_request(out, &upgraded, form.clone(), Framing::None, Some(protocol));
+            h1::write_request(out, &upgraded, form, Framing::None, Some(protocol));
         }
         None if request.is_connect() => h1::write_request(out, request, Form::Authority, Framing::None, None),
-        None => h1::write_request(out, request, form.clone(), framing, None),
+        None => h1::write_request(out, request, form, framing, None),
     }
 }
 

@@ -174,10 +174,10 @@ impl Http1Server {
         // What the client still sends is read away for a moment, or its stack would drop the answer with a reset.
         let mut sink = [0; 4096];
         let linger = async {
-            let mut io = self.io.borrow_mut();
             for _ in 0..64 {
                 let mut buf = ReadBuf::new(&mut sink);
-                std::future::poll_fn(|cx| Pin::new(&mut io.path).poll_read(cx, &mut buf)).await.ok();
+                let read = |cx: &mut Context<'_>| Pin::new(&mut self.io.borrow_mut().path).poll_read(cx, &mut buf);
+                std::future::poll_fn(read).await.ok();
                 if buf.filled().is_empty() {
                     break;
                 }
@@ -470,7 +470,7 @@ impl Writer {
     }
 
     fn write_head(&mut self, head: &ResponseHead, framing: Framing, keep_alive: bool, upgrade: Option<&str>) {
-        let version = self.version.clone();
+        let version = self.version;
         self.out.put_with(|out| h1::write_response(out, head, version, framing, keep_alive, upgrade));
     }
 
