@@ -36,9 +36,12 @@ fn lumps(to: SocketAddr) -> Lumps {
     Lumps { address, up }
 }
 
+/// Bytes held back, and whether they are the last.
+type Held = (Vec<u8>, bool);
+
 /// Passes on what has come within one hold as one lump; a lump begins with the first byte after the last one left.
 fn hold(mut from: TcpStream, mut to: TcpStream, count: Option<&AtomicUsize>) {
-    let held: Arc<(Mutex<(Vec<u8>, bool)>, Condvar)> = Arc::default();
+    let held: Arc<(Mutex<Held>, Condvar)> = Arc::default();
     let filling = Arc::clone(&held);
     std::thread::spawn(move || {
         let mut buf = [0; 65_536];
