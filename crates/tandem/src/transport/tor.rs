@@ -308,8 +308,13 @@ impl Control {
             host.parse().map_err(|_| unreachable("a gateway at an exit has an IPv4 address such as 192.0.2.80"))?;
         let before = self.ask("GETCONF UseMicrodescriptors").await?;
         let before = before.first().map_or("UseMicrodescriptors", |line| line.text.as_str()).to_owned();
+        // The consensus is told in the flavour in use: after the change it would have to be fetched first.
+        let weights = parse_weights(&self.info("ns/all").await?);
+        if weights.is_empty() {
+            return Err(unreachable("Tor knows no relays yet: wait until it has started"));
+        }
         self.ask("SETCONF UseMicrodescriptors=0").await?;
-        let found = self.wait_for_descriptors(address, port).await;
+        let found = self.wait_for_descriptors(&weights, address, port).await;
         // Back to what the user had, whatever came of it.
         let restore = if before.contains('=') { format!("SETCONF {before}") } else { format!("RESETCONF {before}") };
         self.ask(&restore).await?;
@@ -317,8 +322,12 @@ impl Control {
     }
 
     /// Full descriptors arrive over some seconds: asks until as many are there as relays, or no more come.
-    async fn wait_for_descriptors(&mut self, address: Ipv4Addr, port: u16) -> Result<Vec<GatewayExit>, Error> {
-        let weights = parse_weights(&self.info("ns/all").await?);
+    async fn wait_for_descriptors(
+        &mut self,
+        weights: &HashMap<String, u64>,
+        address: Ipv4Addr,
+        port: u16,
+    ) -> Result<Vec<GatewayExit>, Error> {
         let deadline = tokio::time::Instant::now() + DESCRIPTORS_TIMEOUT;
         let (mut last, mut still) = (0, 0);
         loop {
@@ -328,7 +337,7 @@ impl Control {
             last = count;
             let complete = count > 0 && (count >= weights.len() || still >= 12);
             if complete || tokio::time::Instant::now() >= deadline {
-                return Ok(parse_gateways(&text, &weights, address, port));
+                return Ok(parse_gateways(&text, weights, address, port));
             }
             tokio::time::sleep(Duration::from_millis(400)).await;
         }

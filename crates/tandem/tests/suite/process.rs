@@ -33,14 +33,16 @@ struct Process {
 impl Process {
     fn start(arguments: &[&str]) -> Self {
         let mut child = tandem(arguments).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut process = Self { child, address: ([0, 0, 0, 0], 0).into(), stderr };
         let mut line = String::new();
         loop {
             line.clear();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended early");
+            assert!(process.stderr.read_line(&mut line).unwrap() > 0, "it ended early");
             if let Some((_, address)) = line.trim().split_once("listening on ").and_then(|(_, at)| at.split_once("://"))
             {
-                return Self { child, address: address.parse().unwrap(), stderr };
+                process.address = address.parse().unwrap();
+                return process;
             }
         }
     }
