@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Every check of the repository, runnable by hand.
+#
+#   ./ci.sh              all steps; each prints one line, a failing one its log as well
+#   ./ci.sh NAME...      these steps only: install fmt lint pure test doc fuzz interop tornet demo
+#
+#   CARGO_TARGET_DIR     where it builds (~/.cache/tandem-target)
+#   FUZZ_SECONDS         how long each fuzz target runs (10)
+#
+# The network is used by the package managers only: cargo, apt, go, npm.
+set -u -o pipefail
+cd "$(dirname "$0")" || exit 1
+
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$HOME/.cache/tandem-target}
+export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
+logs=$CARGO_TARGET_DIR/ci
+mkdir -p "$logs"
+
+# Program and the Debian package that has it.
+tools="tor:tor chromium:chromium curl:curl nghttp:nghttp2-client h2load:nghttp2-client nghttpd:nghttp2-server
+    nghttpx:nghttp2-proxy nginx:nginx-light haproxy:haproxy ip:iproute2 ss:iproute2 iptables:iptables tcpdump:tcpdump
+    go:golang-go node:nodejs npm:npm openssl:openssl unshare:util-linux c++:g++"
+
+step_install() {
+    local tool missing=()
+    for tool in $tools; do
+        have "${tool%%:*}" || missing+=("${tool##*:}")
+    done
+    rustup component add rustfmt clippy 2>/dev/null || cargo clippy --version || return 1
+    [ ${#missing[@]} -eq 0 ] && return
+    [ "$(id -u)" -eq 0 ] || {
+        echo "missing, and only root can install them: ${missing[*]}"
+        return 1
+    }
+    # The tests start what they need themselves: packaged services stay down.
+    local policy=/usr/sbin/policy-rc.d status=0
+    [ -e "$policy" ] && policy=
+    [ -z "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy"; }
+    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } ||
+        status=1
+    [ -z "$policy" ] || rm -f "$policy"
+    return $status
+}
+
+# Some of them live where only root's PATH leads.
+have() {
+    PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin command -v "$1" >/dev/null
+}
+
+step_fmt() {
+    cargo fmt --all --check -- --color never && cargo fmt --manifest-path fuzz/Cargo.toml --check -- --color never
+}
+
+step_lint() {
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+}
+
+# The pure crates open no socket or file, read no clock, start no thread: neither they nor what they depend on.
+step_pure() {
+    local crate found status=0
+    local impure='tokio|mio|async-.*|smol|socket2|libc|nix|rustix|rustls|getrandom|rand|time|chrono|rayon|crossbeam.*'
+    local calls='std::(fs|thread|process|env|os)\b|(Tcp|Unix)(Stream|Listener)|UdpSocket|ToSocketAddrs|tokio|stdin\('
+    calls+='|Instant::now|SystemTime|UNIX_EPOCH|unsafe '
+    for crate in http spdy predict link; do
+        found=$(cargo tree --locked -p "tandem-$crate" -e normal --prefix none --format '{p}') || return 1
+        allow "$crate" "$found" || status=1
+        grep -wE "^($impure)" <<<"$found" | sed "s/^/tandem-$crate depends on /" && status=1
+        # Tests stand last in a file and may read a clock.
+        found=$(find "crates/$crate/src" -name '*.rs' -exec awk '
+            FNR == 1 { tests = 0 } /^#\[cfg\(test\)\]/ { tests = 1 } /^ *\/\// { next }
+            !tests { print FILENAME ":" FNR ": " $0 }' {} + | grep -E "$calls") && echo "$found" && status=1
+    done
+    return $status
+}
+
+# Of our own crates, a pure one may use only those further left: http, then spdy; predict and link stand alone.
+allow() {
+    local others
+    others=$(grep -o '^tandem-[a-z]*' <<<"$2" | sort -u | grep -vx "tandem-$1")
+    case $1:$others in
+    http: | predict: | link: | spdy:tandem-http) ;;
+    *) echo "tandem-$1 depends on: $others" && return 1 ;;
+    esac
+}
+
+step_test() {
+    cargo test --workspace --locked
+}
+
+step_doc() {
+    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
+}
+
+# With the coverage that libFuzzer wants, as far as a stable compiler can be asked for it: no nightly, no cargo-fuzz.
+step_fuzz() {
+    local host target name corpus seeds coverage='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4'
+    coverage+=' -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table'
+    coverage+=' -Cllvm-args=-sanitizer-coverage-trace-compares'
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    target=$CARGO_TARGET_DIR/fuzz
+    RUSTFLAGS="--cfg fuzzing $coverage -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks" \
+        cargo build --manifest-path fuzz/Cargo.toml --locked --release --bins --target "$host" --target-dir "$target" ||
+        return 1
+    for name in fuzz/fuzz_targets/*.rs; do
+        name=$(basename "$name" .rs)
+        corpus=$(mktemp -d) seeds=()
+        [ -d "fuzz/corpus-seeds/$name" ] && seeds=("fuzz/corpus-seeds/$name")
+        echo "== $name"
+        # What broke it is left beside the log.
+        "$target/$host/release/$name" "$corpus" "${seeds[@]}" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=20 \
+            -rss_limit_mb=2048 -max_len=65536 -verbosity=0 -print_final_stats=1 -artifact_prefix="$logs/$name-" ||
+            { rm -rf "$corpus" && return 1; }
+        rm -rf "$corpus"
+    done
+}
+
+# Other people's programs at the other end of our sessions.
+step_interop() {
+    each interop/*.sh
+}
+
+# Scenes on a private network of the real tor, which need root.
+step_tornet() {
+    each tests/*.sh crates/*/tests/*.sh
+}
+
+each() {
+    local script status=0 count=0
+    for script in "$@"; do
+        [ -x "$script" ] || continue
+        count=$((count + 1))
+        echo "== $script"
+        "$script" || { echo "$script failed" && status=1; }
+    done
+    [ "$count" -gt 0 ] || { echo "no script to run in: $*" && return 1; }
+    return $status
+}
+
+# What a newcomer runs first, and the keys that programs read.
+step_demo() {
+    local json=$logs/demo.json key
+    cargo run --locked --release -p tandem -- demo --json >"$json" || return 1
+    for key in rows setup time_s bytes_up bytes_down requests ratio_time ratio_bytes; do
+        grep -q "\"$key\":" "$json" || { echo "$key is missing in:" && cat "$json" && return 1; }
+    done
+    cat "$json"
+}
+
+passed=0 failed=0
+run() {
+    local name=$1 log=$logs/$1.log start=$SECONDS
+    # In a shell of its own, so that a step's own settings end with it.
+    if ("step_$name") >"$log" 2>&1 </dev/null; then
+        passed=$((passed + 1))
+        printf 'ok    %-8s %4d s\n' "$name" $((SECONDS - start))
+    else
+        failed=$((failed + 1))
+        printf 'FAIL  %-8s %4d s  %s\n' "$name" $((SECONDS - start)) "$log"
+        tail -n 200 "$log" | sed 's/^/      | /'
+    fi
+}
+
+steps=("$@")
+if [ ${#steps[@]} -eq 0 ]; then
+    steps=(install fmt lint pure test doc fuzz interop demo)
+    compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
+fi
+export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
+for step in "${steps[@]}"; do
+    declare -F "step_$step" >/dev/null || { echo "no step is called $step" >&2 && exit 2; }
+done
+for step in "${steps[@]}"; do
+    run "$step"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
