@@ -8,7 +8,7 @@ use super::port::{Port, Wiring};
 use super::relay::{self, Doorkeeper};
 use super::router::NodeId;
 use super::rtnl::TcpMetrics;
-use super::topology::{OUTSIDE, Topology, TopologyError};
+use super::topology::{HostPlan, OUTSIDE, Topology, TopologyError};
 use super::{Emulator, EmulatorError, Options};
 use crate::netns::Netns;
 
@@ -50,8 +50,8 @@ pub const DEVICE: &str = "tandem0";
 /// Sets a network up in these namespaces, one per host and in the order of the topology's hosts.
 pub fn set_up(topology: &Topology, namespaces: &[Netns], setup: &Setup) -> Result<Emulator, NetworkError> {
     let (plan, nodes) = topology.plan()?;
-    let inside = topology.hosts.iter().filter(|host| host.name != OUTSIDE).flat_map(|host| host.addresses.clone());
-    let inside: Vec<IpAddr> = inside.collect();
+    let inside: Vec<(IpAddr, u8)> =
+        topology.hosts.iter().filter(|host| host.name != OUTSIDE).flat_map(reached).collect();
     let mut ports = Vec::new();
     for ((host, namespace), node) in topology.hosts.iter().zip(namespaces).zip(&nodes) {
         let outside = host.name == OUTSIDE;
@@ -73,6 +73,12 @@ pub fn set_up(topology: &Topology, namespaces: &[Netns], setup: &Setup) -> Resul
     let captures = captures.collect::<Result<_, NetworkError>>()?;
     let relayed = if setup.relay_outside { relay_outside(topology, namespaces, &nodes)? } else { None };
     Ok(Emulator::start(plan.build(), ports, Options { no_realtime: setup.no_realtime, captures, relayed })?)
+}
+
+/// Everything to be found at or behind a host.
+fn reached(host: &HostPlan) -> Vec<(IpAddr, u8)> {
+    let own = host.addresses.iter().map(|address| (*address, if address.is_ipv4() { 32 } else { 128 }));
+    own.chain(host.networks.iter().map(|network| (network.base.into(), network.bits))).collect()
 }
 
 fn relay_outside(

@@ -26,8 +26,9 @@ pub struct Wiring<'a> {
     pub device: &'a str,
     /// Addresses of the host; the first is the one it sends from.
     pub addresses: &'a [IpAddr],
-    /// The only hosts behind the device; everything is, unless given. A namespace with this is somebody else's.
-    pub peers: Option<&'a [IpAddr]>,
+    /// The only addresses behind the device, with the bits that count; everything is, unless given. A namespace with this
+    /// is somebody else's.
+    pub peers: Option<&'a [(IpAddr, u8)]>,
     /// Largest packet.
     pub mtu: u32,
     /// TCP over the routes made.
@@ -57,8 +58,8 @@ impl Port {
         rtnl.bring_up(index, Some(wiring.mtu), Some(DEVICE_QUEUE))?;
         match wiring.peers {
             Some(peers) => {
-                for &peer in peers {
-                    rtnl.replace_route(peer, if peer.is_ipv4() { 32 } else { 128 }, index, wiring.tcp)?;
+                for &(peer, bits) in peers {
+                    rtnl.replace_route(peer, bits, index, wiring.tcp)?;
                 }
             }
             None => default_routes(&mut rtnl, index, wiring)?,

@@ -12,6 +12,23 @@ use tandem_link::Link;
 /// A host or a router, in the order in which they were added.
 pub type NodeId = usize;
 
+/// Addresses with the same first bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The lowest of them.
+    pub base: Ipv4Addr,
+    /// How many bits they have in common.
+    pub bits: u8,
+}
+
+impl Prefix {
+    /// Whether an address is one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.bits.min(32))).unwrap_or(0);
+        matches!(address, IpAddr::V4(v4) if v4.to_bits() & mask == self.base.to_bits() & mask)
+    }
+}
+
 /// One direction of a link between two nodes.
 #[derive(Debug)]
 pub struct Edge {
@@ -35,6 +52,7 @@ pub struct Plan {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
     addresses: HashMap<IpAddr, NodeId>,
+    networks: Vec<(Prefix, NodeId)>,
     outside: Option<NodeId>,
 }
 
@@ -44,6 +62,11 @@ impl Plan {
         let id = self.add(name, true);
         self.addresses.extend(addresses.iter().map(|address| (*address, id)));
         id
+    }
+
+    /// Makes a host the way to addresses that no host has itself.
+    pub fn route(&mut self, network: Prefix, host: NodeId) {
+        self.networks.push((network, host));
     }
 
     /// Adds a node that only passes packets on.
@@ -70,8 +93,8 @@ impl Plan {
     /// Computes the paths.
     pub fn build(self) -> Router {
         let next = (0..self.nodes.len()).map(|target| self.first_edges_towards(target)).collect();
-        let Self { nodes, edges, addresses, outside } = self;
-        Router { nodes, edges, addresses, outside, next, arrived: VecDeque::new(), unroutable: 0 }
+        let Self { nodes, edges, addresses, networks, outside } = self;
+        Router { nodes, edges, addresses, networks, outside, next, arrived: VecDeque::new(), unroutable: 0 }
     }
 
     /// For every node the edge to take towards `target`, by breadth-first search from there. Hosts pass nothing on.
@@ -110,6 +133,7 @@ pub struct Router {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
     addresses: HashMap<IpAddr, NodeId>,
+    networks: Vec<(Prefix, NodeId)>,
     outside: Option<NodeId>,
     /// Edge to take, by target and by node.
     next: Vec<Vec<Option<usize>>>,
@@ -167,11 +191,16 @@ impl Router {
     }
 
     fn forward(&mut self, now: Duration, node: NodeId, packet: Vec<u8>) {
-        let target = destination(&packet).and_then(|address| self.addresses.get(&address).copied().or(self.outside));
-        match target.and_then(|target| self.next[target][node]) {
+        match self.target(&packet).and_then(|target| self.next[target][node]) {
             Some(edge) => self.edges[edge].link.ingress(now, packet),
             None => self.unroutable += 1,
         }
+    }
+
+    fn target(&self, packet: &[u8]) -> Option<NodeId> {
+        let address = destination(packet)?;
+        let network = || self.networks.iter().find(|(network, _)| network.contains(address)).map(|(_, host)| *host);
+        self.addresses.get(&address).copied().or_else(network).or(self.outside)
     }
 }
 
@@ -260,6 +289,19 @@ mod tests {
         router.ingress(MS, ids[1], vec![0x45; 10]);
         router.ingress(MS, ids[1], Vec::new());
         assert_eq!((drain(&mut router), router.unroutable()), (vec![], 4));
+    }
+
+    #[test]
+    fn networks_lie_behind_hosts() {
+        let mut plan = Plan::default();
+        let (a, b) = (plan.host("a", &[address(1)]), plan.host("b", &[address(2)]));
+        plan.join(a, b, delayed(1), delayed(1));
+        plan.route(Prefix { base: Ipv4Addr::new(10, 0, 0, 16), bits: 28 }, b);
+        let mut router = plan.build();
+        [16, 31, 15, 32].iter().for_each(|&last| router.ingress(Duration::ZERO, a, packet_to(last, 100)));
+        assert_eq!((drain(&mut router), router.unroutable()), (vec![(b, MS), (b, MS)], 2));
+        let everything = Prefix { base: Ipv4Addr::UNSPECIFIED, bits: 0 };
+        assert!(everything.contains(address(9)) && !everything.contains(Ipv6Addr::LOCALHOST.into()));
     }
 
     #[test]

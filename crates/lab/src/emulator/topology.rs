@@ -31,7 +31,7 @@ use tandem_link::random::split_seed;
 use tandem_link::rate::{Rate, Trace};
 use tandem_link::{ConfigError, Link, LinkConfig, profile, text};
 
-use super::router::{NodeId, Plan};
+use super::router::{NodeId, Plan, Prefix};
 
 /// The host that stands for the network around the emulator: the namespace that the program was started in.
 pub const OUTSIDE: &str = "outside";
@@ -87,6 +87,8 @@ pub struct HostPlan {
     pub name: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+    /// Addresses that are reached through it.
+    pub networks: Vec<Prefix>,
     /// A shell command that it runs from the beginning.
     pub run: Option<String>,
 }
@@ -284,6 +286,7 @@ impl Topology {
         let mut ids = Vec::new();
         for host in &self.hosts {
             let id = plan.host(&host.name, &host.addresses);
+            host.networks.iter().for_each(|network| plan.route(*network, id));
             if host.name == OUTSIDE {
                 plan.set_outside(id);
             }
@@ -308,7 +311,7 @@ impl Topology {
 fn host_plan(index: usize, name: String, raw: RawHost) -> HostPlan {
     let default = || vec![IpAddr::from([10, 77, ((index + 1) >> 8) as u8, (index + 1) as u8])];
     let addresses = if raw.addresses.is_empty() { default() } else { raw.addresses };
-    HostPlan { name, addresses, run: raw.run }
+    HostPlan { name, addresses, networks: Vec::new(), run: raw.run }
 }
 
 fn link_plan(raw: RawLink, read: ReadTrace<'_>) -> Result<LinkPlan, TopologyError> {

@@ -126,7 +126,12 @@ impl Layout {
 
     /// The emulated network.
     pub fn topology(&self, seed: u64) -> Topology {
-        let host = |node: &Node| HostPlan { name: node.name.clone(), addresses: addresses(node), run: None };
+        let host = |node: &Node| HostPlan {
+            name: node.name.clone(),
+            addresses: addresses(node),
+            networks: Vec::new(),
+            run: None,
+        };
         let link = |a: &str, b: &str, delay| LinkPlan { between: [a.into(), b.into()], directions: delayed(delay) };
         let half = self.delay / 2;
         let mut links = vec![link("edge", "core", half)];

@@ -1,12 +1,16 @@
 //! `tandem-link`: runs a command behind an emulated link, which is its only way out.
 //!
 //! - [`options`]: the command line. [`shell`]: one link, or a topology, around a command.
+//! - [`self_test`]: what this machine's links are worth.
+//! - [`addresses`]: networks that let links nest.
 //! - [`rootless`]: what a user without privileges needs first.
 //! - [`init`]: process 1 of the command's process namespace, so that nothing outlives the link.
 
+mod addresses;
 mod init;
 mod options;
 mod rootless;
+mod self_test;
 mod shell;
 
 use std::process::ExitCode;
@@ -28,6 +32,7 @@ fn main() -> ExitCode {
         None => shell::run_link(&shell),
         Some(Mode::Topology(topology)) => shell::run_topology(&topology),
         Some(Mode::Profiles) => list_profiles(),
+        Some(Mode::SelfTest(arguments)) => self_test::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem-link: {error}");

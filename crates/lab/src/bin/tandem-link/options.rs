@@ -26,6 +26,8 @@ pub(crate) enum Mode {
     Topology(TopologyArguments),
     /// Lists the named links
     Profiles,
+    /// Sends real packets through links of this machine and compares them with what was asked for
+    SelfTest(crate::self_test::Arguments),
 }
 
 /// One link around a command.

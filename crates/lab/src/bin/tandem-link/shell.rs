@@ -3,9 +3,8 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, Write as _};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode};
@@ -15,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use tandem_lab::emulator::network::{self, Setup};
 use tandem_lab::emulator::report::LOG_HEADER;
-use tandem_lab::emulator::rtnl::Rtnl;
 use tandem_lab::emulator::sys::{self, ChildSetup};
 use tandem_lab::emulator::topology::{HostPlan, LinkPlan, OUTSIDE, Topology};
 use tandem_lab::emulator::{Emulator, EmulatorError, Snapshot};
 use tandem_lab::netns::Netns;
 
+use crate::addresses::{self, Addresses};
 use crate::init;
 use crate::options::{RunArguments, ShellArguments, TopologyArguments};
 use crate::rootless;
@@ -39,16 +38,25 @@ fn read_trace(path: &str) -> io::Result<String> {
 /// One link between the namespace around and the command.
 pub(crate) fn run_link(arguments: &ShellArguments) -> Result<ExitCode, Failure> {
     let directions = arguments.link.directions("link", &read_trace)?;
-    let [peer, own] = free_addresses()?;
-    let host = |name: &str, address| HostPlan { name: name.into(), addresses: vec![address], run: None };
+    let Addresses { network, peer, own } = Addresses::choose()?;
+    let host = |name: &str, address: Ipv4Addr, networks| HostPlan {
+        name: name.into(),
+        addresses: vec![address.into()],
+        networks,
+        run: None,
+    };
     let topology = Topology {
         seed: arguments.seed,
-        hosts: vec![host(OUTSIDE, peer), host(INSIDE, own)],
+        hosts: vec![host(OUTSIDE, peer, Vec::new()), host(INSIDE, own, vec![network])],
         routers: Vec::new(),
         links: vec![LinkPlan { between: [OUTSIDE.into(), INSIDE.into()], directions }],
     };
-    let variables =
-        vec![("TANDEM_LINK_PEER".into(), peer.to_string()), ("TANDEM_LINK_ADDRESS".into(), own.to_string())];
+    let variables = [
+        ("TANDEM_LINK_PEER", peer.to_string()),
+        ("TANDEM_LINK_ADDRESS", own.to_string()),
+        (addresses::NETWORK, format!("{}/{}", network.base, network.bits)),
+    ];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();
     run(&topology, INSIDE, variables, &arguments.run)
 }
 
@@ -267,18 +275,4 @@ fn finish(snapshot: &Snapshot, arguments: &RunArguments, log: Option<Log>) -> Re
         std::fs::write(path, text + "\n").map_err(EmulatorError::of(format!("write {}", path.display())))?;
     }
     Ok(())
-}
-
-/// Two neighbouring addresses of 100.64.0.0/10 that nothing around uses: of the host around, and of the command.
-fn free_addresses() -> Result<[IpAddr; 2], EmulatorError> {
-    const PAIRS: u32 = 1 << 21;
-    let mut rtnl = Rtnl::open().map_err(EmulatorError::of("ask for addresses in use"))?;
-    let used = rtnl.addresses().map_err(EmulatorError::of("ask for addresses in use"))?;
-    let random = RandomState::new().hash_one(std::process::id()) as u32;
-    let pair = |n: u32| {
-        let base = u32::from(Ipv4Addr::new(100, 64, 0, 0)) + (random.wrapping_add(n) % (PAIRS - 2) + 1) * 2;
-        [base, base + 1].map(|bits| IpAddr::from(Ipv4Addr::from_bits(bits)))
-    };
-    let free = (0..PAIRS).map(pair).find(|pair| !used.iter().any(|address| pair.contains(address)));
-    free.ok_or_else(|| EmulatorError::new("find two free addresses", io::ErrorKind::AddrInUse.into()))
 }
