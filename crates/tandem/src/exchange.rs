@@ -124,7 +124,7 @@ impl Reply {
         F: Future<Output = Result<(), Error>> + 'static,
     {
         let slot = Rc::new(RefCell::new(None));
-        let future = story(Sink { slot: Rc::clone(&slot), used: false });
+        let future = story(Sink { slot: Rc::clone(&slot), used: false, pushes: None });
         Self::new(Generator { future: Some(Box::pin(future)), slot })
     }
 
@@ -162,11 +162,14 @@ impl Parts for Ready {
 }
 
 /// Where the story of [`Reply::generate`] puts its parts.
-#[derive(Debug)]
 pub struct Sink {
     slot: Rc<RefCell<Option<Part>>>,
     used: bool,
+    pushes: Option<PushSink>,
 }
+
+/// Takes what is pushed beside a reply.
+type PushSink = Rc<dyn Fn(RequestHead, Reply)>;
 
 impl Sink {
     /// Whether a part has been handed over: then the exchange can no longer be sent again.
@@ -174,12 +177,27 @@ impl Sink {
         self.used
     }
 
+    /// Pushes go to `keep` instead of travelling on with the reply: they belong to the session, not to this exchange.
+    pub fn keep_pushes(&mut self, keep: impl Fn(RequestHead, Reply) + 'static) {
+        self.pushes = Some(Rc::new(keep));
+    }
+
     /// Hands over one part; returns once the reader asks for the next.
     pub async fn send(&mut self, part: Part) {
+        let part = match (part, &self.pushes) {
+            (Part::Pushed { request, reply }, Some(keep)) => return keep(request, reply),
+            (part, _) => part,
+        };
         self.used = true;
         *self.slot.borrow_mut() = Some(part);
         // The generator takes the part before it polls this future again, so one pending poll is all it needs.
         std::future::poll_fn(|_| if self.slot.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) }).await;
+    }
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sink").field("used", &self.used).finish_non_exhaustive()
     }
 }
 

@@ -69,6 +69,10 @@ metrics! {
     origin_reused "counter" "Requests sent on a kept connection to an origin.";
     destinations_refused "counter" "Destinations refused by policy.";
     unauthorized "counter" "Requests refused for want of an access token.";
+    pushes_promised "counter" "Resources that pages named and the gateway offered to push.";
+    pushes_received "counter" "Pushes that the client received.";
+    pushes_used "counter" "Pushes that answered a request.";
+    pushes_wasted "counter" "Pushes that nobody asked for in time, or that could not be kept.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

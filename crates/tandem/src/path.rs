@@ -83,7 +83,7 @@ impl AsyncWrite for Path {
     }
 
     fn is_write_vectored(&self) -> bool {
-        matches!(self, Self::Tcp(_))
+        !matches!(self, Self::Duplex(_))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

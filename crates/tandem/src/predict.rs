@@ -1,16 +1,17 @@
 //! `tandem predict`: what the push predictors would have done on logs of real traffic.
 //!
 //! `replay` runs one predictor over each log and prints what it pushed, what of that was wanted and what it cost; `tune`
-//! searches the documented algorithms' parameters. Reading and printing are here, all thinking is in `tandem_predict`.
+//! searches the documented algorithms' parameters; `learn` writes what `auto` learned to a file. Reading and printing are here, all thinking is in `tandem_predict`.
 
 use std::io;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use tandem_predict::log::Filter;
-use tandem_predict::{Algorithm, Options};
+use tandem_predict::{Algorithm, AutoConfig, Options, StateError, Worth};
 
 mod input;
+mod learn;
 mod plot;
 mod replay;
 mod report;
@@ -23,6 +24,8 @@ pub enum PredictCommand {
     Replay(ReplayArgs),
     /// Find the documented algorithms' best parameters for access logs
     Tune(TuneArgs),
+    /// Learn from access logs into a state file, with which a gateway or a replay starts warm
+    Learn(LearnArgs),
 }
 
 /// Which lines of a log are used, and how it is cut into samples.
@@ -101,9 +104,50 @@ pub struct ReplayArgs {
     /// What a saved request is worth against a wasted response, between 0 and 1
     #[arg(long, value_name = "W", default_value_t = 0.5, value_parser = omega)]
     omega: f64,
+    #[command(flatten)]
+    auto: AutoArgs,
+    /// Start auto with what this file holds
+    #[arg(long, value_name = "FILE")]
+    predict_state: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// How `auto` is set up.
+#[derive(Debug, Clone, Args)]
+pub struct AutoArgs {
+    /// Memory for what auto learns, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    predict_memory: usize,
+    /// Users that must have asked for a URL before auto pushes it; the documented algorithms ask for one, a gateway for
+    /// three
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
+    min_users: u8,
+}
+
+impl AutoArgs {
+    fn config(&self, omega: f64) -> AutoConfig {
+        AutoConfig { worth: Worth::Omega(omega), max_memory: self.predict_memory, min_users: self.min_users }
+    }
+}
+
+/// Arguments of `predict learn`.
+#[derive(Debug, Args)]
+pub struct LearnArgs {
+    #[command(flatten)]
+    input: LogArgs,
+    #[command(flatten)]
+    auto: AutoArgs,
+    /// File to write; if it exists, what it holds is kept and added to
+    #[arg(long, value_name = "FILE")]
+    predict_state: PathBuf,
+    /// Further state files to take in
+    #[arg(long, value_name = "FILE")]
+    merge: Vec<PathBuf>,
+    /// A longer pause between two requests of a user starts a new session
+    #[arg(long, value_name = "S", default_value_t = 3600.0)]
+    session_timeout: f64,
 }
 
 /// Arguments of `predict tune`.
@@ -213,6 +257,14 @@ pub enum PredictError {
         /// The log.
         path: PathBuf,
     },
+    /// A state file holds no state.
+    #[error("cannot use {path}: {source}")]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: StateError,
+    },
     /// A result cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {
@@ -234,5 +286,6 @@ pub fn run(command: PredictCommand) -> Result<(), PredictError> {
     match command {
         PredictCommand::Replay(args) => replay::run(&args),
         PredictCommand::Tune(args) => tune::run(&args),
+        PredictCommand::Learn(args) => learn::run(&args),
     }
 }

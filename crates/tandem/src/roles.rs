@@ -21,6 +21,7 @@ use crate::exchange::{Exchange, Peer};
 use crate::front::early::EarlyConnect;
 use crate::front::socks::SocksFront;
 use crate::front::{ConnectionLimits, Connections, Front, NewStage, Protocol, local};
+use crate::middle::associated::Associated;
 use crate::middle::auth::Auth;
 use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
@@ -115,7 +116,12 @@ impl Role for ClientConfig {
 
     fn build(&self, listening: &[std::net::SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
         let gateways = self.gateways.iter().map(|gateway| self.gateway(gateway)).collect::<Result<Vec<_>, _>>()?;
-        let limits = PoolLimits { max_age: self.max_age, max_sessions: self.max_sessions };
+        let limits = PoolLimits {
+            max_age: self.max_age,
+            max_sessions: self.max_sessions,
+            push_memory: self.push_memory,
+            cancel_pushes: self.cancel_pushes,
+        };
         let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let counted: Rc<dyn Stage> =
@@ -191,7 +197,8 @@ impl ClientConfig {
         };
         let protocol = Multiplexed::of(endpoint.session)
             .ok_or_else(|| ConfigError::value("gateway", "a session over the slow path is h2, spdy3 or spdy3.1"))?;
-        let session = mux_session(protocol, &self.path, 256, Limits::default().head, self.token.as_deref());
+        let mut session = mux_session(protocol, &self.path, 256, Limits::default().head, self.token.as_deref());
+        session.config.push = self.push;
         Ok(Gateway {
             target,
             transport: self.transport(gateway),
@@ -257,7 +264,9 @@ impl Role for GatewayConfig {
         .connector()?;
         let origin =
             Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, self.path.socket.connect_timeout);
-        let stage: Rc<dyn Stage> = Rc::new(Count { log_urls: self.log_urls, next: Rc::new(ToOrigin(origin)) });
+        let out: Rc<dyn Stage> = Rc::new(ToOrigin(origin));
+        let out = if self.push { Rc::new(Associated { next: out }) } else { out };
+        let stage: Rc<dyn Stage> = Rc::new(Count { log_urls: self.log_urls, next: out });
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),

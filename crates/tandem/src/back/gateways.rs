@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::front::early::Liveness;
 use crate::metrics::METRICS;
+use crate::middle::pushed::PushStore;
 use crate::path::Path;
 use crate::session::{Connected, Session, Task};
 use crate::stage::Stage;
@@ -44,6 +45,10 @@ pub struct PoolLimits {
     pub max_age: Option<Duration>,
     /// Isolation keys with a session at once; the least recently used goes first.
     pub max_sessions: usize,
+    /// Bytes of pushed bodies that a session may hold for later requests.
+    pub push_memory: usize,
+    /// Cancel pushes of no use instead of reading them to their end.
+    pub cancel_pushes: bool,
 }
 
 /// The stage at the client's end.
@@ -60,6 +65,7 @@ pub struct Gateways {
 struct Slot {
     current: Rc<dyn Connected>,
     gateway: usize,
+    pushed: Rc<PushStore>,
     used: Instant,
     /// Replaces the session when it is old.
     _rotation: Option<Task>,
@@ -86,14 +92,14 @@ impl Gateways {
     }
 
     /// The session of a key, opened where there is none that takes requests.
-    fn session(&self, isolation: &Isolation, gateway: usize) -> Rc<dyn Connected> {
+    fn session(&self, isolation: &Isolation, gateway: usize) -> (Rc<dyn Connected>, Rc<PushStore>) {
         let mut slots = self.slots.borrow_mut();
         if let Some(slot) = slots.get_mut(isolation)
             && slot.gateway == gateway
             && !slot.current.is_closed()
         {
             slot.used = Instant::now();
-            return Rc::clone(&slot.current);
+            return (Rc::clone(&slot.current), Rc::clone(&slot.pushed));
         }
         slots.retain(|_, slot| !slot.current.is_closed() || slot.current.active() > 0);
         if slots.len() >= self.limits.max_sessions {
@@ -103,8 +109,10 @@ impl Gateways {
             }
         }
         let current = self.open(isolation, gateway);
-        slots.insert(isolation.clone(), self.slot(Rc::clone(&current), gateway, isolation.clone()));
-        current
+        let slot = self.slot(Rc::clone(&current), gateway, isolation.clone());
+        let pushed = Rc::clone(&slot.pushed);
+        slots.insert(isolation.clone(), slot);
+        (current, pushed)
     }
 
     fn slot(&self, current: Rc<dyn Connected>, gateway: usize, isolation: Isolation) -> Slot {
@@ -116,7 +124,8 @@ impl Gateways {
                 tokio::task::spawn_local(rotate(this, isolation));
             })
         });
-        Slot { current, gateway, used: Instant::now(), _rotation: rotation }
+        let pushed = PushStore::new(self.limits.push_memory, self.limits.cancel_pushes);
+        Slot { current, gateway, pushed, used: Instant::now(), _rotation: rotation }
     }
 
     fn open(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
@@ -132,7 +141,8 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         for attempt in 0..TRIES.max(count) {
             let index = (first + attempt) % count;
-            let session = self.session(&exchange.isolation, index);
+            let (session, pushed) = self.session(&exchange.isolation, index);
+            sink.keep_pushes(move |request, reply| pushed.take_in(request, reply));
             let error = match session.run(exchange, sink).await {
                 Ok(()) => {
                     self.preferred.set(index);
@@ -212,7 +222,16 @@ pub struct ToGateway(pub Rc<Gateways>);
 impl Stage for ToGateway {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let pool = Rc::clone(&self.0);
+        let pushed = pool.slots.borrow().get(&exchange.isolation).map(|slot| Rc::clone(&slot.pushed));
+        let pushed = pushed.and_then(|pushed| pushed.answer(&exchange));
         Reply::generate(|mut sink| async move {
+            if let Some(pushed) = pushed {
+                let passed = pass(pushed, &mut sink).await;
+                // A push that broke off before anything was passed on is as if it had never been.
+                if passed.is_ok() || sink.is_used() {
+                    return passed;
+                }
+            }
             let error = match pool.try_gateways(&mut exchange, &mut sink).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
@@ -252,7 +271,7 @@ impl crate::front::socks::Gateways for ToGateway {
             let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
             for attempt in 0..pool.gateways.len() {
                 let index = (pool.preferred.get() + attempt) % pool.gateways.len();
-                let session = pool.session(isolation, index);
+                let (session, _) = pool.session(isolation, index);
                 match session.established().await {
                     Ok(()) => return Ok(()),
                     Err(error) => {

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -153,6 +154,9 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
+/// How long an address may stay silent while there is another of the same name.
+const NEXT_ADDRESS: Duration = Duration::from_secs(3);
+
 /// Resolves names and dials what the policy permits: the gateway's own way to origins.
 #[derive(Debug)]
 pub struct Direct {
@@ -185,7 +189,8 @@ impl Transport for Direct {
             let named = self.named.as_ref() == Some(target);
             let addresses = self.resolve(target).await?;
             let mut last = None;
-            for address in addresses.into_iter().take(4) {
+            let addresses: Vec<_> = addresses.into_iter().take(4).collect();
+            for (i, &address) in addresses.iter().enumerate() {
                 if !named && !self.policy.permits(address) {
                     METRICS.destinations_refused.add(1);
                     last.get_or_insert_with(|| {
@@ -193,7 +198,9 @@ impl Transport for Direct {
                     });
                     continue;
                 }
-                match connect(address, self.options.connect_timeout, Side::Origin).await {
+                // An address that does not answer must not use up the time of the next.
+                let patience = if i + 1 < addresses.len() { NEXT_ADDRESS } else { self.options.connect_timeout };
+                match connect(address, patience.min(self.options.connect_timeout), Side::Origin).await {
                     Ok(stream) => {
                         METRICS.origin_connections.add(1);
                         let _ = stream.set_nodelay(true);

@@ -43,6 +43,12 @@ options! {
         max_sessions: Option<usize> [value_name = "N"],
         /// Agree to tunnels to port 443 before the gateway has, which saves a round trip [default: true]
         early_connect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Take what the gateway pushes [default: true]
+        push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Bytes of pushed bodies that a session keeps for later requests [default: 16MiB]
+        push_memory: Option<Size> [value_name = "BYTES"],
+        /// Cancel pushes of no use; over Tor this tells what the browser has [default: false]
+        cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Fastest path to make full use of [default: 100mbit]
         path_rate: Option<Rate> [value_name = "RATE"],
         /// Longest round trip to make full use of [default: 400ms]
@@ -110,6 +116,12 @@ pub struct ClientConfig {
     pub max_sessions: usize,
     /// Early agreement to tunnels.
     pub early_connect: bool,
+    /// Pushes are taken.
+    pub push: bool,
+    /// Bytes of pushed bodies kept in a session.
+    pub push_memory: usize,
+    /// Pushes of no use are cancelled.
+    pub cancel_pushes: bool,
     /// The slow path.
     pub path: PathConfig,
     /// Connections at once.
@@ -160,6 +172,9 @@ impl ClientOptions {
             max_age,
             max_sessions: self.max_sessions.unwrap_or(256).max(1),
             early_connect: self.early_connect.unwrap_or(true),
+            push: self.push.unwrap_or(true),
+            push_memory: usize::try_from(self.push_memory.map_or(16 << 20, |size| size.0)).unwrap_or(usize::MAX),
+            cancel_pushes: self.cancel_pushes.unwrap_or(false),
             path: PathValues {
                 path_rate: self.path_rate,
                 path_rtt: self.path_rtt,

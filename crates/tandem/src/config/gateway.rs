@@ -105,6 +105,8 @@ options! {
         max_connections_per_client: Option<usize> [value_name = "N"],
         /// Time for an origin's answer, and between two pieces of it [default: 1m]
         response_timeout: Option<Span> [value_name = "TIME"],
+        /// Push what origins name with X-Associated-Content or Link rel=preload [default: true]
+        push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Fastest path to make full use of [default: 100mbit]
         path_rate: Option<Rate> [value_name = "RATE"],
         /// Longest round trip to make full use of [default: 400ms]
@@ -167,6 +169,8 @@ pub struct GatewayConfig {
     pub max_connections: usize,
     /// The same from one address.
     pub max_connections_per_client: usize,
+    /// What origins name is pushed.
+    pub push: bool,
     /// Time for an origin's answer.
     pub response_timeout: Duration,
     /// Time for sessions to end.
@@ -223,6 +227,7 @@ impl GatewayOptions {
                 .clamp(4096, 16 << 20),
             max_connections: self.max_connections.unwrap_or(4096).max(1),
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
+            push: self.push.unwrap_or(true),
             response_timeout: self.response_timeout.map_or(Duration::from_secs(60), |span| span.0),
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(30), |span| span.0),
             path: PathValues {

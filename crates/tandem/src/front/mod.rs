@@ -164,7 +164,7 @@ impl Front {
             None => Path::Tcp(stream),
             Some(acceptor) => {
                 match tokio::time::timeout(self.timeouts.head, acceptor.accept(Path::Tcp(stream))).await {
-                    Ok(Ok(stream)) => Path::Tls(Box::new(stream.into())),
+                    Ok(Ok(stream)) => crate::transport::tls::wrap(stream.into()),
                     Ok(Err(error)) => return Err(Error::new(Kind::Tls, Side::Client, error.to_string())),
                     Err(_) => {
                         return Err(Error::new(Kind::Timeout, Side::Client, "the TLS handshake did not end in time"));

@@ -4,9 +4,10 @@ use std::io::{self, Write};
 
 use tandem_predict::auto::AutoReplay;
 use tandem_predict::replay::{BasicReplay, Sessions, replay};
-use tandem_predict::Tally;
+use tandem_predict::{Auto, Tally};
 
 use super::input::{Loaded, Sample, load, samples};
+use super::learn::read_state;
 use super::report::{Row, print_json, print_tables};
 use super::{PredictError, ReplayArgs, milliseconds};
 
@@ -16,7 +17,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
         // One log at a time is in memory.
         let logs = [load(path, &args.input)?];
         for sample in samples(&logs, args.input.daily) {
-            rows.push(row(&logs, &sample, args));
+            rows.push(row(&logs, &sample, args)?);
         }
     }
     let mut out = io::stdout().lock();
@@ -24,25 +25,30 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
     Ok(out.flush()?)
 }
 
-fn row(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Row {
+fn row(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Result<Row, PredictError> {
     let log = &logs[sample.log].log;
-    Row {
+    Ok(Row {
         name: sample.name.clone(),
         predictor: args.algorithm.name(),
         lines: if sample.whole() { u64::from(log.lines) } else { sample.records(logs).len() as u64 },
         unparsable: if sample.whole() { u64::from(log.unparsable) } else { 0 },
         noise: if sample.whole() { u64::from(log.noise) } else { 0 },
-        tally: tally(logs, sample, args),
-    }
+        tally: tally(logs, sample, args)?,
+    })
 }
 
-fn tally(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Tally {
+fn tally(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Result<Tally, PredictError> {
     let log = &logs[sample.log].log;
     let records = sample.records(logs);
     let options = args.options();
     let sessions = Sessions::cut(log, records, milliseconds(args.session_timeout), args.ignore_mobile);
-    match args.algorithm.documented() {
-        Some(_) => replay(log, records, &sessions, &mut BasicReplay::new(log, &options), |_| {}),
-        None => replay(log, records, &sessions, &mut AutoReplay::new(log, &options, args.omega), |_| {}),
+    if args.algorithm.documented().is_some() {
+        return Ok(replay(log, records, &sessions, &mut BasicReplay::new(log, &options), |_| {}));
     }
+    let config = args.auto.config(args.omega);
+    let auto = match &args.predict_state {
+        Some(path) => read_state(path, config)?,
+        None => Auto::new(config),
+    };
+    Ok(replay(log, records, &sessions, &mut AutoReplay::new(log, &options, auto), |_| {}))
 }

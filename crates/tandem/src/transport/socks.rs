@@ -4,7 +4,7 @@
 //! front of what is read. Over Tor this saves the circuit's round trip (optimistic data), and the one write keeps
 //! Nagle's algorithm at the relays from holding the rest back. The isolation key becomes SOCKS user and password.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -148,6 +148,31 @@ impl AsyncWrite for SocksStream {
         this.flight.extend_from_slice(&buf[..taken]);
         let _ = this.poll_flight(cx)?;
         Poll::Ready(Ok(taken))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let size: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if this.flight.is_empty() {
+            return Pin::new(&mut this.tcp).poll_write_vectored(cx, bufs);
+        }
+        if this.flight.len() + size > FIRST_WRITE {
+            ready!(this.poll_flight(cx))?;
+            return Pin::new(&mut this.tcp).poll_write_vectored(cx, bufs);
+        }
+        for buf in bufs {
+            this.flight.extend_from_slice(buf);
+        }
+        let _ = this.poll_flight(cx)?;
+        Poll::Ready(Ok(size))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
@@ -91,12 +91,24 @@ pub async fn connect(
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| Error::new(Kind::Tls, side, "the host name cannot stand in a certificate"))?;
     match tokio::time::timeout(timeout, connector.connect(name, path)).await {
-        Ok(Ok(stream)) => Ok(Path::Tls(Box::new(stream.into()))),
+        Ok(Ok(stream)) => Ok(wrap(stream.into())),
         Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
         Err(_) => {
             Err(Error::new(Kind::Timeout, side, "no answer to the TLS handshake in time").with_retry(Retry::Safe))
         }
     }
+}
+
+/// Bytes that TLS takes beyond what the socket does: what waits there can no longer be overtaken.
+const TLS_BUFFER: usize = 16 << 10;
+
+/// A path over an established TLS stream.
+pub fn wrap(mut stream: TlsStream<Path>) -> Path {
+    match &mut stream {
+        TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
+        TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
+    }
+    Path::Tls(Box::new(stream))
 }
 
 /// Makes the acceptor of a listener. `client_ca`: PEM file of the authorities whose clients are let in.

@@ -8,5 +8,6 @@ mod faults;
 mod harness;
 mod isolation;
 mod process;
+mod pushes;
 mod roundtrips;
 mod tunnels;

@@ -1,0 +1,246 @@
+//! What the gateway has pushed on one session, kept in memory for the request that the browser will make.
+//!
+//! One store for each session, so it knows one isolation key only and is gone with the session. An answer is given once;
+//! a request that comes while the push is still under way joins it. What does not fit, or may not be kept, is read to its
+//! end and thrown away: a cancelled push would tell what the client has (unless it was asked for by `--cancel-pushes`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
+use tokio::time::Instant;
+
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::metrics::METRICS;
+
+/// How long a pushed answer may wait for its request, whatever its own freshness.
+const KEEP_FOR: Duration = Duration::from_secs(300);
+
+/// The pushed answers of one session.
+#[derive(Default)]
+pub struct PushStore {
+    entries: RefCell<HashMap<Key, Rc<Pushed>>>,
+    /// Body bytes held in all.
+    held: Rc<Cell<usize>>,
+    limit: usize,
+    cancel: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    scheme: Scheme,
+    authority: String,
+    path: String,
+}
+
+impl Key {
+    fn of(request: &RequestHead) -> Self {
+        Self { scheme: request.scheme, authority: request.authority.to_ascii_lowercase(), path: request.path.clone() }
+    }
+}
+
+/// One pushed answer, whole or still coming.
+struct Pushed {
+    request: RequestHead,
+    since: Instant,
+    state: RefCell<State>,
+    held: Rc<Cell<usize>>,
+}
+
+#[derive(Default)]
+struct State {
+    head: Option<ResponseHead>,
+    body: Vec<Bytes>,
+    trailers: Option<Fields>,
+    bytes: usize,
+    /// Nothing more will come.
+    done: bool,
+    /// It must not be used.
+    unusable: bool,
+    waiter: Option<Waker>,
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        self.held.set(self.held.get() - self.state.borrow().bytes);
+    }
+}
+
+impl PushStore {
+    /// A store of at most `limit` bytes of bodies. `cancel`: what is of no use is cancelled instead of thrown away.
+    pub fn new(limit: usize, cancel: bool) -> Rc<Self> {
+        Rc::new(Self { limit, cancel, ..Self::default() })
+    }
+
+    /// Takes in a push: reads it to its end in a task of its own.
+    pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply) {
+        METRICS.pushes_received.add(1);
+        let key = Key::of(&request);
+        self.sweep();
+        let wanted = request.method == Method::Get && !self.entries.borrow().contains_key(&key);
+        if !wanted && self.cancel {
+            return;
+        }
+        let pushed = Rc::new(Pushed {
+            request,
+            since: Instant::now(),
+            state: RefCell::new(State { unusable: !wanted, ..State::default() }),
+            held: Rc::clone(&self.held),
+        });
+        if wanted {
+            self.entries.borrow_mut().insert(key, Rc::clone(&pushed));
+        }
+        tokio::task::spawn_local(fill(Rc::clone(self), pushed, reply));
+    }
+
+    fn sweep(&self) {
+        self.entries.borrow_mut().retain(|_, pushed| {
+            let keep = pushed.since.elapsed() < KEEP_FOR && !pushed.state.borrow().unusable;
+            if !keep {
+                METRICS.pushes_wasted.add(1);
+            }
+            keep
+        });
+    }
+
+    /// The answer to a request, if it was pushed and the request asks for just that.
+    pub fn answer(&self, exchange: &Exchange) -> Option<Reply> {
+        let request = &exchange.request;
+        let plain = request.method == Method::Get
+            && exchange.body.is_empty()
+            && !["range", "if-range", "authorization"].iter().any(|name| request.fields.contains(name))
+            && !request.fields.has_token("cache-control", "no-cache")
+            && !request.fields.has_token("cache-control", "no-store");
+        if !plain || self.entries.borrow().is_empty() {
+            return None;
+        }
+        let key = Key::of(request);
+        let pushed = self.entries.borrow().get(&key).cloned()?;
+        if pushed.since.elapsed() >= KEEP_FOR || !pushed.fits(request) {
+            return None;
+        }
+        self.entries.borrow_mut().remove(&key);
+        METRICS.pushes_used.add(1);
+        Some(Reply::new(Serving { pushed, stage: Stage::Head }))
+    }
+}
+
+impl Pushed {
+    /// Whether it answers this request: kept, usable, and alike in what the answer varies on.
+    fn fits(&self, request: &RequestHead) -> bool {
+        let state = self.state.borrow();
+        if state.unusable {
+            return false;
+        }
+        // While the head is under way, cookies decide: they are what answers vary on without saying so.
+        if self.request.fields.get("cookie") != request.fields.get("cookie") {
+            return false;
+        }
+        let Some(head) = &state.head else { return true };
+        head.fields.get_all("vary").all(|names| {
+            names.split(|&b| b == b',').all(|name| {
+                let name = name.trim_ascii().to_ascii_lowercase();
+                name != b"*" && self.request.fields.get(&name) == request.fields.get(&name)
+            })
+        })
+    }
+}
+
+async fn fill(store: Rc<PushStore>, pushed: Rc<Pushed>, mut reply: Reply) {
+    while let Some(part) = reply.part().await {
+        let mut state = pushed.state.borrow_mut();
+        match part {
+            Ok(Part::Head(head)) => {
+                state.unusable |= !may_be_kept(&head);
+                state.head = Some(head);
+            }
+            Ok(Part::Data(data)) if !state.unusable => {
+                if store.held.get() + data.len() > store.limit {
+                    state.unusable = true;
+                    state.body.clear();
+                } else {
+                    store.held.set(store.held.get() + data.len());
+                    state.bytes += data.len();
+                    state.body.push(data);
+                }
+            }
+            Ok(Part::Trailers(fields)) => state.trailers = Some(fields),
+            Ok(Part::Data(_) | Part::Hints(_) | Part::Pushed { .. }) => {}
+            Err(_) => {
+                state.unusable = true;
+                break;
+            }
+        }
+        if state.unusable && store.cancel {
+            break;
+        }
+        if let Some(waker) = state.waiter.take() {
+            waker.wake();
+        }
+    }
+    let mut state = pushed.state.borrow_mut();
+    state.unusable |= state.head.is_none();
+    state.done = true;
+    if let Some(waker) = state.waiter.take() {
+        waker.wake();
+    }
+}
+
+/// Whether an answer may wait a moment for its request (RFC 9111 section 3, for a private cache).
+fn may_be_kept(head: &ResponseHead) -> bool {
+    head.status == 200
+        && !head.fields.has_token("cache-control", "no-store")
+        && !head.fields.has_token("vary", "*")
+        && !head.fields.contains("content-range")
+}
+
+/// A pushed answer on its way to the browser.
+struct Serving {
+    pushed: Rc<Pushed>,
+    stage: Stage,
+}
+
+enum Stage {
+    Head,
+    /// Index of the next piece of the body.
+    Body(usize),
+    Over,
+}
+
+impl Parts for Serving {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut state = self.pushed.state.borrow_mut();
+        // Something may have been passed on already: what broke off must not look whole.
+        if state.unusable {
+            self.stage = Stage::Over;
+            let error = Error::new(Kind::Truncated, Side::Peer, "a pushed answer broke off");
+            return Poll::Ready(Some(Err(error.with_retry(crate::error::Retry::IfIdempotent))));
+        }
+        match self.stage {
+            Stage::Head => {
+                if let Some(head) = &state.head {
+                    self.stage = Stage::Body(0);
+                    return Poll::Ready(Some(Ok(Part::Head(head.clone()))));
+                }
+            }
+            Stage::Body(next) => {
+                if let Some(piece) = state.body.get(next) {
+                    self.stage = Stage::Body(next + 1);
+                    return Poll::Ready(Some(Ok(Part::Data(piece.clone()))));
+                }
+                if state.done {
+                    self.stage = Stage::Over;
+                    return Poll::Ready(state.trailers.take().map(|fields| Ok(Part::Trailers(fields))));
+                }
+            }
+            Stage::Over => return Poll::Ready(None),
+        }
+        state.waiter = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
