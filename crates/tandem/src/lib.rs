@@ -21,6 +21,7 @@ pub mod front;
 pub mod metrics;
 pub mod middle;
 pub mod path;
+pub mod predict;
 pub mod roles;
 pub mod runtime;
 pub mod session;

@@ -234,7 +234,9 @@ fn milliseconds(seconds: f64) -> i64 {
 
 fn omega(text: &str) -> Result<f64, String> {
     let value = match text.split_once('/') {
-        Some((part, whole)) => part.parse::<f64>().ok().zip(whole.parse::<f64>().ok()).map(|(part, whole)| part / whole),
+        Some((part, whole)) => {
+            part.parse::<f64>().ok().zip(whole.parse::<f64>().ok()).map(|(part, whole)| part / whole)
+        }
         None => text.parse().ok(),
     };
     value.filter(|value| *value > 0.0 && *value < 1.0).ok_or_else(|| "must lie between 0 and 1, as 0.5 or 1/63".into())

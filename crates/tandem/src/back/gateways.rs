@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+use crate::back::pushed::PushStore;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::front::early::Liveness;
 use crate::metrics::METRICS;
-use crate::middle::pushed::PushStore;
 use crate::path::Path;
 use crate::session::{Connected, Session, Task};
 use crate::stage::Stage;

@@ -1,6 +1,7 @@
 //! Where exchanges leave: over a session to a gateway ([`gateways`]), or to the origins themselves ([`origin`], which
-//! asks [`policy`] before it dials).
+//! asks [`policy`] before it dials). [`pushed`] keeps what a gateway sent unasked, for the session it came on.
 
 pub mod gateways;
 pub mod origin;
 pub mod policy;
+pub mod pushed;

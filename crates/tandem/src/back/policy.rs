@@ -94,9 +94,23 @@ impl AllowDest {
     }
 }
 
+/// Which addresses of a name are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    /// All.
+    #[default]
+    Any,
+    /// IPv4 only.
+    V4,
+    /// IPv6 only.
+    V6,
+}
+
 /// What may be dialled.
 #[derive(Clone, Debug)]
 pub struct Policy {
+    /// Which addresses of a name are used.
+    pub family: Family,
     /// Exceptions to what is refused.
     pub allow: Vec<AllowDest>,
     /// Ports that may be dialled anywhere on the public Internet.
@@ -105,7 +119,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { allow: Vec::new(), ports: vec![80, 443] }
+        Self { family: Family::Any, allow: Vec::new(), ports: vec![80, 443] }
     }
 }
 
@@ -189,7 +203,12 @@ impl Transport for Direct {
             let named = self.named.as_ref() == Some(target);
             let addresses = self.resolve(target).await?;
             let mut last = None;
-            let addresses: Vec<_> = addresses.into_iter().take(4).collect();
+            let wanted = |address: &SocketAddr| match self.policy.family {
+                Family::Any => true,
+                Family::V4 => address.is_ipv4(),
+                Family::V6 => address.is_ipv6(),
+            };
+            let addresses: Vec<_> = addresses.into_iter().filter(wanted).take(4).collect();
             for (i, &address) in addresses.iter().enumerate() {
                 if !named && !self.policy.permits(address) {
                     METRICS.destinations_refused.add(1);

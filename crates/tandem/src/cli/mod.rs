@@ -1,5 +1,6 @@
 //! The command line: what each command is called and takes, and one readable line for what goes wrong.
 
+mod compat;
 mod gateways;
 mod serve;
 mod shell;
@@ -43,6 +44,12 @@ pub enum Command {
     Demo(crate::demo::DemoArgs),
     /// List the gateways that Tor exits announce
     Gateways(gateways::GatewaysArgs),
+    /// Do mhd2spdy's job with mhd2spdy's flags: an HTTP proxy in front of a SPDY/3 proxy
+    #[command(name = "mhd2spdy")]
+    Mhd2Spdy(compat::Mhd2SpdyArgs),
+    /// Do microspdy2http's job with its flags: a SPDY/3 proxy to HTTP origins
+    #[command(name = "microspdy2http")]
+    Microspdy2Http(compat::Microspdy2HttpArgs),
     /// Check a configuration file and say what it means
     CheckConfig(serve::CheckArgs),
     /// Write shell completions to standard output
@@ -96,6 +103,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Gateway(args) => serve::gateway(args),
         Command::Demo(args) => crate::demo::run(&args),
         Command::Gateways(args) => gateways::run(&args),
+        Command::Mhd2Spdy(args) => compat::mhd2spdy(&args),
+        Command::Microspdy2Http(args) => compat::microspdy2http(&args),
         Command::CheckConfig(args) => serve::check(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man => shell::man(),

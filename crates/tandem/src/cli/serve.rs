@@ -22,10 +22,10 @@ use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::{Drain, Session, Timeouts};
 
 /// What the process needs to know of a role beside the role itself.
-struct Loaded {
-    role: Arc<dyn Role>,
-    metrics: Option<SocketAddr>,
-    drain_limit: Duration,
+pub(super) struct Loaded {
+    pub(super) role: Arc<dyn Role>,
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) drain_limit: Duration,
 }
 
 pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ fn read(file: Option<&Path>) -> Result<File, ConfigError> {
     file.map_or_else(|| Ok(File::default()), File::read)
 }
 
-fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) -> Result<(), Failure> {
+pub(super) fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) -> Result<(), Failure> {
     let loaded = load()?;
     super::runtime()?.block_on(tokio::task::LocalSet::new().run_until(async {
         let (mut terminate, mut interrupt, mut hangup) =

@@ -11,7 +11,7 @@ use super::client::loopback;
 use super::units::{Rate, Size, Span};
 use super::{Compression, ConfigError, PathConfig, PathValues, distinct, options, read_secret};
 use crate::back::origin::Mode;
-use crate::back::policy::{AllowDest, Policy};
+use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, TransportKind, split_authority};
 use crate::transport::Target;
 
@@ -216,6 +216,7 @@ impl GatewayOptions {
             tokens,
             client_ca,
             policy: Policy {
+                family: Family::Any,
                 allow: self.allow_dest,
                 ports: if self.allow_port.is_empty() { vec![80, 443] } else { self.allow_port },
             },

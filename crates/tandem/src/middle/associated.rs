@@ -152,6 +152,9 @@ fn preloads(value: &str) -> Vec<(String, Priority)> {
 /// The path of `url` when it is of the page's own origin; `None` otherwise.
 fn own_path(page: &RequestHead, url: &str) -> Option<String> {
     let url = url.split('#').next().unwrap_or_default();
+    if url.is_empty() {
+        return None;
+    }
     let path = if let Some((scheme, rest)) = url.split_once("://") {
         let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
         let same = scheme.eq_ignore_ascii_case(page.scheme.as_str()) && authority.eq_ignore_ascii_case(&page.authority);

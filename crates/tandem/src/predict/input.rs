@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
@@ -95,7 +95,7 @@ fn name(path: &Path) -> String {
 
 /// Opens a log for reading, decompressing it if its first bytes say so.
 fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    let stdin = path == PathBuf::from("-");
+    let stdin = path.as_os_str() == "-";
     let file: Box<dyn Read> = if stdin { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
     decompressed(BufReader::with_capacity(1 << 16, file))
 }

@@ -21,7 +21,11 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
         }
     }
     let mut out = io::stdout().lock();
-    if args.json { print_json(&mut out, &rows, args.omega)? } else { print_tables(&mut out, &rows, args.omega)? }
+    if args.json {
+        print_json(&mut out, &rows, args.omega)?
+    } else {
+        print_tables(&mut out, &rows, args.omega)?
+    }
     Ok(out.flush()?)
 }
 

@@ -87,8 +87,18 @@ pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io
     writeln!(out, "Result of {predictor}, for each asset")?;
     print_table(out, &head, body)?;
     writeln!(out, "\nTraffic")?;
-    let head =
-        ["", "lines", "unparsable", "considered", "sessions", "length (s)", "pages/session", "assets/page", "unique pages", "unique assets"];
+    let head = [
+        "",
+        "lines",
+        "unparsable",
+        "considered",
+        "sessions",
+        "length (s)",
+        "pages/session",
+        "assets/page",
+        "unique pages",
+        "unique assets",
+    ];
     let body = rows.iter().map(|row| {
         let tally = &row.tally;
         vec![
@@ -106,7 +116,8 @@ pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io
     });
     print_table(out, &head, body)?;
     writeln!(out, "\nWorth (a hit on a page or answered 304 saved no transfer)")?;
-    let head = ["", "hits", "delayed", "on pages", "answered 304", "hit bytes", "mistakes", "mean size", "mistake bytes"];
+    let head =
+        ["", "hits", "delayed", "on pages", "answered 304", "hit bytes", "mistakes", "mean size", "mistake bytes"];
     let body = rows.iter().map(|Row { name, tally, .. }| {
         vec![
             name.clone(),

@@ -47,7 +47,11 @@ pub(super) fn run(args: &TuneArgs) -> Result<(), PredictError> {
         write_files(&results, directory)?;
     }
     let mut out = io::stdout().lock();
-    if args.json { writeln!(out, "{:#}", results.json())? } else { results.print(&mut out)? }
+    if args.json {
+        writeln!(out, "{:#}", results.json())?
+    } else {
+        results.print(&mut out)?
+    }
     Ok(out.flush()?)
 }
 
@@ -164,14 +168,21 @@ impl Results {
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let logs: Vec<usize> = (0..self.logs.len()).collect();
-        writeln!(out, "{} combinations, {} samples, omega {:.3}", self.combinations.len(), self.samples.len(), self.omega)?;
+        writeln!(
+            out,
+            "{} combinations, {} samples, omega {:.3}",
+            self.combinations.len(),
+            self.samples.len(),
+            self.omega
+        )?;
         writeln!(out, "\nBest single result")?;
         let best = logs.iter().filter_map(|&log| self.best_single(Some(log)));
         let rows = best.map(|(sample, c)| self.row(&self.samples[sample].name, &[sample], c));
         print_table(out, &HEAD, rows)?;
         writeln!(out, "\nBest average result")?;
         let best = logs.iter().filter_map(|&log| Some((log, self.best_average(Some(log))?)));
-        let mut rows: Vec<_> = best.map(|(log, c)| self.row(&self.logs[log].name, &self.useful(Some(log)), c)).collect();
+        let mut rows: Vec<_> =
+            best.map(|(log, c)| self.row(&self.logs[log].name, &self.useful(Some(log)), c)).collect();
         rows.extend(self.best_average(None).map(|c| self.row("all together", &self.useful(None), c)));
         print_table(out, &HEAD, rows.into_iter())?;
         writeln!(out, "\nIncrease of the average cost when one parameter changes (all together)")?;
@@ -258,8 +269,7 @@ impl Results {
     }
 }
 
-const HEAD: [&str; 11] =
-    ["", "P1", "P2", "P3", "P4", "P5", "P6", "pushes", "hits", "mistakes", "PushCost"];
+const HEAD: [&str; 11] = ["", "P1", "P2", "P3", "P4", "P5", "P6", "pushes", "hits", "mistakes", "PushCost"];
 
 /// P1 to P6 as text.
 pub(super) fn parameters(combination: &Combination) -> [String; 6] {

@@ -211,6 +211,38 @@ fn metrics_are_counted_and_private() {
 }
 
 #[test]
+fn the_old_programs_flags_do_their_job() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let (front, back) = (free(), free());
+    let gateway = Process::start(&[
+        "microspdy2http",
+        "-p",
+        &back,
+        "-l",
+        "127.0.0.1",
+        "-r",
+        "-t",
+        "-b",
+        &origin.address.to_string(),
+        "-T",
+        "10",
+        "-4",
+    ]);
+    let client = Process::start(&["mhd2spdy", "-p", &front, "-b", &format!("http://127.0.0.1:{back}"), "-o", "-s"]);
+    assert_eq!(Client::to(client.address).get("http://site.example/").body, b"ok");
+    client.signal("INT");
+    let mut client = client;
+    assert!(client.child.wait().unwrap().success());
+    let mut statistics = String::new();
+    client.child.stdout.take().unwrap().read_to_string(&mut statistics).unwrap();
+    assert!(statistics.contains("tandem_exchanges_total 1"), "{statistics}");
+    drop(gateway);
+    let (ok, _, error) = run(&["microspdy2http", "-p", &back]);
+    assert!(!ok && error.contains("--no-tls"), "{error}");
+}
+
+#[test]
 fn helps_shells_and_readers() {
     for shell in ["bash", "zsh", "fish"] {
         let (ok, out, _) = run(&["completions", shell]);
