@@ -1,1 +1,360 @@
-//! x
+//! `auto`: one predictor for every site, with nothing to set.
+//!
+//! For every response that passes it answers which other resources this client will ask for in this session, with what
+//! probability. A push pays exactly when that probability exceeds 1 - omega, so the answer is the decision.
+//!
+//! How it gets there:
+//!
+//! * **Page or asset** is told by what a resource is (path, media type, request destination) and only for open kinds by
+//!   the clock. Assets are given to the page their Referer names.
+//! * **Counts** are kept for the page, its kind and its site, each falling back on the next ([`store`]); they count only
+//!   loads in which the client fetched anything and did not hold the asset already, and they forget.
+//! * **Whether a client fetches at all** is a question of its own (a warm cache, a robot under a browser's name), asked
+//!   at the page and again at the load's first, second, fourth and eighth asset ([`model`]).
+//! * The answers are **mixed** by weights learned on the way and checked against what came of them ([`mixer`]).
+//!
+//! A URL is offered only once enough different users asked for it. Nothing about users is kept beyond that count.
+//! Outcomes are learned when a session ends or ten minutes after the page, whichever comes first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::ids::{IdMap, SmallMap};
+
+pub mod mixer;
+mod model;
+mod replay;
+mod session;
+mod state;
+mod store;
+pub mod url;
+
+pub use replay::AutoReplay;
+pub use state::StateError;
+
+use model::{Lesson, Model};
+use session::{Load, Session};
+use store::Store;
+use url::Kind;
+
+/// When a push is worth making.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Worth {
+    /// When its probability exceeds 1 - omega: what a saved request is worth against a wasted response.
+    Omega(f64),
+    /// When the seconds it saves if wanted outweigh the seconds its bytes take on the path if not.
+    Path {
+        /// Round trip in seconds.
+        round_trip: f64,
+        /// Rate in bytes per second.
+        rate: f64,
+    },
+}
+
+impl Worth {
+    /// The least probability at which a body of `size` bytes is pushed.
+    #[must_use]
+    pub fn threshold(self, size: f64) -> f64 {
+        match self {
+            Self::Omega(omega) => 1.0 - omega,
+            Self::Path { round_trip, rate } => {
+                let wasted = size / rate.max(1.0);
+                if wasted + round_trip <= 0.0 { 1.0 } else { wasted / (wasted + round_trip) }
+            }
+        }
+    }
+}
+
+/// What an operator may decide.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AutoConfig {
+    /// When a push is worth making. Default omega 0.5.
+    pub worth: Worth,
+    /// Bytes of memory, roughly. Default 64 MiB.
+    pub max_memory: usize,
+    /// Different users that must have asked for a URL before it is offered, 1 to 4. Default 3.
+    pub min_users: u8,
+}
+
+impl Default for AutoConfig {
+    fn default() -> Self {
+        Self { worth: Worth::Omega(0.5), max_memory: 64 << 20, min_users: 3 }
+    }
+}
+
+/// A response that is about to be sent, and the request it answers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Exchange<'a> {
+    /// The session. What one client asks for while its cache and its purpose stay the same.
+    pub session: u64,
+    /// Who is behind it, as far as independence goes: sessions of one user count once.
+    pub user: u64,
+    /// Milliseconds, of any epoch; never decreasing.
+    pub now: i64,
+    /// URL, absolute or (where one site is served) a path.
+    pub url: &'a str,
+    /// Whether the method is GET.
+    pub get: bool,
+    /// Response status.
+    pub status: u16,
+    /// Body size in bytes.
+    pub size: u64,
+    /// Referer, in the same form as `url`.
+    pub referer: Option<&'a str>,
+    /// User-Agent.
+    pub agent: Option<&'a str>,
+    /// Content-Type of the response.
+    pub content_type: Option<&'a str>,
+    /// `Sec-Fetch-Dest` of the request.
+    pub destination: Option<&'a str>,
+    /// `Accept` of the request.
+    pub accept: Option<&'a str>,
+}
+
+impl Exchange<'_> {
+    /// What kind of resource it is, if anything but its path tells.
+    fn kind(&self) -> Option<Kind> {
+        if let Some(kind) = self.destination.and_then(Kind::of_destination) {
+            return Some(kind);
+        }
+        let media_type = self.content_type?;
+        Kind::of_media_type(media_type).or_else(|| {
+            let asked_for_page = self.accept.is_some_and(|accept| accept.starts_with("text/html"));
+            (asked_for_page && media_type.starts_with("text/html")).then_some(Kind::Page)
+        })
+    }
+}
+
+/// Something worth pushing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// What to push.
+    pub url: Arc<str>,
+    /// Probability that this session asks for it.
+    pub probability: f64,
+    /// Mean body size so far, bytes.
+    pub expected_size: f64,
+}
+
+/// The predictor.
+#[derive(Debug)]
+pub struct Auto {
+    config: AutoConfig,
+    store: Store,
+    model: Model,
+    sessions: IdMap<u64, Session>,
+    /// Loads in order of opening, to be closed when they have been idle, and to be learned from later.
+    idle: VecDeque<Due>,
+    due: VecDeque<Due>,
+    next_load: u32,
+    scratch: Scratch,
+    lessons: Vec<Lesson>,
+}
+
+/// A load to be looked after at some time.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    at: i64,
+    session: u64,
+    load: u32,
+}
+
+/// A note per URL that costs nothing to clear.
+#[derive(Debug, Default)]
+struct Scratch {
+    notes: Vec<(u32, u32)>,
+    round: u32,
+}
+
+impl Scratch {
+    fn clear(&mut self, urls: usize) {
+        self.notes.resize(urls.max(self.notes.len()), (0, 0));
+        self.round = self.round.wrapping_add(1);
+        if self.round == 0 {
+            self.notes.fill((0, 0));
+            self.round = 1;
+        }
+    }
+
+    fn note(&mut self, url: u32, value: u32) {
+        self.notes[url as usize] = (self.round, value);
+    }
+
+    fn get(&self, url: u32) -> Option<u32> {
+        let (round, value) = self.notes[url as usize];
+        (round == self.round).then_some(value)
+    }
+}
+
+/// Idle time after which a load is over.
+const LOAD_IDLE: i64 = 20_000;
+/// Time after which a load is learned from even if its session goes on.
+const HORIZON: i64 = 600_000;
+/// Loads of a session that wait to be learned from at most.
+const MAX_LOADS: usize = 8;
+/// URLs of a session that are remembered as held at most; after that nothing is offered to it.
+const MAX_HELD: usize = 20_000;
+
+impl Auto {
+    /// One that knows nothing yet.
+    #[must_use]
+    pub fn new(config: AutoConfig) -> Self {
+        Self {
+            config,
+            store: Store::default(),
+            model: Model::default(),
+            sessions: IdMap::default(),
+            idle: VecDeque::new(),
+            due: VecDeque::new(),
+            next_load: 0,
+            scratch: Scratch::default(),
+            lessons: Vec::new(),
+        }
+    }
+
+    /// Changes when a push is worth making, as when the path was measured anew.
+    pub fn set_worth(&mut self, worth: Worth) {
+        self.config.worth = worth;
+    }
+
+    /// Estimated bytes of memory in use.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.store.bytes() + self.sessions.values().map(Session::bytes).sum::<usize>()
+    }
+
+    /// A response is about to be sent. Returns what is worth pushing with it, most probable first; each URL is offered to
+    /// a session once.
+    pub fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        self.sweep(exchange.now);
+        self.store.clock += 1;
+        let url = self.store.url(exchange.url);
+        let agent = fingerprint(exchange.agent.unwrap_or(""));
+        let mut session = self.sessions.remove(&exchange.session).unwrap_or_else(|| Session::new(exchange.now, agent));
+        let page = self.note_url(&session, url, exchange);
+        let new = !session.held.contains(url);
+        if new {
+            session.requested(url);
+        }
+        let referer = exchange.referer.and_then(|referer| self.store.find(referer));
+        let mut offers = Vec::new();
+        match page {
+            Some(true) => self.open_load(&mut session, exchange, url, referer, false, &mut offers),
+            Some(false) => self.asset(&mut session, exchange, url, referer, new, &mut offers),
+            None => {}
+        }
+        if session.held.len() < MAX_HELD {
+            session.held.entry(url, self.next_load);
+        }
+        session.last = exchange.now;
+        session.redirect = matches!(exchange.status, 301 | 302 | 303 | 307 | 308);
+        if session.loads.len() > MAX_LOADS
+            && let Some(load) = session.loads.pop_front()
+        {
+            self.finish(&mut session, load);
+        }
+        self.sessions.insert(exchange.session, session);
+        if self.store.clock.is_multiple_of(256) {
+            self.bound_memory();
+        }
+        offers.sort_by(|a: &Candidate, b: &Candidate| b.probability.total_cmp(&a.probability));
+        offers
+    }
+
+    /// The client asked for nothing but used what was pushed; as good as a request for learning.
+    pub fn push_used(&mut self, session: u64, url: &str) {
+        if let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session)) {
+            if !session.held.contains(url) {
+                session.requested(url);
+                if let Some(load) = session.loads.iter_mut().rev().find(|load| load.offers(url)) {
+                    load.fetched(url);
+                }
+            }
+            session.held.entry(url, self.next_load);
+        }
+    }
+
+    /// The client refused a push: it holds the resource or does not want it. It is not offered to this session again.
+    pub fn push_cancelled(&mut self, session: u64, url: &str) {
+        if let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session)) {
+            session.offered.entry(url, ());
+        }
+    }
+
+    /// The session is over: what was not asked for by now never was.
+    pub fn session_closed(&mut self, session: u64) {
+        if let Some(mut session) = self.sessions.remove(&session) {
+            while let Some(load) = session.loads.pop_front() {
+                self.finish(&mut session, load);
+            }
+        }
+    }
+
+    /// Takes in what another predictor learned, as from another log or another day.
+    pub fn merge(&mut self, other: &Self) {
+        self.model.merge(&other.model);
+        state::merge_store(&mut self.store, &other.store);
+        self.bound_memory();
+    }
+
+    /// Closes a load if that is still to be done, and learns from it.
+    fn finish(&mut self, session: &mut Session, mut load: Load) {
+        self.close_load(session, &mut load);
+        self.learn_from(&load);
+    }
+
+    /// Looks after loads whose time has come.
+    fn sweep(&mut self, now: i64) {
+        while let Some(&due) = self.idle.front().filter(|due| due.at + LOAD_IDLE <= now) {
+            self.idle.pop_front();
+            let Some(mut session) = self.sessions.remove(&due.session) else { continue };
+            if let Some(at) = session.position(due.load)
+                && session.loads[at].open
+            {
+                if session.loads[at].last + LOAD_IDLE > now {
+                    self.idle.push_back(Due { at: now, ..due });
+                } else {
+                    self.close_load_at(&mut session, at);
+                }
+            }
+            self.sessions.insert(due.session, session);
+        }
+        while let Some(&due) = self.due.front().filter(|due| due.at + HORIZON <= now) {
+            self.due.pop_front();
+            let Some(mut session) = self.sessions.remove(&due.session) else { continue };
+            if let Some(load) = session.position(due.load).and_then(|at| session.loads.remove(at)) {
+                self.finish(&mut session, load);
+            }
+            self.sessions.insert(due.session, session);
+        }
+    }
+
+    /// Keeps within the memory allowed: sessions that rest longest end first, then what was learned is thinned out.
+    fn bound_memory(&mut self) {
+        let limit = self.config.max_memory;
+        let sessions: usize = self.sessions.values().map(Session::bytes).sum();
+        if sessions > limit / 4 {
+            let mut order: Vec<(i64, u64)> = self.sessions.iter().map(|(&id, session)| (session.last, id)).collect();
+            order.sort_unstable();
+            order.truncate(order.len().div_ceil(2));
+            for (_, id) in order {
+                self.session_closed(id);
+            }
+        }
+        if self.store.bytes() > limit / 4 * 3 {
+            let urls: Vec<u32> = self.sessions.values().flat_map(Session::urls).collect();
+            let contexts: Vec<u32> = self.sessions.values().flat_map(Session::contexts).collect();
+            self.store.shrink(limit / 4 * 3, &urls, &contexts);
+        }
+    }
+}
+
+/// A number for a string, the same in every run (FNV-1a).
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Room that a session's table of held URLs takes, per URL.
+const HELD_BYTES: usize = 24;
+
+type Held = SmallMap<u32>;

@@ -4,12 +4,12 @@
 //! only choose among the same candidates. So one pass of learning serves a whole group: each combination is a lane, a
 //! push is a set of lanes, and a lane's counts are those of a replay with its options alone.
 
+use crate::cost::Tally;
 use crate::ids::{SmallMap, UrlId};
 use crate::learn::{Class, Known, LearnOptions, Learner};
 use crate::log::{AccessLog, Record};
 use crate::options::{Algorithm, Options};
 use crate::replay::{Sessions, Step, request_of};
-use crate::cost::Tally;
 
 /// Which clients are considered, and with how many statistics (P3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -139,12 +139,7 @@ impl Learner {
     #[must_use]
     pub fn new(options: LearnOptions) -> Self {
         let tables = if options.consider_browser { Browser::COUNT } else { 1 };
-        Self {
-            options,
-            tables: vec![Vec::new(); tables],
-            sessions: IdMap::default(),
-            histories: IdMap::default(),
-        }
+        Self { options, tables: vec![Vec::new(); tables], sessions: IdMap::default(), histories: IdMap::default() }
     }
 
     /// Whether a request counts at all.

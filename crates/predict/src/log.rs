@@ -32,6 +32,8 @@ pub struct Line<'a> {
     pub host: &'a [u8],
     /// Milliseconds since 1970, UTC.
     pub time: i64,
+    /// What the log's clock is ahead of UTC, minutes.
+    pub zone: i16,
     /// Method.
     pub verb: Verb,
     /// URL: a path with query, or absolute in a proxy's log.
@@ -63,6 +65,8 @@ pub struct Record {
     pub agent: u32,
     /// Line in the file, from 0.
     pub line: u32,
+    /// What the log's clock is ahead of UTC, minutes.
+    pub zone: i16,
     /// Status.
     pub status: u16,
     /// Method.
@@ -152,6 +156,7 @@ impl AccessLog {
             referer,
             agent,
             line: number,
+            zone: line.zone,
             status: line.status,
             verb: line.verb,
         });
@@ -199,13 +204,13 @@ impl AccessLog {
         }
     }
 
-    /// The log cut into calendar days (UTC offset as logged is already applied), each a log of its own.
+    /// The records cut into calendar days of the log's own clock, each a sample of its own: days since 1970 and records.
     #[must_use]
     pub fn days(&self) -> Vec<(i64, Vec<Record>)> {
         const DAY: i64 = 86_400_000;
         let mut days: Vec<(i64, Vec<Record>)> = Vec::new();
         for record in &self.records {
-            let day = record.time.div_euclid(DAY);
+            let day = (record.time + i64::from(record.zone) * 60_000).div_euclid(DAY);
             match days.last_mut() {
                 Some((last, records)) if *last == day => records.push(*record),
                 _ => days.push((day, vec![*record])),
@@ -240,7 +245,7 @@ pub fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
     let (host, rest) = host(bytes)?;
     let open = memchr::memchr(b'[', rest)?;
     let close = open + memchr::memchr(b']', &rest[open..])?;
-    let time = timestamp(&rest[open + 1..close])?;
+    let (time, zone) = timestamp(&rest[open + 1..close])?;
     let rest = rest[close + 1..].strip_prefix(b" \"")?;
     let (request, rest) = request_field(rest)?;
     let (verb, url) = request_line(request)?;
@@ -249,7 +254,7 @@ pub fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
     let status = number(status).and_then(|status| u16::try_from(status).ok())?;
     let size = if size == b"-" { 0 } else { number(size)? };
     let (referer, agent) = trailer(rest)?;
-    Some(Line { host, time, verb, url: Cow::Borrowed(url), status, size, referer, agent })
+    Some(Line { host, time, zone, verb, url: Cow::Borrowed(url), status, size, referer, agent })
 }
 
 /// The client's address and the rest of the line. A virtual host may stand before it, told by its port and by an
@@ -328,8 +333,8 @@ fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0')))
 }
 
-/// `09/Jul/1995:00:00:00 -0400` as milliseconds since 1970, UTC.
-fn timestamp(bytes: &[u8]) -> Option<i64> {
+/// `09/Jul/1995:00:00:00 -0400` as milliseconds since 1970, UTC, and minutes ahead of UTC.
+fn timestamp(bytes: &[u8]) -> Option<(i64, i16)> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
     let part = |range: std::ops::Range<usize>| number(bytes.get(range)?).and_then(|n| i64::try_from(n).ok());
     let month = bytes.get(3..6).and_then(|name| MONTHS.chunks(3).position(|month| month == name))? as i64 + 1;
@@ -342,7 +347,7 @@ fn timestamp(bytes: &[u8]) -> Option<i64> {
         _ => return None,
     };
     let minutes = (days_since_1970(year, month, day) * 24 + hour) * 60 + minute - zone;
-    Some((minutes * 60 + second) * 1000)
+    Some(((minutes * 60 + second) * 1000, zone as i16))
 }
 
 /// Days from 1 January 1970 to a date of the Gregorian calendar, counted in years that begin in March.
@@ -430,7 +435,7 @@ impl Columns {
         };
         let referer = take(self.referer).filter(|referer| !matches!(&**referer, b"" | b"-"));
         let agent = take(self.agent);
-        Some(Line { host, time, verb, url, status: u16::try_from(status).ok()?, size, referer, agent })
+        Some(Line { host, time, zone: 0, verb, url, status: u16::try_from(status).ok()?, size, referer, agent })
     }
 }
 
@@ -550,7 +555,9 @@ mod tests {
 
     #[test]
     fn noise_of_the_documents_script() {
-        for line in ["GET http://ocsp.x/", "http://clients3.google.com/a", "sitecheck2.opera.com", "x [too long, truncated]"] {
+        for line in
+            ["GET http://ocsp.x/", "http://clients3.google.com/a", "sitecheck2.opera.com", "x [too long, truncated]"]
+        {
             assert!(is_noise(line.as_bytes()), "{line}");
         }
         assert!(!is_noise(b"http://clients.google.com/"));

@@ -141,7 +141,9 @@ impl Replayed for BasicReplay<'_> {
     fn sending(&mut self, session: u32, record: &Record, pushes: &mut Vec<Push>) -> Sent {
         let request = request_of(self.log, session, record);
         // Every step was found to be considered when sessions were cut.
-        self.basic.sending(&request, |a, b| a.cmp(&b), pushes).unwrap_or(Sent { class: Class::Asset, load: record.line })
+        self.basic
+            .sending(&request, |a, b| a.cmp(&b), pushes)
+            .unwrap_or(Sent { class: Class::Asset, load: record.line })
     }
 
     fn closed(&mut self, session: u32) -> Vec<Push> {
@@ -247,9 +249,16 @@ pub fn replay_basic(log: &AccessLog, options: &Options, timeout: i64, event: imp
 pub struct Outstanding {
     sessions: Vec<SmallMap<Push>>,
     serial: u64,
+    unnamed: u32,
 }
 
 impl Outstanding {
+    /// A number for a URL that has none, above the `named` ones.
+    pub fn unnamed(&mut self, named: UrlId) -> UrlId {
+        self.unnamed += 1;
+        named + self.unnamed
+    }
+
     fn of(&mut self, session: u32) -> &mut SmallMap<Push> {
         if self.sessions.len() <= session as usize {
             self.sessions.resize_with(session as usize + 1, SmallMap::default);
@@ -257,7 +266,7 @@ impl Outstanding {
         &mut self.sessions[session as usize]
     }
 
-    /// Adds a push; false if the same is outstanding already.
+    /// Adds a push and returns it; `None` if the same is outstanding already.
     pub fn add(&mut self, session: u32, asset: UrlId, size: f64, load: u32) -> Option<Push> {
         let serial = self.serial;
         let pushes = self.of(session);

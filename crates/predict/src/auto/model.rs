@@ -1,0 +1,316 @@
+//! From counts to probabilities: will this page load fetch anything, how much of what is expected follows, and will this
+//! asset be asked for.
+//!
+//! Three mixers, each with its inputs and its sets of weights. None has anything to be set by hand: they start from
+//! weights that mean "trust the counts" and learn from every page load.
+
+use std::collections::HashMap;
+
+use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch};
+
+/// Whether a load fetches: bias, page, kind and site against the page, session, agent, circumstances.
+pub(super) const FETCH_INPUTS: usize = 7;
+/// How much follows a first asset: bias, circumstances, that asset, agent, session.
+pub(super) const LEAD_INPUTS: usize = 5;
+/// Whether an asset is asked for: bias, page, kind and site against the page, later in the session, page views.
+pub(super) const ASSET_INPUTS: usize = 6;
+
+const STAGES: usize = 5;
+const FETCH_SETS: usize = 8 + CIRCUMSTANCES;
+const LEAD_SETS: usize = STAGES + FIRSTS;
+const KINDS: usize = 16;
+const SUPPORTS: usize = 6;
+const COUNTS: usize = 5;
+const ASSET_SETS: usize = 3 * KINDS + SUPPORTS * STAGES + 16 + 2 * COUNTS * SUPPORTS;
+
+/// Ways a page is asked for: by Referer (none, known, foreign) and by status.
+pub(super) const CIRCUMSTANCES: usize = 12;
+/// Ways a load's asset comes: by status, page unseen, first of the session, first of the load.
+pub(super) const FIRSTS: usize = 32;
+
+/// Agents whose habits are kept at most.
+const MAX_AGENTS: usize = 4096;
+
+/// The habits of a User-Agent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Habits {
+    /// Share of page loads that fetch anything.
+    pub(super) fetches: Rate,
+    /// How much of what is expected follows a first asset.
+    pub(super) follows: Rate,
+}
+
+/// A candidate's facts, as they were when its page load began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Guess {
+    pub(super) url: u32,
+    /// Chance in a load of this page that fetches.
+    pub(super) chance: f32,
+    /// What its kind of page and its site say, in log-odds above `chance`.
+    pub(super) general: [f32; 2],
+    /// Log-odds of being asked for later in the session, from the page and from its first asset.
+    pub(super) later: [f32; 2],
+    pub(super) kind: u8,
+    /// How often the page was seen to fetch, and how often the asset was requested at all, in steps.
+    pub(super) support: u8,
+    pub(super) count: u8,
+    /// How many evaluations came before it was requested; [`NOT_YET`] until then.
+    pub(super) after: u8,
+}
+
+/// Not requested.
+pub(super) const NOT_YET: u8 = u8::MAX;
+
+/// A moment at which a load's candidates were judged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stage {
+    /// 0 at the page, then 1, 2, 3, 4 at the first, second, fourth and eighth asset.
+    pub(super) number: u8,
+    /// Factor by which the chances of all candidates are raised or lowered.
+    pub(super) factor: f32,
+    /// Page views of the session before this one.
+    pub(super) views: u8,
+    /// Sum of the open candidates' chances.
+    pub(super) expected: f32,
+    /// Number of the asset that led here.
+    pub(super) lead: u32,
+    pub(super) inputs: [f32; LEAD_INPUTS],
+    pub(super) sets: [usize; 2],
+}
+
+/// All that is learned beside the store.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Model {
+    pub(super) fetch: Mixer<FETCH_INPUTS>,
+    pub(super) lead: Mixer<LEAD_INPUTS>,
+    pub(super) asset: Mixer<ASSET_INPUTS>,
+    /// At pages, and at assets.
+    pub(super) reliability: [Reliability; 2],
+    pub(super) fetches: Rate,
+    pub(super) follows: Rate,
+    pub(super) circumstances: [Rate; CIRCUMSTANCES],
+    pub(super) firsts: [Rate; FIRSTS],
+    pub(super) agents: HashMap<u64, Habits>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            fetch: Mixer::new(FETCH_SETS, [0.0, 0.9, 0.1, 0.0, 0.6, 0.5, 0.4]),
+            lead: Mixer::new(LEAD_SETS, [0.0, 1.0, 0.3, 0.3, 0.2]),
+            asset: Mixer::new(ASSET_SETS, [0.0, 1.0, 0.25, 0.1, 0.15, 0.0]),
+            reliability: Default::default(),
+            fetches: Rate::prior(0.5),
+            follows: Rate::prior(0.7),
+            circumstances: [Rate::prior(0.5); CIRCUMSTANCES],
+            // Only a fresh 200 in the course of a visit speaks for an empty cache.
+            firsts: std::array::from_fn(|at| Rate::prior(if at % 4 == 0 { 0.7 } else { 0.3 })),
+            agents: HashMap::new(),
+        }
+    }
+}
+
+/// What the fetch mixer looks at, kept until the load's outcome is known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FetchView {
+    pub(super) inputs: [f32; FETCH_INPUTS],
+    pub(super) sets: [usize; 2],
+    pub(super) circumstance: usize,
+}
+
+impl Model {
+    /// What is known of an agent.
+    pub(super) fn habits(&self, agent: u64) -> Habits {
+        let unknown = Habits { fetches: Rate::prior(self.fetches.p), follows: Rate::prior(0.6) };
+        self.agents.get(&agent).copied().unwrap_or(unknown)
+    }
+
+    fn habits_mut(&mut self, agent: u64) -> &mut Habits {
+        if self.agents.len() >= MAX_AGENTS && !self.agents.contains_key(&agent) {
+            self.agents.retain(|_, habits| habits.fetches.n >= 3.0);
+            if self.agents.len() >= MAX_AGENTS {
+                self.agents.clear();
+            }
+        }
+        let habits = self.habits(agent);
+        self.agents.entry(agent).or_insert(habits)
+    }
+
+    /// Inputs for whether a load fetches: `chances` of page, kind and site, the session's habit, the agent.
+    pub(super) fn fetch_view(
+        &self,
+        chances: [f32; 3],
+        session: Rate,
+        agent: u64,
+        views: u32,
+        circumstance: usize,
+    ) -> FetchView {
+        let base = stretch(self.fetches.p);
+        let page = stretch(chances[0]);
+        let inputs = [
+            1.0,
+            page,
+            stretch(chances[1]) - page,
+            stretch(chances[2]) - page,
+            session.excess(base),
+            stretch(self.habits(agent).fetches.p) - base,
+            stretch(self.circumstances[circumstance].p) - base,
+        ];
+        let visit = views.min(3) as usize + if session.n >= 1.0 { 4 } else { 0 };
+        FetchView { inputs, sets: [visit, 8 + circumstance], circumstance }
+    }
+
+    /// The probability that a load fetches anything.
+    pub(super) fn fetch_probability(&self, view: &FetchView) -> f32 {
+        squash(self.fetch.mix(&view.inputs, &view.sets))
+    }
+
+    /// Learns whether a load fetched anything.
+    pub(super) fn learn_fetch(&mut self, view: &FetchView, agent: u64, fetched: bool) {
+        let outcome = f32::from(u8::from(fetched));
+        let error = outcome - self.fetch_probability(view);
+        self.fetch.learn(&view.inputs, &view.sets, error);
+        self.habits_mut(agent).fetches.learn(outcome, 1.0, 50.0);
+        self.fetches.learn(outcome, 1.0, 1000.0);
+        self.circumstances[view.circumstance].learn(outcome, 1.0, 500.0);
+    }
+
+    /// Inputs, sets and factor for what follows an asset that came in the way `first` (see [`FIRSTS`]).
+    pub(super) fn lead_view(
+        &self,
+        stage: u8,
+        first: usize,
+        asset: Option<Rate>,
+        session: Rate,
+        agent: u64,
+    ) -> ([f32; LEAD_INPUTS], [usize; 2], f32) {
+        let base = stretch(self.firsts[first].p);
+        let inputs = [
+            1.0,
+            base,
+            asset.map_or(0.0, |rate| stretch(rate.p) - base),
+            self.habits(agent).follows.excess(base),
+            session.excess(stretch(self.fetches.p)),
+        ];
+        let sets = [usize::from(stage), STAGES + first];
+        let share = squash(self.lead.mix(&inputs, &sets));
+        (inputs, sets, (share / self.follows.p).min(1.15))
+    }
+
+    /// Learns that `share` of what was expected at `stage` followed. Returns the prior for the asset's own rate.
+    pub(super) fn learn_lead(&mut self, stage: &Stage, agent: u64, share: f32) -> f32 {
+        let error = share - squash(self.lead.mix(&stage.inputs, &stage.sets));
+        self.lead.learn(&stage.inputs, &stage.sets, error);
+        let first = &mut self.firsts[stage.sets[1] - STAGES];
+        let prior = first.p;
+        first.learn(share, 3.0, 300.0);
+        if stage.number == 1 {
+            self.follows.learn(share, 20.0, 1000.0);
+            self.habits_mut(agent).follows.learn(share, 1.0, 30.0);
+        }
+        prior
+    }
+
+    fn asset_view(guess: &Guess, stage: &Stage) -> ([f32; ASSET_INPUTS], [usize; 4]) {
+        let number = usize::from(stage.number);
+        let moved = usize::from(stage.number > 0);
+        let (support, count) = (usize::from(guess.support), usize::from(guess.count));
+        let page = stretch((stage.factor * guess.chance).min(0.98));
+        let views = f32::from(stage.views);
+        let inputs = [1.0, page, guess.general[0], guess.general[1], guess.later[moved] - page, views.ln_1p()];
+        let sets = [
+            number.min(2) * KINDS + usize::from(guess.kind),
+            3 * KINDS + support * STAGES + number,
+            3 * KINDS + SUPPORTS * STAGES + usize::from(stage.views.min(7)) + 8 * moved,
+            3 * KINDS + SUPPORTS * STAGES + 16 + (moved * COUNTS + count) * SUPPORTS + support,
+        ];
+        (inputs, sets)
+    }
+
+    /// The probability that a candidate is asked for.
+    pub(super) fn asset_probability(&self, guess: &Guess, stage: &Stage) -> f32 {
+        let (inputs, sets) = Self::asset_view(guess, stage);
+        let mixed = self.asset.mix(&inputs, &sets);
+        0.5 * (squash(mixed) + self.reliability[usize::from(stage.number > 0)].check(mixed))
+    }
+
+    /// Learns from a load's candidates what came of them after `stage`, the `at`th at which they were judged.
+    ///
+    /// The candidates of a load stand or fall together; so all are judged before any is learned from, and the more there
+    /// was to learn in sum the less each counts.
+    pub(super) fn learn_assets(&mut self, guesses: &[Guess], stage: &Stage, at: usize, scratch: &mut Vec<Lesson>) {
+        scratch.clear();
+        let mut evidence = Evidence::default();
+        let mut surprise = 0.0;
+        for guess in guesses.iter().filter(|guess| usize::from(guess.after) > at) {
+            let outcome = guess.after != NOT_YET;
+            let (inputs, sets) = Self::asset_view(guess, stage);
+            let mixed = self.asset.mix(&inputs, &sets);
+            evidence.note(mixed, outcome);
+            let error = f32::from(u8::from(outcome)) - squash(mixed);
+            surprise += error.abs();
+            scratch.push(Lesson { inputs, sets, error });
+        }
+        self.reliability[usize::from(stage.number > 0)].learn(&evidence);
+        let scale = 4.0 / (4.0 + surprise);
+        for lesson in scratch.iter() {
+            self.asset.learn(&lesson.inputs, &lesson.sets, lesson.error * scale);
+        }
+    }
+
+    /// Takes in what another model learned.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.fetch.merge(&other.fetch);
+        self.lead.merge(&other.lead);
+        self.asset.merge(&other.asset);
+        for (mine, theirs) in self.reliability.iter_mut().zip(&other.reliability) {
+            for (point, their) in mine.points.iter_mut().zip(&theirs.points) {
+                *point = point.merged(*their, 255.0);
+            }
+        }
+        self.fetches = self.fetches.merged(other.fetches, 1000.0);
+        self.follows = self.follows.merged(other.follows, 1000.0);
+        for (mine, theirs) in self.circumstances.iter_mut().zip(&other.circumstances) {
+            *mine = mine.merged(*theirs, 500.0);
+        }
+        for (mine, theirs) in self.firsts.iter_mut().zip(&other.firsts) {
+            *mine = mine.merged(*theirs, 300.0);
+        }
+        for (&agent, theirs) in &other.agents {
+            let mine = self.habits_mut(agent);
+            mine.fetches = mine.fetches.merged(theirs.fetches, 50.0);
+            mine.follows = mine.follows.merged(theirs.follows, 30.0);
+        }
+    }
+}
+
+/// One candidate's outcome, to be learned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lesson {
+    inputs: [f32; ASSET_INPUTS],
+    sets: [usize; 4],
+    error: f32,
+}
+
+/// Step of a page's support.
+pub(super) fn support(loads: f32) -> u8 {
+    match loads as u32 {
+        0 => 0,
+        1 => 1,
+        2 => 2,
+        3..=5 => 3,
+        6..=20 => 4,
+        _ => 5,
+    }
+}
+
+/// Step of an asset's count.
+pub(super) fn count(requests: u32) -> u8 {
+    match requests {
+        0 | 1 => 0,
+        2 => 1,
+        3..=5 => 2,
+        6..=15 => 3,
+        _ => 4,
+    }
+}

@@ -1,0 +1,527 @@
+//! Sessions and their page loads: what a client holds, what it was offered, what its pages were expected to bring.
+
+use std::collections::VecDeque;
+
+use super::mixer::{Rate, stretch};
+use super::model::{FetchView, Guess, NOT_YET, Stage, count, support};
+use super::store::{BACKOFF, ContextId, LIMITS, MEMORY, NONE, USERS};
+use super::url::Kind;
+use super::{Auto, Candidate, Due, Exchange, HELD_BYTES, Held};
+use crate::ids::SmallMap;
+
+/// A client's visit.
+#[derive(Debug)]
+pub(super) struct Session {
+    agent: u64,
+    pub(super) last: i64,
+    pub(super) loads: VecDeque<Load>,
+    /// URLs requested, with the number of the load at that time.
+    pub(super) held: Held,
+    pub(super) offered: SmallMap<()>,
+    views: u32,
+    /// Share of its loads that fetched anything.
+    fetches: Rate,
+    pub(super) redirect: bool,
+}
+
+/// A page and what is expected with it.
+#[derive(Debug)]
+pub(super) struct Load {
+    number: u32,
+    page: u32,
+    agent: u64,
+    contexts: [ContextId; 3],
+    pub(super) last: i64,
+    pub(super) open: bool,
+    /// The page itself was not requested here; only its assets show that it is being looked at.
+    implicit: bool,
+    /// Teaches nothing.
+    dirty: bool,
+    views: u8,
+    fetch: FetchView,
+    fetches: u32,
+    assets: Vec<u32>,
+    guesses: Vec<Guess>,
+    stages: Vec<Stage>,
+}
+
+/// Assets of a load that are remembered.
+const MAX_ASSETS: usize = 256;
+/// Candidates of a load.
+const MAX_GUESSES: usize = 160;
+
+impl Session {
+    pub(super) fn new(now: i64, agent: u64) -> Self {
+        Self {
+            agent,
+            last: now,
+            loads: VecDeque::new(),
+            held: Held::default(),
+            offered: SmallMap::default(),
+            views: 0,
+            fetches: Rate::prior(0.5),
+            redirect: false,
+        }
+    }
+
+    /// Estimated bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let loads: usize = self.loads.iter().map(Load::bytes).sum();
+        size_of::<Self>() + 64 + loads + (self.held.len() + self.offered.len()) * HELD_BYTES
+    }
+
+    /// Every URL that must stay known while this session lives.
+    pub(super) fn urls(&self) -> impl Iterator<Item = u32> {
+        let loads = self.loads.iter().flat_map(|load| {
+            let guesses = load.guesses.iter().map(|guess| guess.url);
+            let leads = load.stages.iter().map(|stage| stage.lead);
+            guesses.chain(leads).chain(load.assets.iter().copied()).chain([load.page])
+        });
+        self.held.keys().iter().chain(self.offered.keys()).copied().chain(loads)
+    }
+
+    pub(super) fn contexts(&self) -> impl Iterator<Item = ContextId> {
+        self.loads.iter().flat_map(|load| load.contexts)
+    }
+
+    pub(super) fn position(&self, load: u32) -> Option<usize> {
+        self.loads.iter().position(|candidate| candidate.number == load)
+    }
+
+    /// A URL is asked for the first time: every load that expected it was right.
+    pub(super) fn requested(&mut self, url: u32) {
+        for load in &mut self.loads {
+            let after = load.stages.len() as u8;
+            if let Some(guess) = load.guesses.iter_mut().find(|guess| guess.url == url && guess.after == NOT_YET) {
+                guess.after = after;
+            }
+        }
+    }
+
+    /// The load that a request with this Referer belongs to: the page it names, or the load of the asset it names.
+    fn load_of_referer(&self, referer: u32) -> Option<usize> {
+        let page = self.loads.iter().rposition(|load| load.page == referer);
+        page.or_else(|| self.loads.iter().rposition(|load| load.assets.contains(&referer)))
+    }
+}
+
+impl Load {
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.guesses.len() * size_of::<Guess>()
+            + self.stages.len() * size_of::<Stage>()
+            + self.assets.len() * 4
+    }
+
+    /// Whether the URL is among its candidates.
+    pub(super) fn offers(&self, url: u32) -> bool {
+        self.guesses.iter().any(|guess| guess.url == url)
+    }
+
+    /// An asset of it was fetched. Returns how many have been by now.
+    pub(super) fn fetched(&mut self, url: u32) -> u32 {
+        if self.assets.len() < MAX_ASSETS {
+            self.assets.push(url);
+        }
+        self.fetches += 1;
+        self.fetches
+    }
+
+    /// Stands in a session's list while the load itself is worked on.
+    fn placeholder() -> Self {
+        Self {
+            number: NONE,
+            page: 0,
+            agent: 0,
+            contexts: [0; 3],
+            last: 0,
+            open: false,
+            implicit: true,
+            dirty: true,
+            views: 0,
+            fetch: FetchView::default(),
+            fetches: 0,
+            assets: Vec::new(),
+            guesses: Vec::new(),
+            stages: Vec::new(),
+        }
+    }
+}
+
+impl Auto {
+    /// Counts a request of a URL. Returns whether it starts a page load, `None` for what does neither.
+    pub(super) fn note_url(&mut self, session: &Session, id: u32, exchange: &Exchange<'_>) -> Option<bool> {
+        let first = session.held.is_empty();
+        let pause = exchange.now.saturating_sub(session.last);
+        let told = exchange.kind();
+        let url = self.store.at_mut(id);
+        url.kind = told.unwrap_or(url.kind);
+        url.count = url.count.saturating_add(1);
+        let users = usize::from(url.users);
+        if users < USERS && !url.seen_by[..users].contains(&exchange.user) {
+            url.seen_by[users] = exchange.user;
+            url.users += 1;
+        }
+        if exchange.status == 200 && exchange.size > 0 {
+            url.sizes = (url.sizes + 1.0).min(50.0);
+            url.size += (exchange.size as f32 - url.size) / url.sizes;
+        }
+        match url.kind {
+            Kind::Page => Some(true),
+            Kind::Download => None,
+            Kind::Open => {
+                let page = match (first || session.redirect || !exchange.get || pause > 20_000, pause > 1000) {
+                    (true, _) => true,
+                    (false, true) => url.as_asset <= url.as_page,
+                    (false, false) => url.as_page > url.as_asset + 1.0,
+                };
+                *(if pause > 1000 || first { &mut url.as_page } else { &mut url.as_asset }) += 1.0;
+                Some(page)
+            }
+            _ => Some(false),
+        }
+    }
+
+    /// Begins a load of `page`: lists what it may bring, and offers what is likely enough already.
+    pub(super) fn open_load(
+        &mut self,
+        session: &mut Session,
+        exchange: &Exchange<'_>,
+        page: u32,
+        referer: Option<u32>,
+        implicit: bool,
+        offers: &mut Vec<Candidate>,
+    ) {
+        self.close_finished(session, exchange.now, implicit);
+        let status = if implicit { 200 } else { exchange.status };
+        let contexts = self.store.contexts_of(page, status >= 400);
+        let guesses = self.guesses(session, contexts);
+        let way = match (exchange.referer, referer) {
+            _ if implicit => 0,
+            (None, _) => 0,
+            (Some(_), Some(_)) => 1,
+            (Some(_), None) => 2,
+        };
+        let fetch = self.fetch_view(session, contexts, way + 3 * answer(status));
+        let number = self.next_load;
+        self.next_load = self.next_load.wrapping_add(1) & 0x7fff_ffff;
+        let load = Load {
+            number,
+            page,
+            agent: session.agent,
+            contexts,
+            last: exchange.now,
+            open: true,
+            implicit,
+            dirty: !exchange.get,
+            views: session.views.min(15) as u8,
+            fetch,
+            fetches: 0,
+            assets: Vec::new(),
+            guesses,
+            stages: Vec::new(),
+        };
+        session.views += 1;
+        let due = Due { at: exchange.now, session: exchange.session, load: number };
+        self.due.push_back(due);
+        self.idle.push_back(due);
+        let judged = !implicit && !load.dirty;
+        if !implicit {
+            contexts.iter().for_each(|&context| self.store.context_mut(context).pending += 1.0);
+        }
+        session.loads.push_back(load);
+        if judged {
+            self.judge(session, session.loads.len() - 1, None, offers);
+        }
+    }
+
+    fn fetch_view(&self, session: &Session, contexts: [ContextId; 3], circumstance: usize) -> FetchView {
+        let site = self.store.context(contexts[2]).fetching(self.model.fetches.p);
+        let kind = self.store.context(contexts[1]).fetching(site);
+        let page = self.store.context(contexts[0]).fetching(kind);
+        self.model.fetch_view([page, kind, site], session.fetches, session.agent, session.views, circumstance)
+    }
+
+    /// What may come with a page: the assets of its contexts that the session does not hold.
+    fn guesses(&mut self, session: &Session, contexts: [ContextId; 3]) -> Vec<Guess> {
+        /// A candidate while its chances are gathered.
+        struct Found {
+            url: u32,
+            chances: [Option<f32>; 3],
+            later: [f32; 2],
+        }
+        let mut found: Vec<Found> = Vec::new();
+        self.scratch.clear(self.store.urls.len());
+        for (level, &context) in contexts.iter().enumerate() {
+            for entry in &self.store.context(context).entries {
+                let at = self.scratch.get(entry.url).unwrap_or_else(|| {
+                    self.scratch.note(entry.url, found.len() as u32);
+                    found.push(Found { url: entry.url, chances: [None; 3], later: [0.02, 0.1] });
+                    found.len() as u32 - 1
+                });
+                let found = &mut found[at as usize];
+                found.chances[level] = Some(entry.rate.p);
+                if level == 2 {
+                    found.later = entry.later.map(|rate| rate.p);
+                }
+            }
+        }
+        let loads = contexts.map(|context| self.store.context(context).loads);
+        let backed =
+            |chance: Option<f32>, general: f32, loads: f32| chance.unwrap_or(BACKOFF * general / (loads + BACKOFF));
+        let mut guesses = Vec::with_capacity(found.len());
+        let floor = (self.config.worth.threshold(0.0) as f32 * 0.15).clamp(0.01, 0.1);
+        for candidate in found {
+            let site = backed(candidate.chances[2], 0.0, loads[2]);
+            let kind = backed(candidate.chances[1], site, loads[1]);
+            let page = backed(candidate.chances[0], kind, loads[0]);
+            if page.max(kind).max(candidate.later[0]).max(candidate.later[1]) < floor
+                || session.held.contains(candidate.url)
+            {
+                continue;
+            }
+            let url = self.store.at(candidate.url);
+            if !url.kind.is_asset() && url.as_page >= url.as_asset {
+                continue;
+            }
+            let base = stretch(page);
+            guesses.push(Guess {
+                url: candidate.url,
+                chance: page,
+                general: [stretch(kind) - base, stretch(site) - base],
+                later: candidate.later.map(stretch),
+                kind: url.kind as u8 + if url.has_query { Kind::COUNT as u8 } else { 0 },
+                support: support(loads[0]),
+                count: count(url.count),
+                after: NOT_YET,
+            });
+        }
+        if guesses.len() > MAX_GUESSES {
+            guesses.sort_by(|a, b| b.chance.total_cmp(&a.chance));
+            guesses.truncate(MAX_GUESSES);
+        }
+        guesses
+    }
+
+    /// An asset is asked for: it belongs to some load, and may tell what else will be.
+    pub(super) fn asset(
+        &mut self,
+        session: &mut Session,
+        exchange: &Exchange<'_>,
+        url: u32,
+        referer: Option<u32>,
+        new: bool,
+        offers: &mut Vec<Candidate>,
+    ) {
+        let mut at = referer.and_then(|referer| session.load_of_referer(referer));
+        if at.is_none()
+            && let Some(page) = referer
+            && !self.store.at(page).kind.is_asset()
+            && !session.held.contains(page)
+        {
+            self.open_load(session, exchange, page, None, true, offers);
+            at = Some(session.loads.len() - 1);
+        }
+        let Some(at) = at.or_else(|| session.loads.len().checked_sub(1)) else { return };
+        let load = &mut session.loads[at];
+        if !load.open {
+            return;
+        }
+        load.last = exchange.now;
+        if !new {
+            return;
+        }
+        let fetches = load.fetched(url);
+        if fetches == 1 && !load.implicit {
+            decided(&mut self.store, load.contexts);
+        }
+        if matches!(fetches, 1 | 2 | 4 | 8) {
+            let stage = 1 + fetches.trailing_zeros() as u8;
+            self.judge(session, at, Some((stage, url, exchange.status)), offers);
+        }
+    }
+
+    /// Judges the candidates of a load: at its page, or at an asset (stage, URL, status) of it.
+    fn judge(&mut self, session: &mut Session, at: usize, asset: Option<(u8, u32, u16)>, offers: &mut Vec<Candidate>) {
+        let load = &session.loads[at];
+        let open = || load.guesses.iter().filter(|guess| guess.after == NOT_YET);
+        let mut stage = Stage {
+            number: 0,
+            factor: 1.0,
+            views: load.views,
+            expected: open().map(|guess| guess.chance).sum(),
+            lead: load.page,
+            inputs: [0.0; _],
+            sets: [0; 2],
+        };
+        match asset {
+            None => stage.factor = self.model.fetch_probability(&load.fetch),
+            Some((number, url, status)) => {
+                let first = answer(status)
+                    + 4 * usize::from(load.implicit)
+                    + 8 * usize::from(session.held.is_empty())
+                    + 16 * usize::from(number > 1);
+                let leads = self.store.at(url).leads;
+                let view = self.model.lead_view(number, first, leads, session.fetches, session.agent);
+                (stage.inputs, stage.sets, stage.factor) = view;
+                (stage.number, stage.lead) = (number, url);
+            }
+        }
+        for guess in open() {
+            let probability = f64::from(self.model.asset_probability(guess, &stage));
+            let url = self.store.at(guess.url);
+            if probability > self.config.worth.threshold(f64::from(url.size))
+                && url.users >= self.config.min_users.clamp(1, USERS as u8)
+                && !session.offered.contains(guess.url)
+            {
+                session.offered.entry(guess.url, ());
+                offers.push(Candidate { url: url.name.clone(), probability, expected_size: f64::from(url.size) });
+            }
+        }
+        session.loads[at].stages.push(stage);
+    }
+
+    /// Closes the session's loads that a new one ends.
+    fn close_finished(&mut self, session: &mut Session, now: i64, implicit: bool) {
+        for at in 0..session.loads.len() {
+            let recent = now.saturating_sub(session.loads[at].last) <= 2_000;
+            let crowded = !implicit && session.loads.len() - at > 3;
+            if session.loads[at].open && (!recent || crowded) {
+                self.close_load_at(session, at);
+            }
+        }
+    }
+
+    pub(super) fn close_load_at(&mut self, session: &mut Session, at: usize) {
+        let mut load = std::mem::replace(&mut session.loads[at], Load::placeholder());
+        self.close_load(session, &mut load);
+        session.loads[at] = load;
+    }
+
+    /// A load is over: counts for its contexts which assets it brought.
+    pub(super) fn close_load(&mut self, session: &mut Session, load: &mut Load) {
+        if !std::mem::replace(&mut load.open, false) {
+            return;
+        }
+        if load.fetches == 0 && !load.implicit {
+            decided(&mut self.store, load.contexts);
+        }
+        if load.dirty {
+            return;
+        }
+        let fetched = load.fetches > 0;
+        if !load.implicit {
+            self.learn_fetch(session, load, fetched);
+        }
+        if fetched {
+            self.count_assets(session, load);
+        }
+    }
+
+    fn learn_fetch(&mut self, session: &mut Session, load: &Load, fetched: bool) {
+        let mut prior = self.model.fetches.p;
+        self.model.learn_fetch(&load.fetch, load.agent, fetched);
+        let outcome = f32::from(u8::from(fetched));
+        session.fetches.learn(outcome, 1.0, 8.0);
+        for (level, &context) in load.contexts.iter().enumerate().rev() {
+            let rate = self.store.context_mut(context).fetches.get_or_insert_with(|| Rate::prior(prior));
+            rate.learn(outcome, 1.0, if level == 0 { 30.0 } else { 200.0 });
+            prior = rate.p;
+        }
+    }
+
+    fn count_assets(&mut self, session: &Session, load: &Load) {
+        let mut general = vec![0.05; load.assets.len()];
+        for level in (0..3).rev() {
+            // An error page is its own kind.
+            if level == 1 && load.contexts[0] == load.contexts[1] {
+                continue;
+            }
+            self.scratch.clear(self.store.urls.len());
+            for (at, &url) in load.assets.iter().enumerate() {
+                self.scratch.note(url, at as u32);
+            }
+            let mut counted = vec![false; load.assets.len()];
+            let scratch = &self.scratch;
+            let context = self.store.context_mut(load.contexts[level]);
+            for entry in &mut context.entries {
+                let at = scratch.get(entry.url).map(|at| at as usize);
+                if at.is_none() && session.held.get(entry.url).is_some_and(|&then| then <= load.number) {
+                    continue;
+                }
+                entry.rate.learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
+                if let Some(at) = at {
+                    counted[at] = true;
+                    general[at] = entry.rate.p;
+                }
+            }
+            let loads = context.loads;
+            context.loads += 1.0;
+            for (at, &url) in load.assets.iter().enumerate().filter(|&(at, _)| !counted[at]) {
+                let p = (1.0 + BACKOFF * general[at]) / (loads + 1.0 + BACKOFF);
+                general[at] = p;
+                let rate = Rate { p, n: (loads + 1.0).min(MEMORY) };
+                self.store.add_entry(load.contexts[level], LIMITS[level], url, rate);
+            }
+        }
+    }
+
+    /// The session, or long enough a part of it, is over: learns from what was expected and what came.
+    pub(super) fn learn_from(&mut self, load: &Load) {
+        if load.dirty {
+            return;
+        }
+        let mut lessons = std::mem::take(&mut self.lessons);
+        for (at, stage) in load.stages.iter().enumerate() {
+            if stage.number > 0 && stage.expected >= 0.3 {
+                let came = load.guesses.iter().filter(|guess| guess.after != NOT_YET && usize::from(guess.after) > at);
+                let share = (came.map(|guess| guess.chance).sum::<f32>() / stage.expected).min(1.0);
+                let prior = self.model.learn_lead(stage, load.agent, share);
+                if stage.number == 1 {
+                    self.store
+                        .at_mut(stage.lead)
+                        .leads
+                        .get_or_insert_with(|| Rate::prior(prior))
+                        .learn(share, 1.0, 30.0);
+                }
+            }
+            self.model.learn_assets(&load.guesses, stage, at, &mut lessons);
+            if at < 2 {
+                self.learn_later(load, stage, at);
+            }
+        }
+        self.lessons = lessons;
+    }
+
+    /// For the site: which of the candidates were asked for by the end of the session.
+    fn learn_later(&mut self, load: &Load, stage: &Stage, at: usize) {
+        self.scratch.clear(self.store.urls.len());
+        for guess in load.guesses.iter().filter(|guess| usize::from(guess.after) > at) {
+            self.scratch.note(guess.url, u32::from(guess.after != NOT_YET));
+        }
+        let scratch = &self.scratch;
+        for entry in &mut self.store.context_mut(load.contexts[2]).entries {
+            if let Some(outcome) = scratch.get(entry.url) {
+                entry.later[usize::from(stage.number > 0)].learn(outcome as f32, 1.0, 100.0);
+            }
+        }
+    }
+}
+
+/// Status in classes: fresh, unchanged, redirected, anything else.
+fn answer(status: u16) -> usize {
+    match status {
+        200 => 0,
+        304 => 1,
+        300..=399 => 2,
+        _ => 3,
+    }
+}
+
+/// A load has fetched or never will: it is pending no more.
+fn decided(store: &mut super::store::Store, contexts: [ContextId; 3]) {
+    for context in contexts {
+        let pending = &mut store.context_mut(context).pending;
+        *pending = (*pending - 1.0).max(0.0);
+    }
+}

@@ -1,0 +1,439 @@
+//! What `auto` learned, as bytes: to start warm after a restart, and to bring together what several gateways or logs
+//! taught.
+//!
+//! Little endian throughout: 16 bytes of name, a version, the model, the URLs, the contexts, and a checksum of all of
+//! it. Sessions are not part of it, nor is any URL (or page) that fewer than the required number of users asked for:
+//! what is private to one user is not written down. Writing the bytes to a file in one step is the caller's business.
+
+use std::collections::HashMap;
+
+use super::mixer::{Mixer, Rate, Reliability};
+use super::model::{Habits, Model};
+use super::store::{Context, ContextId, Entry, Key, LIMITS, MEMORY, NONE, Store, USERS, Url};
+use super::url::{Kind, parts, template};
+use super::{Auto, AutoConfig};
+
+const NAME: &[u8; 16] = b"tandem predict\n\0";
+const VERSION: u32 = 1;
+/// Longest URL or name of a context that is read back.
+const MAX_NAME: usize = 64 * 1024;
+
+/// Why bytes are no state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// They do not begin as a state does.
+    #[error("not a prediction state")]
+    Foreign,
+    /// They are of a version this build does not know.
+    #[error("prediction state of unknown version {0}")]
+    Version(u32),
+    /// They end too soon or were changed.
+    #[error("damaged prediction state")]
+    Damaged,
+}
+
+impl Auto {
+    /// Everything learned so far that may outlive the sessions.
+    #[must_use]
+    pub fn save(&self) -> Vec<u8> {
+        let mut out = Writer { bytes: NAME.to_vec() };
+        out.u32(VERSION);
+        out.model(&self.model);
+        out.store(&self.store, self.config.min_users);
+        let checksum = checksum(&out.bytes);
+        out.bytes.extend_from_slice(&checksum.to_le_bytes());
+        out.bytes
+    }
+
+    /// A predictor that knows what was saved.
+    ///
+    /// # Errors
+    /// When the bytes are not what [`save`](Self::save) wrote.
+    pub fn load(bytes: &[u8], config: AutoConfig) -> Result<Self, StateError> {
+        let rest = bytes.strip_prefix(NAME).ok_or(StateError::Foreign)?;
+        let mut input = Reader { rest };
+        let version = input.u32()?;
+        if version != VERSION {
+            return Err(StateError::Version(version));
+        }
+        let (body, sum) = bytes.split_last_chunk::<8>().ok_or(StateError::Damaged)?;
+        if checksum(body) != u64::from_le_bytes(*sum) {
+            return Err(StateError::Damaged);
+        }
+        let mut auto = Self::new(config);
+        auto.model = input.model()?;
+        auto.store = input.store()?;
+        if input.rest.len() != sum.len() {
+            return Err(StateError::Damaged);
+        }
+        auto.bound_memory();
+        Ok(auto)
+    }
+}
+
+/// FNV-1a.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn u32(&mut self, value: u32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn f32(&mut self, value: f32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn rate(&mut self, rate: Rate) {
+        self.f32(rate.p);
+        self.f32(rate.n);
+    }
+
+    fn optional(&mut self, rate: Option<Rate>) {
+        // No rate has an estimate outside 0 to 1.
+        self.rate(rate.unwrap_or(Rate { p: -1.0, n: 0.0 }));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.u32(text.len() as u32);
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    fn mixer<const INPUTS: usize>(&mut self, mixer: &Mixer<INPUTS>) {
+        for (weights, &seen) in mixer.weights.iter().zip(&mixer.seen) {
+            weights.iter().for_each(|&weight| self.f32(weight));
+            self.f32(seen);
+        }
+    }
+
+    fn model(&mut self, model: &Model) {
+        self.mixer(&model.fetch);
+        self.mixer(&model.lead);
+        self.mixer(&model.asset);
+        let points = model.reliability.iter().flat_map(|reliability| reliability.points);
+        let rates = points.chain([model.fetches, model.follows]).chain(model.circumstances).chain(model.firsts);
+        rates.for_each(|rate| self.rate(rate));
+        self.u32(model.agents.len() as u32);
+        let mut agents: Vec<_> = model.agents.iter().collect();
+        agents.sort_unstable_by_key(|(agent, _)| **agent);
+        for (agent, habits) in agents {
+            self.bytes.extend_from_slice(&agent.to_le_bytes());
+            self.rate(habits.fetches);
+            self.rate(habits.follows);
+        }
+    }
+
+    /// URLs that may be written, then the contexts with what of them may.
+    fn store(&mut self, store: &Store, min_users: u8) {
+        let public: Vec<(u32, &Url)> = (0..)
+            .zip(&store.urls)
+            .filter_map(|(id, url)| Some((id, url.as_ref()?)))
+            .filter(|(_, url)| url.users >= min_users)
+            .collect();
+        let numbers: HashMap<u32, u32> = public.iter().zip(0..).map(|(&(id, _), number)| (id, number)).collect();
+        self.u32(public.len() as u32);
+        public.iter().for_each(|(_, url)| self.url(url));
+        let contexts: Vec<(&Context, Vec<(u32, &Entry)>)> = store
+            .contexts
+            .iter()
+            .flatten()
+            .filter_map(|context| {
+                let known = context.entries.iter().filter_map(|entry| Some((*numbers.get(&entry.url)?, entry)));
+                let entries: Vec<_> = known.collect();
+                let public = match context.key {
+                    Key::Page(page) => numbers.contains_key(&page),
+                    Key::Named(_) => !entries.is_empty(),
+                };
+                public.then_some((context, entries))
+            })
+            .collect();
+        self.u32(contexts.len() as u32);
+        for (context, entries) in contexts {
+            match &context.key {
+                Key::Page(page) => self.u32(numbers[page]),
+                Key::Named(name) => {
+                    self.u32(NONE);
+                    self.text(name);
+                }
+            }
+            self.f32(context.loads);
+            self.optional(context.fetches);
+            self.u32(entries.len() as u32);
+            for (number, entry) in entries {
+                self.u32(number);
+                self.rate(entry.rate);
+                entry.later.iter().for_each(|&rate| self.rate(rate));
+            }
+        }
+    }
+
+    fn url(&mut self, url: &Url) {
+        self.text(&url.name);
+        self.bytes.extend_from_slice(&[url.kind as u8, url.users]);
+        self.u32(url.count);
+        [url.size, url.sizes, url.as_page, url.as_asset].iter().for_each(|&value| self.f32(value));
+        self.optional(url.leads);
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], StateError> {
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(StateError::Damaged)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, StateError> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    /// A number of things that take at least `size` bytes each, so that nothing is reserved for more than is there.
+    fn count(&mut self, size: usize) -> Result<usize, StateError> {
+        let count = self.u32()? as usize;
+        if count > self.rest.len() / size { Err(StateError::Damaged) } else { Ok(count) }
+    }
+
+    /// A finite number no larger than anything that is ever learned or counted.
+    fn f32(&mut self) -> Result<f32, StateError> {
+        let value = f32::from_le_bytes(self.take()?);
+        if value.is_finite() && value.abs() <= 1e20 { Ok(value) } else { Err(StateError::Damaged) }
+    }
+
+    fn positive(&mut self) -> Result<f32, StateError> {
+        self.f32().and_then(|value| if value >= 0.0 { Ok(value) } else { Err(StateError::Damaged) })
+    }
+
+    fn optional(&mut self) -> Result<Option<Rate>, StateError> {
+        let (p, n) = (self.f32()?, self.positive()?);
+        if p > 1.0 {
+            return Err(StateError::Damaged);
+        }
+        Ok((p >= 0.0).then_some(Rate { p, n }))
+    }
+
+    fn rate(&mut self) -> Result<Rate, StateError> {
+        self.optional()?.ok_or(StateError::Damaged)
+    }
+
+    fn text(&mut self) -> Result<&'a str, StateError> {
+        let length = self.u32()? as usize;
+        if length > MAX_NAME || length > self.rest.len() {
+            return Err(StateError::Damaged);
+        }
+        let (text, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        std::str::from_utf8(text).map_err(|_| StateError::Damaged)
+    }
+
+    fn mixer<const INPUTS: usize>(&mut self, mixer: &mut Mixer<INPUTS>) -> Result<(), StateError> {
+        for (weights, seen) in mixer.weights.iter_mut().zip(&mut mixer.seen) {
+            for weight in weights {
+                *weight = self.f32()?.clamp(-20.0, 20.0);
+            }
+            *seen = self.positive()?;
+        }
+        Ok(())
+    }
+
+    fn model(&mut self) -> Result<Model, StateError> {
+        let mut model = Model::default();
+        self.mixer(&mut model.fetch)?;
+        self.mixer(&mut model.lead)?;
+        self.mixer(&mut model.asset)?;
+        for reliability in &mut model.reliability {
+            let mut points = [Rate::prior(0.0); Reliability::POINTS];
+            for point in &mut points {
+                *point = self.rate()?;
+            }
+            reliability.points = points;
+        }
+        for rate in [&mut model.fetches, &mut model.follows] {
+            *rate = self.rate()?;
+        }
+        for rate in model.circumstances.iter_mut().chain(&mut model.firsts) {
+            *rate = self.rate()?;
+        }
+        for _ in 0..self.count(24)? {
+            let agent = u64::from_le_bytes(self.take()?);
+            let habits = Habits { fetches: self.rate()?, follows: self.rate()? };
+            model.agents.insert(agent, habits);
+        }
+        Ok(model)
+    }
+
+    fn store(&mut self) -> Result<Store, StateError> {
+        let mut store = Store::default();
+        let mut ids = Vec::new();
+        for _ in 0..self.count(34)? {
+            ids.push(self.url(&mut store)?);
+        }
+        let mut pages = Vec::new();
+        for _ in 0..self.count(20)? {
+            let context = self.context(&mut store, &ids)?;
+            if let Key::Page(page) = store.context(context).key {
+                pages.push((page, context));
+            }
+        }
+        for (page, context) in pages {
+            if store.at(page).contexts[0] != NONE {
+                return Err(StateError::Damaged);
+            }
+            link(&mut store, page, context);
+        }
+        Ok(store)
+    }
+
+    fn url(&mut self, store: &mut Store) -> Result<u32, StateError> {
+        let name = self.text()?;
+        if store.find(name).is_some() {
+            return Err(StateError::Damaged);
+        }
+        let id = store.url(name);
+        let [kind, users] = self.take()?;
+        let url = store.at_mut(id);
+        url.kind = Kind::ALL.get(usize::from(kind)).copied().ok_or(StateError::Damaged)?;
+        url.users = users.min(USERS as u8);
+        // Those users are not known any more; marks that no user bears stand for them.
+        url.seen_by = NOBODY;
+        url.count = self.u32()?;
+        url.size = self.positive()?;
+        url.sizes = self.positive()?;
+        url.as_page = self.positive()?;
+        url.as_asset = self.positive()?;
+        url.leads = self.optional()?;
+        Ok(id)
+    }
+
+    fn context(&mut self, store: &mut Store, ids: &[u32]) -> Result<ContextId, StateError> {
+        let id_of = |number: u32| ids.get(number as usize).copied().ok_or(StateError::Damaged);
+        let id = match self.u32()? {
+            NONE => {
+                let name = self.text()?;
+                if !name.starts_with(['S', 'T', 'E']) || store.is_named(name) {
+                    return Err(StateError::Damaged);
+                }
+                store.named(name.to_owned())
+            }
+            page => store.new_context(Key::Page(id_of(page)?)),
+        };
+        let loads = self.positive()?;
+        let fetches = self.optional()?;
+        let context = store.context_mut(id);
+        (context.loads, context.fetches) = (loads, fetches);
+        let count = self.count(28)?;
+        if count > LIMITS[2] {
+            return Err(StateError::Damaged);
+        }
+        for _ in 0..count {
+            let url = id_of(self.u32()?)?;
+            let rate = self.rate()?;
+            let later = [self.rate()?, self.rate()?];
+            store.add_entry(id, LIMITS[2], url, rate);
+            if let Some(entry) = store.context_mut(id).entries.last_mut() {
+                entry.later = later;
+            }
+        }
+        Ok(id)
+    }
+}
+
+const NOBODY: [u64; USERS] = [u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3];
+
+/// Ties a page to its own context, its kind and its site.
+fn link(store: &mut Store, page: u32, context: ContextId) {
+    let name = store.at(page).name.clone();
+    let parts = parts(&name);
+    let site = store.named(format!("S{}", parts.site));
+    let kind = store.named(format!("T{}", template(&parts)));
+    store.at_mut(page).contexts = [context, kind, site];
+}
+
+/// Adds what `theirs` knows to `mine`.
+pub(super) fn merge_store(mine: &mut Store, theirs: &Store) {
+    let ids: Vec<u32> = theirs.urls.iter().map(|url| url.as_ref().map_or(NONE, |url| merge_url(mine, url))).collect();
+    for context in theirs.contexts.iter().flatten() {
+        let id = match &context.key {
+            Key::Page(page) => {
+                let page = ids[*page as usize];
+                match mine.at(page).contexts[0] {
+                    NONE => {
+                        let id = mine.new_context(Key::Page(page));
+                        link(mine, page, id);
+                        id
+                    }
+                    id => id,
+                }
+            }
+            Key::Named(name) => mine.named(name.to_string()),
+        };
+        merge_context(mine, id, context, &ids);
+    }
+}
+
+fn merge_url(mine: &mut Store, theirs: &Url) -> u32 {
+    let id = mine.url(&theirs.name);
+    let url = mine.at_mut(id);
+    url.kind = theirs.kind;
+    url.count = url.count.saturating_add(theirs.count);
+    // The same people may be behind both counts.
+    let (known, all) = (usize::from(url.users), usize::from(theirs.users));
+    if known < all {
+        url.seen_by[known..all].copy_from_slice(&NOBODY[known..all]);
+    }
+    url.users = url.users.max(theirs.users);
+    let sizes = url.sizes + theirs.sizes;
+    if sizes > 0.0 {
+        url.size += (theirs.size - url.size) * theirs.sizes / sizes;
+        url.sizes = sizes.min(50.0);
+    }
+    url.as_page += theirs.as_page;
+    url.as_asset += theirs.as_asset;
+    url.leads = merged(url.leads, theirs.leads, 30.0);
+    id
+}
+
+fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32]) {
+    let level = match &theirs.key {
+        Key::Page(_) => 0,
+        Key::Named(name) if name.starts_with('S') => 2,
+        Key::Named(_) => 1,
+    };
+    let context = mine.context_mut(id);
+    let before = context.loads;
+    context.loads += theirs.loads;
+    context.fetches = merged(context.fetches, theirs.fetches, 200.0);
+    // An asset that only one of the two knows was absent from the loads of the other.
+    for entry in &mut context.entries {
+        if !theirs.entries.iter().any(|their| ids[their.url as usize] == entry.url) {
+            entry.rate = entry.rate.merged(Rate { p: 0.0, n: theirs.loads.min(MEMORY) }, MEMORY);
+        }
+    }
+    for entry in &theirs.entries {
+        let url = ids[entry.url as usize];
+        if let Some(known) = mine.context_mut(id).entries.iter_mut().find(|known| known.url == url) {
+            known.rate = known.rate.merged(entry.rate, MEMORY);
+            for (mine, theirs) in known.later.iter_mut().zip(entry.later) {
+                *mine = mine.merged(theirs, 100.0);
+            }
+            continue;
+        }
+        let rate = entry.rate.merged(Rate { p: 0.0, n: before.min(MEMORY) }, MEMORY);
+        mine.add_entry(id, LIMITS[level], url, rate);
+    }
+}
+
+fn merged(mine: Option<Rate>, theirs: Option<Rate>, memory: f32) -> Option<Rate> {
+    match (mine, theirs) {
+        (Some(mine), Some(theirs)) => Some(mine.merged(theirs, memory)),
+        (mine, theirs) => mine.or(theirs),
+    }
+}

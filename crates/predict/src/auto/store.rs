@@ -1,0 +1,323 @@
+//! What `auto` remembers between sessions: URLs, and for each page, kind of page and site the assets that came with it.
+//!
+//! Memory is bounded. When the estimate passes the limit, the contexts that were used longest ago and least often go,
+//! and with them the URLs that nothing refers to any more; a URL that was seen once and never came back is the first.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::mixer::Rate;
+use super::url::{Kind, Parts, parts, template};
+
+/// Number of a context.
+pub(super) type ContextId = u32;
+
+/// No context.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Weight of what a more general context says, in observations.
+pub(super) const BACKOFF: f32 = 0.7;
+/// Page loads that an asset's rate remembers: the pace of forgetting what a page no longer needs.
+pub(super) const MEMORY: f32 = 60.0;
+/// Assets kept per page, kind of page and site.
+pub(super) const LIMITS: [usize; 3] = [96, 96, 128];
+
+/// Users told apart per URL; more need not be counted.
+pub(super) const USERS: usize = 4;
+
+/// What is known of a URL.
+#[derive(Debug, Clone)]
+pub(super) struct Url {
+    pub(super) name: Arc<str>,
+    pub(super) kind: Kind,
+    pub(super) has_query: bool,
+    /// Requests.
+    pub(super) count: u32,
+    /// Different users, up to [`USERS`], and which.
+    pub(super) users: u8,
+    pub(super) seen_by: [u64; USERS],
+    /// Mean body size.
+    pub(super) size: f32,
+    pub(super) sizes: f32,
+    /// How often a URL of open kind came after a pause, and how often at once.
+    pub(super) as_page: f32,
+    pub(super) as_asset: f32,
+    /// How much of what was expected followed when this was a load's first asset.
+    pub(super) leads: Option<Rate>,
+    /// Contexts as a page, most special first.
+    pub(super) contexts: [ContextId; 3],
+}
+
+/// An asset of a context.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) url: u32,
+    /// Share of the context's fetching loads in which it was requested, of those in which it was not held already.
+    pub(super) rate: Rate,
+    /// At a site: chance of being requested later in the session, seen from a page and from a page's first asset.
+    pub(super) later: [Rate; 2],
+}
+
+/// By what a context is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Key {
+    Page(u32),
+    Named(Arc<str>),
+}
+
+/// A page, a kind of page or a site.
+#[derive(Debug, Clone)]
+pub(super) struct Context {
+    pub(super) key: Key,
+    /// Loads in which anything was fetched.
+    pub(super) loads: f32,
+    /// Share of loads in which anything was fetched.
+    pub(super) fetches: Option<Rate>,
+    /// Loads open now that have fetched nothing yet.
+    pub(super) pending: f32,
+    /// Request count when last used.
+    pub(super) used: u64,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// URLs and contexts.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    ids: HashMap<Arc<str>, u32>,
+    pub(super) urls: Vec<Option<Url>>,
+    free_urls: Vec<u32>,
+    named: HashMap<Arc<str>, ContextId>,
+    pub(super) contexts: Vec<Option<Context>>,
+    free_contexts: Vec<ContextId>,
+    /// Requests so far: the clock of use.
+    pub(super) clock: u64,
+    bytes: usize,
+}
+
+impl Store {
+    /// Estimated bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+
+    /// The number of a URL, new if it was never seen.
+    pub(super) fn url(&mut self, name: &str) -> u32 {
+        if let Some(&id) = self.ids.get(name) {
+            return id;
+        }
+        let parts = parts(name);
+        let name: Arc<str> = name.into();
+        self.bytes += url_bytes(&name);
+        let url = Url {
+            kind: Kind::of_path(parts.path),
+            has_query: parts.query.is_some(),
+            name: name.clone(),
+            count: 0,
+            users: 0,
+            seen_by: [0; USERS],
+            size: 0.0,
+            sizes: 0.0,
+            as_page: 0.0,
+            as_asset: 0.0,
+            leads: None,
+            contexts: [NONE; 3],
+        };
+        let id = put(&mut self.urls, &mut self.free_urls, url);
+        self.ids.insert(name, id);
+        id
+    }
+
+    /// A URL that is in use.
+    pub(super) fn at(&self, id: u32) -> &Url {
+        self.urls[id as usize].as_ref().expect("ids in sessions and contexts are kept alive by `shrink`")
+    }
+
+    pub(super) fn at_mut(&mut self, id: u32) -> &mut Url {
+        self.urls[id as usize].as_mut().expect("ids in sessions and contexts are kept alive by `shrink`")
+    }
+
+    /// A context that is in use.
+    pub(super) fn context(&self, id: ContextId) -> &Context {
+        self.contexts[id as usize].as_ref().expect("ids in loads and URLs are kept alive by `shrink`")
+    }
+
+    pub(super) fn context_mut(&mut self, id: ContextId) -> &mut Context {
+        self.contexts[id as usize].as_mut().expect("ids in loads and URLs are kept alive by `shrink`")
+    }
+
+    /// The contexts of a page: itself, its kind, its site. A site's error pages are one page.
+    pub(super) fn contexts_of(&mut self, page: u32, error: bool) -> [ContextId; 3] {
+        let name = self.at(page).name.clone();
+        if error {
+            let Parts { site, .. } = parts(&name);
+            let (page, site) = (self.named(format!("E{site}")), self.named(format!("S{site}")));
+            return self.used([page, page, site]);
+        }
+        let known = self.at(page).contexts;
+        if known[0] != NONE {
+            return self.used(known);
+        }
+        let parts = parts(&name);
+        let site = self.named(format!("S{}", parts.site));
+        let kind = self.named(format!("T{}", template(&parts)));
+        let itself = self.new_context(Key::Page(page));
+        self.at_mut(page).contexts = [itself, kind, site];
+        self.used([itself, kind, site])
+    }
+
+    fn used(&mut self, contexts: [ContextId; 3]) -> [ContextId; 3] {
+        let clock = self.clock;
+        for context in contexts {
+            self.context_mut(context).used = clock;
+        }
+        contexts
+    }
+
+    /// The context of that name, new if need be.
+    pub(super) fn named(&mut self, name: String) -> ContextId {
+        if let Some(&id) = self.named.get(name.as_str()) {
+            return id;
+        }
+        let name: Arc<str> = name.into();
+        let id = self.new_context(Key::Named(name.clone()));
+        self.bytes += name.len() + 48;
+        self.named.insert(name, id);
+        id
+    }
+
+    /// Whether there is a context of that name.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.named.contains_key(name)
+    }
+
+    /// A context that nothing refers to yet.
+    pub(super) fn new_context(&mut self, key: Key) -> ContextId {
+        self.bytes += CONTEXT_BYTES;
+        let used = self.clock;
+        let context = Context { key, loads: 0.0, fetches: None, pending: 0.0, used, entries: Vec::new() };
+        put(&mut self.contexts, &mut self.free_contexts, context)
+    }
+
+    /// Adds an asset to a context; of a full one the least likely asset makes way, if it is unlikely enough.
+    pub(super) fn add_entry(&mut self, context: ContextId, limit: usize, url: u32, rate: Rate) {
+        let context = self.context_mut(context);
+        let entry = Entry { url, rate, later: [Rate::prior(0.1); 2] };
+        if context.entries.len() < limit {
+            context.entries.push(entry);
+            self.bytes += ENTRY_BYTES;
+            return;
+        }
+        let least = context.entries.iter_mut().min_by(|a, b| a.rate.p.total_cmp(&b.rate.p));
+        if let Some(least) = least.filter(|least| least.rate.p < rate.p.max(0.05)) {
+            *least = entry;
+        }
+    }
+
+    /// Forgets what was used longest ago and least, down to about half of `limit` bytes, sparing what `keep` marks.
+    pub(super) fn shrink(&mut self, limit: usize, keep_urls: &[u32], keep_contexts: &[ContextId]) {
+        let mut kept = vec![false; self.contexts.len()];
+        for &id in keep_contexts {
+            kept[id as usize] = true;
+        }
+        let mut order: Vec<(f64, ContextId)> = (0..self.contexts.len() as u32)
+            .filter(|&id| !kept[id as usize])
+            .filter_map(|id| Some((self.contexts[id as usize].as_ref()?.worth(self.clock), id)))
+            .collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // Half of what is held may be URLs that only these contexts keep alive, so drop by share, not by bytes.
+        let share = 1.0 - 0.5 * limit as f64 / self.bytes.max(1) as f64;
+        order.truncate((order.len() as f64 * share.clamp(0.1, 1.0)) as usize);
+        for &(_, id) in &order {
+            self.drop_context(id);
+        }
+        self.drop_unused_urls(keep_urls);
+    }
+
+    fn drop_context(&mut self, id: ContextId) {
+        let Some(context) = self.contexts[id as usize].take() else { return };
+        self.bytes = self.bytes.saturating_sub(CONTEXT_BYTES + context.entries.len() * ENTRY_BYTES);
+        match context.key {
+            Key::Named(name) => {
+                self.bytes = self.bytes.saturating_sub(name.len() + 48);
+                self.named.remove(&name);
+            }
+            Key::Page(_) => {}
+        }
+        self.free_contexts.push(id);
+    }
+
+    fn drop_unused_urls(&mut self, keep: &[u32]) {
+        let mut used = vec![false; self.urls.len()];
+        for &id in keep {
+            used[id as usize] = true;
+        }
+        for context in self.contexts.iter().flatten() {
+            for entry in &context.entries {
+                used[entry.url as usize] = true;
+            }
+            if let Key::Page(page) = context.key {
+                used[page as usize] = true;
+            }
+        }
+        for (id, slot) in self.urls.iter_mut().enumerate() {
+            let Some(url) = slot else { continue };
+            // A page is its three contexts or none: what remains of an incomplete set would point at reused numbers.
+            if url.contexts.iter().any(|&c| c == NONE || self.contexts[c as usize].is_none()) {
+                url.contexts = [NONE; 3];
+            }
+            if !used[id] {
+                self.bytes = self.bytes.saturating_sub(url_bytes(&url.name));
+                self.ids.remove(&url.name);
+                *slot = None;
+                self.free_urls.push(id as u32);
+            }
+        }
+        // A page context whose page has been parted from it is of no use.
+        for id in 0..self.contexts.len() as u32 {
+            let orphan = match self.contexts[id as usize].as_ref().map(|context| &context.key) {
+                Some(&Key::Page(page)) => self.urls[page as usize].as_ref().is_none_or(|url| url.contexts[0] != id),
+                _ => false,
+            };
+            if orphan {
+                self.drop_context(id);
+            }
+        }
+    }
+}
+
+const CONTEXT_BYTES: usize = size_of::<Context>() + 16;
+const ENTRY_BYTES: usize = size_of::<Entry>() * 3 / 2;
+
+fn url_bytes(name: &str) -> usize {
+    name.len() + size_of::<Url>() + 64
+}
+
+fn put<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
+    if let Some(id) = free.pop() {
+        slots[id as usize] = Some(value);
+        return id;
+    }
+    slots.push(Some(value));
+    (slots.len() - 1) as u32
+}
+
+impl Context {
+    /// How much it is worth keeping: use counts by its logarithm, and fades by half every 50,000 requests.
+    fn worth(&self, clock: u64) -> f64 {
+        let views = f64::from(self.loads + self.fetches.map_or(0.0, |rate| rate.n));
+        let general = if matches!(&self.key, Key::Named(name) if name.starts_with('S')) { 4.0 } else { 0.0 };
+        (1.0 + views).ln() + general - (clock - self.used) as f64 / 50_000.0
+    }
+
+    /// Share of loads that fetch anything, loads not yet decided counting half against it.
+    pub(super) fn fetching(&self, general: f32) -> f32 {
+        match self.fetches {
+            Some(rate) => rate.p * (rate.n + 1.0) / (rate.n + 1.0 + 0.5 * self.pending),
+            None => general / (1.0 + 0.5 * self.pending),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The learning predictor: it learns a site, keeps users' URLs apart, stays within its memory, and survives being saved.
+
+use proptest::prelude::*;
+use tandem_predict::{Auto, AutoConfig, Exchange, StateError, Worth};
+
+const PAGE: &str = "http://shop.example/cart";
+const ASSETS: [&str; 3] =
+    ["http://shop.example/style.css", "http://shop.example/site.js", "http://shop.example/logo.png"];
+
+fn config(min_users: u8) -> AutoConfig {
+    AutoConfig { min_users, ..AutoConfig::default() }
+}
+
+/// One visit: the page and what belongs to it. Returns what was offered with the page.
+fn visit(auto: &mut Auto, number: u64, user: u64, now: i64, page: &str, assets: &[&str]) -> Vec<String> {
+    let exchange = |url, referer| Exchange {
+        session: number,
+        user,
+        now,
+        url,
+        get: true,
+        status: 200,
+        size: 1000,
+        referer,
+        agent: Some("Firefox/130"),
+        ..Exchange::default()
+    };
+    let offered = auto.sending(&exchange(page, None));
+    for asset in assets {
+        auto.sending(&exchange(asset, Some(page)));
+    }
+    auto.session_closed(number);
+    offered.into_iter().map(|candidate| candidate.url.to_string()).collect()
+}
+
+fn taught(min_users: u8, visits: u64) -> Auto {
+    let mut auto = Auto::new(config(min_users));
+    for number in 0..visits {
+        visit(&mut auto, number, number, number as i64 * 60_000, PAGE, &ASSETS);
+    }
+    auto
+}
+
+#[test]
+fn what_always_came_is_offered_and_what_stopped_coming_is_not() {
+    let mut auto = taught(3, 30);
+    let mut offered = visit(&mut auto, 100, 100, 10_000_000, PAGE, &ASSETS[..1]);
+    offered.sort();
+    let mut want = ASSETS;
+    want.sort_unstable();
+    assert_eq!(offered, want);
+    for number in 101..400 {
+        visit(&mut auto, number, number, number as i64 * 200_000, PAGE, &ASSETS[..1]);
+    }
+    assert_eq!(visit(&mut auto, 400, 400, 100_000_000, PAGE, &[]), ASSETS[..1], "the others are stale");
+}
+
+#[test]
+fn a_new_page_of_a_known_kind_gets_what_its_kind_needs() {
+    let mut auto = Auto::new(config(3));
+    for number in 0..60 {
+        let page = format!("http://shop.example/2024/01/{number}/item.html");
+        visit(&mut auto, number, number, number as i64 * 60_000, &page, &ASSETS);
+    }
+    let offered = visit(&mut auto, 999, 999, 90_000_000, "http://shop.example/2025/07/3/item.html", &[]);
+    assert_eq!(offered.len(), ASSETS.len(), "{offered:?}");
+}
+
+#[test]
+fn a_url_of_too_few_users_is_never_offered() {
+    let secret = "http://shop.example/invoice-of-alice.png";
+    let mut auto = Auto::new(config(3));
+    // One user, under many sessions, and one accomplice.
+    for number in 0..200 {
+        let user = number % 2;
+        let offered = visit(&mut auto, number, user, number as i64 * 60_000, PAGE, &[ASSETS[0], secret]);
+        assert!(offered.is_empty(), "two users are not three: {offered:?}");
+    }
+    // Others use the page without the secret; the attacker asks for the page in every way.
+    for number in 200..260 {
+        let offered = visit(&mut auto, number, number, number as i64 * 60_000, PAGE, &ASSETS);
+        assert!(!offered.iter().any(|url| url == secret), "{offered:?}");
+    }
+    let bytes = auto.save();
+    assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "nor is it written down");
+}
+
+#[test]
+fn what_the_session_holds_or_refused_is_not_offered() {
+    let mut auto = taught(3, 30);
+    let exchange = |url: &'static str, now| Exchange {
+        session: 500,
+        user: 500,
+        now,
+        url,
+        get: true,
+        status: 200,
+        size: 10,
+        agent: Some("Firefox/130"),
+        ..Exchange::default()
+    };
+    auto.sending(&exchange(ASSETS[0], 50_000_000));
+    auto.push_cancelled(500, ASSETS[1]);
+    let offered = auto.sending(&exchange(PAGE, 50_030_000));
+    assert!(offered.iter().all(|candidate| &*candidate.url == ASSETS[2]), "{offered:?}");
+    let again = auto.sending(&exchange(PAGE, 50_060_000));
+    assert!(again.is_empty(), "an offer is made once: {again:?}");
+}
+
+#[test]
+fn a_push_that_was_used_teaches_like_a_request() {
+    let mut auto = taught(3, 30);
+    for number in 100..160 {
+        let exchange = Exchange {
+            session: number,
+            user: number,
+            now: number as i64 * 60_000,
+            url: PAGE,
+            get: true,
+            status: 200,
+            size: 10,
+            agent: Some("Firefox/130"),
+            ..Exchange::default()
+        };
+        let offered = auto.sending(&exchange);
+        assert_eq!(offered.len(), 3, "visit {number}: {offered:?}");
+        for candidate in offered {
+            assert!(candidate.probability > 0.5 && candidate.probability < 1.0);
+            auto.push_used(number, &candidate.url);
+        }
+        auto.session_closed(number);
+    }
+}
+
+#[test]
+fn probabilities_come_true() {
+    // An asset that comes every third time is worth a push at omega 0.9 and not at 0.5.
+    for (omega, want) in [(0.9, true), (0.5, false)] {
+        let mut auto = Auto::new(AutoConfig { worth: Worth::Omega(omega), ..config(3) });
+        for number in 0..600 {
+            let assets = if number % 3 == 0 { &ASSETS[..2] } else { &ASSETS[..1] };
+            visit(&mut auto, number, number, number as i64 * 60_000, PAGE, assets);
+        }
+        let offered = visit(&mut auto, 9999, 9999, 99_000_000, PAGE, &[]);
+        assert_eq!(offered.iter().any(|url| url == ASSETS[1]), want, "omega {omega}: {offered:?}");
+        assert!(offered.iter().any(|url| url == ASSETS[0]));
+    }
+}
+
+#[test]
+fn the_path_decides_by_size() {
+    let path = Worth::Path { round_trip: 0.4, rate: 100_000.0 };
+    assert!(path.threshold(1_000.0) < 0.03);
+    assert!(path.threshold(400_000.0) > 0.9);
+}
+
+#[test]
+fn memory_is_bounded_and_what_pays_is_kept() {
+    let max_memory = 1 << 20;
+    let mut auto = Auto::new(AutoConfig { max_memory, ..config(3) });
+    let mut most = 0;
+    for number in 0..6_000 {
+        let page = format!("http://site{}.example/{number}/page-that-nobody-sees-twice", number % 700);
+        let assets = [format!("{page}/a.css"), format!("{page}/b.js"), format!("{page}/c.png")];
+        let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
+        visit(&mut auto, number * 2, number, number as i64 * 1000, &page, &assets);
+        if number % 10 == 0 {
+            visit(&mut auto, number * 2 + 1, number, number as i64 * 1000, PAGE, &ASSETS);
+        }
+        most = most.max(auto.memory());
+    }
+    assert!(most < max_memory * 3 / 2, "{most} bytes at most");
+    assert_eq!(visit(&mut auto, 99_999, 99_999, 9_000_000, PAGE, &[]).len(), 3);
+}
+
+#[test]
+fn sessions_that_never_end_are_bounded_too() {
+    let max_memory = 2 << 20;
+    let mut auto = Auto::new(AutoConfig { max_memory, ..config(3) });
+    for number in 0..20_000 {
+        let url = format!("http://h.example/{}", number % 50);
+        auto.sending(&Exchange {
+            session: number,
+            user: number,
+            now: number as i64,
+            url: &url,
+            get: true,
+            status: 200,
+            ..Exchange::default()
+        });
+    }
+    assert!(auto.memory() < max_memory * 3 / 2, "{}", auto.memory());
+}
+
+#[test]
+fn saved_loaded_and_merged() {
+    let auto = taught(3, 40);
+    let bytes = auto.save();
+    let mut loaded = Auto::load(&bytes, config(3)).expect("its own bytes");
+    assert_eq!(loaded.save(), bytes, "nothing is lost on the way");
+    assert_eq!(visit(&mut loaded, 1, 1, 0, PAGE, &[]).len(), 3);
+    let mut merged = Auto::new(config(3));
+    merged.merge(&auto);
+    assert_eq!(visit(&mut merged, 1, 1, 0, PAGE, &[]).len(), 3);
+}
+
+#[test]
+fn bytes_that_are_no_state_are_refused() {
+    let bytes = taught(3, 5).save();
+    assert_eq!(Auto::load(b"", config(3)).err(), Some(StateError::Foreign));
+    assert_eq!(Auto::load(&bytes[..bytes.len() - 1], config(3)).err(), Some(StateError::Damaged));
+    let mut newer = bytes.clone();
+    newer[16] = 9;
+    assert_eq!(Auto::load(&newer, config(3)).err(), Some(StateError::Version(9)));
+    for at in (20..bytes.len()).step_by(97) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x10;
+        assert_eq!(Auto::load(&changed, config(3)).err(), Some(StateError::Damaged), "byte {at}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever comes, within little memory: no panic, probabilities are probabilities, nothing is offered twice.
+    #[test]
+    fn anything_goes(steps in prop::collection::vec((0..6u64, 0..40usize, 0..40usize, 0..4u8, 0..30_000i64), 1..400)) {
+        let name = |at: usize| format!("{}/{}{}", ["http://a", "http://b", ""][at % 3], at, ["", ".css", ".png", ".html", "?x=1"][at % 5]);
+        let mut auto = Auto::new(AutoConfig { max_memory: 40_000, ..config(1) });
+        let mut now = 0;
+        let mut offered = std::collections::HashSet::new();
+        for (session, url, referer, what, pause) in steps {
+            now += pause;
+            let (url, referer) = (name(url), name(referer));
+            if what == 3 {
+                auto.session_closed(session);
+                offered.retain(|(of, _)| *of != session);
+                continue;
+            }
+            let candidates = auto.sending(&Exchange {
+                session, user: session, now, url: &url, get: what != 2, status: [200, 404, 304][usize::from(what)],
+                size: 100, referer: Some(&referer).map(|r| &**r), ..Exchange::default()
+            });
+            for candidate in candidates {
+                prop_assert!(candidate.probability > 0.5 && candidate.probability <= 1.0);
+                offered.insert((session, candidate.url));
+            }
+        }
+        let bytes = auto.save();
+        let again = Auto::load(&bytes, config(1)).map(|auto| auto.save());
+        prop_assert_eq!(again, Ok(bytes));
+    }
+}
