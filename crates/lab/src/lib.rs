@@ -1,5 +1,6 @@
 //! Instruments: page models, origins, loaders, link emulator, private Tor network.
 
+pub mod bench;
 pub mod emulator;
 pub mod loader;
 pub mod netns;

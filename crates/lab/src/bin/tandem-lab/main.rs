@@ -1,5 +1,6 @@
 //! `tandem-lab`: experiments on emulated networks and on a private Tor network. One module per command.
 
+mod bench;
 mod origin;
 mod tornet;
 
@@ -17,6 +18,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// What the pair costs, beside its peers
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// A private Tor network of the real tor, in network namespaces
     #[command(subcommand)]
     Tornet(tornet::Command),
@@ -26,6 +30,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Bench(command) => bench::run(command),
         Command::Tornet(command) => tornet::run(command),
         Command::Origin(arguments) => origin::run(&arguments),
     };

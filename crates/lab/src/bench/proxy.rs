@@ -1,0 +1,274 @@
+//! `tandem-lab bench proxy`: our gateway beside other proxies that turn HTTP/2 without TLS into HTTP/1.1.
+//!
+//! One proxy on a processor of its own, origin and load on another; proxies take turns within each pass, and the figure
+//! to trust is the ratio of CPU times within a pass. Memory is that of idle sessions, each after one exchange.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::client::{Protocol, Session, Work};
+use super::programs::{self, H2load, Origin, Proxy};
+use super::usage::{self, Memory};
+use super::workshop::{self, Program, Workshop};
+use super::{BenchError, Size, browser, ratios, turns};
+use crate::stats::Summary;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program under test.
+    pub tandem: PathBuf,
+    /// Sizes of the answers.
+    pub sizes: Vec<Size>,
+    /// Turns that each proxy gets.
+    pub passes: usize,
+    /// Proxies to compare with.
+    pub peers: Vec<Proxy>,
+    /// Requests of one turn; by size unless given.
+    pub requests: Option<usize>,
+    /// Idle sessions whose memory is measured; 0 for none.
+    pub sessions: usize,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// CPU time, for each size.
+    pub sizes: Vec<SizeReport>,
+    /// Memory, for each proxy.
+    pub memory: Vec<MemoryReport>,
+}
+
+/// Answers of one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct SizeReport {
+    /// Bytes of an answer.
+    pub size: usize,
+    /// Requests of one turn.
+    pub requests: usize,
+    /// Every proxy, ours first.
+    pub proxies: Vec<CpuReport>,
+    /// Our CPU time by each peer's.
+    pub ratios: Vec<RatioReport>,
+}
+
+/// One proxy with answers of one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct CpuReport {
+    /// Its name.
+    pub proxy: &'static str,
+    /// CPU milliseconds for 1000 requests.
+    pub cpu_ms_per_1000: Summary,
+    /// Requests per second in the best pass.
+    pub best_rate: f64,
+    /// Requests without a whole answer, of all passes.
+    pub failed: usize,
+}
+
+/// Our CPU time by a peer's.
+#[derive(Clone, Debug, Serialize)]
+pub struct RatioReport {
+    /// Name of the peer.
+    pub peer: &'static str,
+    /// Of the ratios of the passes.
+    pub cpu: Summary,
+}
+
+/// Memory of one proxy.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryReport {
+    /// Its name.
+    pub proxy: &'static str,
+    /// Idle sessions.
+    pub sessions: usize,
+    /// Before any session.
+    pub before: Memory,
+    /// With all of them idle.
+    pub idle: Memory,
+    /// Bytes of PSS for each session.
+    pub pss_per_session: f64,
+    /// Bytes of RSS for each session.
+    pub rss_per_session: f64,
+}
+
+/// Measures; `say` is told what is going on.
+pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+    let workshop = Workshop::open()?;
+    let (own_core, rest) = workshop::cores();
+    if let Some(core) = rest {
+        workshop::pin_this_process(core)?;
+    }
+    let mut sizes = plan.sizes.clone();
+    sizes.push(Size(1024));
+    let origin = Origin {
+        address: workshop::free_address()?,
+        lines: String::new(),
+        root: programs::write_files(&workshop, &sizes)?,
+    };
+    origin.start(&workshop, rest, None)?;
+    let mut all = vec![Proxy::Tandem];
+    all.extend(&plan.peers);
+    let bench = Bench { plan, workshop: &workshop, origin: origin.address, own_core, rest };
+    let memory =
+        all.iter().filter(|_| plan.sessions > 0).map(|proxy| bench.memory(*proxy, say)).collect::<Result<_, _>>()?;
+    let running = all.iter().map(|proxy| bench.start(*proxy)).collect::<Result<Vec<_>, _>>()?;
+    let sizes = plan.sizes.iter().map(|size| bench.size(*size, &running, say)).collect::<Result<_, _>>()?;
+    Ok(Report { sizes, memory })
+}
+
+struct Bench<'a> {
+    plan: &'a Plan,
+    workshop: &'a Workshop,
+    origin: SocketAddr,
+    own_core: Option<usize>,
+    rest: Option<usize>,
+}
+
+struct Running {
+    proxy: Proxy,
+    pid: u32,
+    address: SocketAddr,
+}
+
+/// What one proxy did in all its turns.
+#[derive(Default)]
+struct Turns {
+    cpu_ms_per_1000: Vec<f64>,
+    best_rate: f64,
+    failed: usize,
+}
+
+impl Bench<'_> {
+    fn start(&self, proxy: Proxy) -> Result<Running, BenchError> {
+        let address = workshop::free_address()?;
+        let command = proxy.command(self.workshop, &self.plan.tandem, address, self.origin)?;
+        let name = proxy.name();
+        let pid = self.workshop.start(Program { name, command, core: self.own_core, network: None })?;
+        self.workshop.wait_for(pid, name, address, None)?;
+        Ok(Running { proxy, pid, address })
+    }
+
+    fn size(&self, size: Size, running: &[Running], say: &mut dyn FnMut(&str)) -> Result<SizeReport, BenchError> {
+        let load = load(size, self.plan.requests);
+        let mut turns_of: Vec<Turns> = running.iter().map(|_| Turns::default()).collect();
+        for one in running {
+            let warm_up = H2load { requests: (load.requests / 8).max(load.connections * load.streams), ..load.clone() };
+            self.turn(one, size, &warm_up, &mut Turns::default())?;
+        }
+        for pass in 0..self.plan.passes {
+            say(&format!("{} bytes: pass {} of {}", size.0, pass + 1, self.plan.passes));
+            for at in turns(pass, running.len()) {
+                self.turn(&running[at], size, &load, &mut turns_of[at])?;
+            }
+        }
+        let summary = |values: &[f64]| Summary::of(values).ok_or_else(|| BenchError::Value("no passes".into()));
+        let proxies = running.iter().zip(&turns_of).map(|(one, turns)| {
+            let (best_rate, failed) = (turns.best_rate, turns.failed);
+            Ok(CpuReport {
+                proxy: one.proxy.name(),
+                cpu_ms_per_1000: summary(&turns.cpu_ms_per_1000)?,
+                best_rate,
+                failed,
+            })
+        });
+        let proxies = proxies.collect::<Result<_, BenchError>>()?;
+        let ratio = |(one, turns): (&Running, &Turns)| {
+            let cpu = ratios(&turns_of[0].cpu_ms_per_1000, &turns.cpu_ms_per_1000)?;
+            Some(RatioReport { peer: one.proxy.name(), cpu })
+        };
+        let ratios = running.iter().zip(&turns_of).skip(1).filter_map(ratio).collect();
+        Ok(SizeReport { size: size.0, requests: load.requests, proxies, ratios })
+    }
+
+    fn turn(&self, one: &Running, size: Size, load: &H2load, turns: &mut Turns) -> Result<(), BenchError> {
+        let before = usage::cpu_time(one.pid)?;
+        let counted = load.run(self.workshop, self.rest, &format!("http://{}/{}", one.address, size.0))?;
+        let used = usage::cpu_time(one.pid)?.saturating_sub(before);
+        turns.failed += load.requests.saturating_sub(counted.succeeded);
+        turns.best_rate = turns.best_rate.max(counted.rate);
+        turns.cpu_ms_per_1000.push(used.as_secs_f64() * 1e6 / counted.succeeded.max(1) as f64);
+        Ok(())
+    }
+
+    /// Memory of a proxy of its own, whose heap nothing else has shaped.
+    fn memory(&self, proxy: Proxy, say: &mut dyn FnMut(&str)) -> Result<MemoryReport, BenchError> {
+        let count = self.plan.sessions;
+        say(&format!("{}: memory of {count} idle sessions", proxy.name()));
+        let running = self.start(proxy)?;
+        let before = usage::memory(running.pid)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let idle = runtime.map_err(BenchError::system("start a runtime"))?.block_on(async {
+            let mut request = browser::requests(&running.address.to_string()).swap_remove(0);
+            request.path = "/1024".into();
+            let mut sessions = Vec::new();
+            for _ in 0..count {
+                let mut session = Session::connect(Protocol::H2, running.address).await?;
+                session
+                    .run(Work { requests: std::slice::from_ref(&request), count: 1, streams: 1, size: 1024 })
+                    .await?;
+                sessions.push(session);
+            }
+            // What a proxy gives back after a moment is not held by idle sessions.
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            usage::memory(running.pid)
+        })?;
+        self.workshop.end(running.pid);
+        let each = |before: u64, idle: u64| (idle as f64 - before as f64) / count as f64;
+        Ok(MemoryReport {
+            proxy: proxy.name(),
+            sessions: count,
+            before,
+            idle,
+            pss_per_session: each(before.pss, idle.pss),
+            rss_per_session: each(before.rss, idle.rss),
+        })
+    }
+}
+
+/// The load for answers of one size: about a second of work, and fewer streams where each carries much.
+fn load(size: Size, requests: Option<usize>) -> H2load {
+    let streams = match size.0 {
+        ..100_000 => 32,
+        100_000..1_000_000 => 16,
+        _ => 4,
+    };
+    let requests = requests.unwrap_or_else(|| ((1 << 30) / size.0).clamp(800, 50_000));
+    H2load { requests, connections: 8, streams }
+}
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        for size in &self.sizes {
+            let _ = writeln!(out, "{} bytes, {} requests a turn", size.size, size.requests);
+            for row in &size.proxies {
+                let cpu = &row.cpu_ms_per_1000;
+                let _ = writeln!(
+                    out,
+                    "  {:<8} {:8.2} ms CPU per 1000 requests [{:.2}..{:.2}], best {:.0} requests/s, {} failed",
+                    row.proxy, cpu.median, cpu.min, cpu.max, row.best_rate, row.failed
+                );
+            }
+            for ratio in &size.ratios {
+                let Summary { median, min, max, count, .. } = ratio.cpu;
+                let _ =
+                    writeln!(out, "  CPU tandem / {}: {median:.2} [{min:.2}..{max:.2} of {count} passes]", ratio.peer);
+            }
+        }
+        for row in &self.memory {
+            let _ = writeln!(
+                out,
+                "{:<8} {:6.1} kB PSS, {:6.1} kB RSS per idle session ({} sessions)",
+                row.proxy,
+                row.pss_per_session / 1000.0,
+                row.rss_per_session / 1000.0,
+                row.sessions
+            );
+        }
+        out
+    }
+}

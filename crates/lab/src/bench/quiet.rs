@@ -1,0 +1,454 @@
+//! `tandem-lab bench quiet`: how much longer a small answer takes while large ones share the session.
+//!
+//! ```text
+//!   near                                             far
+//!   8 downloads ─┐                 emulated link
+//!                ├─▶ client ═══════ one session ═══════▶ gateway ─▶ origin
+//!   quiet GETs ──┘   (or two nghttpx in their places)
+//! ```
+//!
+//! Quiet requests leave at fixed times, whether earlier ones were answered or not (open loop). Each set-up gets fresh
+//! namespaces, so that no kernel remembers anything, and the same packets are lost in each.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tandem_link::{LinkConfig, rate::Rate};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+
+use super::programs::{self, Origin};
+use super::workshop::{Program, Workshop};
+use super::{BenchError, Size, turns};
+use crate::emulator::network::{self, Setup};
+use crate::emulator::rtnl::TcpMetrics;
+use crate::emulator::topology::{HostPlan, LinkPlan, LinkText, Topology};
+use crate::emulator::{Emulator, EmulatorError};
+use crate::netns::Netns;
+use crate::stats;
+
+/// Downloads beside the quiet requests.
+const BULK: usize = 8;
+
+/// Body of a quiet answer.
+const QUIET_SIZE: usize = 512;
+
+/// Time between two quiet requests.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Quiet requests alone.
+const BASE: Duration = Duration::from_secs(4);
+
+/// Bulk before anything counts.
+const SETTLE: Duration = Duration::from_secs(4);
+
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
+const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 9980);
+const ORIGIN: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 8080);
+
+/// Two proxies and how they are set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "pair", rename_all = "kebab-case")]
+pub enum Pair {
+    /// Ours.
+    Tandem {
+        /// Congestion control of its sessions.
+        congestion: String,
+        /// Unsent bytes in the kernel, where not as by default.
+        notsent_lowat: Option<String>,
+    },
+    /// Two nghttpx with windows that never limit: a multiplexer that does nothing special.
+    Nghttpx {
+        /// Congestion control of its connection.
+        congestion: String,
+    },
+}
+
+impl Pair {
+    fn congestion(&self) -> &str {
+        match self {
+            Self::Tandem { congestion, .. } | Self::Nghttpx { congestion } => congestion,
+        }
+    }
+
+    fn label(&self) -> String {
+        match self {
+            Self::Tandem { congestion, notsent_lowat: None } => format!("tandem {congestion}"),
+            Self::Tandem { congestion, notsent_lowat: Some(lowat) } => format!("tandem {congestion} lowat {lowat}"),
+            Self::Nghttpx { congestion } => format!("nghttpx {congestion}"),
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program under test.
+    pub tandem: PathBuf,
+    /// The link; its queue is one product of rate and round trip unless it says otherwise.
+    pub link: LinkText,
+    /// The pairs.
+    pub pairs: Vec<Pair>,
+    /// Time that counts, with bulk.
+    pub time: Duration,
+    /// Turns that each pair gets; each pass has losses of its own.
+    pub passes: usize,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// One for each pair and pass.
+    pub runs: Vec<Run>,
+}
+
+/// One pair in one pass.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// The pair.
+    #[serde(flatten)]
+    pub pair: Pair,
+    /// Pass, from 0.
+    pub pass: usize,
+    /// Quiet requests alone.
+    pub base: Delays,
+    /// Beside bulk.
+    pub beside: Delays,
+    /// Of the medians.
+    pub ratio_p50: f64,
+    /// Of the 99th percentiles.
+    pub ratio_p99: f64,
+    /// Bytes of the downloads' bodies in megabits per second.
+    pub goodput_mbit: f64,
+    /// Packets that found the queue full, towards the near side.
+    pub overflowed: u64,
+    /// Packets that the link lost, towards the near side.
+    pub lost: u64,
+    /// Median time in the link's queue towards the near side, in milliseconds.
+    pub queue_ms: f64,
+}
+
+/// Times from a quiet request's moment to the end of its answer, in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Delays {
+    /// Requests.
+    pub count: usize,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Without an answer at the end; they count with the time that they had waited.
+    pub unanswered: usize,
+}
+
+/// Measures; `say` is told what is going on.
+pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+    let workshop = Workshop::open()?;
+    let mut runs = Vec::new();
+    for pass in 0..plan.passes {
+        for at in turns(pass, plan.pairs.len()) {
+            let pair = &plan.pairs[at];
+            say(&format!("pass {} of {}: {}", pass + 1, plan.passes, pair.label()));
+            runs.push(one_run(plan, &workshop, pair, pass)?);
+            workshop.clear();
+        }
+    }
+    Ok(Report { runs })
+}
+
+fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result<Run, BenchError> {
+    let network = Network::set_up(&plan.link, pair.congestion(), pass as u64 + 1)?;
+    let root = programs::write_files(workshop, &[Size(QUIET_SIZE)])?;
+    let bulk = std::fs::File::create(root.join("bulk")).and_then(|file| file.set_len(1 << 33));
+    bulk.map_err(BenchError::system("make a large file"))?;
+    Origin { address: ORIGIN, lines: String::new(), root }.start(workshop, None, Some(&network.far))?;
+    start_pair(plan, workshop, pair, &network)?;
+    let time = plan.time;
+    let measured = network.near.run(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        LocalSet::new().block_on(&runtime, measure(time))
+    });
+    let measured = measured.map_err(BenchError::system("measure through the pair"))?;
+    let (snapshot, ended) = network.emulator.stop();
+    ended.map_err(BenchError::system("run the emulated link"))?;
+    let down = snapshot.links.iter().find(|link| link.from == "far");
+    let delays = |samples: &[f64], unanswered| {
+        let at = |percent| stats::percentile(samples, percent);
+        let all = at(50.0).zip(at(99.0)).map(|(p50, p99)| Delays { count: samples.len(), p50, p99, unanswered });
+        all.ok_or_else(|| BenchError::Value("no quiet request was answered".into()))
+    };
+    let base = delays(&measured.base.answered, measured.base.unanswered)?;
+    let beside = delays(&measured.beside.answered, measured.beside.unanswered)?;
+    Ok(Run {
+        pair: pair.clone(),
+        pass,
+        base,
+        beside,
+        ratio_p50: beside.p50 / base.p50,
+        ratio_p99: beside.p99 / base.p99,
+        goodput_mbit: measured.goodput_mbit,
+        overflowed: down.map_or(0, |link| link.overflowed),
+        lost: down.map_or(0, |link| link.lost),
+        queue_ms: down.map_or(0.0, |link| link.queue_delay.p50_ms),
+    })
+}
+
+struct Network {
+    near: Netns,
+    far: Netns,
+    emulator: Emulator,
+}
+
+impl Network {
+    fn set_up(link: &LinkText, congestion: &str, seed: u64) -> Result<Self, BenchError> {
+        let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
+        let mut directions = link.directions("link", &no_traces).map_err(network::NetworkError::from)?;
+        if link.queue.is_none() {
+            let round_trip = directions[0].delay + directions[1].delay;
+            directions.iter_mut().for_each(|direction| queue_one_product(direction, round_trip));
+        }
+        let host = |name: &str, address: Ipv4Addr| HostPlan {
+            name: name.into(),
+            addresses: vec![address.into()],
+            networks: Vec::new(),
+            run: None,
+        };
+        let topology = Topology {
+            seed,
+            hosts: vec![host("near", NEAR), host("far", FAR)],
+            routers: Vec::new(),
+            // The first direction is the download's, as on the command line of tandem-link.
+            links: vec![LinkPlan { between: ["far".into(), "near".into()], directions }],
+        };
+        let make = || Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
+        let namespaces = [make().map_err(network::NetworkError::from)?, make().map_err(network::NetworkError::from)?];
+        let congestion = Some(congestion.to_owned()).filter(|name| !name.is_empty());
+        let setup = Setup {
+            no_realtime: false,
+            mtu: 1500,
+            tcp: TcpMetrics { congestion, initial_window: None },
+            captures: Vec::new(),
+            outside_device: String::new(),
+            relay_outside: false,
+        };
+        let emulator = network::set_up(&topology, &namespaces, &setup)?;
+        let [near, far] = namespaces;
+        Ok(Self { near, far, emulator })
+    }
+}
+
+/// A drop-tail queue that holds what the link carries in a round trip.
+fn queue_one_product(direction: &mut LinkConfig, round_trip: Duration) {
+    if let Rate::Constant(bits) = direction.rate {
+        let packets = bits as f64 / 8.0 * round_trip.as_secs_f64() / 1500.0;
+        direction.queue =
+            tandem_link::queue::QueueLimits { packets: Some((packets as usize).max(1)), bytes: None, codel: None };
+    }
+}
+
+fn start_pair(plan: &Plan, workshop: &Workshop, pair: &Pair, network: &Network) -> Result<(), BenchError> {
+    let (client, gateway) = match pair {
+        Pair::Tandem { congestion, notsent_lowat } => {
+            let options = |command: &mut Command| {
+                command.arg(format!("--congestion={congestion}"));
+                command.args(notsent_lowat.iter().map(|lowat| format!("--notsent-lowat={lowat}")));
+            };
+            let mut gateway = programs::gateway(&plan.tandem, &format!("h2+tcp://{GATEWAY}"), ORIGIN);
+            let mut client = Command::new(&plan.tandem);
+            client.args([
+                "client",
+                "--listen",
+                &format!("http://{PROXY}"),
+                "--gateway",
+                &format!("h2+tcp://{GATEWAY}"),
+            ]);
+            options(&mut gateway);
+            options(&mut client);
+            (client, gateway)
+        }
+        Pair::Nghttpx { .. } => {
+            let mut gateway = programs::nghttpx(&front(GATEWAY), &programs::backend(ORIGIN), workshop)?;
+            gateway.args(["--frontend-http2-window-size=8M", "--frontend-http2-connection-window-size=16M"]);
+            let backend = format!("{};;proto=h2", programs::backend(GATEWAY));
+            let mut client = programs::nghttpx(&front(PROXY), &backend, workshop)?;
+            client.args(["--http2-proxy", "--backend-http2-window-size=8M"]);
+            client.arg("--backend-http2-connection-window-size=16M");
+            (client, gateway)
+        }
+    };
+    let pid = workshop.start(Program { name: "gateway", command: gateway, core: None, network: Some(&network.far) })?;
+    workshop.wait_for(pid, "gateway", GATEWAY, Some(&network.far))?;
+    let pid = workshop.start(Program { name: "client", command: client, core: None, network: Some(&network.near) })?;
+    workshop.wait_for(pid, "client", PROXY, Some(&network.near))
+}
+
+fn front(address: SocketAddr) -> String {
+    format!("{},{};no-tls", address.ip(), address.port())
+}
+
+struct Measured {
+    base: Quiet,
+    beside: Quiet,
+    goodput_mbit: f64,
+}
+
+async fn measure(time: Duration) -> io::Result<Measured> {
+    // Opens the session, so that the base has no handshake in it.
+    get(&mut None).await?;
+    let base = quiet(BASE).await?;
+    let received = Rc::new(Cell::new(0));
+    let failed = Rc::new(RefCell::new(None));
+    for _ in 0..BULK {
+        let (received, failed) = (Rc::clone(&received), Rc::clone(&failed));
+        tokio::task::spawn_local(async move {
+            if let Err(error) = download(&received).await {
+                failed.borrow_mut().get_or_insert(error);
+            }
+        });
+    }
+    tokio::time::sleep(SETTLE).await;
+    let (before, start) = (received.get(), Instant::now());
+    let beside = quiet(time).await?;
+    let goodput_mbit = (received.get() - before) as f64 * 8.0 / 1e6 / start.elapsed().as_secs_f64();
+    match failed.take() {
+        Some(error) => Err(error),
+        None => Ok(Measured { base, beside, goodput_mbit }),
+    }
+}
+
+/// One large body, for as long as this lives.
+async fn download(received: &Cell<u64>) -> io::Result<()> {
+    let mut stream = TcpStream::connect(PROXY).await?;
+    stream.write_all(&request("/bulk")).await?;
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a download ended")),
+            count => received.set(received.get() + count as u64),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Quiet {
+    /// Milliseconds, those that had to be given up too.
+    answered: Vec<f64>,
+    unanswered: usize,
+}
+
+/// Quiet requests at their times, for a while and until the last is answered or has waited for a second.
+async fn quiet(time: Duration) -> io::Result<Quiet> {
+    let delays = Rc::new(RefCell::new(Vec::<Option<f64>>::new()));
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let failed = Rc::new(RefCell::new(None));
+    let start = Instant::now();
+    let count = (time.as_secs_f64() / INTERVAL.as_secs_f64()) as u32;
+    for number in 0..count {
+        tokio::time::sleep_until(start + INTERVAL * number).await;
+        delays.borrow_mut().push(None);
+        let (delays, kept, failed) = (Rc::clone(&delays), Rc::clone(&kept), Rc::clone(&failed));
+        tokio::task::spawn_local(async move {
+            let mut connection = kept.borrow_mut().pop();
+            let result = get(&mut connection).await;
+            let due = start + INTERVAL * number;
+            match result {
+                Ok(()) => delays.borrow_mut()[number as usize] = Some(due.elapsed().as_secs_f64() * 1e3),
+                Err(error) => *failed.borrow_mut() = Some(error),
+            }
+            kept.borrow_mut().extend(connection);
+        });
+    }
+    let end = start + time + Duration::from_secs(1);
+    while delays.borrow().contains(&None) && failed.borrow().is_none() && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    if let Some(error) = failed.take() {
+        return Err(error);
+    }
+    let delays = delays.take();
+    let waited = |number: usize| (start + INTERVAL * number as u32).elapsed().as_secs_f64() * 1e3;
+    let unanswered = delays.iter().filter(|delay| delay.is_none()).count();
+    let answered = delays.iter().enumerate().map(|(number, delay)| delay.unwrap_or_else(|| waited(number))).collect();
+    Ok(Quiet { answered, unanswered })
+}
+
+/// One quiet exchange, on a kept connection to the proxy or a new one.
+async fn get(connection: &mut Option<TcpStream>) -> io::Result<()> {
+    let mut stream = match connection.take() {
+        Some(stream) => stream,
+        None => TcpStream::connect(PROXY).await?,
+    };
+    stream.write_all(&request(&format!("/{QUIET_SIZE}"))).await?;
+    let mut input = Vec::new();
+    loop {
+        if stream.read_buf(&mut input).await? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no quiet answer"));
+        }
+        let head = input.windows(4).position(|four| four == b"\r\n\r\n");
+        if head.is_some_and(|head| input.len() >= head + 4 + QUIET_SIZE) {
+            break;
+        }
+    }
+    if !input.starts_with(b"HTTP/1.1 200") {
+        let line = String::from_utf8_lossy(&input).lines().next().unwrap_or_default().to_owned();
+        return Err(io::Error::other(line));
+    }
+    *connection = Some(stream);
+    Ok(())
+}
+
+fn request(path: &str) -> Vec<u8> {
+    format!("GET http://{ORIGIN}{path} HTTP/1.1\r\nHost: {ORIGIN}\r\n\r\n").into_bytes()
+}
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut out = String::from(
+            "pair                     pass  base p50/p99 ms   beside p50/p99 ms   ratio p50   p99  Mbit/s  unanswered\n",
+        );
+        for run in &self.runs {
+            let _ = writeln!(
+                out,
+                "{:<24} {:>4}  {:>7.1} / {:<7.1} {:>8.1} / {:<8.1} {:>9.2} {:>6.2} {:>6.1} {:>8}   (queue {:.0} ms, {} overflowed, {} lost)",
+                run.pair.label(),
+                run.pass + 1,
+                run.base.p50,
+                run.base.p99,
+                run.beside.p50,
+                run.beside.p99,
+                run.ratio_p50,
+                run.ratio_p99,
+                run.goodput_mbit,
+                run.beside.unanswered,
+                run.queue_ms,
+                run.overflowed,
+                run.lost,
+            );
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_holds_one_round_trip() {
+        let mut direction = LinkConfig { rate: Rate::Constant(100_000_000), ..LinkConfig::default() };
+        queue_one_product(&mut direction, Duration::from_millis(100));
+        assert_eq!(direction.queue.packets, Some(833));
+    }
+}

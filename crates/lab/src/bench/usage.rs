@@ -1,0 +1,110 @@
+//! What programs use: processor time of all their threads, and memory, as the kernel accounts it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::BenchError;
+
+/// Processor time that a process, its threads and its children have used so far. Threads that have ended are not in it.
+pub fn cpu_time(pid: u32) -> Result<Duration, BenchError> {
+    let read = || -> io::Result<u64> { tree(pid)?.into_iter().map(run_time).sum() };
+    read().map(Duration::from_nanos).map_err(BenchError::system(format!("read the processor time of process {pid}")))
+}
+
+/// A process and all below it.
+fn tree(pid: u32) -> io::Result<Vec<u32>> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // One that has ended meanwhile has no parent.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        parents.extend(parent(&stat).map(|parent| (pid, parent)));
+    }
+    let mut all = vec![pid];
+    let mut at = 0;
+    while let Some(&above) = all.get(at) {
+        all.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(pid, _)| pid));
+        at += 1;
+    }
+    Ok(all)
+}
+
+/// The parent in the text of `/proc/PID/stat`; the name before it may hold spaces and brackets.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn run_time(pid: u32) -> io::Result<u64> {
+    fs::read_dir(format!("/proc/{pid}/task"))?.map(|task| on_processor(&task?.path())).sum()
+}
+
+fn on_processor(task: &Path) -> io::Result<u64> {
+    let text = fs::read_to_string(task.join("schedstat"))?;
+    let first = text.split_whitespace().next().and_then(|text| text.parse().ok());
+    first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat"))
+}
+
+/// Memory of a process and its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Memory {
+    /// Bytes, with what is shared counted by its share.
+    pub pss: u64,
+    /// Bytes resident.
+    pub rss: u64,
+}
+
+/// Memory in use now.
+pub fn memory(pid: u32) -> Result<Memory, BenchError> {
+    let read = || -> io::Result<Memory> {
+        let mut sum = Memory { pss: 0, rss: 0 };
+        for pid in tree(pid)? {
+            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+            sum.pss += kilobytes(&text, "Pss:")?;
+            sum.rss += kilobytes(&text, "Rss:")?;
+        }
+        Ok(sum)
+    };
+    read().map_err(BenchError::system(format!("read the memory of process {pid}")))
+}
+
+fn kilobytes(text: &str, name: &str) -> io::Result<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number =
+        line.and_then(|rest| rest.trim().strip_suffix("kB")).and_then(|number| number.trim().parse::<u64>().ok());
+    number.map(|number| number << 10).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_something() {
+        let pid = std::process::id();
+        let before = cpu_time(pid).expect("own times");
+        let mut sum = 0u64;
+        while cpu_time(pid).expect("own times") <= before {
+            sum = std::hint::black_box((0..100_000u64).fold(sum, u64::wrapping_add));
+        }
+        let memory = memory(pid).expect("own memory");
+        assert!(memory.pss > 0 && memory.rss >= memory.pss);
+    }
+
+    #[test]
+    fn nobody_uses_nothing() {
+        let error = cpu_time(u32::MAX).expect_err("no such process").to_string();
+        assert!(error.contains("4294967295"), "{error}");
+    }
+
+    #[test]
+    fn reads_the_kernels_text() {
+        assert_eq!(parent("7 (a) b) S 3 7 7 0"), Some(3));
+        assert_eq!(parent("7 (a b"), None);
+        let text = "Rss:    2048 kB\nPss:  12 kB\nPss_Dirty: 7 kB\n";
+        assert_eq!(kilobytes(text, "Pss:").expect("there"), 12 << 10);
+        kilobytes(text, "Swap:").expect_err("not there");
+        kilobytes("Pss: many kB", "Pss:").expect_err("no number");
+    }
+}

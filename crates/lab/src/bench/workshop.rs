@@ -1,0 +1,265 @@
+//! The directory and the programs of one measurement. Both are gone when it ends: by dropping, by a signal, or, for the
+//! programs, when this process is killed.
+
+use std::fs::{DirBuilder, File};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::BenchError;
+use crate::emulator::sys::{self, ChildSetup};
+use crate::netns::Netns;
+
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Time that a program has for beginning to listen.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Bytes of a program's log that an error quotes.
+const LOG_TAIL: usize = 600;
+
+/// A private directory and what runs in it.
+#[derive(Debug)]
+pub struct Workshop {
+    directory: PathBuf,
+    running: Arc<Mutex<Vec<Child>>>,
+}
+
+/// A program to start.
+#[derive(Debug)]
+pub struct Program<'a> {
+    /// Its name in this measurement, also of its log.
+    pub name: &'a str,
+    /// How it is called.
+    pub command: Command,
+    /// The processor that it may use; any unless given.
+    pub core: Option<usize>,
+    /// The network that it lives in; this process's unless given.
+    pub network: Option<&'a Netns>,
+}
+
+impl Workshop {
+    /// Makes the directory. From here on a signal ends the measurement, and everything that belongs to it. To be called
+    /// before any thread is started, from the thread that will start the programs.
+    pub fn open() -> Result<Self, BenchError> {
+        let random = RandomState::new().hash_one(std::process::id());
+        let directory = std::env::temp_dir().join(format!("tandem-bench-{random:016x}"));
+        let made = DirBuilder::new().mode(0o700).create(&directory);
+        made.map_err(BenchError::system(format!("make directory {}", directory.display())))?;
+        let this = Self { directory, running: Arc::default() };
+        sys::block_signals(&SIGNALS).map_err(BenchError::system("block signals"))?;
+        let (directory, running) = (this.directory.clone(), Arc::clone(&this.running));
+        let watch = move || {
+            while sys::wait_signal(&SIGNALS, None).is_none() {}
+            end_all(&mut lock(&running));
+            let _ = std::fs::remove_dir_all(directory);
+            std::process::exit(130);
+        };
+        thread::Builder::new().name("signals".into()).spawn(watch).map_err(BenchError::system("start a thread"))?;
+        Ok(this)
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Writes a file into the directory.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf, BenchError> {
+        let path = self.directory.join(name);
+        let written =
+            path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, content));
+        written.map_err(BenchError::system(format!("write {}", path.display())))?;
+        Ok(path)
+    }
+
+    /// Starts a program; says its process id.
+    pub fn start(&self, program: Program<'_>) -> Result<u32, BenchError> {
+        let Program { name, command, core, network } = program;
+        let failed = |source| BenchError::System { action: format!("start {name}"), source };
+        let mut command = pinned(command, core);
+        let log = File::create(self.log_file(name)).map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        self.adopt(command, network).map_err(failed)
+    }
+
+    /// Runs a program to its end; what it wrote to standard output.
+    pub fn run(&self, program: Program<'_>) -> Result<String, BenchError> {
+        let name = program.name;
+        let pid = self.start(program)?;
+        let failed = |source| BenchError::System { action: format!("wait for {name}"), source };
+        let status = loop {
+            let mut running = lock(&self.running);
+            let Some(at) = running.iter().position(|child| child.id() == pid) else {
+                return Err(failed(io::ErrorKind::NotFound.into()));
+            };
+            if let Some(status) = running[at].try_wait().map_err(failed)? {
+                running.retain(|child| child.id() != pid);
+                break status;
+            }
+            drop(running);
+            thread::sleep(Duration::from_millis(10));
+        };
+        if status.success() {
+            std::fs::read_to_string(self.log_file(name)).map_err(failed)
+        } else {
+            Err(self.program_error(name, format!("failed ({status})")))
+        }
+    }
+
+    fn adopt(&self, mut command: Command, network: Option<&Netns>) -> io::Result<u32> {
+        let network = network.map(Netns::as_fd);
+        sys::prepare(&mut command, ChildSetup { network, die_with_parent: true, own_session: true });
+        sys::unblock_in_child(&mut command);
+        let mut running = lock(&self.running);
+        let child = command.spawn()?;
+        let pid = child.id();
+        running.push(child);
+        Ok(pid)
+    }
+
+    /// Waits until a program listens, so that nothing measured waits for it.
+    pub fn wait_for(
+        &self,
+        pid: u32,
+        name: &str,
+        address: SocketAddr,
+        network: Option<&Netns>,
+    ) -> Result<(), BenchError> {
+        let until = Instant::now() + START_LIMIT;
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop);
+        loop {
+            if network.map_or_else(connect, |network| network.run(connect)).is_ok() {
+                return Ok(());
+            }
+            if self.has_ended(pid) {
+                return Err(self.program_error(name, "ended at once".into()));
+            }
+            if Instant::now() > until {
+                return Err(self.program_error(name, format!("does not listen on {address}")));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn has_ended(&self, pid: u32) -> bool {
+        let mut running = lock(&self.running);
+        running.iter_mut().find(|child| child.id() == pid).is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn program_error(&self, name: &str, problem: String) -> BenchError {
+        let log = std::fs::read(self.log_file(name)).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL)..]).trim().to_owned();
+        BenchError::Program { program: name.into(), problem, log }
+    }
+
+    fn log_file(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.log"))
+    }
+
+    /// Ends all programs; the directory stays.
+    pub fn clear(&self) {
+        end_all(&mut lock(&self.running));
+    }
+
+    /// Ends one program.
+    pub fn end(&self, pid: u32) {
+        let mut running = lock(&self.running);
+        if let Some(at) = running.iter().position(|child| child.id() == pid) {
+            end_all(&mut vec![running.swap_remove(at)]);
+        }
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        self.clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn lock(running: &Mutex<Vec<Child>>) -> MutexGuard<'_, Vec<Child>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn end_all(running: &mut Vec<Child>) {
+    for child in running.iter_mut() {
+        // One that has ended by itself needs no signal.
+        let _ = child.kill();
+    }
+    for mut child in running.drain(..) {
+        let _ = child.wait();
+    }
+}
+
+/// The command on one processor. `taskset` becomes the program, so the process id stays the same.
+fn pinned(command: Command, core: Option<usize>) -> Command {
+    let Some(core) = core else { return command };
+    let mut outer = Command::new("taskset");
+    outer.arg("-c").arg(core.to_string()).arg(command.get_program()).args(command.get_args());
+    outer
+}
+
+/// Keeps this process to one processor; its later threads and programs too, unless they are pinned elsewhere.
+pub fn pin_this_process(core: usize) -> Result<(), BenchError> {
+    let mut command = Command::new("taskset");
+    command.args(["-a", "-p", "-c", &core.to_string(), &std::process::id().to_string()]).stdout(Stdio::null());
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(BenchError::Value(format!("taskset: {status}"))),
+        Err(_) => Err(BenchError::Missing { program: "taskset", package: "util-linux" }),
+    }
+}
+
+/// The processors for the proxy and for everything else; one machine, one processor: all share it.
+pub fn cores() -> (Option<usize>, Option<usize>) {
+    let several = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+    if several { (Some(1), Some(0)) } else { (None, None) }
+}
+
+/// An address of this machine's own that nothing listens on.
+pub fn free_address() -> Result<SocketAddr, BenchError> {
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    bound.map_err(BenchError::system("find a free port"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program<'a>(name: &'a str, line: &str) -> Program<'a> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]);
+        Program { name, command, core: None, network: None }
+    }
+
+    #[test]
+    fn leaves_nothing_behind() {
+        let workshop = Workshop::open().expect("a directory");
+        let directory = workshop.directory().to_owned();
+        let pid = workshop.start(program("sleeper", "exec sleep 600")).expect("a shell");
+        assert!(Path::new(&format!("/proc/{pid}")).exists());
+        drop(workshop);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn errors_quote_the_program() {
+        let workshop = Workshop::open().expect("a directory");
+        assert_eq!(workshop.run(program("good", "echo fine")).expect("runs"), "fine\n");
+        let error = workshop.run(program("bad", "echo no such luck; exit 3")).expect_err("fails").to_string();
+        assert!(error.contains("bad failed") && error.contains("no such luck"), "{error}");
+        let pid = workshop.start(program("gone", "echo port taken")).expect("a shell");
+        let address = free_address().expect("a port");
+        let error = workshop.wait_for(pid, "gone", address, None).expect_err("never listens").to_string();
+        assert!(error.contains("ended at once") && error.contains("port taken"), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! `tandem-lab bench`: what the pair costs, beside its peers.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tandem_lab::bench::client::Protocol;
+use tandem_lab::bench::programs::{self, Proxy};
+use tandem_lab::bench::quiet::Pair;
+use tandem_lab::bench::{Size, proxy, quiet, session};
+use tandem_lab::emulator::topology::LinkText;
+use tandem_link::text;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The gateway's CPU time and memory beside other proxies'
+    Proxy(ProxyArguments),
+    /// Session protocols beside each other: CPU time and bytes
+    Session(SessionArguments),
+    /// Delay of small answers beside bulk, over an emulated link
+    Quiet(QuietArguments),
+}
+
+/// What all have.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// The program under test; by default `tandem` beside this program
+    #[arg(long, value_name = "FILE")]
+    tandem: Option<PathBuf>,
+    /// Turns that each gets, in alternation
+    #[arg(long, default_value_t = 5, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    passes: u16,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProxyArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Sizes of the answers
+    #[arg(long, value_delimiter = ',', default_value = "1k,10k,1M", value_name = "SIZE")]
+    sizes: Vec<Size>,
+    /// Proxies to compare with
+    #[arg(long, value_delimiter = ',', default_value = "nghttpx", value_name = "PROXY")]
+    peer: Vec<Proxy>,
+    /// Requests of one turn; by size unless given
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(256..))]
+    requests: Option<u32>,
+    /// Idle sessions whose memory is measured; 0 for none
+    #[arg(long, default_value_t = 1000, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=8000))]
+    idle: u16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Session protocols; the first is what the others are compared with
+    #[arg(long, value_delimiter = ',', default_value = "h2,spdy3,spdy3.1", value_name = "SESSION")]
+    sessions: Vec<Protocol>,
+    /// Size of the answers
+    #[arg(long, default_value = "1k", value_name = "SIZE")]
+    size: Size,
+    /// Requests of one turn
+    #[arg(long, default_value_t = 30_000, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(8..))]
+    requests: u32,
+    /// Requests in flight on each of 8 sessions
+    #[arg(long, default_value_t = 32, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
+    streams: u16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QuietArguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    link: LinkText,
+    /// Congestion control of our sessions, one run for each
+    #[arg(long, value_delimiter = ',', default_value = "bbr,cubic", value_name = "NAME")]
+    congestion: Vec<String>,
+    /// Congestion control of a pair of nghttpx, one run for each; empty for none
+    #[arg(long, value_delimiter = ',', default_value = "cubic", value_name = "NAME")]
+    naive: Vec<String>,
+    /// Unsent bytes in the kernel, for our pair
+    #[arg(long, value_name = "BYTES")]
+    notsent_lowat: Option<String>,
+    /// Time that counts, with bulk
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = text::duration)]
+    time: Duration,
+}
+
+/// Does it.
+pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
+    match command {
+        Command::Proxy(arguments) => {
+            let json = arguments.common.json;
+            let report = proxy::run(&proxy_plan(arguments)?, &mut say)?;
+            answer(json, &report, || report.table())
+        }
+        Command::Session(arguments) => {
+            let plan = session_plan(&arguments)?;
+            let report = session::run(&plan, &mut say)?;
+            answer(arguments.common.json, &report, || report.table())
+        }
+        Command::Quiet(arguments) => {
+            let json = arguments.common.json;
+            let report = quiet::run(&quiet_plan(arguments)?, &mut say)?;
+            answer(json, &report, || report.table())
+        }
+    }
+}
+
+fn proxy_plan(arguments: ProxyArguments) -> Result<proxy::Plan, Box<dyn Error>> {
+    let mut peers = arguments.peer;
+    peers.retain(|peer| *peer != Proxy::Tandem);
+    Ok(proxy::Plan {
+        tandem: programs::tandem(arguments.common.tandem.as_deref())?,
+        sizes: arguments.sizes,
+        passes: arguments.common.passes.into(),
+        peers,
+        requests: arguments.requests.map(|requests| requests as usize),
+        sessions: arguments.idle.into(),
+    })
+}
+
+fn session_plan(arguments: &SessionArguments) -> Result<session::Plan, Box<dyn Error>> {
+    Ok(session::Plan {
+        tandem: programs::tandem(arguments.common.tandem.as_deref())?,
+        protocols: arguments.sessions.clone(),
+        size: arguments.size,
+        requests: arguments.requests as usize,
+        streams: arguments.streams.into(),
+        passes: arguments.common.passes.into(),
+    })
+}
+
+fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> {
+    let QuietArguments { common, mut link, congestion, naive, notsent_lowat, time } = arguments;
+    if link.profile.is_none() && link.rtt.is_none() && link.delay.is_none() {
+        link.rtt = Some("100ms".into());
+    }
+    if link.profile.is_none() && link.rate.is_none() {
+        link.rate = Some("100mbit".into());
+    }
+    let ours =
+        congestion.into_iter().map(|congestion| Pair::Tandem { congestion, notsent_lowat: notsent_lowat.clone() });
+    let naive = naive.into_iter().filter(|name| !name.is_empty()).map(|congestion| Pair::Nghttpx { congestion });
+    Ok(quiet::Plan {
+        tandem: programs::tandem(common.tandem.as_deref())?,
+        link,
+        pairs: ours.chain(naive).collect(),
+        time,
+        passes: common.passes.into(),
+    })
+}
+
+/// Lost when nobody listens any more.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "tandem-lab bench: {line}");
+}
+
+#[expect(clippy::print_stdout, reason = "the answer to the command")]
+fn answer(json: bool, report: &impl Serialize, table: impl FnOnce() -> String) -> Result<ExitCode, Box<dyn Error>> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{}", table());
+    }
+    Ok(ExitCode::SUCCESS)
+}
