@@ -313,9 +313,13 @@ impl Connection {
         SessionError { reason, detail }
     }
 
-    /// Puts a stream where it belongs in the sending order, or out of it.
+    /// Puts a stream where it belongs in the sending order, or out of it, after anything about it has changed.
     fn reschedule(&mut self, id: StreamId) {
+        let session_room = self.session_room();
         let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.queued > 0 && stream.send.room().min(session_room) == 0 {
+            self.probe.blocked(self.clock);
+        }
         let wanted = stream.wanted_key(id);
         if stream.key == wanted {
             return;

@@ -68,7 +68,7 @@ impl Connection {
             || !self.sched.is_empty() && self.session_room() > 0
     }
 
-    fn session_room(&self) -> usize {
+    pub(super) fn session_room(&self) -> usize {
         if self.is_v31() { self.session_send.room() } else { usize::MAX }
     }
 
@@ -96,9 +96,6 @@ impl Connection {
         while out.len() < limit {
             let room = self.session_room();
             if room == 0 {
-                if !self.sched.is_empty() {
-                    self.probe.blocked(self.clock);
-                }
                 return;
             }
             let Some(key) = self.sched.pop() else { return };
@@ -132,9 +129,9 @@ impl Connection {
         }
         let writable = stream.full && stream.queued <= low;
         stream.full &= !writable;
-        let (blocked, state) = (stream.queued > 0 && stream.send.room() == 0, stream.state.after_fin_sent());
+        let state = stream.state.after_fin_sent();
         self.session_send.consume(len);
-        if blocked {
+        if self.session_room() == 0 && !self.sched.is_empty() {
             self.probe.blocked(self.clock);
         }
         if fin {

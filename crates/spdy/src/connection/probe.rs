@@ -1,7 +1,7 @@
 //! Finds out whether a peer that never spoke of windows ignores them.
 //!
 //! ```text
-//! a window is empty, no SETTINGS, no WINDOW_UPDATE ever ──1 s──▶ PING ──▶ its answer ──1 s──▶ no windows
+//! a window is empty, no SETTINGS, no WINDOW_UPDATE ever ──¼ s──▶ PING ──▶ its answer ──1 s──▶ no windows
 //!                      either frame arrives: the peer knows windows, for good
 //! ```
 //!
@@ -10,7 +10,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Before the question, and again after the answer.
+/// Before the question, which costs little.
+const BEFORE_ASKING: Duration = Duration::from_millis(250);
+/// For credit, after the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is known of the peer.
@@ -57,7 +59,7 @@ impl FlowProbe {
     /// A window stands empty and something waits for it. `clock`: the time of the last input, if there was any.
     pub(super) fn blocked(&mut self, clock: Option<Instant>) {
         if matches!(self, Self::Silent) {
-            *self = Self::Empty(clock.map(|now| now + PATIENCE));
+            *self = Self::Empty(clock.map(|now| now + BEFORE_ASKING));
         }
     }
 
@@ -73,7 +75,7 @@ impl FlowProbe {
     /// The clock is known: starts what waits for it.
     pub(super) fn advance(&mut self, now: Instant) -> Step {
         match *self {
-            Self::Empty(None) => *self = Self::Empty(Some(now + PATIENCE)),
+            Self::Empty(None) => *self = Self::Empty(Some(now + BEFORE_ASKING)),
             Self::Empty(Some(at)) if now >= at => return Step::Ask,
             Self::Answered(at) if now >= at => {
                 *self = Self::Ignores;
@@ -108,8 +110,8 @@ mod tests {
         assert_eq!(probe.advance(start), Step::Nothing);
         probe.blocked(None);
         assert_eq!(probe.advance(start), Step::Nothing);
-        assert_eq!(probe.deadline(), Some(start + PATIENCE));
-        assert_eq!(probe.advance(start + PATIENCE), Step::Ask);
+        assert_eq!(probe.deadline(), Some(start + BEFORE_ASKING));
+        assert_eq!(probe.advance(start + BEFORE_ASKING), Step::Ask);
         probe.asked(5);
         assert!(!probe.pong(start, 7));
         assert!(probe.pong(start + PATIENCE, 5));

@@ -647,6 +647,31 @@ fn a_peer_without_windows_is_found_out() {
     assert!(matches!(rest.last(), Some(Seen::Data { fin: true, .. })), "{rest:?}");
 }
 
+/// However the session window comes to be empty: at the end of a poll, or before anything waits for it.
+#[test]
+fn every_empty_window_is_noticed() {
+    let mut peer = server_with_request(Version::V31);
+    let second = peer.script.syn_stream(3, true, &GET);
+    peer.told(&second);
+    for id in [1, 3] {
+        peer.session.respond(id, &response(200, &[]), false);
+    }
+    peer.session.set_priority(1, Priority(0));
+    peer.session.send_data(1, vec![0; 65_536].into(), true);
+    peer.session.send_data(3, vec![0].into(), true);
+    while peer.session.wants_output() {
+        peer.session.poll_output(&mut tandem_http::SendBuf::new(), 1);
+    }
+    assert!(peer.session.poll_timeout().is_some());
+    let mut peer = server_with_request(Version::V31);
+    peer.session.respond(1, &response(200, &[]), false);
+    peer.session.send_data(1, vec![0; 65_536].into(), false);
+    peer.output();
+    assert_eq!(peer.session.poll_timeout(), None);
+    peer.session.send_data(1, vec![0].into(), true);
+    assert!(peer.session.poll_timeout().is_some());
+}
+
 #[test]
 fn a_peer_that_gives_credit_keeps_its_windows() {
     let mut peer = blocked_server();
