@@ -42,6 +42,9 @@ pub enum Command {
     Gateway(GatewayArgs),
     /// Load a real page's structure over an emulated slow path, without and with the pair
     Demo(crate::demo::DemoArgs),
+    /// Replay access logs through the push predictor, or search its best parameters
+    #[command(subcommand)]
+    Predict(crate::predict::PredictCommand),
     /// List the gateways that Tor exits announce
     Gateways(gateways::GatewaysArgs),
     /// Do mhd2spdy's job with mhd2spdy's flags: an HTTP proxy in front of a SPDY/3 proxy
@@ -102,6 +105,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Client(args) => serve::client(args),
         Command::Gateway(args) => serve::gateway(args),
         Command::Demo(args) => crate::demo::run(&args),
+        Command::Predict(command) => Ok(crate::predict::run(command)?),
         Command::Gateways(args) => gateways::run(&args),
         Command::Mhd2Spdy(args) => compat::mhd2spdy(&args),
         Command::Microspdy2Http(args) => compat::microspdy2http(&args),
