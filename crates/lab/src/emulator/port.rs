@@ -56,13 +56,9 @@ impl Port {
             rtnl.add_address(index, address)?;
         }
         rtnl.bring_up(index, Some(wiring.mtu), Some(DEVICE_QUEUE))?;
-        match wiring.peers {
-            Some(peers) => {
-                for &(peer, bits) in peers {
-                    rtnl.replace_route(peer, bits, index, wiring.tcp)?;
-                }
-            }
-            None => default_routes(&mut rtnl, index, wiring)?,
+        let routes = wiring.peers.map_or_else(|| default_routes(wiring.addresses), <[_]>::to_vec);
+        for (destination, bits) in routes {
+            rtnl.replace_route(destination, bits, index, wiring.tcp).map_err(|error| explain(error, wiring.tcp))?;
         }
         Ok(Self { tun, rtnl, index })
     }
@@ -73,14 +69,23 @@ impl Port {
     }
 }
 
-fn default_routes(rtnl: &mut Rtnl, index: u32, wiring: &Wiring<'_>) -> io::Result<()> {
+/// Everything, for the kinds of address that the host has.
+fn default_routes(addresses: &[IpAddr]) -> Vec<(IpAddr, u8)> {
     let anywhere: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-    for all in anywhere {
-        if wiring.addresses.iter().any(|address| address.is_ipv4() == all.is_ipv4()) {
-            rtnl.replace_route(all, 0, index, wiring.tcp)?;
+    let has = |all: &IpAddr| addresses.iter().any(|address| address.is_ipv4() == all.is_ipv4());
+    anywhere.into_iter().filter(has).map(|all| (all, 0)).collect()
+}
+
+/// The kernel only says that an argument is invalid.
+fn explain(error: io::Error, tcp: &TcpMetrics) -> io::Error {
+    match &tcp.congestion {
+        Some(name) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            let available = available.unwrap_or_default();
+            io::Error::other(format!("no congestion control {name:?}; there are: {}", available.trim()))
         }
+        _ => error,
     }
-    Ok(())
 }
 
 /// Keeps the kernel from sending anything of its own accord (router solicitations, multicast reports). Where a setting is

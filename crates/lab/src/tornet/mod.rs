@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use layout::{Layout, Node, Role};
-pub use run::{Origin, Request, take_down, up};
+pub use run::{Origin, Request, Tornet, take_down, up};
 pub use state::{RunDirectory, State};
 
 use crate::emulator::network::NetworkError;

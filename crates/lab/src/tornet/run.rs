@@ -66,15 +66,9 @@ pub enum Origin {
 /// Brings the network up, keeps it until a signal to end comes, and removes it. `progress` gets a line at a time.
 pub fn up(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
     sys::block_signals(&SIGNALS).map_err(TornetError::of("block signals"))?;
-    let mut supervisor = Supervisor::prepare(request)?;
-    let result = supervisor.start(request, progress).and_then(|()| supervisor.watch(progress));
-    if let Err(error) = &result {
-        supervisor.state.phase = Phase::Failed(error.to_string());
-        let _ = supervisor.directory.save(&supervisor.state);
-    }
-    // After a failure the logs stay where they are, until `down`.
-    supervisor.stop(matches!(result, Ok(()) | Err(TornetError::Interrupted)));
-    result
+    let mut tornet = Tornet::start(request, progress)?;
+    tornet.watch(progress);
+    Ok(())
 }
 
 /// Removes everything of an instance; says what it did. Works on what a killed supervisor left, too.
@@ -121,7 +115,9 @@ fn remove_namespaces(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(
     names.iter().try_for_each(|name| namespaces::remove(&ip, name))
 }
 
-struct Supervisor {
+/// A network that is up. Everything ends with this value, and with the thread that made it.
+#[derive(Debug)]
+pub struct Tornet {
     directory: RunDirectory,
     layout: Layout,
     state: State,
@@ -130,10 +126,32 @@ struct Supervisor {
     children: Vec<Child>,
     emulator: Option<Emulator>,
     identities: Identities,
+    keep_directory: bool,
 }
 
-impl Supervisor {
-    /// Checks what must be there, and claims the run directory.
+impl Tornet {
+    /// Brings a network up. After a failure, its logs stay where they are until [`take_down`].
+    pub fn start(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<Self, TornetError> {
+        let mut tornet = Self::prepare(request)?;
+        tornet.bring_up(request, progress).inspect_err(|error| {
+            tornet.keep_directory = !matches!(error, TornetError::Interrupted);
+            tornet.state.phase = Phase::Failed(error.to_string());
+            let _ = tornet.directory.save(&tornet.state);
+        })?;
+        Ok(tornet)
+    }
+
+    /// What is up, and where.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Counters of the emulated links.
+    pub fn counters(&self) -> Snapshot {
+        self.emulator.as_ref().map(Emulator::snapshot).unwrap_or_default()
+    }
+
+    /// Checks what must be there.
     fn prepare(request: &Request) -> Result<Self, TornetError> {
         const INSTALL: &str = "install it with: apt-get install tor (the packaged service is not needed)";
         let programs = Programs { tor: find_program("tor", INSTALL)?, gencert: find_program("tor-gencert", INSTALL)? };
@@ -154,10 +172,11 @@ impl Supervisor {
             children: Vec::new(),
             emulator: None,
             identities: Identities::default(),
+            keep_directory: false,
         })
     }
 
-    fn start(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+    fn bring_up(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
         let start = Instant::now();
         self.claim(request, progress)?;
         self.connect_nodes()?;
@@ -406,10 +425,10 @@ impl Supervisor {
     }
 
     /// Until a signal to end comes. A program that dies is reported; the others go on.
-    fn watch(&mut self, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+    fn watch(&mut self, progress: &mut dyn FnMut(&str)) {
         loop {
             match sys::wait_signal(&SIGNALS, None) {
-                Some(libc::SIGTERM | libc::SIGINT) => return Ok(()),
+                Some(libc::SIGTERM | libc::SIGINT) => return,
                 Some(libc::SIGCHLD) => {
                     let processes = &self.state.processes;
                     self.children.retain_mut(|child| match child.try_wait() {
@@ -426,9 +445,11 @@ impl Supervisor {
             }
         }
     }
+}
 
-    /// Ends all programs, the emulator, the namespaces, and the directory if asked to.
-    fn stop(&mut self, remove_directory: bool) {
+impl Drop for Tornet {
+    /// Ends all programs, the emulator, the namespaces, and the directory.
+    fn drop(&mut self) {
         for child in &self.children {
             let _ = sys::kill(child.id(), libc::SIGTERM);
         }
@@ -443,7 +464,7 @@ impl Supervisor {
         }
         drop(self.emulator.take());
         let _ = remove_namespaces(&self.state.instance, &mut |_| {});
-        if remove_directory {
+        if !self.keep_directory {
             let _ = self.directory.remove();
         }
     }
