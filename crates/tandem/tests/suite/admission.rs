@@ -45,24 +45,96 @@ fn a_token_lets_in_and_goes_no_further() {
     std::fs::remove_file(wrong).unwrap();
 }
 
+/// An authority with certificates for `gw.example` and 127.0.0.1 in files of a directory.
+struct Certificates {
+    directory: PathBuf,
+}
+
+impl Certificates {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("tandem-test-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let this = Self { directory };
+        let ca_key = rcgen::KeyPair::generate().unwrap();
+        let mut ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca_certificate = ca.self_signed(&ca_key).unwrap();
+        let issuer = rcgen::Issuer::new(ca, ca_key);
+        std::fs::write(this.path("ca.pem"), ca_certificate.pem()).unwrap();
+        for name in ["gateway", "client"] {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let names = vec!["gw.example".to_owned(), "127.0.0.1".to_owned()];
+            let certificate = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+            std::fs::write(this.path(&format!("{name}.pem")), certificate.pem()).unwrap();
+            std::fs::write(this.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        }
+        this
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[test]
+fn origins_are_spoken_to_in_http_2_where_tls_agrees_on_it() {
+    let certificates = Certificates::new("origin");
+    let behind = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            let length = asked.field("content-length").map_or(0, |n| n.parse().unwrap());
+            let body = client.read_exact(length);
+            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+            client.send(body);
+        }
+    });
+    for protocol in ["h2", "http"] {
+        // A gateway in reverse mode is an origin that speaks TLS.
+        let mut origin = crate::harness::gateway_options();
+        origin.listen = vec![crate::harness::endpoint(&format!(
+            "{protocol}+tls://127.0.0.1:0?cert={}&key={}",
+            certificates.path("gateway.pem"),
+            certificates.path("gateway.key")
+        ))];
+        origin.mode = Some(format!("reverse=http://{}", behind.address).parse().unwrap());
+        let (_origin, address) = crate::harness::start_gateway(origin);
+        for (ca, status) in [(Some(certificates.path("ca.pem")), 200), (None, 502)] {
+            let pair = Pair::with(
+                "h2",
+                |gateway| {
+                    gateway.mode = Some(format!("reverse=https://{address}").parse().unwrap());
+                    gateway.origin_ca = ca;
+                },
+                |_| {},
+            );
+            let mut client = pair.connect();
+            for size in [0, 5, 300_000] {
+                client.send(crate::harness::request(
+                    "POST",
+                    "http://site.example/",
+                    &format!("Content-Length: {size}\r\n"),
+                ));
+                client.send(vec![b'z'; size]);
+                let answer = client.answer("POST");
+                assert_eq!(answer.status, status, "{protocol}");
+                assert!(status != 200 || answer.body == vec![b'z'; size]);
+                if status != 200 {
+                    break;
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn tls_checks_both_ends() {
-    let directory = std::env::temp_dir().join(format!("tandem-test-tls-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let path = |name: &str| directory.join(name).display().to_string();
-    let ca_key = rcgen::KeyPair::generate().unwrap();
-    let mut ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca_certificate = ca.self_signed(&ca_key).unwrap();
-    let issuer = rcgen::Issuer::new(ca, ca_key);
-    std::fs::write(path("ca.pem"), ca_certificate.pem()).unwrap();
-    for name in ["gateway", "client"] {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate =
-            rcgen::CertificateParams::new(vec!["gw.example".into()]).unwrap().signed_by(&key, &issuer).unwrap();
-        std::fs::write(path(&format!("{name}.pem")), certificate.pem()).unwrap();
-        std::fs::write(path(&format!("{name}.key")), key.serialize_pem()).unwrap();
-    }
+    let certificates = Certificates::new("tls");
+    let path = |name: &str| certificates.path(name);
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (ca, cert, key) = (path("ca.pem"), path("client.pem"), path("client.key"));
     for session in ["h2", "spdy3.1"] {
@@ -90,7 +162,6 @@ fn tls_checks_both_ends() {
             assert_eq!(answer.status, status, "{session} {name} {query}");
         }
     }
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::harness::{PATIENCE, Pair, Scene, endpoint, gateway_options, request, start_gateway};
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, client_options, endpoint, gateway_options, request, start_client, start_gateway,
+};
 
 #[test]
 fn truncated_answers_are_never_complete() {
@@ -186,4 +188,75 @@ fn a_slow_reader_holds_back_the_origin_but_not_its_neighbours() {
     for _ in 0..20 {
         assert_eq!(neighbour.get(&origin.url("/")).body, b"ok");
     }
+}
+
+#[test]
+fn a_silent_gateway_is_noticed() {
+    // It takes the session and never says a word.
+    let silent =
+        Scene::new(|_, mut client| while std::io::Read::read(&mut client.stream, &mut [0; 1024]).unwrap_or(0) > 0 {});
+    let mut options = client_options(&format!("h2+tcp://{}", silent.address));
+    options.probe_after = Some("100ms".parse().unwrap());
+    options.probe_timeout = Some("200ms".parse().unwrap());
+    let (_running, http, socks) = start_client(options);
+    let answer = Client::to(http).get("http://site.example/");
+    assert_eq!(answer.status, 504);
+    assert!(answer.field("proxy-status").unwrap().contains("connection_timeout"));
+    assert_eq!(Client::to(socks).socks("site.example:22", None), 6, "TTL expired is SOCKS for a time-out");
+}
+
+#[test]
+fn heads_must_come_whole_in_time_and_within_bounds() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let pair = Pair::with("h2", |_| {}, |client| client.head_timeout = Some("300ms".parse().unwrap()));
+    let mut slow = pair.connect();
+    slow.send("GET http://site.example/ HTTP/1.1\r\nHost: site");
+    assert_eq!(slow.answer("GET").status, 408);
+    assert!(slow.is_closed());
+    let mut large = pair.connect();
+    large.send(request("GET", &origin.url("/"), &format!("X-Large: {}\r\n", "x".repeat(100_000))));
+    assert_eq!(large.answer("GET").status, 431);
+    let mut many = pair.connect();
+    many.send(request("GET", &origin.url("/"), &"X-Many: 1\r\n".repeat(5000)));
+    assert_eq!(many.answer("GET").status, 431);
+}
+
+#[test]
+fn an_answer_may_come_before_the_body_is_sent() {
+    let origin = Scene::new(|_, mut client| {
+        client.request();
+        client.send("HTTP/1.1 413 Too Much\r\nContent-Length: 4\r\nConnection: close\r\n\r\nless");
+        // The rest is never read.
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    for session in ["h2", "spdy3.1"] {
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let mut client = pair.connect();
+        client.send(request("POST", &origin.url("/"), "Content-Length: 50000000\r\n"));
+        client.send(vec![b'x'; 100_000]);
+        let answer = client.answer("POST");
+        assert_eq!((answer.status, &answer.body[..]), (413, &b"less"[..]), "{session}");
+    }
+}
+
+#[test]
+fn a_hundred_clients_that_come_and_go_leave_nothing_open() {
+    let origin = Scene::new(|_, mut client| {
+        while client.request().is_some() {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
+            client.send(vec![b'y'; 50_000]);
+            std::thread::sleep(Duration::from_millis(20));
+            client.send(vec![b'y'; 50_000]);
+        }
+    });
+    let pair = Pair::start();
+    for i in 0..100 {
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/"), ""));
+        if i % 2 == 0 {
+            client.head().unwrap();
+        }
+    }
+    let mut client = pair.connect();
+    assert_eq!(client.get(&origin.url("/")).body.len(), 100_000);
 }

@@ -202,7 +202,9 @@ impl<O: Owner> Driver<O> {
                     return Err(error.with_retry(Retry::IfIdempotent));
                 }
                 Some(_) => {
-                    self.shared.established.set(true);
+                    if !self.shared.established.replace(true) {
+                        self.shared.wake_waiting();
+                    }
                     self.dispatch();
                 }
             }
@@ -277,7 +279,7 @@ impl<O: Owner> Driver<O> {
             let now = Instant::now();
             let mut core = self.shared.core.borrow_mut();
             core.handle_timeout(now);
-            let active = core.active() > 0;
+            let active = core.active() > 0 || !self.shared.waiting.borrow().is_empty();
             if active {
                 self.clock.used_at = now;
             }
