@@ -147,6 +147,8 @@ pub struct Auto {
     idle: VecDeque<Due>,
     due: VecDeque<Due>,
     next_load: u32,
+    /// Bytes in the store at which memory is looked after at once.
+    next_shrink: usize,
     scratch: Scratch,
     lessons: Vec<Lesson>,
 }
@@ -200,6 +202,7 @@ impl Auto {
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Self {
+            next_shrink: config.max_memory / 4 * 3,
             config,
             store: Store::default(),
             model: Model::default(),
@@ -254,7 +257,7 @@ impl Auto {
             self.finish(&mut session, load);
         }
         self.sessions.insert(exchange.session, session);
-        if self.store.clock.is_multiple_of(256) {
+        if self.store.clock.is_multiple_of(1024) || self.store.bytes() > self.next_shrink {
             self.bound_memory();
         }
         offers.sort_by(|a: &Candidate, b: &Candidate| b.probability.total_cmp(&a.probability));
@@ -346,6 +349,8 @@ impl Auto {
             let contexts: Vec<u32> = self.sessions.values().flat_map(Session::contexts).collect();
             self.store.shrink(limit / 4 * 3, &urls, &contexts);
         }
+        // What open sessions hold on to cannot be dropped; do not try again at every request.
+        self.next_shrink = (limit / 4 * 3).max(self.store.bytes() + limit / 16);
     }
 }
 

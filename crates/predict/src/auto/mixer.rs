@@ -80,6 +80,7 @@ impl<const INPUTS: usize> Mixer<INPUTS> {
 
     /// The mixed log-odds for the chosen sets.
     #[must_use]
+    #[inline]
     pub fn mix<const SETS: usize>(&self, inputs: &[f32; INPUTS], sets: &[usize; SETS]) -> f32 {
         let sum: f32 = sets.iter().map(|&set| dot(&self.weights[set], inputs)).sum();
         sum / SETS as f32
@@ -111,6 +112,7 @@ impl<const INPUTS: usize> Mixer<INPUTS> {
     }
 }
 
+#[inline]
 fn dot<const INPUTS: usize>(weights: &[f32; INPUTS], inputs: &[f32; INPUTS]) -> f32 {
     weights.iter().zip(inputs).map(|(weight, input)| weight * input).sum()
 }

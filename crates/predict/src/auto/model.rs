@@ -28,6 +28,10 @@ pub(super) const CIRCUMSTANCES: usize = 12;
 /// Ways a load's asset comes: by status, page unseen, first of the session, first of the load.
 pub(super) const FIRSTS: usize = 32;
 
+/// Natural logarithm of one more than the number of page views.
+const VIEWS: [f32; 16] =
+    [0.0, 0.693, 1.099, 1.386, 1.609, 1.792, 1.946, 2.079, 2.197, 2.303, 2.398, 2.485, 2.565, 2.639, 2.708, 2.773];
+
 /// Agents whose habits are kept at most.
 const MAX_AGENTS: usize = 4096;
 
@@ -216,8 +220,14 @@ impl Model {
         let moved = usize::from(stage.number > 0);
         let (support, count) = (usize::from(guess.support), usize::from(guess.count));
         let page = stretch((stage.factor * guess.chance).min(0.98));
-        let views = f32::from(stage.views);
-        let inputs = [1.0, page, guess.general[0], guess.general[1], guess.later[moved] - page, views.ln_1p()];
+        let inputs = [
+            1.0,
+            page,
+            guess.general[0],
+            guess.general[1],
+            guess.later[moved] - page,
+            VIEWS[usize::from(stage.views.min(15))],
+        ];
         let sets = [
             number.min(2) * KINDS + usize::from(guess.kind),
             3 * KINDS + support * STAGES + number,
@@ -232,6 +242,11 @@ impl Model {
         let (inputs, sets) = Self::asset_view(guess, stage);
         let mixed = self.asset.mix(&inputs, &sets);
         0.5 * (squash(mixed) + self.reliability[usize::from(stage.number > 0)].check(mixed))
+    }
+
+    /// Whether the weights still move so much that every load should be learned from; later one in three will do.
+    pub(super) fn has_much_to_learn(&self) -> bool {
+        self.reliability.iter().flat_map(|reliability| &reliability.points).map(|point| point.n).sum::<f32>() < 2000.0
     }
 
     /// Learns from a load's candidates what came of them after `stage`, the `at`th at which they were judged.

@@ -49,8 +49,8 @@ impl<'a> AutoReplay<'a> {
     pub fn new(log: &'a AccessLog, options: &Options, auto: Auto) -> Self {
         let mut odd = HashMap::new();
         let names = (0..log.urls.len() as u32).map(|id| name(log, id, &mut odd)).collect();
-        // A threshold that no probability reaches: only the classes are wanted.
-        let rules = Basic::new(Options { threshold: 2.0, assume_hits: false, ..options.clone() });
+        // Only the classes are wanted, so no page ever has history enough to push for.
+        let rules = Basic::new(Options { min_history: u32::MAX, assume_hits: false, ..options.clone() });
         Self {
             log,
             rules,

@@ -42,9 +42,13 @@ pub(super) struct Load {
     fetches: u32,
     assets: Vec<u32>,
     guesses: Vec<Guess>,
+    /// Whether the guesses have been made.
+    listed: bool,
     stages: Vec<Stage>,
 }
 
+/// A page whose chance to fetch anything is below this part of the least probability to push waits for its first asset.
+const HOPE: f32 = 0.2;
 /// Assets of a load that are remembered.
 const MAX_ASSETS: usize = 256;
 /// Candidates of a load.
@@ -143,6 +147,7 @@ impl Load {
             fetches: 0,
             assets: Vec::new(),
             guesses: Vec::new(),
+            listed: false,
             stages: Vec::new(),
         }
     }
@@ -195,7 +200,6 @@ impl Auto {
         self.close_finished(session, exchange.now, implicit);
         let status = if implicit { 200 } else { exchange.status };
         let contexts = self.store.contexts_of(page, status >= 400);
-        let guesses = self.guesses(session, contexts);
         let way = match (exchange.referer, referer) {
             _ if implicit => 0,
             (None, _) => 0,
@@ -218,14 +222,17 @@ impl Auto {
             fetch,
             fetches: 0,
             assets: Vec::new(),
-            guesses,
+            guesses: Vec::new(),
+            listed: false,
             stages: Vec::new(),
         };
         session.views += 1;
         let due = Due { at: exchange.now, session: exchange.session, load: number };
         self.due.push_back(due);
         self.idle.push_back(due);
-        let judged = !implicit && !load.dirty;
+        let threshold = self.config.worth.threshold(0.0) as f32;
+        let hopeful = self.model.fetch_probability(&load.fetch) >= HOPE * threshold;
+        let judged = !implicit && !load.dirty && hopeful;
         if !implicit {
             contexts.iter().for_each(|&context| self.store.context_mut(context).pending += 1.0);
         }
@@ -250,7 +257,8 @@ impl Auto {
             chances: [Option<f32>; 3],
             later: [f32; 2],
         }
-        let mut found: Vec<Found> = Vec::new();
+        let most: usize = contexts.iter().map(|&context| self.store.context(context).entries.len()).sum();
+        let mut found: Vec<Found> = Vec::with_capacity(most);
         self.scratch.clear(self.store.urls.len());
         for (level, &context) in contexts.iter().enumerate() {
             for entry in &self.store.context(context).entries {
@@ -269,7 +277,7 @@ impl Auto {
         let loads = contexts.map(|context| self.store.context(context).loads);
         let backed =
             |chance: Option<f32>, general: f32, loads: f32| chance.unwrap_or(BACKOFF * general / (loads + BACKOFF));
-        let mut guesses = Vec::with_capacity(found.len());
+        let mut guesses = Vec::new();
         let floor = (self.config.worth.threshold(0.0) as f32 * 0.15).clamp(0.01, 0.1);
         for candidate in found {
             let site = backed(candidate.chances[2], 0.0, loads[2]);
@@ -343,6 +351,10 @@ impl Auto {
 
     /// Judges the candidates of a load: at its page, or at an asset (stage, URL, status) of it.
     fn judge(&mut self, session: &mut Session, at: usize, asset: Option<(u8, u32, u16)>, offers: &mut Vec<Candidate>) {
+        if !std::mem::replace(&mut session.loads[at].listed, true) {
+            let contexts = session.loads[at].contexts;
+            session.loads[at].guesses = self.guesses(session, contexts);
+        }
         let load = &session.loads[at];
         let open = || load.guesses.iter().filter(|guess| guess.after == NOT_YET);
         let mut stage = Stage {
@@ -485,7 +497,9 @@ impl Auto {
                         .learn(share, 1.0, 30.0);
                 }
             }
-            self.model.learn_assets(&load.guesses, stage, at, &mut lessons);
+            if self.model.has_much_to_learn() || load.number.is_multiple_of(3) {
+                self.model.learn_assets(&load.guesses, stage, at, &mut lessons);
+            }
             if at < 2 {
                 self.learn_later(load, stage, at);
             }

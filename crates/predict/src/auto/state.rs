@@ -5,7 +5,7 @@
 //! it. Sessions are not part of it, nor is any URL (or page) that fewer than the required number of users asked for:
 //! what is private to one user is not written down. Writing the bytes to a file in one step is the caller's business.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::{Habits, Model};
@@ -138,18 +138,17 @@ impl Writer {
         let numbers: HashMap<u32, u32> = public.iter().zip(0..).map(|(&(id, _), number)| (id, number)).collect();
         self.u32(public.len() as u32);
         public.iter().for_each(|(_, url)| self.url(url));
-        let contexts: Vec<(&Context, Vec<(u32, &Entry)>)> = store
-            .contexts
-            .iter()
-            .flatten()
-            .filter_map(|context| {
-                let known = context.entries.iter().filter_map(|entry| Some((*numbers.get(&entry.url)?, entry)));
-                let entries: Vec<_> = known.collect();
-                let public = match context.key {
-                    Key::Page(page) => numbers.contains_key(&page),
-                    Key::Named(_) => !entries.is_empty(),
-                };
-                public.then_some((context, entries))
+        // A kind of page or a site is named after pages; it may be written where one of them may.
+        let known: HashSet<ContextId> = public.iter().flat_map(|(_, url)| url.contexts).collect();
+        let contexts: Vec<(&Context, Vec<(u32, &Entry)>)> = (0..)
+            .zip(&store.contexts)
+            .filter_map(|(id, context)| Some((id, context.as_ref()?)))
+            .filter(|(id, context)| {
+                known.contains(id) || store.site_of_errors(context).is_some_and(|s| known.contains(&s))
+            })
+            .map(|(_, context)| {
+                let entries = context.entries.iter().filter_map(|entry| Some((*numbers.get(&entry.url)?, entry)));
+                (context, entries.collect())
             })
             .collect();
         self.u32(contexts.len() as u32);

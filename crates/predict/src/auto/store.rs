@@ -194,6 +194,12 @@ impl Store {
         self.named.contains_key(name)
     }
 
+    /// The site whose error pages a context stands for.
+    pub(super) fn site_of_errors(&self, context: &Context) -> Option<ContextId> {
+        let Key::Named(name) = &context.key else { return None };
+        self.named.get(format!("S{}", name.strip_prefix('E')?).as_str()).copied()
+    }
+
     /// A context that nothing refers to yet.
     pub(super) fn new_context(&mut self, key: Key) -> ContextId {
         self.bytes += CONTEXT_BYTES;
