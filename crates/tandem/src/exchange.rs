@@ -58,16 +58,27 @@ impl Isolation {
         Self { key: None }
     }
 
-    /// A key of user name and password, each cut to the 255 bytes that SOCKS can carry (RFC 1929).
+    /// A key of user name and password.
     pub fn new(user: &[u8], password: &[u8]) -> Self {
-        let cut = |bytes: &[u8]| bytes[..bytes.len().min(255)].to_vec();
-        Self { key: Some(Rc::new((cut(user), cut(password)))) }
+        Self { key: Some(Rc::new((short(user), short(password)))) }
     }
 
     /// User and password, as SOCKS carries them on.
     pub fn credentials(&self) -> Option<(&[u8], &[u8])> {
         self.key.as_deref().map(|(user, password)| (user.as_slice(), password.as_slice()))
     }
+}
+
+/// What SOCKS can carry (255 bytes, RFC 1929) of a name: longer ones by a hash with this process's own secret, so that
+/// different names stay different.
+fn short(name: &[u8]) -> Vec<u8> {
+    use std::hash::{BuildHasher, RandomState};
+    static SECRET: std::sync::LazyLock<[RandomState; 2]> = std::sync::LazyLock::new(Default::default);
+    if name.len() <= 255 {
+        return name.to_vec();
+    }
+    let [first, second] = &*SECRET;
+    format!("{:016x}{:016x}", first.hash_one(name), second.hash_one(name)).into_bytes()
 }
 
 /// Says only whether there is a key: first-party domains are private.

@@ -35,6 +35,14 @@ impl Path {
         }
     }
 
+    /// Has the connection end with a reset when it is dropped, so that what broke off does not look whole.
+    pub fn reset_on_close(&self) {
+        if let Self::Tcp(stream) = self {
+            // Where the option is refused, the kernel has closed the connection already.
+            let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+        }
+    }
+
     /// The protocol agreed on in TLS (RFC 7301).
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {

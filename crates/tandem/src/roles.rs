@@ -32,7 +32,7 @@ use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::socks::Socks;
 use crate::transport::tcp::Tcp;
-use crate::transport::tls::{self, ClientTls};
+use crate::transport::tls::{self, ClientCertificates, ClientTls};
 use crate::transport::tor::Tor;
 use crate::transport::{Target, Transport};
 
@@ -100,6 +100,7 @@ fn http1_session(
         limits: Limits { head: max_head, ..Limits::default() },
         timeouts: path.timeouts.clone(),
         response_timeout,
+        who: if form == Form::Absolute { "client" } else { "gateway" },
         origin_form,
     }
 }
@@ -155,6 +156,7 @@ impl ClientConfig {
         let head = Limits::default().head;
         let (protocol, stage): (Protocol, Rc<dyn Stage>) = if endpoint.session == SessionKind::Socks5 {
             let http1 = http1_session(Form::Origin, &self.path, limits.idle, head, OriginForm::Any);
+            let http1 = Http1Session { who: "client", ..http1 };
             let socks = SocksFront { http1, gateways: Rc::clone(to_gateway) as _, handshake: limits.head };
             (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
         } else {
@@ -191,6 +193,7 @@ impl ClientConfig {
                     ca: option("ca"),
                     identity: option("cert").zip(option("key")),
                     alpn: vec![endpoint.session.alpn().to_vec()],
+                    unlinkable: true,
                 };
                 Some((tls.connector()?, option("sni").unwrap_or_else(|| endpoint.host.clone())))
             }
@@ -290,7 +293,9 @@ impl GatewayConfig {
     ) -> Result<Front, ConfigError> {
         let tls = match (endpoint.transport, endpoint.option("cert"), endpoint.option("key")) {
             (TransportKind::Tls, Some(cert), Some(key)) => {
-                Some(tls::acceptor(cert, key, self.client_ca.as_deref(), &[endpoint.session.alpn()])?)
+                let clients = self.client_ca.as_deref();
+                let clients = clients.map(|ca| ClientCertificates { ca, optional: !self.tokens.is_empty() });
+                Some(tls::acceptor(cert, key, clients, &[endpoint.session.alpn()])?)
             }
             _ => None,
         };

@@ -157,7 +157,10 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
                 Command::Serve { role, listeners, built } => match Serving::start(&*role, listeners) {
                     Ok(new) => {
                         if let Some(old) = serving.last() {
+                            // Sessions of the old configuration end gently: who was let in by it may not be any more.
                             old.accepting.begin();
+                            old.sessions.begin();
+                            (old.built.on_drain)();
                         }
                         serving.retain(|old| old.built.connections.open() > 0);
                         serving.push(new);

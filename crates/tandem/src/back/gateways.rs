@@ -56,7 +56,8 @@ pub struct Gateways {
     gateways: Vec<Rc<Gateway>>,
     limits: PoolLimits,
     fallback: Option<Rc<dyn Stage>>,
-    slots: RefCell<HashMap<Isolation, Slot>>,
+    /// By key and gateway: while one gateway is tried, another's session stays.
+    slots: RefCell<HashMap<(Isolation, usize), Slot>>,
     /// Index of the gateway that answered last.
     preferred: Cell<usize>,
     this: Weak<Self>,
@@ -64,7 +65,6 @@ pub struct Gateways {
 
 struct Slot {
     current: Rc<dyn Connected>,
-    gateway: usize,
     pushed: Rc<PushStore>,
     used: Instant,
     /// Replaces the session when it is old.
@@ -94,8 +94,8 @@ impl Gateways {
     /// The session of a key, opened where there is none that takes requests.
     fn session(&self, isolation: &Isolation, gateway: usize) -> (Rc<dyn Connected>, Rc<PushStore>) {
         let mut slots = self.slots.borrow_mut();
-        if let Some(slot) = slots.get_mut(isolation)
-            && slot.gateway == gateway
+        let key = (isolation.clone(), gateway);
+        if let Some(slot) = slots.get_mut(&key)
             && !slot.current.is_closed()
         {
             slot.used = Instant::now();
@@ -109,23 +109,23 @@ impl Gateways {
             }
         }
         let current = self.open(isolation, gateway);
-        let slot = self.slot(Rc::clone(&current), gateway, isolation.clone());
+        let slot = self.slot(Rc::clone(&current), key.clone());
         let pushed = Rc::clone(&slot.pushed);
-        slots.insert(isolation.clone(), slot);
+        slots.insert(key, slot);
         (current, pushed)
     }
 
-    fn slot(&self, current: Rc<dyn Connected>, gateway: usize, isolation: Isolation) -> Slot {
+    fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> Slot {
         let rotation = self.limits.max_age.map(|age| {
             let this = self.this.clone();
             Task::spawn(async move {
                 tokio::time::sleep(age).await;
                 // In a task of its own: the swap ends this one.
-                tokio::task::spawn_local(rotate(this, isolation));
+                tokio::task::spawn_local(rotate(this, key));
             })
         });
         let pushed = PushStore::new(self.limits.push_memory, self.limits.cancel_pushes);
-        Slot { current, gateway, pushed, used: Instant::now(), _rotation: rotation }
+        Slot { current, pushed, used: Instant::now(), _rotation: rotation }
     }
 
     fn open(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
@@ -154,14 +154,9 @@ impl Gateways {
             if unanswered {
                 METRICS.sessions_failed.add(1);
                 self.gateways[index].transport.failed();
-                self.forget(&exchange.isolation, &session);
+                self.forget(&(exchange.isolation.clone(), index), &session);
             }
-            let again = match error.retry {
-                Retry::Safe => true,
-                Retry::IfIdempotent => exchange.request.method.is_idempotent(),
-                Retry::Never => false,
-            };
-            if sink.is_used() || !again || !exchange.body.rewind() {
+            if sink.is_used() || !may_repeat(&error, exchange) || !exchange.body.rewind() {
                 return Err(error);
             }
             // A gateway that cannot be reached at all will not be by asking again; another one may.
@@ -175,35 +170,32 @@ impl Gateways {
         Err(last)
     }
 
-    fn forget(&self, isolation: &Isolation, session: &Rc<dyn Connected>) {
+    fn forget(&self, key: &(Isolation, usize), session: &Rc<dyn Connected>) {
         let mut slots = self.slots.borrow_mut();
-        if slots.get(isolation).is_some_and(|slot| Rc::ptr_eq(&slot.current, session)) {
-            slots.remove(isolation);
+        if slots.get(key).is_some_and(|slot| Rc::ptr_eq(&slot.current, session)) {
+            slots.remove(key);
         }
     }
 }
 
 /// Opens the next session before the old one, still in use, stops taking requests.
-async fn rotate(pool: Weak<Gateways>, isolation: Isolation) {
+async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
     let Some(pool) = pool.upgrade() else { return };
-    let Some((old, gateway)) = pool.slots.borrow().get(&isolation).map(|slot| (Rc::clone(&slot.current), slot.gateway))
-    else {
-        return;
-    };
+    let Some(old) = pool.slots.borrow().get(&key).map(|slot| Rc::clone(&slot.current)) else { return };
     METRICS.sessions_rotated.add(1);
     if old.active() > 0 {
-        let next = pool.open(&isolation, gateway);
+        let next = pool.open(&key.0, key.1);
         if next.established().await.is_ok() {
-            let slot = pool.slot(next, gateway, isolation.clone());
+            let slot = pool.slot(next, key.clone());
             let mut slots = pool.slots.borrow_mut();
-            if slots.get(&isolation).is_some_and(|slot| Rc::ptr_eq(&slot.current, &old)) {
-                slots.insert(isolation, slot);
+            if slots.get(&key).is_some_and(|slot| Rc::ptr_eq(&slot.current, &old)) {
+                slots.insert(key, slot);
             }
         } else {
-            pool.forget(&isolation, &old);
+            pool.forget(&key, &old);
         }
     } else {
-        pool.forget(&isolation, &old);
+        pool.forget(&key, &old);
     }
     old.drain();
 }
@@ -222,7 +214,8 @@ pub struct ToGateway(pub Rc<Gateways>);
 impl Stage for ToGateway {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let pool = Rc::clone(&self.0);
-        let pushed = pool.slots.borrow().get(&exchange.isolation).map(|slot| Rc::clone(&slot.pushed));
+        let key = (exchange.isolation.clone(), pool.preferred.get());
+        let pushed = pool.slots.borrow().get(&key).map(|slot| Rc::clone(&slot.pushed));
         let pushed = pushed.and_then(|pushed| pushed.answer(&exchange));
         Reply::generate(|mut sink| async move {
             if let Some(pushed) = pushed {
@@ -238,7 +231,7 @@ impl Stage for ToGateway {
             };
             let unreachable = error.side == Side::Peer && !sink.is_used();
             match &pool.fallback {
-                Some(fallback) if unreachable && exchange.body.rewind() => {
+                Some(fallback) if unreachable && may_repeat(&error, &exchange) && exchange.body.rewind() => {
                     METRICS.fallbacks.add(1);
                     tracing::info!(%error, "no gateway: going on without one, through the same way");
                     pass(fallback.call(exchange), &mut sink).await
@@ -246,6 +239,15 @@ impl Stage for ToGateway {
                 _ => Err(error),
             }
         })
+    }
+}
+
+/// Whether the failed exchange may be sent again: surely unprocessed, or harmless when processed twice.
+fn may_repeat(error: &Error, exchange: &Exchange) -> bool {
+    match error.retry {
+        Retry::Safe => true,
+        Retry::IfIdempotent => exchange.request.method.is_idempotent(),
+        Retry::Never => false,
     }
 }
 
@@ -260,7 +262,8 @@ async fn pass(mut reply: Reply, sink: &mut Sink) -> Result<(), Error> {
 impl Liveness for ToGateway {
     fn is_live(&self, isolation: &Isolation) -> bool {
         let slots = self.0.slots.borrow();
-        slots.get(isolation).is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
+        let key = (isolation.clone(), self.0.preferred.get());
+        slots.get(&key).is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
     }
 }
 
@@ -276,7 +279,7 @@ impl crate::front::socks::Gateways for ToGateway {
                     Ok(()) => return Ok(()),
                     Err(error) => {
                         pool.gateways[index].transport.failed();
-                        pool.forget(isolation, &session);
+                        pool.forget(&(isolation.clone(), index), &session);
                         last = error;
                     }
                 }

@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Part, Reply, Sink};
+use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::session::http1::{Http1Client, Http1Session};
@@ -75,6 +75,7 @@ struct Pool {
 struct Key {
     /// The session that asked; 0 where connections are shared.
     session: u64,
+    isolation: Isolation,
     scheme: Scheme,
     target: Target,
 }
@@ -118,13 +119,16 @@ impl Origin {
 
     fn key(&self, exchange: &Exchange) -> Result<Key, Error> {
         match &self.mode {
-            Mode::Reverse { scheme, target } => Ok(Key { session: 0, scheme: *scheme, target: target.clone() }),
+            Mode::Reverse { scheme, target } => {
+                Ok(Key { session: 0, isolation: Isolation::none(), scheme: *scheme, target: target.clone() })
+            }
             Mode::Forward => {
                 let request = &exchange.request;
                 let scheme = request.scheme;
                 let (host, port) = split_authority(&request.authority, Some(scheme.default_port()))
                     .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
-                Ok(Key { session: exchange.peer.session, scheme, target: Target { host, port } })
+                let isolation = exchange.isolation.clone();
+                Ok(Key { session: exchange.peer.session, isolation, scheme, target: Target { host, port } })
             }
         }
     }

@@ -5,7 +5,7 @@
 //! end and thrown away: a cancelled push would tell what the client has (unless it was asked for by `--cancel-pushes`).
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -20,6 +20,9 @@ use crate::metrics::METRICS;
 
 /// How long a pushed answer may wait for its request, whatever its own freshness.
 const KEEP_FOR: Duration = Duration::from_secs(300);
+
+/// Answers kept at once, whatever their size.
+const MAX_ENTRIES: usize = 512;
 
 /// The pushed answers of one session.
 #[derive(Default)]
@@ -55,14 +58,25 @@ struct Pushed {
 #[derive(Default)]
 struct State {
     head: Option<ResponseHead>,
-    body: Vec<Bytes>,
+    body: VecDeque<Bytes>,
     trailers: Option<Fields>,
     bytes: usize,
     /// Nothing more will come.
     done: bool,
     /// It must not be used.
     unusable: bool,
+    /// The fields of the request that it answers, once there is one: from then on it flows as it is read.
+    joined: Option<Fields>,
     waiter: Option<Waker>,
+    filler: Option<Waker>,
+}
+
+impl State {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waiter.take() {
+            waker.wake();
+        }
+    }
 }
 
 impl Drop for Pushed {
@@ -82,7 +96,9 @@ impl PushStore {
         METRICS.pushes_received.add(1);
         let key = Key::of(&request);
         self.sweep();
-        let wanted = request.method == Method::Get && !self.entries.borrow().contains_key(&key);
+        let entries = self.entries.borrow().len();
+        let wanted =
+            request.method == Method::Get && entries < MAX_ENTRIES && !self.entries.borrow().contains_key(&key);
         if !wanted && self.cancel {
             return;
         }
@@ -125,6 +141,7 @@ impl PushStore {
             return None;
         }
         self.entries.borrow_mut().remove(&key);
+        pushed.state.borrow_mut().joined = Some(request.fields.clone());
         METRICS.pushes_used.add(1);
         Some(Reply::new(Serving { pushed, stage: Stage::Head }))
     }
@@ -137,57 +154,83 @@ impl Pushed {
         if state.unusable {
             return false;
         }
+        self.varies_alike(&state, &request.fields)
+    }
+
+    fn varies_alike(&self, state: &State, fields: &Fields) -> bool {
         // While the head is under way, cookies decide: they are what answers vary on without saying so.
-        if self.request.fields.get("cookie") != request.fields.get("cookie") {
+        if self.request.fields.get("cookie") != fields.get("cookie") {
             return false;
         }
         let Some(head) = &state.head else { return true };
         head.fields.get_all("vary").all(|names| {
             names.split(|&b| b == b',').all(|name| {
                 let name = name.trim_ascii().to_ascii_lowercase();
-                name != b"*" && self.request.fields.get(&name) == request.fields.get(&name)
+                name != b"*" && self.request.fields.get(&name) == fields.get(&name)
             })
         })
     }
 }
 
 async fn fill(store: Rc<PushStore>, pushed: Rc<Pushed>, mut reply: Reply) {
-    while let Some(part) = reply.part().await {
-        let mut state = pushed.state.borrow_mut();
-        match part {
-            Ok(Part::Head(head)) => {
-                state.unusable |= !may_be_kept(&head);
-                state.head = Some(head);
-            }
-            Ok(Part::Data(data)) if !state.unusable => {
-                if store.held.get() + data.len() > store.limit {
-                    state.unusable = true;
-                    state.body.clear();
-                } else {
-                    store.held.set(store.held.get() + data.len());
-                    state.bytes += data.len();
-                    state.body.push(data);
-                }
-            }
-            Ok(Part::Trailers(fields)) => state.trailers = Some(fields),
-            Ok(Part::Data(_) | Part::Hints(_) | Part::Pushed { .. }) => {}
-            Err(_) => {
-                state.unusable = true;
-                break;
-            }
-        }
-        if state.unusable && store.cancel {
+    loop {
+        // Who reads it sets the pace once there is no room to run ahead.
+        std::future::poll_fn(|cx| pushed.poll_room(store.limit, cx)).await;
+        let Some(part) = reply.part().await else { break };
+        let broken = part.is_err();
+        pushed.put(part, store.limit);
+        if broken || (pushed.state.borrow().unusable && store.cancel) {
             break;
-        }
-        if let Some(waker) = state.waiter.take() {
-            waker.wake();
         }
     }
     let mut state = pushed.state.borrow_mut();
     state.unusable |= state.head.is_none();
     state.done = true;
-    if let Some(waker) = state.waiter.take() {
-        waker.wake();
+    state.wake();
+}
+
+impl Pushed {
+    fn poll_room(&self, limit: usize, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.state.borrow_mut();
+        if state.joined.is_none() || state.bytes == 0 || self.held.get() < limit {
+            return Poll::Ready(());
+        }
+        state.filler = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn put(&self, part: Result<Part, Error>, limit: usize) {
+        let mut state = self.state.borrow_mut();
+        match part {
+            Ok(Part::Head(head)) => {
+                state.unusable |= !may_be_kept(&head);
+                self.hold(&mut state, head.fields.text_len());
+                state.head = Some(head);
+                if let Some(fields) = state.joined.clone() {
+                    state.unusable |= !self.varies_alike(&state, &fields);
+                }
+            }
+            Ok(Part::Data(data)) if !state.unusable => {
+                if state.joined.is_none() && self.held.get() + data.len() > limit {
+                    state.unusable = true;
+                    state.body.clear();
+                    let bytes = std::mem::take(&mut state.bytes);
+                    self.held.set(self.held.get() - bytes);
+                } else {
+                    self.hold(&mut state, data.len());
+                    state.body.push_back(data);
+                }
+            }
+            Ok(Part::Trailers(fields)) => state.trailers = Some(fields),
+            Ok(Part::Data(_) | Part::Hints(_) | Part::Pushed { .. }) => {}
+            Err(_) => state.unusable = true,
+        }
+        state.wake();
+    }
+
+    fn hold(&self, state: &mut State, bytes: usize) {
+        state.bytes += bytes;
+        self.held.set(self.held.get() + bytes);
     }
 }
 
@@ -207,9 +250,24 @@ struct Serving {
 
 enum Stage {
     Head,
-    /// Index of the next piece of the body.
-    Body(usize),
+    Body,
     Over,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Nobody reads on: what still comes is thrown away.
+        let mut state = self.pushed.state.borrow_mut();
+        if !state.done {
+            state.unusable = true;
+            state.body.clear();
+            let bytes = std::mem::take(&mut state.bytes);
+            self.pushed.held.set(self.pushed.held.get() - bytes);
+            if let Some(waker) = state.filler.take() {
+                waker.wake();
+            }
+        }
+    }
 }
 
 impl Parts for Serving {
@@ -224,14 +282,18 @@ impl Parts for Serving {
         match self.stage {
             Stage::Head => {
                 if let Some(head) = &state.head {
-                    self.stage = Stage::Body(0);
+                    self.stage = Stage::Body;
                     return Poll::Ready(Some(Ok(Part::Head(head.clone()))));
                 }
             }
-            Stage::Body(next) => {
-                if let Some(piece) = state.body.get(next) {
-                    self.stage = Stage::Body(next + 1);
-                    return Poll::Ready(Some(Ok(Part::Data(piece.clone()))));
+            Stage::Body => {
+                if let Some(piece) = state.body.pop_front() {
+                    state.bytes -= piece.len();
+                    self.pushed.held.set(self.pushed.held.get() - piece.len());
+                    if let Some(waker) = state.filler.take() {
+                        waker.wake();
+                    }
+                    return Poll::Ready(Some(Ok(Part::Data(piece))));
                 }
                 if state.done {
                     self.stage = Stage::Over;

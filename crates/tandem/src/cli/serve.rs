@@ -104,10 +104,15 @@ async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
         limits: Limits::default(),
         timeouts: Timeouts { idle: Duration::from_secs(60), ..Timeouts::default() },
         response_timeout: Duration::from_secs(60),
+        who: "client",
         origin_form: OriginForm::Only(own_authorities(local).into()),
     };
     tokio::task::spawn_local(async move {
-        while let Ok((stream, from)) = listener.accept().await {
+        loop {
+            let Ok((stream, from)) = listener.accept().await else {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
             let peer = Peer { session: 0, address: Some(from.ip()) };
             let serving = session.serve(crate::path::Path::Tcp(stream), peer, Rc::new(metrics), Drain::new());
             tokio::task::spawn_local(async move {

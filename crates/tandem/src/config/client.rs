@@ -37,7 +37,7 @@ options! {
         token_file: Option<String> [value_name = "FILE"],
         /// Where no gateway answers: none says so, via goes on without one [default: none]
         fallback: Option<Fallback> [value_name = "WHAT"],
-        /// Age after which a session is replaced; 0s never [default: 10m with --via, else 0s]
+        /// Age after which a session is replaced; 0s never [default: 615s with --via, just over Tor's ten minutes, else 0s]
         max_age: Option<Span> [value_name = "TIME"],
         /// Isolation keys with a session at once [default: 256]
         max_sessions: Option<usize> [value_name = "N"],
@@ -161,7 +161,8 @@ impl ClientOptions {
         let max_age = match self.max_age {
             Some(span) if span.0.is_zero() => None,
             Some(span) => Some(span.0),
-            None => via.as_ref().map(|_| Duration::from_secs(600)),
+            // A little more than Tor's ten minutes, or the next session would find the same circuit still in use.
+            None => via.as_ref().map(|_| Duration::from_secs(615)),
         };
         Ok(ClientConfig {
             listen,

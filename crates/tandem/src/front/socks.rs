@@ -5,6 +5,7 @@
 //! answered (which is what lets the first bytes travel with the request) depends on what can still be told later: port 80
 //! at once, for HTTP can say 502; otherwise once the gateway is known to be there.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use bytes::BytesMut;
 use tandem_http::message::is_token;
 use tandem_http::socks::{Command, Reply as SocksReply, Server};
 use tandem_http::{Fields, Method, Priority, RequestHead, Scheme};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::early::{Liveness, agree};
 use crate::endpoint::split_authority;
@@ -27,7 +28,8 @@ use crate::session::http1::{Http1Server, Http1Session};
 use crate::stage::Stage;
 use crate::transport::LocalBoxFuture;
 
-/// How long a connection may stay silent before it is taken for one where the far end speaks first.
+/// How long a connection may stay silent before it is taken for one where the far end speaks first. On port 80 it never
+/// does: browsers open connections there that they may use later.
 const SNIFF: Duration = Duration::from_millis(200);
 
 /// Knows sessions and can wait for one.
@@ -105,11 +107,18 @@ impl SocksFront {
                 },
                 Looks::Unknown => {}
             }
-            let limit = if early.is_empty() { SNIFF } else { self.http1.timeouts.head };
+            let limit = match (early.is_empty(), port) {
+                (true, 80) => self.http1.timeouts.idle,
+                (true, _) => SNIFF,
+                (false, _) => self.http1.timeouts.head,
+            };
             match tokio::time::timeout(limit, path.read_buf(early)).await {
                 Ok(Ok(0)) => return Ok(false),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(Error::io(&error, Side::Client)),
+                Err(_) if port == 80 && early.is_empty() => {
+                    return Err(Error::new(Kind::Timeout, Side::Client, "the client asked for nothing"));
+                }
                 Err(_) => return Ok(false),
             }
         }
@@ -223,7 +232,7 @@ async fn tunnel(
     peer: Peer,
     stage: &dyn Stage,
 ) -> Result<(), Error> {
-    let (read, mut write) = tokio::io::split(path);
+    let io = Rc::new(RefCell::new(path));
     let request = RequestHead {
         method: Method::Connect,
         scheme: Scheme::Http,
@@ -233,7 +242,7 @@ async fn tunnel(
         fields: Fields::new(),
     };
     // Dropped only when the tunnel ends: the client's going is noticed by the body's reader.
-    let body = Body::new(Upward { read, early }, None);
+    let body = Body::new(Upward { io: Rc::clone(&io), early }, None);
     let exchange = Exchange { request, body, isolation: Isolation::none(), peer, priority: Priority::default() };
     let mut reply = stage.call(exchange);
     match server {
@@ -251,35 +260,57 @@ async fn tunnel(
             server.reply(verdict);
             let mut out = Vec::new();
             server.poll_output(&mut out);
-            write.write_all(&out).await.map_err(|error| Error::io(&error, Side::Client))?;
+            write_all(&io, &out).await?;
             if verdict != SocksReply::Succeeded {
-                let _ = write.shutdown().await;
-                return Ok(());
+                return shutdown(&io).await;
             }
         }
     }
     while let Some(part) = reply.part().await {
-        if let Part::Data(data) = part? {
-            write.write_all(&data).await.map_err(|error| Error::io(&error, Side::Client))?;
-            write.flush().await.map_err(|error| Error::io(&error, Side::Client))?;
+        match part {
+            Ok(Part::Data(data)) => write_all(&io, &data).await?,
+            Ok(_) => {}
+            Err(error) => {
+                // An end would look as if all had been said.
+                io.borrow().reset_on_close();
+                return Err(error);
+            }
         }
     }
-    let _ = write.shutdown().await;
-    Ok(())
+    shutdown(&io).await
+}
+
+async fn write_all(io: &RefCell<Path>, mut bytes: &[u8]) -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::io(&error, Side::Client);
+    while !bytes.is_empty() {
+        let written =
+            std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_write(cx, bytes)).await.map_err(failed)?;
+        if written == 0 {
+            return Err(Error::new(Kind::Reset, Side::Client, "the client takes no bytes"));
+        }
+        bytes = &bytes[written..];
+    }
+    std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_flush(cx)).await.map_err(failed)
+}
+
+async fn shutdown(io: &RefCell<Path>) -> Result<(), Error> {
+    let closed = std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_shutdown(cx)).await;
+    closed.map_err(|error| Error::io(&error, Side::Client))
 }
 
 /// What the client sends into a tunnel.
 struct Upward {
-    read: ReadHalf<Path>,
+    io: Rc<RefCell<Path>>,
     early: BytesMut,
 }
 
 impl Chunks for Upward {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        let Self { read, early } = self;
+        let Self { io, early } = self;
         if early.is_empty() {
             early.reserve(16 << 10);
-            let mut filling = std::pin::pin!(read.read_buf(early));
+            let mut path = io.borrow_mut();
+            let mut filling = std::pin::pin!(path.read_buf(early));
             let filled = ready!(Pin::new(&mut filling).as_mut().poll(cx));
             if let Err(error) = filled {
                 return Poll::Ready(Some(Err(Error::io(&error, Side::Client))));

@@ -163,11 +163,18 @@ fn own_path(page: &RequestHead, url: &str) -> Option<String> {
         return own_path(page, &format!("{}:{url}", page.scheme.as_str()));
     } else if url.starts_with('/') {
         url.to_owned()
+    } else if url.split(['/', '?']).next().is_some_and(|first| first.contains(':')) {
+        // Another scheme, such as data.
+        return None;
     } else {
         let base = page.path.split('?').next().unwrap_or_default();
         format!("{}{url}", &base[..=base.rfind('/')?])
     };
-    let fit = !path.is_empty() && path.len() <= 4096 && path != page.path && path.bytes().all(|b| b.is_ascii_graphic());
+    let fit = !path.is_empty()
+        && path.len() <= 4096
+        && path != page.path
+        && !path.contains("/.")
+        && path.bytes().all(|b| b.is_ascii_graphic());
     fit.then_some(path)
 }
 
@@ -200,6 +207,8 @@ mod tests {
             ("/dir/page?x", None),
             ("/with space", None),
             ("", None),
+            ("data:text/css,x", None),
+            ("../up", None),
         ] {
             assert_eq!(own_path(&page, url).as_deref(), path, "{url}");
         }

@@ -33,14 +33,19 @@ impl Stage for Isolate {
 }
 
 fn key(fields: &Fields) -> Option<Isolation> {
+    let authorization = fields.get("proxy-authorization");
     if let Some(stream) = fields.get("tor-stream-isolation") {
-        return Some(Isolation::new(stream, b""));
+        return Some(Isolation::new(stream, authorization.unwrap_or_default()));
     }
-    let value = fields.get("proxy-authorization")?;
+    let value = authorization?;
+    // Whatever is not user and password keeps users apart just as well.
+    Some(basic(value).unwrap_or_else(|| Isolation::new(value, b"")))
+}
+
+fn basic(value: &[u8]) -> Option<Isolation> {
     let (scheme, credentials) = value.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
-        // Some other scheme keeps users apart just as well.
-        return Some(Isolation::new(value, b""));
+        return None;
     }
     let decoded = decode_base64(credentials.trim_ascii())?;
     let colon = decoded.iter().position(|&b| b == b':').unwrap_or(decoded.len());
@@ -82,7 +87,8 @@ mod tests {
         assert_eq!(key_of("proxy-authorization", "Basic dXNlcjpwYXNz"), Some(Isolation::new(b"user", b"pass")));
         assert_eq!(key_of("proxy-authorization", "basic dXNlcg=="), Some(Isolation::new(b"user", b"")));
         assert_eq!(key_of("tor-stream-isolation", "tab"), Some(Isolation::new(b"tab", b"")));
-        assert_eq!(key_of("proxy-authorization", "Basic %%%"), None);
+        assert_eq!(key_of("proxy-authorization", "Basic %%%"), Some(Isolation::new(b"Basic %%%", b"")));
+        assert_ne!(Isolation::new(&[b'a'; 300], b""), Isolation::new(&[b'a'; 301], b""));
         assert_eq!(key_of("accept", "x"), None);
     }
 }

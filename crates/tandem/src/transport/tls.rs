@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -58,6 +59,9 @@ pub struct ClientTls {
     pub identity: Option<(String, String)>,
     /// Protocols to offer (ALPN), best first.
     pub alpn: Vec<Vec<u8>>,
+    /// Never resume a TLS session: tickets would tell the other end which of its sessions are one client's, across
+    /// isolation keys.
+    pub unlinkable: bool,
 }
 
 impl ClientTls {
@@ -76,6 +80,9 @@ impl ClientTls {
             }
         };
         config.alpn_protocols.clone_from(&self.alpn);
+        if self.unlinkable {
+            config.resumption = Resumption::disabled();
+        }
         Ok(TlsConnector::from(Arc::new(config)))
     }
 }
@@ -111,15 +118,31 @@ pub fn wrap(mut stream: TlsStream<Path>) -> Path {
     Path::Tls(Box::new(stream))
 }
 
-/// Makes the acceptor of a listener. `client_ca`: PEM file of the authorities whose clients are let in.
-pub fn acceptor(cert: &str, key: &str, client_ca: Option<&str>, alpn: &[&[u8]]) -> Result<TlsAcceptor, TlsError> {
+/// Who may come to a listener with which certificate.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientCertificates<'a> {
+    /// PEM file of the authorities whose clients are let in.
+    pub ca: &'a str,
+    /// Clients without one may show a token instead.
+    pub optional: bool,
+}
+
+/// Makes the acceptor of a listener.
+pub fn acceptor(
+    cert: &str,
+    key: &str,
+    clients: Option<ClientCertificates<'_>>,
+    alpn: &[&[u8]],
+) -> Result<TlsAcceptor, TlsError> {
     let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, e))?;
-    let builder = match client_ca {
+    let builder = match clients {
         None => ServerConfig::builder().with_no_client_auth(),
-        Some(file) => {
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(file)?))
-                .build()
-                .map_err(|e| TlsError::Verifier(e.to_string()))?;
+        Some(ClientCertificates { ca, optional }) => {
+            let mut verifier = WebPkiClientVerifier::builder(Arc::new(roots(ca)?));
+            if optional {
+                verifier = verifier.allow_unauthenticated();
+            }
+            let verifier = verifier.build().map_err(|e| TlsError::Verifier(e.to_string()))?;
             ServerConfig::builder().with_client_cert_verifier(verifier)
         }
     };

@@ -28,6 +28,9 @@ const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(90);
 /// Most bytes that one answer may have: all descriptors of the public network are about 30 MB.
 const ANSWER_LIMIT: usize = 128 << 20;
 
+/// Most bytes of one line: the single-line answers that are asked for are far shorter.
+const LINE_LIMIT: u64 = 1 << 20;
+
 /// Which exit to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -52,6 +55,15 @@ impl std::str::FromStr for Exit {
     }
 }
 
+/// What has been asked of the Tor client.
+#[derive(Debug)]
+struct Prepared {
+    socks: SocketAddr,
+    /// A name of ours that leads to the gateway at its exit. It means nothing to a Tor client that has forgotten it (by
+    /// a restart): then dialling it fails, and no wrong exit is ever asked for the gateway's address.
+    name: Option<String>,
+}
+
 /// Dials through a Tor client.
 #[derive(Debug)]
 pub struct Tor {
@@ -59,7 +71,7 @@ pub struct Tor {
     password: Option<String>,
     exit: Option<Exit>,
     options: SocketOptions,
-    ready: RefCell<std::rc::Rc<OnceCell<SocketAddr>>>,
+    ready: RefCell<std::rc::Rc<OnceCell<Prepared>>>,
     /// Exits that failed; tried again only when no other is left.
     failed: RefCell<Vec<String>>,
     chosen: RefCell<Option<String>>,
@@ -80,9 +92,10 @@ impl Tor {
     }
 
     /// Asks for the SOCKS port and pins the gateway's address to an exit.
-    async fn prepare(&self, target: &Target) -> Result<SocketAddr, Error> {
+    async fn prepare(&self, target: &Target) -> Result<Prepared, Error> {
         let mut control = Control::connect(&self.control, self.password.as_deref()).await?;
         let socks = control.socks_port().await?;
+        let mut name = None;
         if let Some(exit) = &self.exit {
             let fingerprint = match exit {
                 Exit::Fingerprint(fingerprint) => fingerprint.clone(),
@@ -91,10 +104,12 @@ impl Tor {
                     self.choose(&found)?
                 }
             };
-            control.map_to_exit(&target.host, &fingerprint).await?;
+            let ours = format!("{:016x}{:016x}.invalid", random(), random());
+            control.map_to_exit(&ours, &target.host, &fingerprint).await?;
             *self.chosen.borrow_mut() = Some(fingerprint);
+            name = Some(ours);
         }
-        Ok(socks)
+        Ok(Prepared { socks, name })
     }
 
     /// By weight among those that have not failed.
@@ -111,7 +126,7 @@ impl Tor {
             fresh
         };
         let total: u64 = pool.iter().map(|exit| exit.bandwidth.max(1)).sum();
-        let mut point = random_below(total);
+        let mut point = random() % total.max(1);
         for exit in &pool {
             let weight = exit.bandwidth.max(1);
             if point < weight {
@@ -123,10 +138,10 @@ impl Tor {
     }
 }
 
-/// A number below `bound`, from the randomness that the standard library seeds its hash maps with.
-fn random_below(bound: u64) -> u64 {
+/// A number from the randomness that the standard library seeds its hash maps with.
+fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish() % bound.max(1)
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 fn unreachable(detail: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -137,20 +152,21 @@ impl Transport for Tor {
     fn dial<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
             let cell = std::rc::Rc::clone(&self.ready.borrow());
-            let proxy = *cell.get_or_try_init(|| self.prepare(target)).await?;
-            let socks = Socks { proxy, options: self.options.clone() };
-            socks.dial(target, isolation).await
+            let prepared = cell.get_or_try_init(|| self.prepare(target)).await?;
+            let socks = Socks { proxy: prepared.socks, options: self.options.clone() };
+            match &prepared.name {
+                None => socks.dial(target, isolation).await,
+                Some(name) => socks.dial(&Target { host: name.clone(), port: target.port }, isolation).await,
+            }
         })
     }
 
     fn failed(&self) {
-        // An exit of the user's own choice is not exchanged for another.
-        if self.exit == Some(Exit::Auto)
-            && let Some(chosen) = self.chosen.borrow_mut().take()
-        {
+        // An exit of the user's own choice is not exchanged for another, but the Tor client may have been started anew.
+        if let (Some(chosen), Some(Exit::Auto)) = (self.chosen.borrow_mut().take(), &self.exit) {
             self.failed.borrow_mut().push(chosen);
-            *self.ready.borrow_mut() = std::rc::Rc::default();
         }
+        *self.ready.borrow_mut() = std::rc::Rc::default();
     }
 }
 
@@ -214,8 +230,10 @@ impl Control {
             format!("AUTHENTICATE \"{}\"", password.replace('\\', "\\\\").replace('"', "\\\""))
         } else if has("COOKIE") {
             let file = auth.split("COOKIEFILE=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
-            let cookie = std::fs::read(file)
-                .map_err(|error| unreachable(format!("cannot read Tor's cookie file {file}: {error}")))?;
+            let cookie = std::fs::read(file).map_err(|error| {
+                tracing::error!(file, %error, "cannot read Tor's cookie file");
+                unreachable("Tor's cookie file cannot be read: the log names it")
+            })?;
             let hex: String = cookie.iter().map(|b| format!("{b:02x}")).collect();
             format!("AUTHENTICATE {hex}")
         } else {
@@ -250,8 +268,9 @@ impl Control {
 
     async fn text_line(&mut self, budget: &mut usize) -> Result<String, Error> {
         let mut bytes = Vec::new();
+        let mut limited = tokio::io::AsyncReadExt::take(&mut self.stream, (*budget as u64).min(LINE_LIMIT));
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
-        tokio::time::timeout(Duration::from_secs(60), self.stream.read_until(b'\n', &mut bytes))
+        tokio::time::timeout(Duration::from_secs(60), limited.read_until(b'\n', &mut bytes))
             .await
             .map_err(|_| unreachable("Tor's control port does not answer"))?
             .map_err(io)?;
@@ -343,9 +362,9 @@ impl Control {
         }
     }
 
-    /// Has the client reach `host` only through the relay with this fingerprint.
-    pub async fn map_to_exit(&mut self, host: &str, fingerprint: &str) -> Result<(), Error> {
-        self.ask(&format!("MAPADDRESS {host}={host}.{fingerprint}.exit")).await.map(drop)
+    /// Has `name` lead to `host` through the relay with this fingerprint.
+    pub async fn map_to_exit(&mut self, name: &str, host: &str, fingerprint: &str) -> Result<(), Error> {
+        self.ask(&format!("MAPADDRESS {name}={host}.{fingerprint}.exit")).await.map(drop)
     }
 }
 

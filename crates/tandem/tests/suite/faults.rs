@@ -260,3 +260,45 @@ fn a_hundred_clients_that_come_and_go_leave_nothing_open() {
     let mut client = pair.connect();
     assert_eq!(client.get(&origin.url("/")).body.len(), 100_000);
 }
+
+#[test]
+fn head_requests_get_the_error_without_its_page() {
+    let pair = Pair::with("h2", |gateway| gateway.allow_dest = Vec::new(), |_| {});
+    let mut client = pair.connect();
+    for _ in 0..2 {
+        client.send(request("HEAD", "http://127.0.0.1/", ""));
+        assert_eq!(client.answer("HEAD").status, 403);
+    }
+}
+
+#[test]
+fn a_tunnel_that_breaks_off_is_reset() {
+    let origin = Scene::new(|_, mut client| {
+        client.send("half of it");
+        // The test resets: an end would be an end.
+        client.read_exact(1);
+        socket2::SockRef::from(client.stream.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
+    });
+    for over_socks in [true, false] {
+        let pair = Pair::start();
+        let mut client = if over_socks {
+            let mut client = Client::to(pair.socks);
+            assert_eq!(client.socks(&origin.address.to_string(), None), 0);
+            client
+        } else {
+            let mut client = pair.connect();
+            client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", origin.address));
+            assert_eq!(client.head().unwrap().status, 200);
+            client
+        };
+        assert_eq!(client.read_exact(10), b"half of it");
+        client.send("x");
+        let mut rest = Vec::new();
+        let ended = std::io::Read::read_to_end(&mut client.stream, &mut rest);
+        assert_eq!(
+            ended.map_err(|error| error.kind()),
+            Err(std::io::ErrorKind::ConnectionReset),
+            "SOCKS: {over_socks}"
+        );
+    }
+}

@@ -168,6 +168,14 @@ fn fallback_goes_the_same_way_or_not_at_all() {
         let answer = Client::to(http).get("http://site.example/");
         assert_eq!(answer.status, status);
     }
+    // What the gateway may have processed is not repeated around it.
+    let mut options = client_options("h2+tcp://gateway.example:9980");
+    options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+    options.fallback = Some(tandem::config::client::Fallback::Via);
+    let (_client, http, _) = start_client(options);
+    let mut client = Client::to(http);
+    client.send(request("POST", "http://site.example/", "Content-Length: 0\r\n"));
+    assert_eq!(client.answer("POST").status, 502);
     let targets: Vec<_> = asked.try_iter().map(|asked| asked.target).collect();
     assert!(targets.contains(&"site.example:80".to_owned()), "{targets:?}");
     assert!(targets.iter().all(|t| t == "site.example:80" || t == "gateway.example:9980"));

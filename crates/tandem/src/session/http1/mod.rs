@@ -30,6 +30,8 @@ pub struct Http1Session {
     pub timeouts: Timeouts,
     /// The other end's time for the head of a response, and between two pieces of its body.
     pub response_timeout: Duration,
+    /// What this proxy calls itself in its own answers: `client` or `gateway`.
+    pub who: &'static str,
     /// Which origin-form requests are served.
     pub origin_form: OriginForm,
 }

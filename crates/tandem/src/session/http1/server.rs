@@ -195,7 +195,7 @@ impl Http1Server {
         {
             let mut refusal = ResponseHead::new(421);
             refusal.fields.push("content-type", "text/plain");
-            self.answer(refusal, Bytes::from_static(b"This is a proxy: send absolute-form requests.\n")).await?;
+            self.answer(refusal, Bytes::from_static(b"Misdirected request.\n")).await?;
             return Ok(false);
         }
         let method = head.method.clone();
@@ -216,11 +216,12 @@ impl Http1Server {
         let patience = self.session.timeouts.write;
         let mut writer = Writer::new(Rc::clone(&self.io), reply, &method, version, keep_alive, patience);
         writer.upgrade = upgrade;
+        writer.who = self.session.who;
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
         let tunnelled = writer.is_tunnel();
         drop(writer);
         if let Err(error) = written {
-            self.reset();
+            self.io.borrow().path.reset_on_close();
             return Err(error);
         }
         if tunnelled {
@@ -260,13 +261,6 @@ impl Http1Server {
             }
         }
         !self.io.borrow().eof
-    }
-
-    /// Closes so that the client cannot take what it got for complete.
-    fn reset(&self) {
-        if let Path::Tcp(stream) = &self.io.borrow().path {
-            let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
-        }
     }
 }
 
@@ -345,6 +339,8 @@ struct Writer {
     connect: bool,
     upgrade: Option<String>,
     state: Writing,
+    /// What this proxy calls itself in its own answers.
+    who: &'static str,
     /// How long the client may take no bytes.
     patience: Duration,
     /// Runs while bytes wait that the client does not take.
@@ -374,6 +370,7 @@ impl Writer {
         patience: Duration,
     ) -> Self {
         Self {
+            who: "client",
             patience,
             stuck: None,
             io,
@@ -435,7 +432,7 @@ impl Writer {
                     if self.state != Writing::Head {
                         return Err(error);
                     }
-                    let (head, body) = pages::failure(&error, "client");
+                    let (head, body) = pages::failure(&error, self.who);
                     self.keep_alive = self.keep_alive && !self.connect && self.upgrade.is_none();
                     self.upgrade = None;
                     self.put(Part::Head(head))?;

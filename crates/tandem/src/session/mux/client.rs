@@ -1,6 +1,6 @@
 //! The asking end of a multiplexed session.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -19,8 +19,8 @@ use crate::transport::LocalBoxFuture;
 /// An open (or opening) multiplexed session; dropping it drains and closes it.
 pub struct MuxClient {
     shared: Rc<Shared>,
-    /// Shown with the first request, then never again on this session.
-    token: Cell<Option<Rc<str>>>,
+    /// Shown until a request has taken it along, then never again on this session.
+    token: RefCell<Option<Rc<str>>>,
 }
 
 impl std::fmt::Debug for MuxClient {
@@ -47,14 +47,14 @@ impl MuxClient {
                 }
             }
         });
-        Self { shared, token: Cell::new(session.token.clone()) }
+        Self { shared, token: RefCell::new(session.token.clone()) }
     }
 
     /// Opens a stream for the request, waiting while the peer allows no more at once.
     async fn open(&self, exchange: &Exchange) -> Result<StreamId, Error> {
         let shown;
         let mut request = &exchange.request;
-        let token = self.token.take();
+        let token = self.token.borrow().clone();
         if let Some(token) = &token {
             let mut with_token = request.clone();
             with_token.fields.push("proxy-authorization", format!("Bearer {token}"));
@@ -62,8 +62,8 @@ impl MuxClient {
             request = &shown;
         }
         let opened = std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker())).await;
-        if opened.is_err() {
-            self.token.set(token);
+        if opened.is_ok() && token.is_some() {
+            self.token.replace(None);
         }
         opened
     }

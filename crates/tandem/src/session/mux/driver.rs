@@ -178,7 +178,10 @@ impl<O: Owner> Driver<O> {
                         let fatal = self.shared.core.borrow_mut().handle_input(now, buf.filled());
                         match fatal {
                             Ok(()) => Ok(Some(buf.filled().len())),
-                            Err(error) => Err(Error::new(Kind::Protocol, self.side, error.to_string())),
+                            Err(error) => {
+                                let error = Error::new(Kind::Protocol, self.side, error.to_string());
+                                Err(error.with_retry(Retry::IfIdempotent))
+                            }
                         }
                     }
                 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tandem_http::message::content_length;
-use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
+use tandem_http::{Event, Method, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
 use super::{Inbound, MuxSession, NewCore, Shared, Stream, set_waker};
@@ -48,12 +48,14 @@ impl Owner for Answering {
             let length = content_length(&head.fields).ok().flatten().filter(|_| !head.is_connect());
             Body::new(StreamBody { shared: Rc::clone(&self.shared), id }, length)
         };
+        let bodyless = head.method == Method::Head;
         let exchange = Exchange { request: head, body, isolation: Isolation::none(), peer: self.peer, priority };
         let pump = Pump {
             shared: Rc::clone(&self.shared),
             id,
             reply: self.stage.call(exchange),
             held: None,
+            bodyless,
             head_sent: false,
             finished: false,
         };
@@ -89,6 +91,8 @@ struct Pump {
     id: StreamId,
     reply: Reply,
     held: Option<Part>,
+    /// HEAD: an answer has no body, our own error pages included.
+    bodyless: bool,
     head_sent: bool,
     finished: bool,
 }
@@ -185,8 +189,10 @@ impl Pump {
         } else {
             let (head, body) = pages::failure(error, "gateway");
             let mut core = self.shared.core.borrow_mut();
-            core.respond(self.id, &head, false);
-            core.send_data(self.id, body, true);
+            core.respond(self.id, &head, self.bodyless);
+            if !self.bodyless {
+                core.send_data(self.id, body, true);
+            }
         }
         self.finished = true;
         self.shared.kick();
@@ -215,6 +221,7 @@ fn push(shared: &Rc<Shared>, parent: StreamId, request: &RequestHead, reply: Rep
     let opened = shared.core.borrow_mut().push(parent, request, Priority::default());
     let Ok(id) = opened else { return };
     shared.streams.borrow_mut().insert(id, Stream { complete: true, ..Stream::default() });
-    let pump = Pump { shared: Rc::clone(shared), id, reply, held: None, head_sent: false, finished: false };
+    let pump =
+        Pump { shared: Rc::clone(shared), id, reply, held: None, bodyless: false, head_sent: false, finished: false };
     tokio::task::spawn_local(pump.run());
 }
