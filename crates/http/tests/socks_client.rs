@@ -50,6 +50,15 @@ fn the_three_address_types() {
     assert_eq!(answer(true, b"\x05\x02\x01\x00\x05\x00\x00\x01\0\0\0\0\0"), Ok(None));
 }
 
+/// Tor 0.4.9 on greeting, credentials and request in one write.
+#[test]
+fn the_choice_of_method_may_be_lost() {
+    assert_eq!(answer(true, b"\x01\x00\x05\x00\x00\x01\0\0\0\0\0\0HTTP"), Ok(Some(12)));
+    assert_eq!(answer(true, b"\x01\x01"), Err(SocksError::AuthRefused));
+    assert_eq!(answer(true, b"\x05\x02\x05\x00"), Err(SocksError::Malformed), "the answer to credentials may not");
+    assert_eq!(answer(false, b"\x01\x00"), Err(SocksError::Malformed), "nothing to answer");
+}
+
 #[test]
 fn errors_are_told_apart() {
     assert_eq!(answer(true, b"\x05\xff"), Err(SocksError::MethodRefused));

@@ -138,7 +138,7 @@ impl Pair {
 fn flow(from: &mut Connection, to: &mut Connection, now: Instant) {
     let mut out = SendBuf::new();
     while from.wants_output() {
-        from.poll_output(&mut out, 16 << 10);
+        from.poll_output(&mut out, usize::MAX);
     }
     let bytes = out.copy_to_bytes(out.remaining());
     to.handle_input(now, &bytes).expect("legal");

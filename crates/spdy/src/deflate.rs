@@ -168,8 +168,8 @@ impl Deflate {
     fn common(&self, candidate: usize, target: &[u8]) -> usize {
         let next = self.secrets.partition_point(|secret| secret.start < candidate);
         let fence = self.secrets.get(next).map_or(usize::MAX, |secret| secret.start);
-        let source = &self.text[candidate..];
-        source.iter().zip(target).take(fence - candidate).take_while(|(a, b)| a == b).count()
+        let room = target.len().min(fence - candidate);
+        common_prefix(&self.text[candidate..candidate + room], &target[..room])
     }
 
     /// Makes the three bytes at `at` findable. The callers pass places outside secrets only; the last two places
@@ -217,6 +217,19 @@ pub(crate) fn write_stored(block: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(part);
     }
     out.extend_from_slice(&[0, 0, 0, 0xff, 0xff]);
+}
+
+/// How many bytes two texts of one length have in common at their beginnings, compared by eights.
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let (a_words, a_rest) = a.as_chunks::<8>();
+    let (b_words, b_rest) = b.as_chunks::<8>();
+    for (at, (a, b)) in a_words.iter().zip(b_words).enumerate() {
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differing != 0 {
+            return at * 8 + (differing.trailing_zeros() / 8) as usize;
+        }
+    }
+    a_words.len() * 8 + a_rest.iter().zip(b_rest).take_while(|(a, b)| a == b).count()
 }
 
 fn hash(bytes: &[u8]) -> usize {

@@ -3,6 +3,8 @@
 //! `front`, `middle` and `back` meet only as stages, `session` and `transport` only as a path. Every exception stands in
 //! [`EXCEPTIONS`] with its reason; one that is no longer needed fails too.
 
+#![expect(clippy::unwrap_used, reason = "sources that cannot be read fail the test")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

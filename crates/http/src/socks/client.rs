@@ -103,6 +103,7 @@ impl Client {
             let piece = &bytes[consumed..bytes.len().min(consumed + missing)];
             self.reply.extend_from_slice(piece);
             consumed += piece.len();
+            self.skip_lost_method();
             // A wrong version shows in the first byte; a server that is none would leave us waiting for the rest.
             let next = match self.check_start() {
                 Ok(()) if piece.len() < missing => return Ok(Progress::Pending),
@@ -122,6 +123,14 @@ impl Client {
             (Some(&IPV6), _) => 22,
             (Some(_), None) => 5,
             (Some(_), Some(&len)) => 7 + usize::from(len),
+        }
+    }
+
+    /// Tor 0.4.9 says only the last of its answers to messages that arrive together: greeting and credentials read at
+    /// once are answered as credentials alone, which can be told from a method by the first byte.
+    fn skip_lost_method(&mut self) {
+        if self.state == State::Method && self.method == USER_PASSWORD && self.reply.first() == Some(&AUTH_VERSION) {
+            self.state = State::Credentials;
         }
     }
 

@@ -27,7 +27,7 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::programs::{self, Origin};
-use super::workshop::{Program, Workshop};
+use super::workshop::{self, Program, Workshop};
 use super::{BenchError, Size, turns};
 use crate::emulator::network::{self, Setup};
 use crate::emulator::rtnl::TcpMetrics;
@@ -137,6 +137,9 @@ pub struct Run {
     pub lost: u64,
     /// Median time in the link's queue towards the near side, in milliseconds.
     pub queue_ms: f64,
+    /// How much later than due the emulator handed packets over, 99th percentile in milliseconds; a run with more than a
+    /// few says more about the machine than about the pair.
+    pub late_ms: f64,
 }
 
 /// Times from a quiet request's moment to the end of its answer, in milliseconds.
@@ -154,6 +157,9 @@ pub struct Delays {
 
 /// Measures; `say` is told what is going on.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+    if !workshop::raise_priority() {
+        say("without root, what else runs on this machine disturbs the times");
+    }
     let workshop = Workshop::open()?;
     let mut runs = Vec::new();
     for pass in 0..plan.passes {
@@ -201,6 +207,7 @@ fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result
         overflowed: down.map_or(0, |link| link.overflowed),
         lost: down.map_or(0, |link| link.lost),
         queue_ms: down.map_or(0.0, |link| link.queue_delay.p50_ms),
+        late_ms: snapshot.lateness.p99_ms,
     })
 }
 
@@ -421,7 +428,7 @@ impl Report {
         for run in &self.runs {
             let _ = writeln!(
                 out,
-                "{:<24} {:>4}  {:>7.1} / {:<7.1} {:>8.1} / {:<8.1} {:>9.2} {:>6.2} {:>6.1} {:>8}   (queue {:.0} ms, {} overflowed, {} lost)",
+                "{:<24} {:>4}  {:>7.1} / {:<7.1} {:>8.1} / {:<8.1} {:>9.2} {:>6.2} {:>6.1} {:>8}   (queue {:.0} ms, {} overflowed, {} lost, {:.1} ms late)",
                 run.pair.label(),
                 run.pass + 1,
                 run.base.p50,
@@ -435,6 +442,7 @@ impl Report {
                 run.queue_ms,
                 run.overflowed,
                 run.lost,
+                run.late_ms,
             );
         }
         out

@@ -19,6 +19,9 @@ pub const MARKER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 /// Port of gateways.
 pub const GATEWAY_PORT: u16 = 9980;
 
+/// Session protocols that gateways speak, each on a port of its own.
+pub const GATEWAY_PORTS: [(&str, u16); 3] = [("h2", GATEWAY_PORT), ("spdy3.1", 9981), ("spdy3", 9982)];
+
 /// Domain whose names all lead to the web host.
 pub const DOMAIN: &str = "test";
 

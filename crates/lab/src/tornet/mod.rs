@@ -7,12 +7,14 @@
 //! - [`control`]: asking a running `tor`. [`check`]: fetching a page through it.
 //! - [`state`]: the run directory, from which everything can be found and removed again.
 //! - [`run`]: brings the network up, watches it, takes it down.
+//! - [`measure`]: pages over it, plain and through the pair.
 
 pub mod check;
 pub mod control;
 pub mod dns;
 pub mod keys;
 pub mod layout;
+pub mod measure;
 pub mod namespaces;
 pub mod run;
 pub mod state;

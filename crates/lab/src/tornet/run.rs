@@ -15,7 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::check::{self, Fetched};
 use super::control::Control;
 use super::keys::{self, Identities, Programs};
-use super::layout::{GATEWAY_PORT, Layout, MARKER, MOST_SITES, Node, Role, prefix, site_address, site_name};
+use super::layout::{
+    GATEWAY_PORT, GATEWAY_PORTS, Layout, MARKER, MOST_SITES, Node, Role, prefix, site_address, site_name,
+};
 use super::state::{Endpoints, Phase, Process, RunDirectory, SiteEndpoint, State};
 use super::torrc::{self, Variant};
 use super::{TornetError, dns, find_program, namespaces};
@@ -513,15 +515,15 @@ fn origin_arguments<'a>(listen: &'a str, page: &'a str, authority: &'a str) -> [
 
 /// The gateway's command line on the nodes that have one.
 fn gateway_arguments(layout: &Layout, node: &Node) -> Option<Vec<String>> {
+    let listen =
+        |address| GATEWAY_PORTS.map(|(name, port)| format!(" --listen {name}+tcp://{address}:{port}")).concat();
     let line = match node.role {
         Role::Exit => {
             let [a, b, c, _] = layout.node(Role::Web).address.octets();
-            format!(
-                "gateway --listen h2+tcp://{MARKER}:{GATEWAY_PORT} --mode forward --open --allow-dest {a}.{b}.{c}.0/24"
-            )
+            format!("gateway --mode forward --open --allow-dest {a}.{b}.{c}.0/24{}", listen(MARKER))
         }
         Role::Onion => {
-            format!("gateway --listen h2+tcp://127.0.0.1:{GATEWAY_PORT} --mode reverse=http://127.0.0.1:80 --open")
+            format!("gateway --mode reverse=http://127.0.0.1:80 --open{}", listen(Ipv4Addr::LOCALHOST))
         }
         _ => return None,
     };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::keys::Identities;
-use super::layout::{DOMAIN, GATEWAY_PORT, Layout, MARKER, Node, Role};
+use super::layout::{DOMAIN, GATEWAY_PORTS, Layout, MARKER, Node, Role};
 
 /// Port on which relays take circuits.
 pub const OR_PORT: u16 = 5001;
@@ -165,17 +165,17 @@ fn authority(layout: &Layout, identities: &Identities, root: &Path, node: &Node)
 }
 
 fn exit(with_gateway: bool) -> String {
-    let gateway = if with_gateway { format!("ExitPolicy accept {MARKER}:{GATEWAY_PORT}\n") } else { String::new() };
+    let announce = |(_, port)| format!("ExitPolicy accept {MARKER}:{port}\n");
+    let gateway = if with_gateway { GATEWAY_PORTS.map(announce).concat() } else { String::new() };
     format!(
         "ExitRelay 1\nIPv6Exit 0\n{gateway}ExitPolicy accept *:80\nExitPolicy accept *:443\nExitPolicy reject *:*\n"
     )
 }
 
 fn onion(root: &Path, node: &Node) -> String {
-    format!(
-        "SocksPort 0\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\nHiddenServicePort {GATEWAY_PORT} 127.0.0.1:{GATEWAY_PORT}\n",
-        service_directory(root, node).display()
-    )
+    let gateways = GATEWAY_PORTS.map(|(_, port)| format!("HiddenServicePort {port} 127.0.0.1:{port}\n")).concat();
+    let directory = service_directory(root, node);
+    format!("SocksPort 0\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n{gateways}", directory.display())
 }
 
 fn client(root: &Path, node: &Node, variant: &Variant) -> String {

@@ -23,7 +23,7 @@ pub(crate) enum Command {
     /// Session protocols beside each other: CPU time and bytes
     Session(SessionArguments),
     /// Delay of small answers beside bulk, over an emulated link
-    Quiet(QuietArguments),
+    Quiet(Box<QuietArguments>),
 }
 
 /// What all have.
@@ -111,7 +111,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
         }
         Command::Quiet(arguments) => {
             let json = arguments.common.json;
-            let report = quiet::run(&quiet_plan(arguments)?, &mut say)?;
+            let report = quiet::run(&quiet_plan(*arguments)?, &mut say)?;
             answer(json, &report, || report.table())
         }
     }

@@ -1,4 +1,6 @@
-//! `tandem-lab tornet`: a private Tor network, up, looked at, used, and down.
+//! `tandem-lab tornet`: a private Tor network, up, looked at, used, measured, and down.
+
+mod measure;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -33,6 +35,8 @@ pub(crate) enum Command {
     Down(Instance),
     /// Runs a command on a node
     Exec(ExecArguments),
+    /// Loads pages with plain HTTP/1.1 and through the pair, in alternation
+    Measure(measure::Arguments),
 }
 
 /// Which network.
@@ -104,6 +108,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(arguments) => return status(&arguments),
         Command::Down(Instance { instance }) => take_down(&instance, &mut say)?,
         Command::Exec(arguments) => return exec(&arguments),
+        Command::Measure(arguments) => return measure::run(arguments),
     }
     Ok(ExitCode::SUCCESS)
 }
