@@ -213,4 +213,23 @@ mod tests {
             assert_eq!(own_path(&page, url).as_deref(), path, "{url}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_an_origin_names_is_of_the_page_s_origin(
+            link in "(<?[a-z/:.#?,;]{0,12}>?;? ?(rel=\"?preload\"?|as=style|nopush)?,? ?){0,6}",
+            associated in "(\"?[a-z/:.]{0,10}\"?:?[0-9]?,? ?){0,6}",
+        ) {
+            let mut head = ResponseHead::new(200);
+            head.fields.push("link", link);
+            head.fields.push("x-associated-content", associated);
+            let page = RequestHead::get(Scheme::Http, "h", "/dir/page?x");
+            for (url, priority) in named(&mut head) {
+                proptest::prop_assert!(priority.0 < 8);
+                if let Some(path) = own_path(&page, &url) {
+                    proptest::prop_assert!(path.starts_with('/') && !path.contains("/."), "{}", path);
+                }
+            }
+        }
+    }
 }

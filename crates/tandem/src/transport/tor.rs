@@ -506,4 +506,16 @@ mod tests {
         assert!("$0001020304050607080910111213141516171819".parse::<Exit>().is_ok());
         assert!("home".parse::<Exit>().is_err());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_tor_says_is_read_without_panic(
+            consensus in "((r|s|w|x) [A-Za-z0-9+/=: ]{0,60}\n){0,12}",
+            descriptors in "((router|fingerprint|accept|reject|opt) [A-Fa-z0-9.:*/ -]{0,50}\n){0,12}",
+            port: u16,
+        ) {
+            let weights = parse_weights(&consensus);
+            parse_gateways(&descriptors, &weights, Ipv4Addr::new(192, 0, 2, 80), port);
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod carrying;
 mod faults;
 mod harness;
 mod isolation;
+mod parsers;
 mod process;
 mod pushes;
 mod roundtrips;
