@@ -79,6 +79,8 @@ fn the_host_around_is_reached_through_the_link_and_nothing_is_faster() {
     let connect: f64 = fields[2].parse().expect("seconds");
     assert!(connect >= 0.1, "connected after {connect} s: before a round trip");
     let counters = json(&counters);
+    assert_eq!(counters["run"]["links"][0]["directions"][0], "delay 50ms", "{counters}");
+    assert_eq!((&counters["run"]["seed"], &counters["run"]["mtu"]), (&1.into(), &1500.into()));
     let down = &counters["links"][0];
     assert_eq!((&down["from"], &down["to"]), (&"outside".into(), &"command".into()));
     assert!(down["delivered"]["bytes"].as_u64().expect("a number") > 300_000, "{down}");

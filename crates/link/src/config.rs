@@ -1,5 +1,6 @@
 //! What one direction of a link does to packets.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::damage::Reset;
@@ -7,6 +8,7 @@ use crate::delay::Jitter;
 use crate::loss::Loss;
 use crate::queue::QueueLimits;
 use crate::rate::Rate;
+use crate::text;
 
 /// Longest delay accepted.
 pub const MAX_DELAY: Duration = Duration::from_secs(3600);
@@ -30,6 +32,28 @@ pub struct LinkConfig {
     pub corrupt: f64,
     /// Injected TCP resets.
     pub reset: Option<Reset>,
+}
+
+impl fmt::Display for LinkConfig {
+    /// What differs from a link that passes everything on at once, in the words that the parsers read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let mut parts = Vec::new();
+        let mut part = |differs: bool, name, value: &dyn fmt::Display| {
+            if differs {
+                parts.push(format!("{name} {value}"));
+            }
+        };
+        part(self.delay != default.delay, "delay", &text::Time(self.delay));
+        self.jitter.iter().for_each(|jitter| part(true, "jitter", jitter));
+        part(self.loss != default.loss, "loss", &self.loss);
+        part(self.rate != default.rate, "rate", &self.rate);
+        part(self.queue != default.queue, "queue", &self.queue);
+        part(self.duplicate > 0.0, "duplicate", &self.duplicate);
+        part(self.corrupt > 0.0, "corrupt", &self.corrupt);
+        self.reset.iter().for_each(|reset| part(true, "reset", reset));
+        f.write_str(&if parts.is_empty() { "nothing".into() } else { parts.join(", ") })
+    }
 }
 
 /// What is wrong with a description of a link.
@@ -84,5 +108,41 @@ impl LinkConfig {
             return Err(ConfigError::Range { what: "rate", limits: "at least 1 bit per second" });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_read_back_as_what_they_describe() {
+        for jitter in ["normal:5ms", "exp:1.5ms,reorder"] {
+            assert_eq!(jitter.parse::<Jitter>().map(|parsed| parsed.to_string()), Ok(jitter.into()));
+        }
+        for loss in ["0.01", "ge:0.01,0.25,0,0.5", "every:7", "exp:0.001", "0"] {
+            assert_eq!(loss.parse::<Loss>().map(|parsed| parsed.to_string()), Ok(loss.into()));
+        }
+        for rate in ["8000000bit", "unlimited"] {
+            assert_eq!(rate.parse::<Rate>().map(|parsed| parsed.to_string()), Ok(rate.into()));
+        }
+        for queue in ["256", "64000B", "20,64000B,codel:5ms:100ms", "unlimited"] {
+            assert_eq!(queue.parse::<QueueLimits>().map(|parsed| parsed.to_string()), Ok(queue.into()));
+        }
+        for reset in ["443:after=1000,p=1", "0:after=0,p=0.01"] {
+            assert_eq!(reset.parse::<Reset>().map(|parsed| parsed.to_string()), Ok(reset.into()));
+        }
+    }
+
+    #[test]
+    fn only_what_differs_is_described() {
+        assert_eq!(LinkConfig::default().to_string(), "nothing");
+        let config = LinkConfig {
+            delay: Duration::from_millis(50),
+            rate: Rate::Constant(1_000_000),
+            corrupt: 0.5,
+            ..LinkConfig::default()
+        };
+        assert_eq!(config.to_string(), "delay 50ms, rate 1000000bit, corrupt 0.5");
     }
 }

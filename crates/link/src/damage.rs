@@ -1,5 +1,6 @@
 //! Packets that arrive, but not as they were sent: a wrong bit, or a TCP segment turned into a reset.
 
+use std::fmt;
 use std::str::FromStr;
 
 use crate::config::ConfigError;
@@ -19,6 +20,12 @@ pub struct Reset {
     pub after: u64,
     /// Probability of each later segment to become a reset.
     pub probability: f64,
+}
+
+impl fmt::Display for Reset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:after={},p={}", self.port, self.after, self.probability)
+    }
 }
 
 impl FromStr for Reset {

@@ -6,6 +6,7 @@
 //! packet to overtake another.
 
 use std::f64::consts::FRAC_PI_2;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -31,6 +32,16 @@ pub struct Jitter {
     pub scale: Duration,
     /// Whether each packet draws anew and may overtake others.
     pub reorder: bool,
+}
+
+impl fmt::Display for Jitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shape = match self.shape {
+            Shape::Normal => "normal",
+            Shape::Exponential => "exp",
+        };
+        write!(f, "{shape}:{}{}", text::Time(self.scale), if self.reorder { ",reorder" } else { "" })
+    }
 }
 
 impl FromStr for Jitter {

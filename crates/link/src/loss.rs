@@ -1,5 +1,6 @@
 //! Loss of packets on the line, before the queue.
 
+use std::fmt;
 use std::str::FromStr;
 
 use crate::config::ConfigError;
@@ -55,6 +56,18 @@ impl Loss {
         };
         let valid = probabilities.iter().all(|p| (0.0..=1.0).contains(p));
         if valid { Ok(()) } else { Err(ConfigError::Range { what: "probability of loss", limits: "0 to 1" }) }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Never => f.write_str("0"),
+            Self::Independent(p) => write!(f, "{p}"),
+            Self::GilbertElliott { worsen, recover, good, bad } => write!(f, "ge:{worsen},{recover},{good},{bad}"),
+            Self::EveryNth(n) => write!(f, "every:{n}"),
+            Self::ExponentialGaps(share) => write!(f, "exp:{share}"),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Only waiting packets count: neither the one being sent nor those on the line do.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -41,6 +42,16 @@ impl Default for QueueLimits {
     /// A thousand packets, drop-tail: what Linux interfaces have.
     fn default() -> Self {
         Self { packets: Some(1000), bytes: None, codel: None }
+    }
+}
+
+impl fmt::Display for QueueLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let packets = self.packets.map(|n| n.to_string());
+        let bytes = self.bytes.map(|n| format!("{n}B"));
+        let codel = self.codel.map(|c| format!("codel:{}:{}", text::Time(c.target), text::Time(c.interval)));
+        let parts: Vec<String> = [packets, bytes, codel].into_iter().flatten().collect();
+        f.write_str(&if parts.is_empty() { "unlimited".into() } else { parts.join(",") })
     }
 }
 

@@ -1,5 +1,6 @@
 //! How fast packets leave: a constant rate, or a trace of delivery opportunities.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,17 @@ pub enum Rate {
     Constant(u64),
     /// Recorded opportunities, repeated for ever.
     Trace(Arc<Trace>),
+}
+
+impl fmt::Display for Rate {
+    /// A trace is described by its mean, since its text is long.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::Constant(rate) => write!(f, "{rate}bit"),
+            Self::Trace(trace) => write!(f, "trace with a mean of {:.0}bit", trace.mean_rate()),
+        }
+    }
 }
 
 impl FromStr for Rate {

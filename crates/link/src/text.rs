@@ -1,5 +1,6 @@
 //! Quantities as people write them: `400ms`, `8mbit`, `1%`, `64kB`.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::config::ConfigError;
@@ -50,6 +51,15 @@ pub fn bytes(text: &str) -> Result<usize, ConfigError> {
     let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
     let size = (number * scale).round();
     if (1.0..=1e9).contains(&size) { Ok(size as usize) } else { Err(wrong()) }
+}
+
+/// A time, to be written as [`duration`] reads it.
+pub(crate) struct Time(pub(crate) Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0.as_nanos() as f64 / 1e6)
+    }
 }
 
 /// A positive whole number.

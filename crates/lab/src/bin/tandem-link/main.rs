@@ -2,6 +2,7 @@
 //!
 //! - [`options`]: the command line. [`shell`]: one link, or a topology, around a command.
 //! - [`self_test`]: what this machine's links are worth.
+//! - [`record`]: what a run was, for its JSON.
 //! - [`addresses`]: networks that let links nest.
 //! - [`rootless`]: what a user without privileges needs first.
 //! - [`init`]: process 1 of the command's process namespace, so that nothing outlives the link.
@@ -9,6 +10,7 @@
 mod addresses;
 mod init;
 mod options;
+mod record;
 mod rootless;
 mod self_test;
 mod shell;

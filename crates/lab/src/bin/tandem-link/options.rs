@@ -75,7 +75,7 @@ pub(crate) struct RunArguments {
     /// Time between lines of the log and of --live
     #[arg(long, default_value = "100ms", value_name = "TIME", value_parser = tandem_link::text::duration, help_heading = "Output")]
     pub(crate) interval: std::time::Duration,
-    /// Write the final counters as JSON
+    /// Write what was run and the final counters as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) json: Option<PathBuf>,
     /// Show counters on standard error while running

@@ -22,6 +22,7 @@ use tandem_lab::netns::Netns;
 use crate::addresses::{self, Addresses};
 use crate::init;
 use crate::options::{RunArguments, ShellArguments, TopologyArguments};
+use crate::record::Record;
 use crate::rootless;
 
 type Failure = Box<dyn Error>;
@@ -112,7 +113,7 @@ fn run(
     let code = supervise(&mut program.child, &emulator, arguments, &mut log);
     drop((program, background));
     let (snapshot, result) = emulator.stop();
-    finish(&snapshot, arguments, log)?;
+    finish(snapshot, topology, arguments, log)?;
     result?;
     Ok(ExitCode::from(code?))
 }
@@ -265,13 +266,13 @@ impl Log {
     }
 }
 
-fn finish(snapshot: &Snapshot, arguments: &RunArguments, log: Option<Log>) -> Result<(), Failure> {
+fn finish(snapshot: Snapshot, topology: &Topology, arguments: &RunArguments, log: Option<Log>) -> Result<(), Failure> {
     if !arguments.quiet {
         eprint!("{}", snapshot.summary());
     }
-    log.map_or(Ok(()), |log| log.finish(snapshot))?;
+    log.map_or(Ok(()), |log| log.finish(&snapshot))?;
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(snapshot)?;
+        let text = serde_json::to_string_pretty(&Record::new(topology, arguments, snapshot))?;
         std::fs::write(path, text + "\n").map_err(EmulatorError::of(format!("write {}", path.display())))?;
     }
     Ok(())
