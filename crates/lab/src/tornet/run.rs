@@ -46,6 +46,8 @@ pub struct Request {
     pub web_delay: Duration,
     /// Exits without a gateway.
     pub plain_exits: u8,
+    /// Congestion control of every host's TCP.
+    pub congestion: String,
     /// What differs in configuration files.
     pub variant: Variant,
     /// The program whose `gateway` command runs at the exit and behind the onion service; none without gateways.
@@ -181,7 +183,7 @@ impl Tornet {
     fn bring_up(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
         let start = Instant::now();
         self.claim(request, progress)?;
-        self.connect_nodes()?;
+        self.connect_nodes(&request.congestion)?;
         progress("making keys");
         self.make_keys()?;
         self.configure(request)?;
@@ -217,7 +219,7 @@ impl Tornet {
         self.layout.nodes.iter().try_for_each(|node| namespaces::create(&self.ip, node))
     }
 
-    fn connect_nodes(&mut self) -> Result<(), TornetError> {
+    fn connect_nodes(&mut self, congestion: &str) -> Result<(), TornetError> {
         let open = |node: &Node| {
             Netns::named(&node.namespace).map_err(TornetError::of(format!("open namespace {}", node.namespace)))
         };
@@ -225,7 +227,7 @@ impl Tornet {
         let setup = Setup {
             no_realtime: false,
             mtu: 1500,
-            tcp: TcpMetrics::default(),
+            tcp: TcpMetrics { congestion: Some(congestion.to_owned()), ..TcpMetrics::default() },
             captures: Vec::new(),
             outside_device: String::new(),
             relay_outside: false,

@@ -60,6 +60,9 @@ pub(crate) struct UpArguments {
     /// Exits without a gateway, to see that clients find the right one
     #[arg(long, default_value_t = 0, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..=9))]
     plain_exits: u8,
+    /// Congestion control of every host's TCP, whatever this machine's own is
+    #[arg(long, default_value = "cubic", value_name = "NAME")]
+    congestion: String,
     /// Switch Conflux off at the client, which lets optimistic data leave early
     #[arg(long)]
     no_conflux: bool,
@@ -124,6 +127,7 @@ fn request(arguments: &UpArguments) -> Result<Request, Failure> {
         delay: arguments.delay,
         web_delay: arguments.web_delay,
         plain_exits: arguments.plain_exits,
+        congestion: arguments.congestion.clone(),
         variant: Variant { no_conflux: arguments.no_conflux },
         gateway: gateway(arguments)?,
         origin: origin(arguments)?,

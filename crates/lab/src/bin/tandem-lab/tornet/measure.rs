@@ -1,0 +1,162 @@
+//! `tandem-lab tornet measure`: pages over the private Tor network, plain and through the pair.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::{Command as Program, ExitCode, Stdio};
+
+use clap::{Args, ValueEnum};
+use tandem_lab::emulator::sys::{self, ChildSetup};
+use tandem_lab::loader;
+use tandem_lab::tornet::measure::{Plan, Protocol, Way, run as measure};
+use tandem_lab::tornet::state::Phase;
+use tandem_lab::tornet::{RunDirectory, take_down};
+
+use super::{Failure, Instance, say};
+
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    instance: Instance,
+    /// The program under test; by default `tandem` beside this program
+    #[arg(long, value_name = "FILE")]
+    tandem: Option<PathBuf>,
+    /// Pages; a network that is up must serve them, otherwise one is brought up for the measurement
+    #[arg(long, value_delimiter = ',', default_value = "thesis,gallery:100x2000", value_name = "PAGE")]
+    pages: Vec<String>,
+    /// Session protocols between client and gateway
+    #[arg(long, value_delimiter = ',', default_value = "h2,spdy3.1", value_name = "SESSION")]
+    sessions: Vec<Protocol>,
+    /// Requests that the loader has in flight at the client
+    #[arg(long, value_delimiter = ',', default_value = "100,32,6", value_name = "NUMBER", value_parser = in_flight)]
+    in_flight: Vec<usize>,
+    /// Turns that each setup gets, in alternation
+    #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    passes: u16,
+    /// Load the first page from the onion service, too
+    #[arg(long)]
+    onion: bool,
+    /// Not through the exit
+    #[arg(long, requires = "onion")]
+    no_exit: bool,
+    /// What the loader knows from the start; by default everything of the page `thesis`, the document of others
+    #[arg(long, value_name = "WHAT")]
+    known: Option<Known>,
+    /// Load the page once before, unmeasured, over the same circuit and session
+    #[arg(long)]
+    warm: bool,
+    /// Plain HTTP/1.1 sends its first requests with the SOCKS handshake, as no browser does
+    #[arg(long)]
+    optimistic: bool,
+    /// A network that is brought up for this: Conflux off at its client
+    #[arg(long)]
+    no_conflux: bool,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+    /// Further arguments for `tandem client`
+    #[arg(last = true, value_name = "ARGUMENT")]
+    client_arguments: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Known {
+    /// All addresses, as the thesis' loader did
+    Everything,
+    /// Where the page begins, as a browser does
+    Document,
+}
+
+fn in_flight(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| (1..=1000).contains(count)).ok_or_else(|| "not a number from 1 to 1000".to_owned())
+}
+
+/// Measures.
+#[expect(clippy::print_stdout, reason = "the answer to the command")]
+pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let json = arguments.json;
+    let no_conflux = arguments.no_conflux;
+    let plan = plan(arguments)?;
+    sys::block_signals(&SIGNALS)?;
+    let network = Network::of(&plan, no_conflux)?;
+    network.end_on_signals()?;
+    let report = measure(&plan, &mut say)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.table());
+    }
+    let complete = report.rows.iter().all(|row| row.failures.is_empty());
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(4) })
+}
+
+fn plan(arguments: Arguments) -> Result<Plan, Box<dyn Error>> {
+    let tandem = tandem_lab::bench::programs::tandem(arguments.tandem.as_deref())?;
+    let mut ways = if arguments.no_exit { Vec::new() } else { vec![Way::Exit] };
+    ways.extend(arguments.onion.then_some(Way::Onion));
+    Ok(Plan {
+        instance: arguments.instance.instance,
+        tandem,
+        pages: arguments.pages,
+        ways,
+        sessions: arguments.sessions,
+        in_flight: arguments.in_flight,
+        passes: arguments.passes.into(),
+        discovery: arguments.known.map(|known| match known {
+            Known::Everything => loader::Discovery::List,
+            Known::Document => loader::Discovery::Triggers,
+        }),
+        warm: arguments.warm,
+        optimistic: arguments.optimistic,
+        client_arguments: arguments.client_arguments,
+    })
+}
+
+/// The network that is measured; taken down at the end if it was brought up for this.
+struct Network {
+    instance: String,
+    own: bool,
+}
+
+impl Network {
+    fn of(plan: &Plan, no_conflux: bool) -> Result<Self, Failure> {
+        let instance = plan.instance.clone();
+        let state = RunDirectory::of(&instance)?.load()?;
+        if state.is_some_and(|state| state.phase == Phase::Ready && state.supervisor.is_alive()) {
+            return Ok(Self { instance, own: false });
+        }
+        let network = Self { instance, own: true };
+        let mut up = Program::new(std::env::current_exe()?);
+        up.args(["tornet", "up", "--instance", &network.instance, "--gateway"]).arg(&plan.tandem);
+        up.args(plan.pages.iter().flat_map(|page| ["--page", page]));
+        up.args(no_conflux.then_some("--no-conflux"));
+        sys::prepare(&mut up, ChildSetup::default());
+        sys::unblock_in_child(&mut up);
+        let status = up.stdin(Stdio::null()).status()?;
+        if status.success() { Ok(network) } else { Err("no network to measure".into()) }
+    }
+
+    /// A signal ends the measurement, and the network if it is ours; the client dies with this process.
+    fn end_on_signals(&self) -> std::io::Result<()> {
+        let own = self.own.then(|| self.instance.clone());
+        let watch = move || {
+            while sys::wait_signal(&SIGNALS, None).is_none() {}
+            if let Some(instance) = own {
+                let _ = take_down(&instance, &mut say);
+            }
+            std::process::exit(130);
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if self.own
+            && let Err(error) = take_down(&self.instance, &mut say)
+        {
+            say(&format!("tandem-lab: {error}"));
+        }
+    }
+}
