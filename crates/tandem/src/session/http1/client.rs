@@ -9,20 +9,15 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tandem_http::h1::{self, Decoder, Form, Framing};
 use tandem_http::{Method, RequestHead};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 
 use super::Http1Session;
+use super::buffers::Buffer;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::Path;
 use crate::session::{Connected, Task};
 use crate::transport::LocalBoxFuture;
-
-/// First read of a response: head and body of most answers in one go.
-const FIRST_READ: usize = 16 << 10;
-
-/// Reads of a body that keeps coming. Below the size from which the allocator maps each buffer anew.
-const BULK_READ: usize = 64 << 10;
 
 /// One connection.
 pub struct Http1Client {
@@ -81,7 +76,7 @@ impl Http1Client {
         write_head(&mut out, &exchange.request, self.session.form, framing);
         path.write_all(&out).await.map_err(sent_error)?;
         path.flush().await.map_err(sent_error)?;
-        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: out };
+        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: Buffer::default() };
         if exchange.body.is_empty() {
             if let Some(path) = reading.whole(path, sink).await? {
                 *self.state.borrow_mut() = State::Idle(path);
@@ -130,13 +125,12 @@ fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Fr
 struct Reading<'a> {
     session: &'a Http1Session,
     method: &'a Method,
-    buf: BytesMut,
+    buf: Buffer,
 }
 
 impl Reading<'_> {
     /// The answer to a request without a body. Gives the path back when another exchange may use it.
     async fn whole(mut self, mut path: Path, sink: &mut Sink) -> Result<Option<Path>, Error> {
-        self.buf.clear();
         let response = self.heads(&mut path, sink).await?;
         let keep = response.keep_alive;
         self.rest(&mut path, response, sink).await?;
@@ -151,7 +145,6 @@ impl Reading<'_> {
         framing: Framing,
         sink: &mut Sink,
     ) -> Result<Option<Path>, Error> {
-        self.buf.clear();
         let (mut read, write) = tokio::io::split(path);
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
         let _task = Task::spawn(async move {
@@ -199,7 +192,6 @@ impl Reading<'_> {
 
     /// CONNECT and upgrades: bytes both ways once the other end has agreed.
     async fn tunnel(mut self, path: Path, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
-        self.buf.clear();
         let upgrade = exchange.request.protocol.is_some();
         let (mut read, write) = tokio::io::split(path);
         let get = Method::Get;
@@ -213,7 +205,7 @@ impl Reading<'_> {
         }
         response.head.status = 200;
         sink.send(Part::Head(response.head)).await;
-        tunnel(read, write, exchange.body.share(), std::mem::take(&mut self.buf), sink).await
+        tunnel(read, write, exchange.body.share(), self.buf.split(), sink).await
     }
 
     /// Reads interim heads and the final one.
@@ -226,8 +218,7 @@ impl Reading<'_> {
                     .map_err(|error| Error::new(Kind::Protocol, Side::Origin, error.to_string()))?
             };
             let Some((response, consumed)) = parsed else {
-                self.buf.reserve(FIRST_READ);
-                let read = timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await?;
+                let read = timed(self.session.response_timeout, self.buf.read(path)).await?;
                 if read == 0 {
                     let retry = if self.buf.is_empty() { Retry::IfIdempotent } else { Retry::Never };
                     let error =
@@ -258,17 +249,14 @@ impl Reading<'_> {
         let mut decoder = Decoder::new(response.framing);
         sink.send(Part::Head(response.head)).await;
         let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
-        let mut want = FIRST_READ;
         while !decoder.is_done() {
             if self.buf.is_empty() {
-                self.buf.reserve(want);
-                let read = timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await?;
+                let read = timed(self.session.response_timeout, self.buf.read(path)).await?;
                 if read == 0 {
                     return decoder
                         .finish()
                         .map_err(|_| Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
                 }
-                want = if read >= want { BULK_READ } else { want };
             }
             let decoded = decoder.decode(&self.buf).map_err(bad)?;
             let piece = self.buf.split_to(decoded.consumed).freeze();
@@ -276,8 +264,7 @@ impl Reading<'_> {
                 sink.send(Part::Data(piece.slice(decoded.data))).await;
             } else if decoded.consumed == 0 && !decoder.is_done() {
                 // Half a chunk head: more must come before anything can be said.
-                self.buf.reserve(FIRST_READ);
-                if timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await? == 0 {
+                if timed(self.session.response_timeout, self.buf.read(path)).await? == 0 {
                     return Err(Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
                 }
             }
@@ -366,16 +353,11 @@ pub(crate) async fn tunnel(
     if !early.is_empty() {
         sink.send(Part::Data(early.freeze())).await;
     }
-    let mut buf = BytesMut::new();
-    let mut want = FIRST_READ;
+    let mut buf = Buffer::default();
     loop {
-        buf.reserve(want);
-        match read.read_buf(&mut buf).await {
+        match buf.read(&mut read).await {
             Ok(0) => break,
-            Ok(count) => {
-                want = if count >= want { BULK_READ } else { FIRST_READ };
-                sink.send(Part::Data(buf.split().freeze())).await;
-            }
+            Ok(_) => sink.send(Part::Data(buf.split().freeze())).await,
             Err(error) => return Err(Error::io(&error, Side::Origin).with_retry(Retry::Never)),
         }
     }

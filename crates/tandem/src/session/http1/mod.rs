@@ -1,5 +1,6 @@
 //! HTTP/1.1 (RFC 9112) as a session like the others: one exchange at a time on a connection.
 
+mod buffers;
 mod client;
 mod server;
 
