@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 pub(super) const SIZE: usize = 64 << 10;
 
 /// Buffers kept for later by one thread.
-const KEPT: usize = 64;
+const KEPT: usize = 128;
 
 /// Buffers looked at before a new one is made: those that came back longest ago are the likeliest to be free.
-const LOOKS: usize = 4;
+const LOOKS: usize = 12;
 
 thread_local! {
     static POOL: RefCell<VecDeque<BytesMut>> = const { RefCell::new(VecDeque::new()) };
