@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BytesMut};
 use libfuzzer_sys::fuzz_target;
-use tandem_http::{
-    Event, MuxConfig, Mux as _, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
-};
+use tandem_http::{Event, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf};
 use tandem_spdy::frame::{Headers, SynReply, SynStream};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};
 use tandem_spdy::{Config, Connection, Version};

@@ -43,7 +43,8 @@ inside() {
 
 # client PORT GATEWAY VIA: the near end of the pair.
 client() {
-    inside "$programs/tandem" client --listen "http://127.0.0.1:$1" --gateway "$2" --via "$3" \
+    # Not by a function, whose process would be a shell's.
+    ip netns exec "${prefix}client" "$programs/tandem" client --listen "http://127.0.0.1:$1" --gateway "$2" --via "$3" \
         >"$scratch/client-$1.log" 2>&1 &
     jobs+=($!)
     for _ in $(seq 300); do
@@ -100,7 +101,11 @@ browse "gateway at the exit" http://127.0.0.1:8118 http://site1.test/
 browse "gateway of the onion service" http://127.0.0.1:8119 "http://$onion/"
 
 "$programs/tandem-lab" tornet down --instance "$instance" || fail "down"
-for pid in "${jobs[@]}"; do kill "$pid" 2>/dev/null; done
+for pid in "${jobs[@]}"; do
+    # What ran in the network's namespaces went with them.
+    kill -0 "$pid" 2>/dev/null && fail "process $pid survived its namespace"
+done
+jobs=()
 nothing_left "down"
 
 up

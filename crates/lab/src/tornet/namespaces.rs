@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,6 +53,15 @@ pub fn existing(prefix: &str) -> Vec<String> {
     names.sort();
     names.dedup();
     names
+}
+
+/// Processes in a namespace, found by what the kernel says of each.
+pub fn inhabitants(name: &str) -> Vec<u32> {
+    let Ok(netns) = fs::metadata(Path::new(NAMED).join(name)) else { return Vec::new() };
+    let inside = |pid: &u32| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|own| own.ino() == netns.ino());
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(inside).collect()
 }
 
 /// Removes a namespace and its files, as far as they exist.

@@ -99,6 +99,21 @@ fn end_processes(processes: &[Process], progress: &mut dyn FnMut(&str)) {
     }
 }
 
+/// Ends what still runs in the namespaces: children of programs that we started, and what users started there. Without
+/// its namespace, none of it could reach anything.
+fn end_inhabitants(names: &[String], progress: &mut dyn FnMut(&str)) {
+    let inhabitants = || names.iter().flat_map(|name| namespaces::inhabitants(name)).collect::<Vec<u32>>();
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        for pid in inhabitants() {
+            progress(&format!("stopping process {pid}, which runs in a namespace of this network"));
+            let _ = sys::kill(pid, signal);
+        }
+        if wait_until(GRACE, || inhabitants().is_empty()) {
+            return;
+        }
+    }
+}
+
 fn wait_until(limit: Duration, done: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !done() {
@@ -114,6 +129,7 @@ fn remove_namespaces(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(
     let ip = namespaces::ip()?;
     let names = namespaces::existing(&prefix(instance));
     if !names.is_empty() {
+        end_inhabitants(&names, progress);
         progress(&format!("removing {} namespaces", names.len()));
     }
     names.iter().try_for_each(|name| namespaces::remove(&ip, name))
