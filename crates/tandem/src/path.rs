@@ -27,10 +27,15 @@ pub enum Path {
 impl Path {
     /// Address of the other end of the TCP connection.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.tcp()?.peer_addr().ok()
+    }
+
+    /// The TCP connection below.
+    pub fn tcp(&self) -> Option<&TcpStream> {
         match self {
-            Self::Tcp(stream) => stream.peer_addr().ok(),
-            Self::Socks(stream) => stream.tcp().peer_addr().ok(),
-            Self::Tls(stream) => stream.get_ref().0.peer_addr(),
+            Self::Tcp(stream) => Some(stream),
+            Self::Socks(stream) => Some(stream.tcp()),
+            Self::Tls(stream) => stream.get_ref().0.tcp(),
             Self::Duplex(_) => None,
         }
     }

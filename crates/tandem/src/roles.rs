@@ -61,8 +61,9 @@ pub struct Built {
 /// Bytes asked of a session's core at a time: what a late, urgent answer may have to wait for.
 const WRITE_LIMIT: usize = 16 << 10;
 
-/// Unsent bytes that one stream may hold: enough for the largest write.
-const SEND_BUFFER: usize = 128 << 10;
+/// Unsent bytes that one stream may hold: a few streams together fill the largest write, and what many of them hold
+/// still fits the processor's cache.
+const SEND_BUFFER: usize = 64 << 10;
 
 fn mux_session(
     protocol: Multiplexed,

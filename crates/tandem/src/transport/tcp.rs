@@ -2,6 +2,7 @@
 //! keep-alive probes, and a congestion control that does not take every loss for congestion.
 
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -38,6 +39,7 @@ impl SocketOptions {
     pub fn apply(&self, stream: &TcpStream) {
         let socket = SockRef::from(stream);
         let _ = socket.set_tcp_nodelay(true);
+        enlarge_send_buffer(&socket);
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20));
         let _ = socket.set_tcp_keepalive(&keepalive);
         if self.notsent_lowat > 0 {
@@ -48,6 +50,32 @@ impl SocketOptions {
         {
             tracing::debug!(congestion = self.congestion, %error, "the kernel keeps its own congestion control");
         }
+    }
+}
+
+/// Bytes asked for what is under way on one session, before the kernel's own limit (`net.core.wmem_max`).
+const SEND_BUFFER: usize = 16 << 20;
+
+/// Most bytes that the kernel lets a send buffer grow to by itself, where it says so.
+fn largest_own_buffer() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").ok()?;
+    text.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// Sees to it that the send buffer does not limit what is under way, where the kernel allows a larger one than it would
+/// take by itself: BBR cannot tell a full buffer from an application without data, and so never learns how fast the path
+/// is. What waits unsent is limited by `TCP_NOTSENT_LOWAT`, not by this. A buffer size that is set once no longer grows by
+/// itself, so what may be set is tried out on a socket that nobody uses.
+fn enlarge_send_buffer(socket: &SockRef<'_>) {
+    static ALLOWED: OnceLock<Option<usize>> = OnceLock::new();
+    let allowed = ALLOWED.get_or_init(|| {
+        let trial = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).ok()?;
+        trial.set_send_buffer_size(SEND_BUFFER).ok()?;
+        let size = trial.send_buffer_size().ok()?;
+        (size > largest_own_buffer()?).then_some(SEND_BUFFER)
+    });
+    if let Some(size) = allowed {
+        let _ = socket.set_send_buffer_size(*size);
     }
 }
 

@@ -13,6 +13,7 @@ use tandem_http::{Event, Reason, SendBuf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::unsent::Unsent;
 use super::{Shared, set_waker};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
@@ -49,6 +50,8 @@ pub(super) struct Driver<O> {
     pub(super) write_limit: usize,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
     out: SendBuf,
+    /// `None` until the first write: the path may not be connected before.
+    unsent: Option<Unsent>,
     /// Writes in a row that the socket took whole.
     whole_writes: u32,
     clock: Clock,
@@ -86,6 +89,7 @@ impl<O: Owner> Driver<O> {
             write_limit,
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             out: SendBuf::new(),
+            unsent: None,
             whole_writes: 0,
             clock: Clock {
                 sleep: Box::pin(tokio::time::sleep(first)),
@@ -267,6 +271,7 @@ impl<O: Owner> Driver<O> {
                 }
                 Poll::Ready(Ok(written)) => {
                     self.out.advance(written);
+                    self.unsent.get_or_insert_with(|| Unsent::of(&self.path)).wrote(&self.path, written);
                     self.whole_writes = if self.out.is_empty() { self.whole_writes.saturating_add(1) } else { 0 };
                     self.clock.stuck_since = None;
                 }

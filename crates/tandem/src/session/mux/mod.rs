@@ -13,6 +13,7 @@
 mod client;
 mod driver;
 mod server;
+mod unsent;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};

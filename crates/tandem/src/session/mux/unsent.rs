@@ -1,0 +1,141 @@
+//! How much unsent data a session over BBR lets wait in the kernel (`TCP_NOTSENT_LOWAT`): what the path takes in about ten
+//! milliseconds.
+//!
+//! Less would run dry before this process gets its turn. BBR takes nothing that it measures on a dry socket for the path's
+//! limit, so it would never leave its start-up phase, and go on to send at 2.9 times the path's rate into a full queue.
+//! More could not be overtaken by a late, urgent answer. Other congestion controls keep what the socket was given.
+
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::path::Path;
+
+/// Time over which the rate is measured.
+const SPAN: Duration = Duration::from_millis(100);
+
+/// Parts of a second that may wait in the kernel.
+const SHARE: u64 = 96;
+
+/// Never more than this: on fast paths the rest of the machine is slower.
+const MOST: u32 = 256 << 10;
+
+/// The limit of one session's socket.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    /// As configured: never less. 0: left alone.
+    least: u32,
+    now: u32,
+    since: Option<Instant>,
+    written: u64,
+}
+
+impl Unsent {
+    /// What the socket has been given to begin with.
+    pub(super) fn of(path: &Path) -> Self {
+        let given = path.tcp().map(SockRef::from).filter(over_bbr).and_then(|socket| socket.tcp_notsent_lowat().ok());
+        // The kernel says "none" with the largest number.
+        Self::starting_at(given.filter(|given| *given < MOST).unwrap_or(0))
+    }
+
+    const fn starting_at(least: u32) -> Self {
+        Self { least, now: least, since: None, written: 0 }
+    }
+
+    /// The socket has taken bytes.
+    pub(super) fn wrote(&mut self, path: &Path, count: usize) {
+        if self.least > 0
+            && let Some(limit) = self.limit_after(count, Instant::now())
+            && let Some(stream) = path.tcp()
+        {
+            // Where it is refused, the old limit goes on.
+            let _ = SockRef::from(stream).set_tcp_notsent_lowat(limit);
+        }
+    }
+
+    /// A new limit, when it is time for one.
+    fn limit_after(&mut self, count: usize, now: Instant) -> Option<u32> {
+        self.written += count as u64;
+        let since = *self.since.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed < SPAN {
+            return None;
+        }
+        let rate = self.written.saturating_mul(1000) / (elapsed.as_millis() as u64).max(1);
+        (self.since, self.written) = (Some(now), 0);
+        let wanted = (rate / SHARE).min(MOST.into()) as u32;
+        let limit = wanted.next_power_of_two().clamp(self.least, MOST);
+        // Half as much may be chance; it comes down once it is a quarter.
+        let changes = limit > self.now || limit < self.now / 2 || (limit == self.least && limit < self.now);
+        changes.then(|| {
+            self.now = limit;
+            limit
+        })
+    }
+}
+
+fn over_bbr(socket: &SockRef<'_>) -> bool {
+    socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: u32 = 16 << 10;
+
+    /// The last limit after a second of writing at a rate in bytes per second.
+    fn second_at(unsent: &mut Unsent, clock: &mut Instant, rate: usize) -> Option<u32> {
+        let mut last = None;
+        for _ in 0..100 {
+            *clock += Duration::from_millis(10);
+            last = unsent.limit_after(rate / 100, *clock).or(last);
+        }
+        last
+    }
+
+    #[test]
+    fn follows_the_rate() {
+        let (mut unsent, mut clock) = (Unsent::starting_at(LEAST), Instant::now());
+        assert_eq!(second_at(&mut unsent, &mut clock, 1_250_000), None, "10 Mbit/s need no more than the least");
+        assert_eq!(second_at(&mut unsent, &mut clock, 11_900_000), Some(128 << 10));
+        assert_eq!(second_at(&mut unsent, &mut clock, 6_000_000), None, "half is not yet a change");
+        assert_eq!(second_at(&mut unsent, &mut clock, 1_000_000_000), Some(MOST));
+        assert_eq!(second_at(&mut unsent, &mut clock, 100_000), Some(LEAST));
+    }
+
+    #[test]
+    fn silence_brings_it_down() {
+        let (mut unsent, mut clock) = (Unsent::starting_at(LEAST), Instant::now());
+        assert_eq!(second_at(&mut unsent, &mut clock, 20_000_000), Some(MOST));
+        clock += Duration::from_secs(60);
+        assert_eq!(unsent.limit_after(100, clock), Some(LEAST));
+    }
+
+    /// The limit of a socket after much has been written to it; `None` where the kernel lacks the congestion control.
+    async fn limit_after_much(congestion: &str, given: u32) -> Option<u32> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let stream = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
+        SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes()).ok()?;
+        SockRef::from(&stream).set_tcp_notsent_lowat(given).expect("Linux has it");
+        let path = Path::Tcp(stream);
+        let mut unsent = Unsent::of(&path);
+        unsent.wrote(&path, 1);
+        unsent.since = unsent.since.map(|since| since - SPAN);
+        unsent.wrote(&path, 2_000_000);
+        path.tcp().and_then(|stream| SockRef::from(stream).tcp_notsent_lowat().ok())
+    }
+
+    #[tokio::test]
+    async fn sockets_over_bbr_are_told() {
+        let told = limit_after_much("bbr", LEAST).await;
+        assert!(told.is_none_or(|told| told == MOST), "{told:?}");
+        let left_alone = limit_after_much("bbr", u32::MAX).await;
+        assert!(left_alone.is_none_or(|left| left == u32::MAX), "{left_alone:?}");
+    }
+
+    #[tokio::test]
+    async fn others_keep_what_they_were_given() {
+        assert_eq!(limit_after_much("reno", LEAST).await, Some(LEAST));
+    }
+}
