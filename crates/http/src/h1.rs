@@ -10,8 +10,8 @@
 //! than repaired (RFC 9112 section 11.2). Responses are repaired only where section 5 asks proxies to: folded lines and
 //! white space before a colon.
 //!
-//! One file per part of the RFC: [`self::head`] the lines, [`self::target`] the request target, [`self::request`],
-//! [`self::response`], [`self::hop`] what concerns one connection only, [`self::body`], [`self::write`].
+//! One file per part of the RFC: `head` the lines, `target` the request target, `request`,
+//! `response`, `hop` what concerns one connection only, `body`, `write`.
 
 mod body;
 mod head;

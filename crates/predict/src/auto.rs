@@ -7,10 +7,10 @@
 //!
 //! * **Page or asset** is told by what a resource is (path, media type, request destination) and only for open kinds by
 //!   the clock. Assets are given to the page their Referer names.
-//! * **Counts** are kept for the page, its kind and its site, each falling back on the next ([`store`]); they count only
+//! * **Counts** are kept for the page, its kind and its site, each falling back on the next (`store`); they count only
 //!   loads in which the client fetched anything and did not hold the asset already, and they forget.
 //! * **Whether a client fetches at all** is a question of its own (a warm cache, a robot under a browser's name), asked
-//!   at the page and again at the load's first, second, fourth and eighth asset ([`model`]).
+//!   at the page and again at the load's first, second, fourth and eighth asset (`model`).
 //! * The answers are **mixed** by weights learned on the way and checked against what came of them ([`mixer`]).
 //!
 //! A URL is offered only once enough different users asked for it. Nothing about users is kept beyond that count.

@@ -9,7 +9,7 @@ use super::BenchError;
 
 /// Processor time that a process, its threads and its children have used so far. Threads that have ended are not in it.
 pub fn cpu_time(pid: u32) -> Result<Duration, BenchError> {
-    let read = || -> io::Result<u64> { tree(pid)?.into_iter().map(run_time).sum() };
+    let read = || -> io::Result<u64> { tree(pid)?.into_iter().map(|one| run_time(one, pid)).sum() };
     read().map(Duration::from_nanos).map_err(BenchError::system(format!("read the processor time of process {pid}")))
 }
 
@@ -36,8 +36,20 @@ fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-fn run_time(pid: u32) -> io::Result<u64> {
-    fs::read_dir(format!("/proc/{pid}/task"))?.map(|task| on_processor(&task?.path())).sum()
+/// Of one process of the tree below `root`. Children and threads may end while they are looked at; the root may not.
+fn run_time(pid: u32, root: u32) -> io::Result<u64> {
+    let mut sum = 0;
+    let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
+        Err(_) if pid != root => return Ok(0),
+        tasks => tasks?,
+    };
+    for task in tasks {
+        match on_processor(&task?.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => {}
+            time => sum += time?,
+        }
+    }
+    Ok(sum)
 }
 
 fn on_processor(task: &Path) -> io::Result<u64> {
@@ -59,8 +71,13 @@ pub struct Memory {
 pub fn memory(pid: u32) -> Result<Memory, BenchError> {
     let read = || -> io::Result<Memory> {
         let mut sum = Memory { pss: 0, rss: 0 };
-        for pid in tree(pid)? {
-            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        for one in tree(pid)? {
+            let text = match fs::read_to_string(format!("/proc/{one}/smaps_rollup")) {
+                Ok(text) => text,
+                // A child that ends meanwhile, or has ended and was not waited for yet, uses none.
+                Err(_) if one != pid => continue,
+                Err(error) => return Err(error),
+            };
             sum.pss += kilobytes(&text, "Pss:")?;
             sum.rss += kilobytes(&text, "Rss:")?;
         }

@@ -106,6 +106,7 @@ pub struct LinkPlan {
 /// towards the command and from it, in a file from the first end to the second and back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, clap::Args)]
 #[serde(default)]
+#[allow(rustdoc::broken_intra_doc_links, reason = "the brackets are the help text's")]
 pub struct LinkText {
     /// Begin with a named profile; the other options change it (see `tandem-link profiles`)
     #[arg(long, value_name = "NAME", help_heading = "Link")]

@@ -65,7 +65,7 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ClientArgs {
-    /// Read options from the [client] table of this TOML file; flags win over it
+    /// Read options from the "client" table of this TOML file; flags win over it
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Options.
@@ -77,7 +77,7 @@ pub struct ClientArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GatewayArgs {
-    /// Read options from the [gateway] table of this TOML file; flags win over it
+    /// Read options from the "gateway" table of this TOML file; flags win over it
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Options.

@@ -87,7 +87,7 @@ options! {
         open: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Let in who shows a token of this file (token-file=FILE) or a certificate by this authority (client-ca=FILE) (repeatable)
         auth: Vec<String> [value_name = "WHO"],
-        /// Destinations allowed besides the public Internet: NET[:PORT] (repeatable)
+        /// Destinations allowed besides the public Internet: a net, or a net and one port (repeatable)
         allow_dest: Vec<AllowDest> [value_name = "NET[:PORT]"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
         allow_port: Vec<u16> [value_name = "PORT"],
