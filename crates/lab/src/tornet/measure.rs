@@ -135,6 +135,9 @@ pub enum MeasureError {
         /// What is there.
         served: String,
     },
+    /// The exit's gateway is not found.
+    #[error("no gateway is found at an exit: {0}")]
+    NotFound(String),
     /// The network has no gateways.
     #[error("{0} was brought up without gateways")]
     NoGateways(String),
@@ -152,6 +155,9 @@ struct Subject {
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, MeasureError> {
     let bench = Bench::open(plan)?;
     let subjects = subjects(plan, bench.state())?;
+    if plan.ways.contains(&Way::Exit) && !(plan.sessions.is_empty() || plan.in_flight.is_empty()) {
+        bench.find_gateways()?;
+    }
     let background = bench.background()?;
     let mut loads: Vec<Vec<Vec<Result<Loaded, String>>>> =
         subjects.iter().map(|subject| vec![Vec::new(); subject.setups.len()]).collect();

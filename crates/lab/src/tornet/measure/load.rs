@@ -29,6 +29,9 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Time that the client has to begin to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
+/// Time until the directory has full descriptors.
+const DIRECTORY_LIMIT: Duration = Duration::from_secs(90);
+
 /// What a load took and moved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loaded {
@@ -141,6 +144,28 @@ impl<'a> Bench<'a> {
         let moved = self.counters()? - before;
         let told = |error| format!("{error}{}", client.as_ref().map_or_else(String::new, Client::last_words));
         Ok(loaded.map(|load| summary(&load, moved)).map_err(told))
+    }
+
+    /// Has tor fetch the descriptors by which it knows what an exit lets out to a single address: with microdescriptors
+    /// alone it would not use the gateway's exit, though it is named. They are in the directory a consensus or two after
+    /// the network is up.
+    pub(super) fn find_gateways(&self) -> Result<(), MeasureError> {
+        let until = Instant::now() + DIRECTORY_LIMIT;
+        loop {
+            let mut command = Command::new(&self.plan.tandem);
+            command.args(["gateways", "--via", &format!("tor://{}", self.state.endpoints.control)]);
+            let setup = ChildSetup { network: Some(self.network.as_fd()), die_with_parent: true, own_session: true };
+            sys::prepare(&mut command, setup);
+            sys::unblock_in_child(&mut command);
+            let ended = command.stdin(Stdio::null()).output().map_err(TornetError::of("run tandem gateways"))?;
+            if ended.status.success() {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(MeasureError::NotFound(String::from_utf8_lossy(&ended.stderr).trim().to_owned()));
+            }
+            thread::sleep(Duration::from_secs(1));
+        }
     }
 
     fn site(&self, subject: &Subject) -> Result<Site, MeasureError> {

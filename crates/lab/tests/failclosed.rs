@@ -1,0 +1,253 @@
+//! The client sends nothing but TCP to its gateway: it runs in a namespace whose only way out is a device behind which
+//! every packet is written down, while pages load, names are unknown, and the gateway is dead.
+
+mod programs;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use programs::{LAB, Running, Scratch, require, tandem, wait};
+use tandem_lab::emulator::Emulator;
+use tandem_lab::emulator::network::{self, Setup};
+use tandem_lab::emulator::rtnl::TcpMetrics;
+use tandem_lab::emulator::sys::{self, ChildSetup};
+use tandem_lab::emulator::topology::{HostPlan, LinkPlan, Topology, delayed};
+use tandem_lab::loader::{Loader, Via};
+use tandem_lab::netns::Netns;
+use tandem_lab::page::{Page, Site};
+use tandem_lab::tornet::dns;
+
+const NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+const GATEWAY: u16 = 9980;
+/// Only the gateway can resolve it: to [`FAR`].
+const SITE: &str = "site2.test";
+const PAGE: &str = "gallery:100x2000";
+const HTTP: &str = "127.0.0.1:8118";
+const SOCKS: &str = "127.0.0.1:9150";
+
+/// Two hosts, and a file of all that passes the client's device.
+struct Wire {
+    near: Netns,
+    far: Netns,
+    emulator: Emulator,
+}
+
+impl Wire {
+    fn new(capture: &Path) -> Self {
+        let host = |name: &str, address: Ipv4Addr| HostPlan {
+            name: name.into(),
+            addresses: vec![address.into()],
+            networks: Vec::new(),
+            run: None,
+        };
+        let topology = Topology {
+            seed: 1,
+            hosts: vec![host("near", NEAR), host("far", FAR)],
+            routers: Vec::new(),
+            links: vec![LinkPlan {
+                between: ["far".into(), "near".into()],
+                directions: delayed(Duration::from_millis(5)),
+            }],
+        };
+        let namespaces = [Netns::unnamed().expect("root"), Netns::unnamed().expect("root")];
+        let setup = Setup {
+            no_realtime: true,
+            mtu: 1500,
+            tcp: TcpMetrics::default(),
+            captures: vec![("near".into(), capture.into())],
+            outside_device: String::new(),
+            relay_outside: false,
+        };
+        let emulator = network::set_up(&topology, &namespaces, &setup).expect("a network");
+        let [near, far] = namespaces;
+        Self { near, far, emulator }
+    }
+
+    /// Starts a program in one of the namespaces and waits until it listens.
+    fn start(&self, network: &Netns, mut command: Command, listens: &[SocketAddr], log: &Path) -> Running {
+        let file = std::fs::File::create(log).expect("scratch space");
+        command.stdin(Stdio::null()).stdout(file.try_clone().expect("open")).stderr(file);
+        let setup = ChildSetup { network: Some(network.as_fd()), die_with_parent: true, own_session: true };
+        sys::prepare(&mut command, setup);
+        let running = Running(command.spawn().expect("the program starts"));
+        for &address in listens {
+            let connected = || network.run(|| TcpStream::connect(address)).ok();
+            drop(wait(&format!("{command:?} listens"), Duration::from_secs(20), connected));
+        }
+        running
+    }
+
+    /// Loads the whole page through the client's HTTP proxy, checking every byte.
+    fn load_page(&self, log: &Path) {
+        let site = Site::new(Page::open(PAGE).expect("built in"), &[SITE]).expect("a host");
+        let loader = Loader { per_host: 32, ..Loader::new(Via::Http { proxy: HTTP.into() }) };
+        let loaded = self.near.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            Ok(runtime.block_on(loader.load(&site)))
+        });
+        let load = loaded.expect("a runtime").unwrap_or_else(|error| {
+            panic!("{error}; {}", std::fs::read_to_string(log).unwrap_or_default());
+        });
+        assert_eq!(load.requests.len(), 101);
+    }
+
+    /// curl beside the client: its standard output, the status unless `arguments` say otherwise.
+    fn curl(&self, arguments: &[&str]) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}"]).args(arguments);
+        sys::prepare(&mut curl, ChildSetup { network: Some(self.near.as_fd()), ..ChildSetup::default() });
+        let ended = curl.stdin(Stdio::null()).output().expect("curl starts");
+        String::from_utf8_lossy(&ended.stdout).into_owned()
+    }
+}
+
+/// A packet's sender, receiver, protocol and ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Packet {
+    from: IpAddr,
+    to: IpAddr,
+    protocol: u8,
+    ports: Option<(u16, u16)>,
+}
+
+/// Everything in a capture (pcap of raw IP packets in this machine's byte order).
+fn packets(file: &Path) -> Vec<Packet> {
+    let bytes = std::fs::read(file).expect("the capture");
+    let mut rest = &bytes[24..];
+    let mut found = Vec::new();
+    while let Some(head) = rest.get(..16) {
+        let len = u32::from_ne_bytes(head[8..12].try_into().expect("four bytes")) as usize;
+        found.push(packet(&rest[16..16 + len]));
+        rest = &rest[16 + len..];
+    }
+    found
+}
+
+fn packet(bytes: &[u8]) -> Packet {
+    let ports = |at: usize| {
+        let port = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+        Some((port(at)?, port(at + 2)?))
+    };
+    if bytes[0] >> 4 == 4 {
+        let address = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes"));
+        let header = usize::from(bytes[0] & 15) * 4;
+        Packet { from: address(12), to: address(16), protocol: bytes[9], ports: ports(header) }
+    } else {
+        let address = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&bytes[at..at + 16]).expect("sixteen bytes"));
+        Packet { from: address(8), to: address(24), protocol: bytes[6], ports: ports(40) }
+    }
+}
+
+/// Whether a packet belongs to a TCP connection between the client's host and the gateway.
+fn is_allowed(packet: &Packet) -> bool {
+    let (near, far) = (IpAddr::from(NEAR), IpAddr::from(FAR));
+    let there = packet.from == near && packet.to == far && packet.ports.is_some_and(|ports| ports.1 == GATEWAY);
+    let back = packet.from == far && packet.to == near && packet.ports.is_some_and(|ports| ports.0 == GATEWAY);
+    i32::from(packet.protocol) == libc::IPPROTO_TCP && (there || back)
+}
+
+#[test]
+fn only_the_gateway_is_ever_spoken_to() {
+    require(&[("curl", "curl"), ("unshare", "util-linux")]);
+    let scratch = Scratch::new("failclosed-test");
+    let capture = scratch.file("near.pcap");
+    let wire = Wire::new(&capture);
+    let client = scenes(&wire, &scratch);
+    drop(client);
+    let (_, written) = wire.emulator.stop();
+    written.expect("no packet is missing");
+    let seen = packets(&capture);
+    let strange: Vec<&Packet> = seen.iter().filter(|packet| !is_allowed(packet)).collect();
+    assert!(seen.len() > 100, "a page is more than {} packets", seen.len());
+    assert!(strange.is_empty(), "{} of {} packets: {:?}", strange.len(), seen.len(), &strange[..strange.len().min(10)]);
+}
+
+/// All that may make a client look elsewhere.
+fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
+    let origin = SocketAddr::from((FAR, 80));
+    let mut command = Command::new(LAB);
+    command.args(["origin", "--page", PAGE, "--authority", SITE, "--listen", &origin.to_string()]);
+    dns::serve(&wire.far, FAR).expect("a name server for the gateway");
+    let resolver = scratch.file("resolv.conf");
+    std::fs::write(&resolver, "nameserver 127.0.0.1\n").expect("scratch space");
+    let _origin = wire.start(&wire.far, command, &[origin], &scratch.file("origin.log"));
+    let address = SocketAddr::from((FAR, GATEWAY));
+    // With the far host's own resolver in its own view of the files.
+    let mut command = Command::new("unshare");
+    command.args(["-m", "/bin/sh", "-c", "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\""]).arg(resolver);
+    command.arg(tandem()).args(["gateway", "--open", "--mode", "forward", "--allow-dest", &format!("{FAR}/32")]);
+    command.args(["--listen", &format!("h2+tcp://{address}")]);
+    let gateway = wire.start(&wire.far, command, &[address], &scratch.file("gateway.log"));
+    let mut command = Command::new(tandem());
+    command.args(["client", "--listen", &format!("http://{HTTP}"), "--listen", &format!("socks5://{SOCKS}")]);
+    command.args(["--gateway", &format!("h2+tcp://{address}")]);
+    let listens = [HTTP, SOCKS].map(|address| address.parse().expect("an address"));
+    let client = wire.start(&wire.near, command, &listens, &scratch.file("client.log"));
+
+    wire.load_page(&scratch.file("client.log"));
+    let (http, socks) = (format!("http://{HTTP}"), format!("socks5h://{SOCKS}"));
+    for proxy in [&http, &socks] {
+        for path in ["/", "/images/0001.png", "/images/0019.png"] {
+            assert_eq!(wire.curl(&["-x", proxy, &format!("http://{SITE}{path}")]), "200");
+            assert_eq!(wire.curl(&["-x", proxy, &format!("http://{FAR}{path}")]), "200");
+        }
+        // Names that do not exist, and addresses that the gateway must not go to.
+        let unknown = wire.curl(&["-x", proxy, "http://no-such-name.invalid/"]);
+        assert!(["502", "504"].contains(&&*unknown), "{unknown}");
+        assert_eq!(wire.curl(&["-x", proxy, "http://127.0.0.1:25/"]), "403");
+    }
+    // A tunnel to where nothing is; plain DNS over TCP through the proxy; an upgrade.
+    wire.curl(&["-x", &http, "https://no-such-name.invalid/"]);
+    wire.curl(&["-x", &socks, "https://no-such-name.invalid/"]);
+    wire.curl(&[
+        "-m",
+        "2",
+        "-x",
+        &http,
+        "-H",
+        "Connection: Upgrade",
+        "-H",
+        "Upgrade: websocket",
+        &format!("http://{FAR}/"),
+    ]);
+
+    drop(gateway);
+    for proxy in [&http, &socks] {
+        assert_eq!(wire.curl(&["-x", proxy, &format!("http://{FAR}/")]), "502", "the gateway is dead");
+        assert_eq!(wire.curl(&["-x", proxy, "http://no-such-name.invalid/"]), "502");
+        assert_eq!(wire.curl(&["-x", proxy, "https://no-such-name.invalid/"]), "000");
+    }
+    client
+}
+
+/// The recorder sees what it is there for.
+#[test]
+fn other_packets_would_be_seen() {
+    require(&[]);
+    let scratch = Scratch::new("failclosed-control");
+    let capture = scratch.file("near.pcap");
+    let wire = Wire::new(&capture);
+    let sent = wire.near.run(|| {
+        let socket = UdpSocket::bind((NEAR, 0))?;
+        socket.send_to(b"a question", (Ipv4Addr::new(198, 18, 0, 53), 53))
+    });
+    sent.expect("everything goes to the device");
+    let to = SocketAddr::from((FAR, 81));
+    wire.near.run(|| TcpStream::connect(to)).expect_err("nobody listens there");
+    let (_, written) = wire.emulator.stop();
+    written.expect("no packet is missing");
+    let seen = packets(&capture);
+    let udp = Packet { from: NEAR.into(), to: Ipv4Addr::new(198, 18, 0, 53).into(), protocol: 17, ports: None };
+    assert!(
+        seen.iter().any(|packet| Packet { ports: None, ..packet.clone() } == udp && !is_allowed(packet)),
+        "{seen:?}"
+    );
+    assert!(
+        seen.iter().any(|packet| packet.ports.is_some_and(|ports| ports.1 == 81) && !is_allowed(packet)),
+        "{seen:?}"
+    );
+}

@@ -1,0 +1,265 @@
+//! The pair over a private network of the real tor: pages through the gateway at the exit and the one behind the onion
+//! service, with curl and with Chromium; one circuit per isolation key; what a dead gateway gives; nothing left behind.
+
+mod programs;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use programs::{LAB, Running, Scratch, output, require, tandem, wait};
+use tandem_lab::emulator::sys;
+use tandem_lab::page::{Page, Site};
+use tandem_lab::tornet::control::Control;
+use tandem_lab::tornet::layout::prefix;
+use tandem_lab::tornet::{RunDirectory, State, namespaces, take_down};
+
+const PAGE: &str = "gallery:12x2000";
+const IMAGES: usize = 12;
+
+/// How long a page may take: a first circuit may fail and be built again.
+const PATIENCE: &str = "60";
+
+const HTTP: &str = "127.0.0.1:8118";
+const HTTP_ONION: &str = "127.0.0.1:8119";
+const SOCKS: &str = "127.0.0.1:9150";
+
+/// A network of this test's own, taken down with this value; by a watchdog, too, if this process is killed.
+struct Network {
+    instance: String,
+    state: State,
+    _watchdog: Running,
+}
+
+impl Network {
+    fn up() -> Self {
+        remove_stale();
+        let instance = format!("test{}", std::process::id());
+        let line = format!(
+            "while kill -0 {} 2>/dev/null; do sleep 1; done; exec {LAB} tornet down --instance {instance}",
+            std::process::id()
+        );
+        let mut watchdog = Command::new("/bin/sh");
+        watchdog.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let watchdog = Running(watchdog.spawn().expect("a shell"));
+        let guard = TakeDown(instance.clone());
+        let mut up = Command::new(LAB);
+        up.args(["tornet", "up", "--instance", &instance, "--plain-exits", "1", "--page", PAGE, "--gateway"]);
+        output(up.arg(tandem()));
+        let state = RunDirectory::of(&instance).and_then(|directory| directory.load()).expect("a readable state");
+        std::mem::forget(guard);
+        Self { instance, state: state.expect("it is up"), _watchdog: watchdog }
+    }
+
+    /// A program beside the client.
+    fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.state.endpoints.client_namespace]).arg(program);
+        command
+    }
+
+    fn onion(&self) -> &str {
+        self.state.endpoints.onion.as_deref().expect("every network has an onion service")
+    }
+
+    /// The near end of the pair, listening when this returns.
+    fn client(&self, scratch: &Scratch, listen: &[&str], gateway: &str, via: &str) -> Running {
+        let log = scratch.file("client.log");
+        let file = std::fs::File::create(&log).expect("scratch space");
+        let mut command = self.inside(tandem());
+        command.arg("client").args(listen.iter().flat_map(|url| ["--listen", url])).args(["--gateway", gateway]);
+        command.args(["--via", via]).stdin(Stdio::null()).stdout(file.try_clone().expect("open")).stderr(file);
+        let client = Running(command.spawn().expect("ip starts"));
+        let wanted: Vec<&str> = listen.iter().filter_map(|url| url.split("://").nth(1)).collect();
+        wait("the client listens", Duration::from_secs(20), || {
+            let text = output(self.inside("ss").args(["-Hltn"]));
+            wanted.iter().all(|address| text.contains(address)).then_some(())
+        });
+        client
+    }
+
+    /// Fetches with curl: head and body.
+    fn fetch(&self, scratch: &Scratch, arguments: &[&str]) -> (String, Vec<u8>) {
+        let (head, body) = (scratch.file("head"), scratch.file("body"));
+        let mut curl = self.inside("curl");
+        curl.args(["-sS", "-m", PATIENCE, "--retry", "2", "--retry-all-errors", "-D"]).arg(&head);
+        output(curl.arg("-o").arg(&body).args(arguments));
+        let read = |file: &PathBuf| std::fs::read(file).expect("curl wrote it");
+        (String::from_utf8(read(&head)).expect("ASCII"), read(&body))
+    }
+
+    fn control(&self) -> Control {
+        Control::connect(&self.state.endpoints.control_socket).expect("tor's control socket")
+    }
+
+    fn down(self) -> State {
+        output(Command::new(LAB).args(["tornet", "down", "--instance", &self.instance]));
+        self.state.clone()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        drop(TakeDown(self.instance.clone()));
+    }
+}
+
+/// Removes a network, also half of one.
+struct TakeDown(String);
+
+impl Drop for TakeDown {
+    fn drop(&mut self) {
+        if let Err(error) = take_down(&self.0, &mut |_| {}) {
+            eprintln!("cannot take {} down: {error}", self.0);
+        }
+    }
+}
+
+/// What an earlier run of this test left when even its watchdog was killed.
+fn remove_stale() {
+    for name in namespaces::existing("tandem-test") {
+        let instance = name.split('-').nth(1).unwrap_or_default();
+        let pid =
+            instance.strip_prefix("test").filter(|pid| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()));
+        if pid.is_some_and(|pid| !PathBuf::from(format!("/proc/{pid}")).exists()) {
+            drop(TakeDown(instance.to_owned()));
+        }
+    }
+}
+
+/// One network for all scenes: it takes a minute to come up.
+#[test]
+fn the_pair_over_tor() {
+    require(&[("tor", "tor"), ("curl", "curl"), ("chromium", "chromium"), ("ip", "iproute2"), ("ss", "iproute2")]);
+    let scratch = Scratch::new("tornet-test");
+    let network = Network::up();
+    gateways_are_found(&network);
+    let exit = network.client(
+        &scratch,
+        &[&format!("http://{HTTP}"), &format!("socks5://{SOCKS}")],
+        "h2+tcp://192.0.2.80:9980?exit=auto",
+        &format!("tor://{}", network.state.endpoints.control),
+    );
+    let onion_gateway = format!("h2+tcp://{}:9980", network.onion());
+    let via = format!("socks5://{}", network.state.endpoints.socks);
+    let onion = network.client(&scratch, &[&format!("http://{HTTP_ONION}")], &onion_gateway, &via);
+    let site = network.state.endpoints.sites[0].host.clone();
+    pages_are_exact(&network, &scratch, HTTP, &site);
+    pages_are_exact(&network, &scratch, HTTP_ONION, network.onion());
+    browsers_load_images(&network, &scratch, HTTP, &site);
+    browsers_load_images(&network, &scratch, HTTP_ONION, network.onion());
+    keys_have_circuits_of_their_own(&network, &scratch, &site);
+    a_dead_gateway_is_a_502(&network, &scratch, &site);
+    drop((exit, onion));
+    nothing_is_left(network.down());
+}
+
+/// Full descriptors are in the directory a consensus or two after the network is up.
+fn gateways_are_found(network: &Network) {
+    let ends = &network.state.endpoints;
+    let text = wait("an exit announces its gateway", Duration::from_secs(60), || {
+        let mut command = network.inside(tandem());
+        let found = command.args(["gateways", "--via", &format!("tor://{}", ends.control)]).output().expect("starts");
+        found.status.success().then(|| String::from_utf8_lossy(&found.stdout).into_owned())
+    });
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(lines.len(), 1, "the exit without a gateway is not one: {text}");
+    assert!(lines[0].starts_with(&ends.exit_fingerprint), "{text}");
+}
+
+/// Status, fields and body through the pair are those that tor alone brings.
+fn pages_are_exact(network: &Network, scratch: &Scratch, proxy: &str, host: &str) {
+    let site = Site::new(Page::open(PAGE).expect("built in"), &[host]).expect("a host");
+    let tor = format!("socks5h://{}", network.state.endpoints.socks);
+    for index in [0, IMAGES] {
+        let url = site.url(index);
+        let (plain, _) = network.fetch(scratch, &["-x", &tor, &url]);
+        let (head, body) = network.fetch(scratch, &["-x", &format!("http://{proxy}"), &url]);
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert_eq!(head, plain, "{url}");
+        assert!(body == site.asset(index).body, "{url}: {} bytes are not the page's", body.len());
+    }
+}
+
+/// A document of ours counts what a browser says of the page in a frame and of its images one by one.
+fn browsers_load_images(network: &Network, scratch: &Scratch, proxy: &str, host: &str) {
+    let site = Site::new(Page::open(PAGE).expect("built in"), &[host]).expect("a host");
+    let images: String = (1..=IMAGES)
+        .map(|index| format!("<img src=\"{}\" onload=\"good++\" onerror=\"bad++\">\n", site.url(index)))
+        .collect();
+    let page = format!(
+        "<!DOCTYPE html><script>var good = 0, bad = 0, frames = 0;\n\
+         onload = () => document.title = `images ${{good}} failed ${{bad}} frames ${{frames}}`</script>\n\
+         {images}<iframe src=\"{}\" onload=\"frames++\"></iframe>\n",
+        site.url(0)
+    );
+    let file = scratch.file("page.html");
+    std::fs::write(&file, page).expect("scratch space");
+    let profile = scratch.file("profile");
+    let mut chromium = network.inside("timeout");
+    chromium.args([
+        "60",
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+    ]);
+    chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
+    chromium.arg(format!("--user-data-dir={}", profile.display())).arg(format!("--proxy-server=http://{proxy}"));
+    let text = output(chromium.arg("--dump-dom").arg(format!("file://{}", file.display())));
+    std::fs::remove_dir_all(profile).expect("Chromium has ended");
+    let wanted = format!("<title>images {IMAGES} failed 0 frames 1</title>");
+    assert!(text.contains(&wanted), "{host} through {proxy}: {text}");
+}
+
+/// Two SOCKS users have two sessions, on two circuits of tor that belong to these users.
+fn keys_have_circuits_of_their_own(network: &Network, scratch: &Scratch, host: &str) {
+    for user in ["anna", "berta"] {
+        let (head, _) =
+            network.fetch(scratch, &["-x", &format!("socks5h://{user}:x@{SOCKS}"), &format!("http://{host}/")]);
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    }
+    let mut control = network.control();
+    let streams = control.info("stream-status").expect("tor tells");
+    let circuits = control.info("circuit-status").expect("tor tells");
+    // StreamID, state, circuit, target; and circuit, state, path, then SOCKS_USERNAME="…" and more.
+    let circuit = |user: &str| {
+        let key = format!("SOCKS_USERNAME=\"{user}\"");
+        let own: Vec<&str> = circuits.lines().filter(|line| line.contains(&key)).collect();
+        let own: Vec<&str> = own.iter().filter_map(|line| line.split(' ').next()).collect();
+        let open = streams.lines().filter(|line| line.contains(" SUCCEEDED ") && line.ends_with(".exit:9980"));
+        let mut used: Vec<&str> = open.filter_map(|line| line.split(' ').nth(2)).collect();
+        used.retain(|circuit| own.contains(circuit));
+        assert_eq!(used.len(), 1, "one session for {user}:\n{streams}\n{circuits}");
+        used[0].to_owned()
+    };
+    assert_ne!(circuit("anna"), circuit("berta"), "{streams}");
+}
+
+/// Nothing else is tried, and the client says whose fault it is.
+fn a_dead_gateway_is_a_502(network: &Network, scratch: &Scratch, host: &str) {
+    let mut processes = network.state.processes.iter();
+    let gateway = processes.find(|process| process.program == "gateway" && process.node == "exit");
+    let gateway = gateway.expect("the exit has a gateway");
+    sys::kill(gateway.pid, libc::SIGKILL).expect("it runs");
+    wait("the gateway is gone", Duration::from_secs(10), || (!gateway.is_alive()).then_some(()));
+    // No `--retry-all-errors` here: one request, one answer.
+    let head = scratch.file("head");
+    let mut curl = network.inside("curl");
+    curl.args(["-sS", "-m", PATIENCE, "-o", "/dev/null", "-D"]).arg(&head);
+    output(curl.args(["-x", &format!("http://{HTTP}"), &format!("http://{host}/")]));
+    let head = std::fs::read_to_string(head).expect("curl wrote it");
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    assert!(head.to_ascii_lowercase().contains("\r\nproxy-status: "), "{head}");
+}
+
+fn nothing_is_left(state: State) {
+    let alive: Vec<_> = state.processes.iter().filter(|process| process.is_alive()).collect();
+    assert!(alive.is_empty(), "{alive:?}");
+    assert!(!state.supervisor.is_alive());
+    assert_eq!(namespaces::existing(&prefix(&state.instance)), Vec::<String>::new());
+    let directory = RunDirectory::of(&state.instance).expect("a name");
+    assert!(!directory.path().exists(), "{}", directory.path().display());
+}
