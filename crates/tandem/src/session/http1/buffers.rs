@@ -1,103 +1,125 @@
-//! Read buffers that come back: what was read from an origin travels on as slices of them, and once the last slice has been
-//! written they are used again, so that a body of any size costs no fresh memory. A waiting exchange holds none.
+//! Buffers that bodies are read into, used again as soon as the last piece of what they held has left.
+//!
+//! A body in passage otherwise takes fresh memory for every read, and the allocator hands the pages back and forth with
+//! the kernel. The last buffer given back is taken first, while it is still in the processor's cache.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::future::Future;
+use std::future::poll_fn;
 use std::io;
-use std::ops::{Deref, DerefMut};
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::task::Poll;
 
-use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, ReadBuf};
 
-/// Bytes of one buffer, and so of one read at most.
-pub(super) const SIZE: usize = 64 << 10;
+/// Bytes of a buffer.
+const SIZE: usize = 64 << 10;
 
-/// Buffers kept for later by one thread.
-const KEPT: usize = 128;
+/// Buffers that a thread keeps for later.
+const KEPT: usize = 192;
 
-/// Buffers looked at before a new one is made: those that came back longest ago are the likeliest to be free.
-const LOOKS: usize = 12;
+/// Reads shorter than this are copied out: a slow origin's crumbs must not hold a whole buffer each.
+const COPY_BELOW: usize = SIZE / 4;
 
 thread_local! {
-    static POOL: RefCell<VecDeque<BytesMut>> = const { RefCell::new(VecDeque::new()) };
+    static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-fn take() -> BytesMut {
-    POOL.with_borrow_mut(|pool| {
-        for _ in 0..LOOKS.min(pool.len()) {
-            if let Some(mut buffer) = pool.pop_front() {
-                if buffer.try_reclaim(SIZE) {
-                    return buffer;
-                }
-                pool.push_back(buffer);
+fn take() -> Box<[u8]> {
+    FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE].into())
+}
+
+fn give_back(buffer: Box<[u8]>) {
+    // A thread that is ending keeps nothing.
+    let _ = FREE.try_with(|free| {
+        if let Ok(mut free) = free.try_borrow_mut()
+            && free.len() < KEPT
+        {
+            free.push(buffer);
+        }
+    });
+}
+
+/// A buffer that goes back when its last piece is dropped.
+struct Filled {
+    buffer: Box<[u8]>,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Filled {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl Drop for Filled {
+    fn drop(&mut self) {
+        give_back(std::mem::take(&mut self.buffer));
+    }
+}
+
+/// Reads what is there, at most a buffer; empty at the end. No buffer is held while nothing is there.
+pub(super) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Bytes> {
+    poll_fn(|cx| {
+        let mut buffer = take();
+        let mut into = ReadBuf::new(&mut buffer);
+        let polled = Pin::new(&mut *from).poll_read(cx, &mut into);
+        let len = into.filled().len();
+        match polled {
+            Poll::Ready(Ok(())) if len >= COPY_BELOW => Poll::Ready(Ok(Bytes::from_owner(Filled { buffer, len }))),
+            polled => {
+                let copied = Bytes::copy_from_slice(&buffer[..len]);
+                give_back(buffer);
+                polled.map_ok(|()| copied)
             }
         }
-        BytesMut::with_capacity(SIZE)
     })
+    .await
 }
 
-/// Bytes that have been read, in a buffer of the pool while there are any.
-#[derive(Default)]
-pub(super) struct Buffer {
-    bytes: BytesMut,
-    pooled: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Buffer {
-    /// Reads more, after what it holds.
-    pub(super) async fn read<R: AsyncRead + Unpin>(&mut self, path: &mut R) -> io::Result<usize> {
-        std::future::poll_fn(|cx| self.poll_read(path, cx)).await
-    }
-
-    fn poll_read<R: AsyncRead + Unpin>(&mut self, path: &mut R, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.bytes.is_empty() {
-            self.give_back();
-            self.bytes = take();
-            self.pooled = true;
-        } else {
-            self.bytes.reserve(SIZE / 4);
-        }
-        let polled = {
-            let mut reading = std::pin::pin!(path.read_buf(&mut self.bytes));
-            reading.as_mut().poll(cx)
-        };
-        if self.bytes.is_empty() {
-            self.give_back();
-        }
-        polled
-    }
-
-    /// What has been split off lives on; the rest of the buffer waits for it in the pool.
-    fn give_back(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        if std::mem::take(&mut self.pooled) {
-            POOL.with_borrow_mut(|pool| {
-                if pool.len() < KEPT {
-                    pool.push_back(bytes);
-                }
-            });
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match std::pin::pin!(future).poll(&mut cx) {
+            Poll::Ready(value) => value,
+            Poll::Pending => panic!("memory is always ready"),
         }
     }
-}
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.give_back();
+    fn kept() -> usize {
+        FREE.with_borrow(Vec::len)
     }
-}
 
-impl Deref for Buffer {
-    type Target = BytesMut;
-
-    fn deref(&self) -> &BytesMut {
-        &self.bytes
+    #[test]
+    fn buffers_come_back_with_their_last_piece() {
+        let body = vec![7; SIZE + COPY_BELOW];
+        let mut from = &body[..];
+        let first = now(read(&mut from)).expect("memory");
+        let second = now(read(&mut from)).expect("memory");
+        assert_eq!((first.len(), second.len(), kept()), (SIZE, COPY_BELOW, 0));
+        let piece = first.slice(10..20);
+        drop(first);
+        assert_eq!(kept(), 0);
+        drop((piece, second));
+        assert_eq!(kept(), 2);
+        assert!(now(read(&mut from)).expect("memory").is_empty());
+        assert_eq!(kept(), 2);
     }
-}
 
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut BytesMut {
-        &mut self.bytes
+    #[test]
+    fn crumbs_hold_no_buffer() {
+        let mut from = &[1; COPY_BELOW - 1][..];
+        let crumb = now(read(&mut from)).expect("memory");
+        assert_eq!((crumb.len(), kept()), (COPY_BELOW - 1, 1));
+    }
+
+    #[test]
+    fn few_are_kept() {
+        let pieces: Vec<Bytes> = (0..KEPT + 3).map(|_| now(read(&mut &[1; SIZE][..])).expect("memory")).collect();
+        drop(pieces);
+        assert_eq!(kept(), KEPT);
     }
 }

@@ -9,15 +9,17 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tandem_http::h1::{self, Decoder, Form, Framing};
 use tandem_http::{Method, RequestHead};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 
-use super::Http1Session;
-use super::buffers::Buffer;
+use super::{Http1Session, buffers};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::Path;
 use crate::session::{Connected, Task};
 use crate::transport::LocalBoxFuture;
+
+/// First read of a response: head and body of most answers in one go.
+const FIRST_READ: usize = 16 << 10;
 
 /// One connection.
 pub struct Http1Client {
@@ -76,7 +78,7 @@ impl Http1Client {
         write_head(&mut out, &exchange.request, self.session.form, framing);
         path.write_all(&out).await.map_err(sent_error)?;
         path.flush().await.map_err(sent_error)?;
-        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: Buffer::default() };
+        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: out };
         if exchange.body.is_empty() {
             if let Some(path) = reading.whole(path, sink).await? {
                 *self.state.borrow_mut() = State::Idle(path);
@@ -125,12 +127,13 @@ fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Fr
 struct Reading<'a> {
     session: &'a Http1Session,
     method: &'a Method,
-    buf: Buffer,
+    buf: BytesMut,
 }
 
 impl Reading<'_> {
     /// The answer to a request without a body. Gives the path back when another exchange may use it.
     async fn whole(mut self, mut path: Path, sink: &mut Sink) -> Result<Option<Path>, Error> {
+        self.buf.clear();
         let response = self.heads(&mut path, sink).await?;
         let keep = response.keep_alive;
         self.rest(&mut path, response, sink).await?;
@@ -145,6 +148,7 @@ impl Reading<'_> {
         framing: Framing,
         sink: &mut Sink,
     ) -> Result<Option<Path>, Error> {
+        self.buf.clear();
         let (mut read, write) = tokio::io::split(path);
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
         let _task = Task::spawn(async move {
@@ -192,6 +196,7 @@ impl Reading<'_> {
 
     /// CONNECT and upgrades: bytes both ways once the other end has agreed.
     async fn tunnel(mut self, path: Path, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
+        self.buf.clear();
         let upgrade = exchange.request.protocol.is_some();
         let (mut read, write) = tokio::io::split(path);
         let get = Method::Get;
@@ -205,7 +210,7 @@ impl Reading<'_> {
         }
         response.head.status = 200;
         sink.send(Part::Head(response.head)).await;
-        tunnel(read, write, exchange.body.share(), self.buf.split(), sink).await
+        tunnel(read, write, exchange.body.share(), std::mem::take(&mut self.buf), sink).await
     }
 
     /// Reads interim heads and the final one.
@@ -218,7 +223,8 @@ impl Reading<'_> {
                     .map_err(|error| Error::new(Kind::Protocol, Side::Origin, error.to_string()))?
             };
             let Some((response, consumed)) = parsed else {
-                let read = timed(self.session.response_timeout, self.buf.read(path)).await?;
+                self.buf.reserve(FIRST_READ);
+                let read = timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await?;
                 if read == 0 {
                     let retry = if self.buf.is_empty() { Retry::IfIdempotent } else { Retry::Never };
                     let error =
@@ -249,26 +255,30 @@ impl Reading<'_> {
         let mut decoder = Decoder::new(response.framing);
         sink.send(Part::Head(response.head)).await;
         let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
+        let mut input = self.buf.split().freeze();
         while !decoder.is_done() {
-            if self.buf.is_empty() {
-                let read = timed(self.session.response_timeout, self.buf.read(path)).await?;
-                if read == 0 {
+            if input.is_empty() {
+                input = timed(self.session.response_timeout, buffers::read(path)).await?;
+                if input.is_empty() {
                     return decoder
                         .finish()
                         .map_err(|_| Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
                 }
             }
-            let decoded = decoder.decode(&self.buf).map_err(bad)?;
-            let piece = self.buf.split_to(decoded.consumed).freeze();
+            let decoded = decoder.decode(&input).map_err(bad)?;
+            let piece = input.split_to(decoded.consumed);
             if !decoded.data.is_empty() {
                 sink.send(Part::Data(piece.slice(decoded.data))).await;
             } else if decoded.consumed == 0 && !decoder.is_done() {
                 // Half a chunk head: more must come before anything can be said.
-                if timed(self.session.response_timeout, self.buf.read(path)).await? == 0 {
+                let more = timed(self.session.response_timeout, buffers::read(path)).await?;
+                if more.is_empty() {
                     return Err(Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
                 }
+                input = [&input[..], &more[..]].concat().into();
             }
         }
+        self.buf.extend_from_slice(&input);
         if let Some(trailers) = decoder.trailers().filter(|fields| !fields.is_empty()) {
             sink.send(Part::Trailers(trailers)).await;
         }
@@ -276,9 +286,9 @@ impl Reading<'_> {
     }
 }
 
-async fn timed(limit: Duration, read: impl Future<Output = std::io::Result<usize>>) -> Result<usize, Error> {
+async fn timed<T>(limit: Duration, read: impl Future<Output = std::io::Result<T>>) -> Result<T, Error> {
     match tokio::time::timeout(limit, read).await {
-        Ok(Ok(count)) => Ok(count),
+        Ok(Ok(read)) => Ok(read),
         Ok(Err(error)) => Err(Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)),
         Err(_) => Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
     }
@@ -353,13 +363,13 @@ pub(crate) async fn tunnel(
     if !early.is_empty() {
         sink.send(Part::Data(early.freeze())).await;
     }
-    let mut buf = Buffer::default();
     loop {
-        match buf.read(&mut read).await {
-            Ok(0) => break,
-            Ok(_) => sink.send(Part::Data(buf.split().freeze())).await,
-            Err(error) => return Err(Error::io(&error, Side::Origin).with_retry(Retry::Never)),
+        let data = buffers::read(&mut read).await;
+        let data = data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
+        if data.is_empty() {
+            break;
         }
+        sink.send(Part::Data(data)).await;
     }
     // The far end has closed its half; ours may still have something to say.
     let _ = uploaded.await;
