@@ -115,7 +115,7 @@ options! {
         receive_budget: Option<Size> [value_name = "BYTES"],
         /// SPDY: what of header blocks is compressed [default: safe]
         header_compression: Option<Compression> [value_name = "WHAT"],
-        /// Unsent bytes that wait in the kernel; 0 leaves it to the kernel [default: 16KiB]
+        /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel [default: 16KiB]
         notsent_lowat: Option<Size> [value_name = "BYTES"],
         /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
         congestion: Option<String> [value_name = "NAME"],
