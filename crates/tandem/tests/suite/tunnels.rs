@@ -112,6 +112,11 @@ fn a_refused_upgrade_is_an_ordinary_answer() {
     client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
     let answer = client.answer("GET");
     assert_eq!((answer.status, &answer.body[..]), (426, &b"no"[..]));
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain");
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    let answer = client.answer("GET");
+    assert_eq!((answer.status, &answer.body[..], answer.field("upgrade-declined")), (200, &b"plain"[..], None));
 }
 
 #[test]

@@ -206,6 +206,10 @@ impl Reading<'_> {
         let mut response = self.heads(&mut read, sink).await?;
         let agreed = if upgrade { response.head.status == 101 } else { (200..300).contains(&response.head.status) };
         if !agreed {
+            if upgrade && (200..300).contains(&response.head.status) {
+                // Success means agreement to extended CONNECT (RFC 8441): say that this one is an ordinary answer.
+                response.head.fields.push(super::DECLINED, "1");
+            }
             return self.rest(&mut read, response, sink).await;
         }
         response.head.status = 200;

@@ -472,7 +472,8 @@ impl Writer {
     }
 
     fn put_head(&mut self, mut head: ResponseHead) {
-        let success = (200..300).contains(&head.status);
+        let declined = self.upgrade.is_some() && head.fields.remove(super::DECLINED);
+        let success = (200..300).contains(&head.status) && !declined;
         if success && (self.connect || self.upgrade.is_some()) {
             self.state = Writing::Tunnel;
             head.fields.remove("content-length");
