@@ -201,19 +201,9 @@ impl Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        // An answer that is complete while the request is not: the rest of the request is of no use (RFC 9113 section 8.1).
-        let unread = self.shared.streams.borrow().get(&self.id).is_some_and(|stream| !stream.complete);
-        let reason = match (self.finished, unread) {
-            (true, false) => None,
-            (true, true) => Some(Reason::NoError),
-            (false, _) => Some(Reason::Cancel),
-        };
-        if reason == Some(Reason::NoError) {
-            // The answer itself is still queued in the core: resetting now would drop it. Stop reading only.
-            self.shared.forget(self.id, None);
-        } else {
-            self.shared.forget(self.id, reason);
-        }
+        // A complete answer ends its stream by itself, even while the request still comes: a reset would drop what of it
+        // is queued in the core.
+        self.shared.forget(self.id, (!self.finished).then_some(Reason::Cancel));
     }
 }
 
