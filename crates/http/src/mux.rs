@@ -172,6 +172,37 @@ pub enum OpenError {
     BadHead,
 }
 
+/// What of a stream's body waits in the core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsent {
+    /// Bytes queued.
+    pub bytes: usize,
+    /// The flow-control window that lets none of them out; `None` where nothing is queued, or they only wait for their turn.
+    pub shut: Option<Window>,
+}
+
+/// Whose flow-control window (RFC 9113 section 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// The stream's own.
+    Stream,
+    /// The whole session's.
+    Session,
+}
+
+impl Unsent {
+    /// `bytes` queued, with `stream` and `session` bytes of room in the windows.
+    pub const fn new(bytes: usize, stream: usize, session: usize) -> Self {
+        let shut = match (bytes, stream, session) {
+            (0, _, _) => None,
+            (_, 0, _) => Some(Window::Stream),
+            (_, _, 0) => Some(Window::Session),
+            _ => None,
+        };
+        Self { bytes, shut }
+    }
+}
+
 /// Limits of a session core. Defaults suit 100 Mbit/s at 400 ms.
 #[derive(Clone, Debug)]
 pub struct MuxConfig {
@@ -259,6 +290,9 @@ pub trait Mux {
 
     /// How many bytes the stream should be given now; 0 while its send buffer is full or the stream is gone.
     fn send_room(&self, id: StreamId) -> usize;
+
+    /// What of the stream's body has not been sent, and whether a window holds it; nothing where the stream is gone.
+    fn unsent(&self, id: StreamId) -> Unsent;
 
     /// Changes the sending order of a stream.
     fn set_priority(&mut self, id: StreamId, priority: Priority);

@@ -7,7 +7,7 @@ use h2_support::{
     Pair, body, bytes, client_config, events, fields, get, output, parse, response, server_config, with_fields,
 };
 use proptest::prelude::*;
-use tandem_http::mux::OpenError;
+use tandem_http::mux::{OpenError, Unsent, Window};
 use tandem_http::{Event, Method, Mux, Priority, Reason, RequestHead, Role};
 
 const NORMAL: Priority = Priority(3);
@@ -379,8 +379,10 @@ fn windows_hold_back_and_release_lets_on() {
     pair.run();
     pair.server.respond(id, &response(200, &[]), false);
     pair.server.send_data(id, bytes(50_000), true);
+    assert_eq!(pair.server.unsent(id), Unsent { bytes: 50_000, shut: None });
     let (client, _) = pair.run();
     assert_eq!(body(&client, id), (bytes(50_000)[..20_000].to_vec(), false));
+    assert_eq!(pair.server.unsent(id), Unsent { bytes: 30_000, shut: Some(Window::Stream) });
     pair.client.release(id, 2_000);
     assert!(!pair.client.wants_output(), "an eighth of a window at least, even when it is shut");
     pair.client.release(id, 8_000);
@@ -390,6 +392,7 @@ fn windows_hold_back_and_release_lets_on() {
     pair.client.release(id, 20_000);
     let (client, _) = pair.run();
     assert_eq!((body(&client, id).0.len(), body(&client, id).1), (20_000, true));
+    assert_eq!(pair.server.unsent(id), Unsent::default());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::recv::Block;
 use super::settings::PeerSettings;
 use super::stream::{ById, State, Stream};
 use crate::hpack::{Decoder, Encoder};
-use crate::mux::OpenError;
+use crate::mux::{OpenError, Unsent};
 use crate::sched::Sched;
 use crate::{
     Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, SessionError, StreamId,
@@ -271,6 +271,11 @@ impl Mux for Connection {
     fn send_room(&self, id: StreamId) -> usize {
         let stream = self.streams.get(&id).filter(|s| s.state.may_send());
         stream.map_or(0, |s| self.config.send_buffer.saturating_sub(s.queue.len()))
+    }
+
+    fn unsent(&self, id: StreamId) -> Unsent {
+        let stream = self.streams.get(&id).filter(|s| s.state.may_send());
+        stream.map_or_else(Unsent::default, |s| Unsent::new(s.queue.len(), s.window.open(), self.window.open()))
     }
 
     fn set_priority(&mut self, id: StreamId, priority: Priority) {

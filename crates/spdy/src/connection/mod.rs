@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use bytes::Bytes;
-use tandem_http::mux::OpenError;
+use tandem_http::mux::{OpenError, Unsent};
 use tandem_http::sched::Sched;
 use tandem_http::{
     Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, SessionError, StreamId,
@@ -417,6 +417,11 @@ impl Mux for Connection {
             .get(&id)
             .filter(|stream| stream.takes_data())
             .map_or(0, |stream| self.config.mux.send_buffer.saturating_sub(stream.queued))
+    }
+
+    fn unsent(&self, id: StreamId) -> Unsent {
+        let stream = self.streams.get(&id).filter(|stream| stream.state.may_send());
+        stream.map_or_else(Unsent::default, |s| Unsent::new(s.queued, s.send.room(), self.session_room()))
     }
 
     /// The peer learns a priority in SYN_STREAM only; this changes our own order.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tandem_http::mux::{Unsent, Window};
 use tandem_http::{Event, Mux as _, Priority, Reason, Role};
 use tandem_spdy::header_block::DICTIONARY;
 use tandem_spdy::{Connection, Version, status};
@@ -405,6 +406,7 @@ fn the_session_window_is_kept_and_an_end_needs_none() {
     let sent: usize =
         peer.output().iter().map(|s| if let Seen::Data { bytes, .. } = s { bytes.len() } else { 0 }).sum();
     assert_eq!(sent, 65_536);
+    assert_eq!(peer.session.unsent(1), Unsent { bytes: 100_000 - 65_536, shut: Some(Window::Session) });
     peer.session.send_data(3, bytes::Bytes::new(), true);
     assert_eq!(peer.output(), [Seen::Data { id: 3, fin: true, bytes: vec![] }]);
     let more = peer.told(&window_update(0, 100_000));
@@ -421,6 +423,7 @@ fn a_zero_window_holds_everything_but_heads() {
     assert!(matches!(peer.output()[..], [Seen::SynReply { .. }]));
     assert!(!peer.session.wants_output());
     assert_eq!(peer.session.send_room(1), 0);
+    assert_eq!(peer.session.unsent(1), Unsent { bytes: 10, shut: Some(Window::Stream) });
 }
 
 #[test]
