@@ -1,8 +1,11 @@
 //! Instruments: page models, origins, loaders, link emulator, private Tor network.
 
 pub mod bench;
+pub mod browser;
 pub mod emulator;
+pub mod har;
 pub mod loader;
+pub mod measure;
 pub mod netns;
 pub mod origin;
 pub mod page;

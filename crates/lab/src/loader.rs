@@ -56,6 +56,9 @@ pub enum Discovery {
 pub struct Load {
     /// Name of the page.
     pub page: String,
+    /// When it began.
+    #[serde(skip)]
+    pub started: std::time::SystemTime,
     /// From the first byte sent to the last byte received.
     pub time: Duration,
     /// Bytes written to sockets, SOCKS included.

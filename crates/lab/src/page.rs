@@ -125,6 +125,12 @@ pub enum PageError {
         /// What is wrong.
         what: &'static str,
     },
+    /// A browser begins with one document.
+    #[error("{path} has no cause, and is not the document that the page begins with: no browser would load it")]
+    NotBrowsable {
+        /// The resource.
+        path: String,
+    },
     /// A name that is neither a built-in page nor a file.
     #[error(
         "unknown page {0:?}: a file, or one of demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES"
@@ -174,6 +180,18 @@ impl Page {
     /// Body bytes of all resources.
     pub fn bytes(&self) -> u64 {
         self.resources.iter().map(|r| r.size as u64).sum()
+    }
+
+    /// Checks that a browser can load it: one document (or what redirects to it) causes all the rest.
+    pub fn check_browsable(&self) -> Result<(), PageError> {
+        let fits = |(index, resource): (usize, &Resource)| match resource.parent {
+            None => index == 0 && resource.kind == Kind::Html,
+            Some(_) => true,
+        };
+        match self.resources.iter().enumerate().find(|&at| !fits(at)) {
+            None => Ok(()),
+            Some((_, resource)) => Err(PageError::NotBrowsable { path: resource.path.clone() }),
+        }
     }
 
     /// Makes a page from parts of unknown quality: unique paths in a safe alphabet, parents that can name their

@@ -187,6 +187,15 @@ pub fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
+/// Sends a signal to every process of a group, named by its leader.
+pub fn kill_group(leader: u32, signal: libc::c_int) -> io::Result<()> {
+    // 0 would mean the caller's own group, and 1 with its sign turned every process there is.
+    let leader = i32::try_from(leader).ok().filter(|id| *id > 1);
+    let leader = leader.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process group"))?;
+    // SAFETY: takes no pointers; a negative id below -1 addresses exactly one group.
+    check(unsafe { libc::kill(-leader, signal) }).map(drop)
+}
+
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {

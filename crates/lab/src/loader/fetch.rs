@@ -287,6 +287,7 @@ impl Load {
     pub(super) fn empty(page: String) -> Self {
         Self {
             page,
+            started: std::time::SystemTime::now(),
             time: Duration::ZERO,
             bytes_up: 0,
             bytes_down: 0,

@@ -81,7 +81,9 @@ impl<'a> Spread<'a> {
 }
 
 fn html(size: usize, children: &[Child], sheets: &[usize], fill: Fill) -> Body {
-    const HEAD: &str = "<!DOCTYPE html><html><head><meta charset=utf-8><title>Page</title>";
+    // Without an icon of its own a browser would ask for one.
+    const HEAD: &str =
+        "<!DOCTYPE html><html><head><meta charset=utf-8><title>Page</title><link rel=icon href=\"data:,\">";
     const BODY: &str = "</head><body>";
     const END: &str = "</body></html>";
     let in_head = |child: &&Child| matches!(child.kind, Kind::Css | Kind::Script);

@@ -1,0 +1,271 @@
+//! What Chromium tells of its requests (domain Network of the DevTools protocol), made into entries of a HAR.
+//!
+//! A request has one id through all its redirects; each of them becomes an entry. The headers that were really sent and
+//! received come in events of their own, before or after the others: the n-th of an id belong to its n-th entry.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::har::{Entry, Har, Timings};
+
+/// Requests of a page load.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    exchanges: Vec<Exchange>,
+    /// Entries of each id, in order.
+    ids: HashMap<String, Vec<usize>>,
+    /// Headers that came before their entries, and how many of each id have come.
+    sent_fields: HashMap<String, Vec<Fields>>,
+    received_fields: HashMap<String, Vec<Fields>>,
+    /// Requests that have not ended.
+    open: usize,
+    /// Monotonic and calendar time of the first request.
+    began: Option<(f64, SystemTime)>,
+    loaded: bool,
+}
+
+type Fields = Vec<(String, String)>;
+
+/// One request. Times in seconds of Chromium's monotonic clock.
+#[derive(Debug)]
+struct Exchange {
+    entry: Entry,
+    issued: f64,
+    timing: Option<ResourceTiming>,
+    ended: Option<f64>,
+}
+
+/// `Network.ResourceTiming`: `request_time` in seconds, the others in ms from it, -1 where there was no such phase.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ResourceTiming {
+    request_time: f64,
+    dns_start: f64,
+    dns_end: f64,
+    connect_start: f64,
+    connect_end: f64,
+    ssl_start: f64,
+    ssl_end: f64,
+    send_start: f64,
+    send_end: f64,
+    receive_headers_start: f64,
+    receive_headers_end: f64,
+}
+
+impl Default for ResourceTiming {
+    fn default() -> Self {
+        Self {
+            request_time: 0.0,
+            dns_start: -1.0,
+            dns_end: -1.0,
+            connect_start: -1.0,
+            connect_end: -1.0,
+            ssl_start: -1.0,
+            ssl_end: -1.0,
+            send_start: 0.0,
+            send_end: 0.0,
+            receive_headers_start: -1.0,
+            receive_headers_end: 0.0,
+        }
+    }
+}
+
+impl Record {
+    /// Takes an event.
+    pub(super) fn handle(&mut self, method: &str, params: &Value) {
+        let Some(id) = params["requestId"].as_str() else { return };
+        match method {
+            "Network.requestWillBeSent" => self.request(id, params),
+            "Network.requestWillBeSentExtraInfo" => {
+                self.sent_fields.entry(id.to_owned()).or_default().push(fields(&params["headers"]));
+            }
+            "Network.responseReceivedExtraInfo" => {
+                self.received_fields.entry(id.to_owned()).or_default().push(fields(&params["headers"]));
+            }
+            "Network.responseReceived" => {
+                if let Some(exchange) = self.last(id) {
+                    exchange.answer(&params["response"]);
+                    text(&params["type"]).clone_into(&mut exchange.entry.kind);
+                }
+            }
+            "Network.dataReceived" => {
+                if let Some(exchange) = self.last(id) {
+                    exchange.entry.body += params["dataLength"].as_u64().unwrap_or(0);
+                }
+            }
+            "Network.loadingFinished" | "Network.loadingFailed" => self.finish(id, params),
+            _ => {}
+        }
+    }
+
+    /// The load event came.
+    pub(super) const fn loaded(&mut self) {
+        self.loaded = true;
+    }
+
+    pub(super) const fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// Requests that have ended, and that have not.
+    pub(super) const fn counts(&self) -> (usize, usize) {
+        (self.exchanges.len() - self.open, self.open)
+    }
+
+    /// Whether no request is open and all of these have ended.
+    pub(super) fn has_ended(&self, wanted: &HashSet<String>) -> bool {
+        if self.open > 0 || wanted.is_empty() || self.exchanges.len() < wanted.len() {
+            return false;
+        }
+        let seen: HashSet<&str> = self.exchanges.iter().map(|exchange| exchange.entry.url.as_str()).collect();
+        wanted.iter().all(|url| seen.contains(url.as_str()))
+    }
+
+    /// The requests as entries.
+    pub(super) fn into_har(mut self) -> Har {
+        let (zero, started) = self.began.unwrap_or((0.0, UNIX_EPOCH));
+        for (id, places) in &self.ids {
+            let mut sent = self.sent_fields.remove(id).unwrap_or_default().into_iter();
+            let mut received = self.received_fields.remove(id).unwrap_or_default().into_iter();
+            for &place in places {
+                self.exchanges[place].correct(sent.next(), received.next());
+            }
+        }
+        let entries = self.exchanges.into_iter().map(|exchange| exchange.into_entry(zero)).collect();
+        Har { started: Some(started), entries, ..Har::default() }
+    }
+
+    fn last(&mut self, id: &str) -> Option<&mut Exchange> {
+        let place = *self.ids.get(id)?.last()?;
+        self.exchanges.get_mut(place)
+    }
+
+    /// A request, or what a redirect leads to.
+    fn request(&mut self, id: &str, params: &Value) {
+        let url = text(&params["request"]["url"]);
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return;
+        }
+        let issued = params["timestamp"].as_f64().unwrap_or(0.0);
+        if self.began.is_none() {
+            let wall = Duration::try_from_secs_f64(params["wallTime"].as_f64().unwrap_or(0.0));
+            self.began = Some((issued, UNIX_EPOCH + wall.unwrap_or_default()));
+        }
+        if let Some(redirect) = self.last(id).filter(|exchange| exchange.ended.is_none()) {
+            redirect.answer(&params["redirectResponse"]);
+            let end = redirect.timing.map_or(issued, |t| t.request_time + t.receive_headers_end.max(0.0) / 1e3);
+            redirect.ended = Some(end.min(issued));
+            self.open -= 1;
+        }
+        let request = &params["request"];
+        let stack = params.pointer("/initiator/stack/callFrames/0/url");
+        let cause = params.pointer("/initiator/url").or(stack).and_then(Value::as_str);
+        let entry = Entry {
+            method: text(&request["method"]).to_owned(),
+            url: url.to_owned(),
+            request_fields: fields(&request["headers"]),
+            kind: text(&params["type"]).to_owned(),
+            initiator: cause.filter(|url| !url.is_empty()).map(str::to_owned),
+            priority: request["initialPriority"].as_str().map(str::to_owned),
+            ..Entry::default()
+        };
+        self.ids.entry(id.to_owned()).or_default().push(self.exchanges.len());
+        self.exchanges.push(Exchange { entry, issued, timing: None, ended: None });
+        self.open += 1;
+    }
+
+    fn finish(&mut self, id: &str, params: &Value) {
+        let Some(exchange) = self.last(id).filter(|exchange| exchange.ended.is_none()) else { return };
+        exchange.ended = Some(params["timestamp"].as_f64().unwrap_or(exchange.issued));
+        match params["errorText"].as_str() {
+            Some(why) => exchange.entry.error = Some(why.to_owned()),
+            None => exchange.entry.received = params["encodedDataLength"].as_f64().map(|bytes| bytes as u64),
+        }
+        self.open -= 1;
+    }
+}
+
+impl Exchange {
+    /// Takes a `Network.Response`.
+    fn answer(&mut self, response: &Value) {
+        let entry = &mut self.entry;
+        entry.status = response["status"].as_u64().and_then(|status| u16::try_from(status).ok()).unwrap_or(0);
+        entry.response_fields = fields(&response["headers"]);
+        text(&response["mimeType"]).clone_into(&mut entry.mime);
+        text(&response["protocol"]).clone_into(&mut entry.protocol);
+        entry.received = response["encodedDataLength"].as_f64().map(|bytes| bytes as u64);
+        let port = response["remotePort"].as_u64();
+        let peer = response["remoteIPAddress"].as_str();
+        entry.server = peer.map(|address| port.map_or(address.to_owned(), |port| format!("{address}:{port}")));
+        entry.connection = response["connectionId"].as_u64().filter(|&id| id > 0).map(|id| id.to_string());
+        entry.pushed = response.pointer("/timing/pushStart").and_then(Value::as_f64).is_some_and(|start| start > 0.0);
+        self.timing = ResourceTiming::deserialize(&response["timing"]).ok();
+    }
+
+    /// Puts in the fields as they were on the wire.
+    fn correct(&mut self, sent: Option<Fields>, received: Option<Fields>) {
+        if let Some(sent) = sent {
+            self.entry.request_fields = sent;
+        }
+        if let Some(received) = received {
+            self.entry.response_fields = received;
+        }
+        if self.entry.protocol == "http/1.1" {
+            let line = self.entry.method.len() + self.entry.url.len() + " HTTP/1.1\r\n\r\n".len() + 1;
+            let fields = self.entry.request_fields.iter().map(|(name, value)| name.len() + value.len() + 4);
+            self.entry.sent = Some((line + fields.sum::<usize>()) as u64);
+        }
+    }
+
+    fn into_entry(self, zero: f64) -> Entry {
+        let Self { mut entry, issued, timing, ended } = self;
+        if ended.is_none() {
+            entry.error = Some("not ended".into());
+        }
+        let end = ended.unwrap_or(issued).max(issued);
+        entry.start = ((issued - zero) * 1e3).max(0.0);
+        entry.timings = match timing {
+            Some(timing) => timing.phases(issued, end),
+            None => Timings { blocked: Some((end - issued) * 1e3), ..Timings::default() },
+        };
+        entry
+    }
+}
+
+impl ResourceTiming {
+    /// The phases between two moments: what is in none of them was spent waiting for a connection.
+    fn phases(&self, issued: f64, end: f64) -> Timings {
+        let span = |from: f64, to: f64| (from >= 0.0 && to >= from).then_some(to - from);
+        let before = (self.request_time - issued) * 1e3;
+        let (dns, connect) = (span(self.dns_start, self.dns_end), span(self.connect_start, self.connect_end));
+        let first =
+            if self.receive_headers_start > 0.0 { self.receive_headers_start } else { self.receive_headers_end };
+        let first = first.max(self.send_end);
+        let waited = before + self.send_start - dns.unwrap_or(0.0) - connect.unwrap_or(0.0);
+        Timings {
+            blocked: Some(waited.max(0.0)),
+            dns,
+            connect,
+            ssl: span(self.ssl_start, self.ssl_end),
+            send: (self.send_end - self.send_start).max(0.0),
+            wait: first - self.send_end,
+            receive: ((end - self.request_time) * 1e3 - first).max(0.0),
+        }
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Fields from an object; repeated ones stand in one value, in lines.
+fn fields(value: &Value) -> Fields {
+    let Some(object) = value.as_object() else { return Vec::new() };
+    let lines = |(name, value): (&String, &Value)| -> Fields {
+        text(value).split('\n').map(|line| (name.clone(), line.to_owned())).collect()
+    };
+    object.iter().flat_map(lines).collect()
+}
