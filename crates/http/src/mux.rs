@@ -315,6 +315,9 @@ pub trait Mux {
     /// Whether [`Mux::open`] could succeed now, or after a stream closes: false once the session is ending.
     fn is_open(&self) -> bool;
 
+    /// Whether [`Mux::push`] could succeed, as far as the peer's settings go.
+    fn peer_takes_pushes(&self) -> bool;
+
     /// Whether the peer said that it takes extended CONNECT (RFC 8441); `None` until its settings arrive.
     fn peer_extended_connect(&self) -> Option<bool>;
 }

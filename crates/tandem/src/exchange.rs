@@ -43,6 +43,8 @@ pub struct Peer {
     pub session: u64,
     /// Address of the other end of that connection, where there is one.
     pub address: Option<std::net::IpAddr>,
+    /// Whether it takes pushes.
+    pub push: bool,
 }
 
 /// Requests with different keys never share anything: the SOCKS user and password, as Tor means them
@@ -99,6 +101,8 @@ pub enum Part {
         request: RequestHead,
         /// The answer, a stream of its own.
         reply: Reply,
+        /// Who sends first.
+        priority: Priority,
     },
     /// The final head; once.
     Head(ResponseHead),
@@ -112,6 +116,9 @@ pub enum Part {
 pub trait Parts {
     /// The next part; `None` at the regular end; an error means that what came so far is not complete.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>>;
+
+    /// Somebody waits for it now, or no longer does: it changes its place in the order of sending, where that can be.
+    fn prioritise(&mut self, _: Priority) {}
 }
 
 /// The answer to an exchange. Dropping it cancels the exchange.
@@ -135,7 +142,7 @@ impl Reply {
         F: Future<Output = Result<(), Error>> + 'static,
     {
         let slot = Rc::new(RefCell::new(None));
-        let future = story(Sink { slot: Rc::clone(&slot), used: false, pushes: None });
+        let future = story(Sink { slot: Rc::clone(&slot), used: false, tap: None });
         Self::new(Generator { future: Some(Box::pin(future)), slot })
     }
 
@@ -158,6 +165,11 @@ impl Reply {
         self.0.poll_part(cx)
     }
 
+    /// See [`Parts::prioritise`].
+    pub fn prioritise(&mut self, priority: Priority) {
+        self.0.prioritise(priority);
+    }
+
     /// The next part.
     pub async fn part(&mut self) -> Option<Result<Part, Error>> {
         std::future::poll_fn(|cx| self.poll_part(cx)).await
@@ -176,11 +188,17 @@ impl Parts for Ready {
 pub struct Sink {
     slot: Rc<RefCell<Option<Part>>>,
     used: bool,
-    pushes: Option<PushSink>,
+    tap: Option<Rc<dyn Tap>>,
 }
 
-/// Takes what is pushed beside a reply.
-type PushSink = Rc<dyn Fn(RequestHead, Reply)>;
+/// What of a reply concerns the session that it came on, and not only the exchange.
+pub trait Tap {
+    /// A push: it stays with the session instead of travelling on with the reply.
+    fn pushed(&self, request: RequestHead, reply: Reply);
+
+    /// The final head, on its way.
+    fn head(&self, head: &mut ResponseHead);
+}
 
 impl Sink {
     /// Whether a part has been handed over: then the exchange can no longer be sent again.
@@ -188,15 +206,19 @@ impl Sink {
         self.used
     }
 
-    /// Pushes go to `keep` instead of travelling on with the reply: they belong to the session, not to this exchange.
-    pub fn keep_pushes(&mut self, keep: impl Fn(RequestHead, Reply) + 'static) {
-        self.pushes = Some(Rc::new(keep));
+    /// From now on the session sees what is meant for it.
+    pub fn tap(&mut self, tap: Rc<dyn Tap>) {
+        self.tap = Some(tap);
     }
 
     /// Hands over one part; returns once the reader asks for the next.
     pub async fn send(&mut self, part: Part) {
-        let part = match (part, &self.pushes) {
-            (Part::Pushed { request, reply }, Some(keep)) => return keep(request, reply),
+        let part = match (part, &self.tap) {
+            (Part::Pushed { request, reply, .. }, Some(tap)) => return tap.pushed(request, reply),
+            (Part::Head(mut head), Some(tap)) => {
+                tap.head(&mut head);
+                Part::Head(head)
+            }
             (part, _) => part,
         };
         self.used = true;

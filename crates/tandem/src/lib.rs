@@ -12,12 +12,14 @@
 
 pub mod back;
 pub mod cli;
+pub mod companion;
 pub mod config;
 pub mod demo;
 pub mod endpoint;
 pub mod error;
 pub mod exchange;
 pub mod front;
+pub mod learned;
 pub mod metrics;
 pub mod middle;
 pub mod path;

@@ -69,10 +69,25 @@ metrics! {
     origin_reused "counter" "Requests sent on a kept connection to an origin.";
     destinations_refused "counter" "Destinations refused by policy.";
     unauthorized "counter" "Requests refused for want of an access token.";
-    pushes_promised "counter" "Resources that pages named and the gateway offered to push.";
-    pushes_received "counter" "Pushes that the client received.";
-    pushes_used "counter" "Pushes that answered a request.";
+    pushes_promised "counter" "Gateway: resources that it offered to push.";
+    push_bytes_sent "counter" "Gateway: bytes of bodies that were fetched to be pushed.";
+    pages_pushed "counter" "Gateway: pages sent with what they need.";
+    pages_held_out "counter" "Gateway: pages sent without, to see what difference it makes.";
+    pushes_received "counter" "Client: pushes that arrived.";
+    push_bytes_received "counter" "Client: bytes of their bodies.";
+    pushes_used "counter" "Pushes that were there when they were asked for.";
+    pushes_late "counter" "Pushes that were asked for while they were under way.";
     pushes_wasted "counter" "Pushes that nobody asked for in time, or that could not be kept.";
+    pushes_cancelled "counter" "Pushes that broke off, were refused, or did not fit what was asked for.";
+    push_bytes_used "counter" "Client: bytes of bodies that answered a request.";
+    push_bytes_wasted "counter" "Client: bytes of bodies that did not.";
+    round_trips_saved "counter" "Client: requests that did not have to cross the slow path.";
+    loads_pushed "counter" "Client: page loads with push that were timed to their end.";
+    loads_pushed_ms "counter" "Client: their milliseconds in all.";
+    loads_pushed_ms_squared "counter" "Client: the sum of the squares of their milliseconds.";
+    loads_held_out "counter" "Client: page loads without push, for comparison.";
+    loads_held_out_ms "counter" "Client: their milliseconds in all.";
+    loads_held_out_ms_squared "counter" "Client: the sum of the squares of their milliseconds.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

@@ -14,6 +14,7 @@ use tandem_http::{MuxConfig, Role as End};
 use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use crate::back::origin::{Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
+use crate::back::pushed::MAX_ENTRIES;
 use crate::config::client::{Fallback, GatewayEndpoint};
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
 use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
@@ -21,10 +22,11 @@ use crate::exchange::{Exchange, Peer};
 use crate::front::early::EarlyConnect;
 use crate::front::socks::SocksFront;
 use crate::front::{ConnectionLimits, Connections, Front, NewStage, Protocol, local};
-use crate::middle::associated::Associated;
 use crate::middle::auth::Auth;
 use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
+use crate::middle::loads::Loads;
+use crate::middle::push::Push;
 use crate::path::Path;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
@@ -123,11 +125,12 @@ impl Role for ClientConfig {
             max_sessions: self.max_sessions,
             push_memory: self.push_memory,
             cancel_pushes: self.cancel_pushes,
+            early_hints: self.early_hints,
         };
         let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let counted: Rc<dyn Stage> =
-            Rc::new(Count { log_urls: self.log_urls, next: Rc::clone(&to_gateway) as Rc<dyn Stage> });
+            Rc::new(Count { log_urls: self.log_urls, next: Rc::new(Loads::new(Rc::clone(&to_gateway) as _)) });
         let out: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect { liveness: Rc::clone(&to_gateway) as _, next: counted })
         } else {
@@ -201,7 +204,7 @@ impl ClientConfig {
         };
         let protocol = Multiplexed::of(endpoint.session)
             .ok_or_else(|| ConfigError::value("gateway", "a session over the slow path is h2, spdy3 or spdy3.1"))?;
-        let mut session = mux_session(protocol, &self.path, 256, Limits::default().head, self.token.as_deref());
+        let mut session = mux_session(protocol, &self.path, MAX_ENTRIES, Limits::default().head, self.token.as_deref());
         session.config.push = self.push;
         Ok(Gateway {
             target,
@@ -269,15 +272,13 @@ impl Role for GatewayConfig {
         let origin =
             Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, self.path.socket.connect_timeout);
         let out: Rc<dyn Stage> = Rc::new(ToOrigin(origin));
-        let out = if self.push { Rc::new(Associated { next: out }) } else { out };
-        let stage: Rc<dyn Stage> = Rc::new(Count { log_urls: self.log_urls, next: out });
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
         });
         let mut fronts = Vec::new();
         for endpoint in &self.listen {
-            fronts.push(Rc::new(self.front(endpoint, &http1, &stage, &connections, drain)?));
+            fronts.push(Rc::new(self.front(endpoint, &http1, &out, &connections, drain)?));
         }
         Ok(Built { fronts, connections, on_drain: Box::new(|| {}) })
     }
@@ -288,7 +289,7 @@ impl GatewayConfig {
         &self,
         endpoint: &Endpoint,
         http1: &Http1Session,
-        stage: &Rc<dyn Stage>,
+        out: &Rc<dyn Stage>,
         connections: &Rc<Connections>,
         drain: &Drain,
     ) -> Result<Front, ConfigError> {
@@ -308,20 +309,24 @@ impl GatewayConfig {
             protocol: Protocol::Session(session),
             tls,
             socket: Some(self.path.socket.clone()),
-            new_stage: self.admission(stage),
+            new_stage: self.admission(out),
             timeouts: self.path.timeouts.clone(),
             connections: Rc::clone(connections),
             drain: drain.clone(),
         })
     }
 
-    /// The stage of each session: it remembers whether the session has been let in.
-    fn admission(&self, stage: &Rc<dyn Stage>) -> NewStage {
+    /// The stages of each session: who was let in, and what was pushed, is remembered as long as it lasts.
+    fn admission(&self, out: &Rc<dyn Stage>) -> NewStage {
         let tokens: Rc<[String]> = self.tokens.as_slice().into();
-        let (open, by_certificate, stage) = (self.open, self.client_ca.is_some(), Rc::clone(stage));
-        Rc::new(move |path: &Path, _: Peer| {
+        let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
+        let (log_urls, pushing) = (self.log_urls, self.push.clone().map(Rc::new));
+        Rc::new(move |path: &Path, peer: Peer| {
+            let pushed = |pushing| Rc::new(Push::new(pushing, peer, Rc::clone(&out))) as Rc<dyn Stage>;
+            let next = pushing.as_ref().map_or_else(|| Rc::clone(&out), pushed);
             let admitted = open || (by_certificate && path.has_peer_certificate());
-            Rc::new(Auth { tokens: Rc::clone(&tokens), admitted: Cell::new(admitted), next: Rc::clone(&stage) })
+            let next = Rc::new(Count { log_urls, next });
+            Rc::new(Auth { tokens: Rc::clone(&tokens), admitted: Cell::new(admitted), next })
         })
     }
 }

@@ -321,6 +321,10 @@ impl Mux for Connection {
             && self.next_id <= MAX_STREAM_ID
     }
 
+    fn peer_takes_pushes(&self) -> bool {
+        !self.is_client() && self.peer.enable_push
+    }
+
     fn peer_extended_connect(&self) -> Option<bool> {
         self.peer.known.then_some(self.peer.extended_connect)
     }

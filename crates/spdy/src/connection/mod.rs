@@ -457,6 +457,10 @@ impl Mux for Connection {
     }
 
     /// SPDY has no extended CONNECT: tunnels are plain CONNECT.
+    fn peer_takes_pushes(&self) -> bool {
+        !self.is_client() && self.peer_max_streams > 0
+    }
+
     fn peer_extended_connect(&self) -> Option<bool> {
         Some(false)
     }

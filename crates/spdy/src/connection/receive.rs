@@ -233,10 +233,14 @@ impl Connection {
         let Some(Kind::OwnRequest(Some(asked))) = parent.map(|parent| &parent.kind) else {
             return self.stream_error(id, status::INVALID_STREAM);
         };
-        if same_origin && (asked.scheme != request.scheme || asked.authority != request.authority) {
+        let own = asked.scheme == request.scheme && asked.authority == request.authority;
+        if same_origin && !own {
             return self.stream_error(id, status::REFUSED_STREAM);
         }
         request.fields = asked.fields.clone();
+        if !own {
+            request.fields.retain(|field| !matches!(field.name, b"cookie" | b"authorization"));
+        }
         self.last_accepted = id;
         self.insert(id, Kind::PeerPush(Some(Box::new(head))), State::HalfClosedLocal, frame.priority);
         self.events.push_back(Event::Push { parent: frame.associated, id, request });

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::back::pushed::PushStore;
+use crate::back::reports::Arrival;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::front::early::Liveness;
@@ -49,6 +50,8 @@ pub struct PoolLimits {
     pub push_memory: usize,
     /// Cancel pushes of no use instead of reading them to their end.
     pub cancel_pushes: bool,
+    /// Tell the browser of what is pushed with a page (`Link: rel=preload`).
+    pub early_hints: bool,
 }
 
 /// The stage at the client's end.
@@ -142,7 +145,13 @@ impl Gateways {
         for attempt in 0..TRIES.max(count) {
             let index = (first + attempt) % count;
             let (session, pushed) = self.session(&exchange.isolation, index);
-            sink.keep_pushes(move |request, reply| pushed.take_in(request, reply));
+            sink.tap(Rc::new(Arrival {
+                store: pushed,
+                session: Rc::clone(&session),
+                isolation: exchange.isolation.clone(),
+                hints: self.limits.early_hints,
+                promised: RefCell::default(),
+            }));
             let error = match session.run(exchange, sink).await {
                 Ok(()) => {
                     self.preferred.set(index);

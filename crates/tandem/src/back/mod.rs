@@ -1,7 +1,9 @@
 //! Where exchanges leave: over a session to a gateway ([`gateways`]), or to the origins themselves ([`origin`], which
-//! asks [`policy`] before it dials). [`pushed`] keeps what a gateway sent unasked, for the session it came on.
+//! asks [`policy`] before it dials). [`pushed`] keeps what a gateway sent unasked, for the session it came on; [`reports`] tells it
+//! what became of that.
 
 pub mod gateways;
 pub mod origin;
 pub mod policy;
 pub mod pushed;
+pub mod reports;

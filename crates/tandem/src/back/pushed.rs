@@ -3,6 +3,7 @@
 //! One store for each session, so it knows one isolation key only and is gone with the session. An answer is given once;
 //! a request that comes while the push is still under way joins it. What does not fit, or may not be kept, is read to its
 //! end and thrown away: a cancelled push would tell what the client has (unless it was asked for by `--cancel-pushes`).
+//! What became of each is counted, and told to the gateway by [`super::reports`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -11,9 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 use tokio::time::Instant;
 
+use super::reports::Reporter;
+use crate::companion::{Fate, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -21,17 +24,22 @@ use crate::metrics::METRICS;
 /// How long a pushed answer may wait for its request, whatever its own freshness.
 const KEEP_FOR: Duration = Duration::from_secs(300);
 
-/// Answers kept at once, whatever their size.
-const MAX_ENTRIES: usize = 512;
+/// How often the store is searched for answers that waited too long.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// Answers kept at once, whatever their size: also what the gateway may have under way.
+pub const MAX_ENTRIES: u32 = 4096;
 
 /// The pushed answers of one session.
-#[derive(Default)]
 pub struct PushStore {
     entries: RefCell<HashMap<Key, Rc<Pushed>>>,
     /// Body bytes held in all.
     held: Rc<Cell<usize>>,
     limit: usize,
     cancel: bool,
+    swept: Cell<Instant>,
+    /// What the gateway is told.
+    pub reporter: Rc<Reporter>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -53,6 +61,7 @@ struct Pushed {
     since: Instant,
     state: RefCell<State>,
     held: Rc<Cell<usize>>,
+    reporter: Rc<Reporter>,
 }
 
 #[derive(Default)]
@@ -60,13 +69,20 @@ struct State {
     head: Option<ResponseHead>,
     body: VecDeque<Bytes>,
     trailers: Option<Fields>,
+    /// Bytes held now.
     bytes: usize,
+    /// Bytes of the body that came in all.
+    received: usize,
     /// Nothing more will come.
     done: bool,
     /// It must not be used.
     unusable: bool,
+    /// What became of it has been told.
+    told: bool,
     /// The fields of the request that it answers, once there is one: from then on it flows as it is read.
     joined: Option<Fields>,
+    /// Its place in the order of sending is to be raised: somebody waits.
+    hurry: bool,
     waiter: Option<Waker>,
     filler: Option<Waker>,
 }
@@ -81,14 +97,26 @@ impl State {
 
 impl Drop for Pushed {
     fn drop(&mut self) {
-        self.held.set(self.held.get() - self.state.borrow().bytes);
+        let mut state = self.state.borrow_mut();
+        self.held.set(self.held.get() - state.bytes);
+        let fate = if state.unusable { Fate::Cancelled } else { Fate::Wasted };
+        self.tell(&mut state, fate);
+        let bytes = if state.joined.is_some() { &METRICS.push_bytes_used } else { &METRICS.push_bytes_wasted };
+        bytes.add(state.received as u64);
     }
 }
 
 impl PushStore {
     /// A store of at most `limit` bytes of bodies. `cancel`: what is of no use is cancelled instead of thrown away.
     pub fn new(limit: usize, cancel: bool) -> Rc<Self> {
-        Rc::new(Self { limit, cancel, ..Self::default() })
+        Rc::new(Self {
+            entries: RefCell::default(),
+            held: Rc::default(),
+            limit,
+            cancel,
+            swept: Cell::new(Instant::now()),
+            reporter: Rc::default(),
+        })
     }
 
     /// Takes in a push: reads it to its end in a task of its own.
@@ -97,17 +125,19 @@ impl PushStore {
         let key = Key::of(&request);
         self.sweep();
         let entries = self.entries.borrow().len();
-        let wanted =
-            request.method == Method::Get && entries < MAX_ENTRIES && !self.entries.borrow().contains_key(&key);
-        if !wanted && self.cancel {
-            return;
-        }
+        let wanted = request.method == Method::Get
+            && entries < MAX_ENTRIES as usize
+            && !self.entries.borrow().contains_key(&key);
         let pushed = Rc::new(Pushed {
             request,
             since: Instant::now(),
             state: RefCell::new(State { unusable: !wanted, ..State::default() }),
             held: Rc::clone(&self.held),
+            reporter: Rc::clone(&self.reporter),
         });
+        if !wanted && self.cancel {
+            return;
+        }
         if wanted {
             self.entries.borrow_mut().insert(key, Rc::clone(&pushed));
         }
@@ -115,13 +145,12 @@ impl PushStore {
     }
 
     fn sweep(&self) {
-        self.entries.borrow_mut().retain(|_, pushed| {
-            let keep = pushed.since.elapsed() < KEEP_FOR && !pushed.state.borrow().unusable;
-            if !keep {
-                METRICS.pushes_wasted.add(1);
-            }
-            keep
-        });
+        let now = Instant::now();
+        if now - self.swept.get() < SWEEP_EVERY {
+            return;
+        }
+        self.swept.set(now);
+        self.entries.borrow_mut().retain(|_, pushed| now - pushed.since < KEEP_FOR && !pushed.state.borrow().unusable);
     }
 
     /// The answer to a request, if it was pushed and the request asks for just that.
@@ -141,8 +170,7 @@ impl PushStore {
             return None;
         }
         self.entries.borrow_mut().remove(&key);
-        pushed.state.borrow_mut().joined = Some(request.fields.clone());
-        METRICS.pushes_used.add(1);
+        pushed.join(&request.fields);
         Some(Reply::new(Serving { pushed, stage: Stage::Head }))
     }
 }
@@ -170,13 +198,53 @@ impl Pushed {
             })
         })
     }
+
+    fn join(&self, fields: &Fields) {
+        let mut state = self.state.borrow_mut();
+        state.joined = Some(fields.clone());
+        let fate = if state.done {
+            METRICS.round_trips_saved.add(1);
+            Fate::Used
+        } else {
+            Fate::Late
+        };
+        self.tell(&mut state, fate);
+        if !state.done {
+            state.hurry = true;
+            if let Some(waker) = state.filler.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Counts what became of it, and tells the gateway; once.
+    fn tell(&self, state: &mut State, fate: Fate) {
+        if std::mem::replace(&mut state.told, true) {
+            return;
+        }
+        match fate {
+            Fate::Used => METRICS.pushes_used.add(1),
+            Fate::Late => METRICS.pushes_late.add(1),
+            Fate::Wasted => METRICS.pushes_wasted.add(1),
+            Fate::Cancelled => METRICS.pushes_cancelled.add(1),
+        }
+        self.reporter.report(fate, url_hash(&self.request));
+    }
 }
 
+/// Reads a push to its end, as fast as there is room.
 async fn fill(store: Rc<PushStore>, pushed: Rc<Pushed>, mut reply: Reply) {
     loop {
-        // Who reads it sets the pace once there is no room to run ahead.
-        std::future::poll_fn(|cx| pushed.poll_room(store.limit, cx)).await;
-        let Some(part) = reply.part().await else { break };
+        let part = std::future::poll_fn(|cx| {
+            // Who reads it sets the pace once there is no room to run ahead.
+            std::task::ready!(pushed.poll_room(store.limit, cx));
+            if std::mem::take(&mut pushed.state.borrow_mut().hurry) {
+                reply.prioritise(Priority::default());
+            }
+            reply.poll_part(cx)
+        })
+        .await;
+        let Some(part) = part else { break };
         let broken = part.is_err();
         pushed.put(part, store.limit);
         if broken || (pushed.state.borrow().unusable && store.cancel) {
@@ -192,10 +260,10 @@ async fn fill(store: Rc<PushStore>, pushed: Rc<Pushed>, mut reply: Reply) {
 impl Pushed {
     fn poll_room(&self, limit: usize, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state.borrow_mut();
+        state.filler = Some(cx.waker().clone());
         if state.joined.is_none() || state.bytes == 0 || self.held.get() < limit {
             return Poll::Ready(());
         }
-        state.filler = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -210,7 +278,12 @@ impl Pushed {
                     state.unusable |= !self.varies_alike(&state, &fields);
                 }
             }
-            Ok(Part::Data(data)) if !state.unusable => {
+            Ok(Part::Data(data)) => {
+                state.received += data.len();
+                METRICS.push_bytes_received.add(data.len() as u64);
+                if state.unusable {
+                    return;
+                }
                 if state.joined.is_none() && self.held.get() + data.len() > limit {
                     state.unusable = true;
                     state.body.clear();
@@ -222,7 +295,7 @@ impl Pushed {
                 }
             }
             Ok(Part::Trailers(fields)) => state.trailers = Some(fields),
-            Ok(Part::Data(_) | Part::Hints(_) | Part::Pushed { .. }) => {}
+            Ok(Part::Hints(_) | Part::Pushed { .. }) => {}
             Err(_) => state.unusable = true,
         }
         state.wake();
@@ -236,7 +309,7 @@ impl Pushed {
 
 /// Whether an answer may wait a moment for its request (RFC 9111 section 3, for a private cache).
 fn may_be_kept(head: &ResponseHead) -> bool {
-    head.status == 200
+    matches!(head.status, 200 | 301 | 302 | 303 | 307 | 308 | 404 | 410)
         && !head.fields.has_token("cache-control", "no-store")
         && !head.fields.has_token("vary", "*")
         && !head.fields.contains("content-range")

@@ -1,5 +1,6 @@
 //! `tandem client`, `tandem gateway` and `tandem check-config`: from options to a role at work, with its signals.
 
+use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use super::{ClientArgs, Failure, GatewayArgs, start_log};
 use crate::config::{ConfigError, File};
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::front::local::own_authorities;
+use crate::learned::Learned;
 use crate::metrics::METRICS;
 use crate::roles::Role;
 use crate::runtime::Running;
@@ -41,11 +43,17 @@ pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
 pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
     let file_log = read(args.config.as_deref())?.gateway.and_then(|options| options.log);
     start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
+    // What was learned outlives a reload.
+    let learned: OnceCell<Arc<Learned>> = OnceCell::new();
     serve("gateway", || {
         let file = read(args.config.as_deref())?.gateway.unwrap_or_default();
-        let config = args.options.clone().or(file).typed()?;
+        let mut config = args.options.clone().or(file).typed()?;
+        if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
+            *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
+        }
         Ok(Loaded { metrics: config.metrics, drain_limit: config.drain_timeout, role: Arc::new(config) })
-    })
+    })?;
+    learned.get().map_or(Ok(()), |learned| learned.save()).map_err(|error| error.to_string().into())
 }
 
 fn read(file: Option<&Path>) -> Result<File, ConfigError> {
@@ -113,7 +121,7 @@ async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            let peer = Peer { session: 0, address: Some(from.ip()) };
+            let peer = Peer { session: 0, address: Some(from.ip()), push: false };
             let serving = session.serve(crate::path::Path::Tcp(stream), peer, Rc::new(metrics), Drain::new());
             tokio::task::spawn_local(async move {
                 // One scrape's failure concerns only who scraped.

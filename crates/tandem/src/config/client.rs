@@ -45,10 +45,12 @@ options! {
         early_connect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Take what the gateway pushes [default: true]
         push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Bytes of pushed bodies that a session keeps for later requests [default: 16MiB]
+        /// Bytes of pushed bodies that a session keeps for later requests [default: 32MiB]
         push_memory: Option<Size> [value_name = "BYTES"],
         /// Cancel pushes of no use; over Tor this tells what the browser has [default: false]
         cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Tell the browser of what is pushed with a page, by Link rel=preload [default: true]
+        early_hints: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Fastest path to make full use of [default: 100mbit]
         path_rate: Option<Rate> [value_name = "RATE"],
         /// Longest round trip to make full use of [default: 400ms]
@@ -122,6 +124,8 @@ pub struct ClientConfig {
     pub push_memory: usize,
     /// Pushes of no use are cancelled.
     pub cancel_pushes: bool,
+    /// The browser is told of what is pushed with a page.
+    pub early_hints: bool,
     /// The slow path.
     pub path: PathConfig,
     /// Connections at once.
@@ -174,8 +178,9 @@ impl ClientOptions {
             max_sessions: self.max_sessions.unwrap_or(256).max(1),
             early_connect: self.early_connect.unwrap_or(true),
             push: self.push.unwrap_or(true),
-            push_memory: usize::try_from(self.push_memory.map_or(16 << 20, |size| size.0)).unwrap_or(usize::MAX),
+            push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
+            early_hints: self.early_hints.unwrap_or(true),
             path: PathValues {
                 path_rate: self.path_rate,
                 path_rtt: self.path_rtt,

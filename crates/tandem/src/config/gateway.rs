@@ -1,11 +1,14 @@
 //! The gateway's options and what they mean.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tandem_http::Scheme;
+use tandem_predict::{AutoConfig, Worth};
 
 use super::client::loopback;
 use super::units::{Rate, Size, Span};
@@ -13,6 +16,8 @@ use super::{Compression, ConfigError, PathConfig, PathValues, distinct, options,
 use crate::back::origin::Mode;
 use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, TransportKind, split_authority};
+use crate::learned::Learned;
+use crate::middle::push::Pushing;
 use crate::transport::Target;
 
 /// Which origins a gateway stands for, as it is written.
@@ -105,8 +110,20 @@ options! {
         max_connections_per_client: Option<usize> [value_name = "N"],
         /// Time for an origin's answer, and between two pieces of it [default: 1m]
         response_timeout: Option<Span> [value_name = "TIME"],
-        /// Push what origins name with X-Associated-Content or Link rel=preload [default: true]
+        /// Push what pages need: what they say, what their origins name, what others needed [default: true]
         push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Learn what pages need from what others ask for [default: true]
+        predict: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Bytes of memory for what is learned [default: 64MiB]
+        predict_memory: Option<Size> [value_name = "BYTES"],
+        /// File that keeps what is learned; without it nothing is written to a disk [default: none]
+        predict_state: Option<PathBuf> [value_name = "FILE"],
+        /// Users who must have asked for a resource before it is pushed to others, 1 to 4 [default: 3]
+        predict_users: Option<u8> [value_name = "N"],
+        /// What a request that push saves is worth against an answer that it wastes, 0 to 1 [default: 0.5]
+        predict_omega: Option<f64> [value_name = "W"],
+        /// Percent of page loads without push, to measure what difference it makes [default: 2]
+        hold_out: Option<f64> [value_name = "PERCENT"],
         /// Fastest path to make full use of [default: 100mbit]
         path_rate: Option<Rate> [value_name = "RATE"],
         /// Longest round trip to make full use of [default: 400ms]
@@ -169,8 +186,8 @@ pub struct GatewayConfig {
     pub max_connections: usize,
     /// The same from one address.
     pub max_connections_per_client: usize,
-    /// What origins name is pushed.
-    pub push: bool,
+    /// What is pushed, if anything is.
+    pub push: Option<Pushing>,
     /// Time for an origin's answer.
     pub response_timeout: Duration,
     /// Time for sessions to end.
@@ -193,8 +210,12 @@ impl GatewayOptions {
         for endpoint in &self.listen {
             listener(endpoint)?;
         }
-        let mode =
-            self.mode.unwrap_or(ModeOption::Forward).typed().map_err(|problem| ConfigError::value("mode", problem))?;
+        let mode = self
+            .mode
+            .clone()
+            .unwrap_or(ModeOption::Forward)
+            .typed()
+            .map_err(|problem| ConfigError::value("mode", problem))?;
         let (tokens, client_ca) = admission(&self.auth)?;
         let open = self.open.unwrap_or(false);
         if !open && tokens.is_empty() && client_ca.is_none() {
@@ -209,6 +230,7 @@ impl GatewayOptions {
         if client_ca.is_some() && tokens.is_empty() && self.listen.iter().any(|e| e.transport != TransportKind::Tls) {
             return Err(ConfigError::value("auth", "client certificates need listeners over tls"));
         }
+        let push = if self.push.unwrap_or(true) { Some(self.pushing(&mode)?) } else { None };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(GatewayConfig {
             mode,
@@ -228,7 +250,7 @@ impl GatewayOptions {
                 .clamp(4096, 16 << 20),
             max_connections: self.max_connections.unwrap_or(4096).max(1),
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
-            push: self.push.unwrap_or(true),
+            push,
             response_timeout: self.response_timeout.map_or(Duration::from_secs(60), |span| span.0),
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(30), |span| span.0),
             path: PathValues {
@@ -250,6 +272,42 @@ impl GatewayOptions {
             log_urls: self.log_urls.unwrap_or(false),
             listen: self.listen,
         })
+    }
+}
+
+impl GatewayOptions {
+    fn pushing(&self, mode: &Mode) -> Result<Pushing, ConfigError> {
+        let percent = self.hold_out.unwrap_or(2.0);
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(ConfigError::value("hold-out", "must be from 0 to 100"));
+        }
+        let omega = self.predict_omega.unwrap_or(0.5);
+        if !(0.0..=1.0).contains(&omega) {
+            return Err(ConfigError::value("predict-omega", "must be from 0 to 1"));
+        }
+        let min_users = self.predict_users.unwrap_or(3);
+        if !(1..=4).contains(&min_users) {
+            return Err(ConfigError::value("predict-users", "must be from 1 to 4"));
+        }
+        let memory = self.predict_memory.map_or(64 << 20, |size| size.0);
+        if memory < 1 << 20 {
+            return Err(ConfigError::value("predict-memory", "must be at least 1MiB"));
+        }
+        let config = AutoConfig {
+            worth: Worth::Omega(omega),
+            max_memory: usize::try_from(memory).unwrap_or(usize::MAX),
+            min_users,
+        };
+        let learned = if self.predict.unwrap_or(true) {
+            let learned = Learned::new(config, self.predict_state.clone());
+            Some(Arc::new(learned.map_err(|error| ConfigError::value("predict-state", error.to_string()))?))
+        } else if self.predict_state.is_some() {
+            return Err(ConfigError::value("predict-state", "needs predict, which is off"));
+        } else {
+            None
+        };
+        let own_origin_only = matches!(mode, Mode::Reverse { .. });
+        Ok(Pushing { learned, hold_out: percent / 100.0, own_origin_only })
     }
 }
 

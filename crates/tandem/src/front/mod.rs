@@ -172,7 +172,8 @@ impl Front {
                 }
             }
         };
-        let peer = Peer { session: NEXT_SESSION.fetch_add(1, Ordering::Relaxed), address: Some(address.ip()) };
+        let session = NEXT_SESSION.fetch_add(1, Ordering::Relaxed);
+        let peer = Peer { session, address: Some(address.ip()), push: false };
         let stage = (self.new_stage)(&path, peer);
         match &self.protocol {
             Protocol::Session(session) => session.serve(path, peer, stage, self.drain.clone()).await,

@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use tandem_http::mux::OpenError;
-use tandem_http::{Event, Reason, RequestHead, Role, StreamId};
+use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
 use super::{Inbound, MuxSession, NewCore, Shared};
@@ -202,7 +202,7 @@ impl Parts for OwnStream {
             Some(Inbound::Trailers(fields)) => Some(Ok(Part::Trailers(fields))),
             Some(Inbound::Pushed { id, request }) => {
                 let reply = Reply::new(Self { shared: Rc::clone(&self.shared), id, done: false });
-                Some(Ok(Part::Pushed { request, reply }))
+                Some(Ok(Part::Pushed { request, reply, priority: Priority::default() }))
             }
             Some(Inbound::Failed(error)) => {
                 self.done = true;
@@ -211,6 +211,11 @@ impl Parts for OwnStream {
             }
             None => None,
         })
+    }
+
+    fn prioritise(&mut self, priority: Priority) {
+        self.shared.core.borrow_mut().set_priority(self.id, priority);
+        self.shared.kick();
     }
 }
 

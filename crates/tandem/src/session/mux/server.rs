@@ -49,13 +49,15 @@ impl Owner for Answering {
             Body::new(StreamBody { shared: Rc::clone(&self.shared), id }, length)
         };
         let bodyless = head.method == Method::Head;
-        let exchange = Exchange { request: head, body, isolation: Isolation::none(), peer: self.peer, priority };
+        let peer = Peer { push: self.shared.core.borrow().peer_takes_pushes(), ..self.peer };
+        let exchange = Exchange { request: head, body, isolation: Isolation::none(), peer, priority };
         let pump = Pump {
             shared: Rc::clone(&self.shared),
             id,
             reply: self.stage.call(exchange),
             held: None,
             bodyless,
+            pushed: false,
             head_sent: false,
             finished: false,
         };
@@ -93,6 +95,8 @@ struct Pump {
     held: Option<Part>,
     /// HEAD: an answer has no body, our own error pages included.
     bodyless: bool,
+    /// Nobody asked for it: a failure is no answer to anyone.
+    pushed: bool,
     head_sent: bool,
     finished: bool,
 }
@@ -161,9 +165,9 @@ impl Pump {
                 core.send_trailers(self.id, &fields);
                 self.finished = true;
             }
-            Part::Pushed { request, reply } => {
+            Part::Pushed { request, reply, priority } => {
                 drop(core);
-                push(&self.shared, self.id, &request, reply);
+                push(&self.shared, self.id, &request, reply, priority);
             }
         }
         self.shared.kick();
@@ -184,7 +188,7 @@ impl Pump {
 
     /// Before the head, a failure is a response of its own; after it, the stream must not look complete.
     fn fail(&mut self, error: &Error) {
-        if self.head_sent || error.reason() == Reason::Refused {
+        if self.head_sent || self.pushed || error.reason() == Reason::Refused {
             self.shared.core.borrow_mut().reset(self.id, error.reason());
         } else {
             let (head, body) = pages::failure(error, "gateway");
@@ -207,11 +211,19 @@ impl Drop for Pump {
     }
 }
 
-fn push(shared: &Rc<Shared>, parent: StreamId, request: &RequestHead, reply: Reply) {
-    let opened = shared.core.borrow_mut().push(parent, request, Priority::default());
+fn push(shared: &Rc<Shared>, parent: StreamId, request: &RequestHead, reply: Reply, priority: Priority) {
+    let opened = shared.core.borrow_mut().push(parent, request, priority);
     let Ok(id) = opened else { return };
     shared.streams.borrow_mut().insert(id, Stream { complete: true, ..Stream::default() });
-    let pump =
-        Pump { shared: Rc::clone(shared), id, reply, held: None, bodyless: false, head_sent: false, finished: false };
+    let pump = Pump {
+        shared: Rc::clone(shared),
+        id,
+        reply,
+        held: None,
+        bodyless: false,
+        pushed: true,
+        head_sent: false,
+        finished: false,
+    };
     tokio::task::spawn_local(pump.run());
 }

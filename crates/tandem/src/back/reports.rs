@@ -1,0 +1,167 @@
+//! The client's side of a session's companion (see [`crate::companion`]): opened once a gateway has said that it pushes,
+//! it tells what became of each push and takes those whose page is over. It ends when the session has been quiet for a
+//! while, so that a session at rest stays at rest.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::{Priority, RequestHead, ResponseHead};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use super::pushed::PushStore;
+use crate::companion::{self, FIELD, Fate, Treatment, write_report};
+use crate::error::Error;
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Peer, Reply, Tap};
+use crate::session::Connected;
+
+/// How long reports are gathered, and how often the end is thought of.
+const GATHER: Duration = Duration::from_millis(250);
+
+/// A companion ends after so long without any other exchange or report.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// Bytes of reports that wait for a companion at most; later ones are lost, which harms only counts.
+const MAX_WAITING: usize = 64 << 10;
+
+/// Resources named to the browser at most.
+const MAX_EARLY: usize = 24;
+
+/// Reports that wait to be sent.
+#[derive(Default)]
+pub struct Reporter {
+    waiting: RefCell<Vec<u8>>,
+    companion: Cell<bool>,
+}
+
+impl Reporter {
+    /// Tells the gateway, in a while, what became of a push.
+    pub fn report(&self, fate: Fate, url: u32) {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.len() < MAX_WAITING {
+            write_report(fate, url, &mut waiting);
+        }
+    }
+}
+
+/// What an exchange's answer leaves with its session: pushes for the store, and the wish for a companion.
+pub struct Arrival {
+    /// Where pushes are kept.
+    pub store: Rc<PushStore>,
+    /// What the answer came on.
+    pub session: Rc<dyn Connected>,
+    /// The key of both.
+    pub isolation: Isolation,
+    /// Whether the browser is told of what is promised before the head.
+    pub hints: bool,
+    /// What was promised so far.
+    pub promised: RefCell<Vec<RequestHead>>,
+}
+
+impl Tap for Arrival {
+    fn pushed(&self, request: RequestHead, reply: Reply) {
+        let mut promised = self.promised.borrow_mut();
+        if self.hints && promised.len() < MAX_EARLY {
+            promised.push(request.clone());
+        }
+        self.store.take_in(request, reply);
+    }
+
+    fn head(&self, head: &mut ResponseHead) {
+        let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse) else { return };
+        for request in self.promised.take() {
+            head.fields.push("link", preload(&request));
+        }
+        if treatment == Treatment::Pushed && !self.store.reporter.companion.replace(true) {
+            tokio::task::spawn_local(accompany(
+                Rc::clone(&self.session),
+                Rc::downgrade(&self.store),
+                self.isolation.clone(),
+            ));
+        }
+    }
+}
+
+/// What tells the browser that it will need something (RFC 8288; HTML standard, "preload").
+fn preload(request: &RequestHead) -> String {
+    let path = request.path.split('?').next().unwrap_or_default();
+    let kind = match path.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("css") => "; as=style",
+        Some("js") => "; as=script",
+        Some("woff2" | "woff") => "; as=font; crossorigin",
+        Some("png" | "jpg" | "jpeg" | "gif" | "webp" | "avif" | "svg") => "; as=image",
+        _ => "; as=fetch; crossorigin",
+    };
+    format!("<{}://{}{}>; rel=preload{kind}", request.scheme.as_str(), request.authority, request.path)
+}
+
+/// Keeps a companion open while the session is in use.
+async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation: Isolation) {
+    let Some(kept) = store.upgrade() else { return };
+    let reporter = Rc::clone(&kept.reporter);
+    let tap = Rc::new(Arrival {
+        store: kept,
+        session: Rc::clone(&session),
+        isolation: isolation.clone(),
+        hints: false,
+        promised: RefCell::default(),
+    });
+    let mut ticks = tokio::time::interval(GATHER);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let reports = ReportBody {
+        reporter: Rc::clone(&reporter),
+        store,
+        session: Rc::clone(&session),
+        ticks,
+        quiet_since: Instant::now(),
+        over: false,
+    };
+    let mut exchange = Exchange {
+        request: companion::request(),
+        body: Body::new(reports, None),
+        isolation,
+        peer: Peer { session: 0, address: None, push: false },
+        priority: Priority::default(),
+    };
+    let mut reply = Reply::generate(|mut sink| async move {
+        sink.tap(tap);
+        session.run(&mut exchange, &mut sink).await
+    });
+    while let Some(part) = reply.part().await {
+        if let Err(error) = part {
+            tracing::debug!(%error, "the session's companion ended");
+        }
+    }
+    reporter.companion.set(false);
+}
+
+/// The body of a companion.
+struct ReportBody {
+    reporter: Rc<Reporter>,
+    store: Weak<PushStore>,
+    session: Rc<dyn Connected>,
+    ticks: Interval,
+    quiet_since: Instant,
+    over: bool,
+}
+
+impl Chunks for ReportBody {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        while !self.over {
+            let now = std::task::ready!(self.ticks.poll_tick(cx));
+            let waiting = self.reporter.waiting.take();
+            if self.session.active() > 1 || !waiting.is_empty() {
+                self.quiet_since = now;
+            }
+            self.over = self.store.strong_count() == 0
+                || self.session.is_closed()
+                || now.saturating_duration_since(self.quiet_since) >= QUIET;
+            if !waiting.is_empty() {
+                return Poll::Ready(Some(Ok(Chunk::Data(Bytes::from(waiting)))));
+            }
+        }
+        Poll::Ready(None)
+    }
+}

@@ -1,0 +1,143 @@
+//! What the two ends of the pair tell each other about pushes, beside the pushes themselves.
+//!
+//! ```text
+//!  gateway ──▶ client   `tandem-push: pushed | held-out` in the head of a page: what was done for it
+//!  client ──▶ gateway   POST http://push.tandem.invalid/, the session's companion: its body reports what became of each
+//!                       push, its answer stays open and carries those whose page is over already (RFC 9113 section 8.4
+//!                       and SPDY alike let a push belong only to an open stream that the client began)
+//! ```
+//!
+//! A client asks for a companion only after a gateway has sent the field, so that other programs never see one. A report is
+//! five bytes: what became of the push, and a hash of its URL. It tells the gateway what it would have seen without push.
+
+use tandem_http::{Method, RequestHead, Scheme};
+
+/// Name of the field; it never leaves the pair.
+pub const FIELD: &str = "tandem-push";
+
+/// The companion's authority: a name that no origin can have (RFC 6761 section 6.4).
+const AUTHORITY: &str = "push.tandem.invalid";
+
+/// The request that opens a companion.
+pub fn request() -> RequestHead {
+    RequestHead { method: Method::Post, ..RequestHead::get(Scheme::Http, AUTHORITY, "/") }
+}
+
+/// Whether a request opens a companion.
+pub fn is_companion(request: &RequestHead) -> bool {
+    request.authority == AUTHORITY && request.method == Method::Post
+}
+
+/// What was done for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// What it needs is pushed.
+    Pushed,
+    /// Nothing is, to see what difference it makes.
+    HeldOut,
+}
+
+impl Treatment {
+    /// As the field's value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pushed => "pushed",
+            Self::HeldOut => "held-out",
+        }
+    }
+
+    /// From the field's value.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        [Self::Pushed, Self::HeldOut].into_iter().find(|treatment| treatment.as_str().as_bytes() == value)
+    }
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was there when it was asked for.
+    Used,
+    /// It was asked for while it was under way.
+    Late,
+    /// Nobody asked for it.
+    Wasted,
+    /// The client did not take it, or could not use it.
+    Cancelled,
+}
+
+const FATES: [Fate; 4] = [Fate::Used, Fate::Late, Fate::Wasted, Fate::Cancelled];
+
+/// Bytes of a report.
+const REPORT: usize = 5;
+
+/// Appends a report to a companion's body.
+pub fn write_report(fate: Fate, url: u32, out: &mut Vec<u8>) {
+    out.push(fate as u8);
+    out.extend_from_slice(&url.to_be_bytes());
+}
+
+/// Reads reports from a body that is cut anywhere.
+#[derive(Debug, Default)]
+pub struct Reports {
+    rest: Vec<u8>,
+}
+
+impl Reports {
+    /// Takes in more of the body and gives what it says to `each`. What is no report is passed over.
+    pub fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Fate, u32)) {
+        self.rest.extend_from_slice(bytes);
+        let whole = self.rest.len() / REPORT * REPORT;
+        for report in self.rest[..whole].chunks_exact(REPORT) {
+            let &[fate, a, b, c, d] = report else { continue };
+            if let Some(fate) = FATES.get(usize::from(fate)) {
+                each(*fate, u32::from_be_bytes([a, b, c, d]));
+            }
+        }
+        self.rest.drain(..whole);
+    }
+}
+
+/// Number of a URL within a session (FNV-1a, 32 bits): what collides is reported wrongly, which harms only a count.
+pub fn url_hash(request: &RequestHead) -> u32 {
+    let authority = request.authority.bytes().map(|byte| byte.to_ascii_lowercase());
+    let bytes = request.scheme.as_str().bytes().chain(authority).chain(request.path.bytes());
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn reports_arrive_however_they_are_cut(
+            reports in proptest::collection::vec((0usize..4, proptest::num::u32::ANY), 0..20),
+            cut in 1usize..9,
+        ) {
+            let mut body = Vec::new();
+            for &(fate, url) in &reports {
+                write_report(FATES[fate], url, &mut body);
+            }
+            let (mut reader, mut read) = (Reports::default(), Vec::new());
+            for piece in body.chunks(cut) {
+                reader.read(piece, |fate, url| read.push((fate as usize, url)));
+            }
+            proptest::prop_assert_eq!(read, reports);
+        }
+
+        #[test]
+        fn any_bytes_are_read(bytes: Vec<u8>) {
+            let mut reader = Reports::default();
+            reader.read(&bytes, |_, _| {});
+            proptest::prop_assert!(reader.rest.len() < REPORT);
+        }
+    }
+
+    #[test]
+    fn a_companion_is_told_from_requests() {
+        assert!(is_companion(&request()));
+        assert!(!is_companion(&RequestHead::get(Scheme::Http, AUTHORITY, "/")));
+        assert_eq!(Treatment::parse(b"held-out"), Some(Treatment::HeldOut));
+        assert_eq!(Treatment::parse(b"both"), None);
+    }
+}

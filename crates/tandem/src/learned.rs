@@ -1,0 +1,193 @@
+//! What the gateway has learned about which resources pages need: one predictor for all threads, kept across a reload.
+//!
+//! It lives in memory; with `--predict-state` it is read at the start and written at the end and every ten minutes, to a
+//! new file that then takes the old one's name.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError};
+
+/// How often the state file is written.
+const SAVE_EVERY: Duration = Duration::from_secs(600);
+
+/// Why a state file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LearnedError {
+    /// It cannot be read or written.
+    #[error("{file}: {error}")]
+    File {
+        /// Which.
+        file: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is not a state that this program wrote.
+    #[error("{file}: {error}")]
+    State {
+        /// Which.
+        file: String,
+        /// Why.
+        error: StateError,
+    },
+}
+
+/// The predictor.
+pub struct Learned {
+    config: AutoConfig,
+    auto: Mutex<Kept>,
+    began: Instant,
+    file: Option<PathBuf>,
+    /// Makes numbers of addresses that mean nothing elsewhere.
+    secret: RandomState,
+}
+
+/// Says only what was decided by the operator: what was learned is long, and not everybody's.
+impl std::fmt::Debug for Learned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Learned").field("config", &self.config).field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+struct Kept {
+    auto: Auto,
+    saved: Instant,
+}
+
+impl Learned {
+    /// A predictor, with what `file` holds if it exists.
+    pub fn new(config: AutoConfig, file: Option<PathBuf>) -> Result<Self, LearnedError> {
+        let auto = file.as_deref().map_or_else(|| Ok(Auto::new(config.clone())), |file| read(file, &config))?;
+        let began = Instant::now();
+        Ok(Self { config, auto: Mutex::new(Kept { auto, saved: began }), began, file, secret: RandomState::new() })
+    }
+
+    /// The file it is written to.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // A thread that panicked left counts, at worst, a little off.
+        self.auto.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is behind a session: all sessions of an address are one user; those that share this machine's, as all that come
+    /// through Tor do, are told apart by their number alone.
+    pub fn user(&self, session: u64, address: Option<IpAddr>) -> u64 {
+        match address.filter(|address| !address.is_loopback()) {
+            Some(address) => self.secret.hash_one(address),
+            None => self.secret.hash_one(session),
+        }
+    }
+
+    /// See [`Auto::sending`]; the time is added here.
+    pub fn sending(&self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        let now = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let mut kept = self.lock();
+        let candidates = kept.auto.sending(&Exchange { now, ..*exchange });
+        let state = (self.file.is_some() && kept.saved.elapsed() > SAVE_EVERY).then(|| {
+            kept.saved = Instant::now();
+            kept.auto.save()
+        });
+        drop(kept);
+        if let Some(state) = state
+            && let Err(error) = self.write(&state)
+        {
+            tracing::error!(%error, "what was learned was not saved");
+        }
+        candidates
+    }
+
+    /// See [`Auto::push_used`].
+    pub fn used(&self, session: u64, url: &str) {
+        self.lock().auto.push_used(session, url);
+    }
+
+    /// See [`Auto::push_cancelled`].
+    pub fn cancelled(&self, session: u64, url: &str) {
+        self.lock().auto.push_cancelled(session, url);
+    }
+
+    /// See [`Auto::session_closed`].
+    pub fn session_closed(&self, session: u64) {
+        self.lock().auto.session_closed(session);
+    }
+
+    /// Writes the state file, if there is to be one.
+    pub fn save(&self) -> Result<(), LearnedError> {
+        if self.file.is_none() {
+            return Ok(());
+        }
+        let state = self.lock().auto.save();
+        self.write(&state)
+    }
+
+    fn write(&self, state: &[u8]) -> Result<(), LearnedError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        replace(file, state).map_err(|error| LearnedError::File { file: file.display().to_string(), error })
+    }
+}
+
+fn read(file: &Path, config: &AutoConfig) -> Result<Auto, LearnedError> {
+    let name = || file.display().to_string();
+    match std::fs::read(file) {
+        Ok(bytes) => Auto::load(&bytes, config.clone()).map_err(|error| LearnedError::State { file: name(), error }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Auto::new(config.clone())),
+        Err(error) => Err(LearnedError::File { file: name(), error }),
+    }
+}
+
+/// Writes a file so that whoever reads it finds the old content or the new, whatever happens in between.
+fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = file.with_file_name(name);
+    let written = (|| {
+        let mut out = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        out.write_all(content)?;
+        out.sync_all()?;
+        std::fs::rename(&new, file)
+    })();
+    if written.is_err() {
+        // What could not be finished is of no use to anyone.
+        let _ = std::fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_what_it_learned_in_a_file() {
+        let folder = std::env::temp_dir().join(format!("tandem-learned-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("state");
+        let learned = Learned::new(AutoConfig::default(), Some(file.clone())).unwrap();
+        learned.sending(&Exchange { url: "http://h/", get: true, status: 200, ..Exchange::default() });
+        learned.session_closed(0);
+        learned.save().unwrap();
+        assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());
+        std::fs::write(&file, b"something else").unwrap();
+        let error = Learned::new(AutoConfig::default(), Some(file)).unwrap_err().to_string();
+        assert!(error.contains("state"), "{error}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn an_address_is_one_user_and_shared_ones_are_none() {
+        let learned = Learned::new(AutoConfig::default(), None).unwrap();
+        let far = Some("192.0.2.7".parse().unwrap());
+        let near = Some("127.0.0.1".parse().unwrap());
+        assert_eq!(learned.user(1, far), learned.user(2, far));
+        assert_ne!(learned.user(1, near), learned.user(2, near));
+    }
+}

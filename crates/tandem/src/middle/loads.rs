@@ -1,0 +1,142 @@
+//! How long pages take at the browser, with push and without: what makes a claimed saving a measured one.
+//!
+//! A load begins with the request for a page that the gateway said something about (`tandem-push`) and ends with the last
+//! answer of its isolation key before a second of quiet. The field goes no further than this.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::companion::{FIELD, Treatment};
+use crate::error::Error;
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply};
+use crate::metrics::METRICS;
+use crate::stage::Stage;
+
+/// A load is over once nothing has been under way for so long.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Loads that take longer are not page loads any more.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// The stage.
+pub struct Loads {
+    next: Rc<dyn Stage>,
+    open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
+}
+
+impl Loads {
+    /// A stage before `next`.
+    pub fn new(next: Rc<dyn Stage>) -> Self {
+        Self { next, open: Rc::default() }
+    }
+}
+
+/// A page load under way.
+struct Load {
+    began: Instant,
+    last: Cell<Instant>,
+    under_way: Cell<usize>,
+    treatment: Treatment,
+}
+
+impl Stage for Loads {
+    fn call(&self, exchange: Exchange) -> Reply {
+        if exchange.request.is_connect() || exchange.request.protocol.is_some() {
+            return self.next.call(exchange);
+        }
+        let isolation = exchange.isolation.clone();
+        let load = self.open.borrow().get(&isolation).cloned();
+        if let Some(load) = &load {
+            load.under_way.set(load.under_way.get() + 1);
+        }
+        Reply::new(Timed {
+            began: Instant::now(),
+            reply: self.next.call(exchange),
+            load,
+            isolation,
+            open: Rc::clone(&self.open),
+        })
+    }
+}
+
+struct Timed {
+    began: Instant,
+    reply: Reply,
+    load: Option<Rc<Load>>,
+    isolation: Isolation,
+    open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
+}
+
+impl Parts for Timed {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut part = self.reply.poll_part(cx);
+        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part
+            && let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse)
+        {
+            head.fields.remove(FIELD);
+            self.begin(treatment);
+        }
+        part
+    }
+}
+
+impl Timed {
+    /// This was a page: what follows belongs to it.
+    fn begin(&mut self, treatment: Treatment) {
+        self.leave();
+        let now = Instant::now();
+        let load = Rc::new(Load { began: self.began, last: Cell::new(now), under_way: Cell::new(1), treatment });
+        self.load = Some(Rc::clone(&load));
+        self.open.borrow_mut().insert(self.isolation.clone(), Rc::clone(&load));
+        tokio::task::spawn_local(watch(load, self.isolation.clone(), Rc::clone(&self.open)));
+    }
+
+    fn leave(&mut self) {
+        if let Some(load) = self.load.take() {
+            load.under_way.set(load.under_way.get() - 1);
+            load.last.set(Instant::now());
+        }
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Waits for the end of a load and counts it.
+async fn watch(load: Rc<Load>, isolation: Isolation, open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>) {
+    let is_current = || open.borrow().get(&isolation).is_some_and(|current| Rc::ptr_eq(current, &load));
+    loop {
+        tokio::time::sleep(QUIET / 4).await;
+        if !is_current() {
+            // Another page has taken its place before it was over: nobody knows how long it would have taken.
+            return;
+        }
+        if load.began.elapsed() > LONGEST {
+            break;
+        }
+        if load.under_way.get() == 0 && load.last.get().elapsed() >= QUIET {
+            count(load.treatment, load.last.get() - load.began);
+            break;
+        }
+    }
+    open.borrow_mut().remove(&isolation);
+}
+
+fn count(treatment: Treatment, took: Duration) {
+    let ms = took.as_millis() as u64;
+    let (loads, sum, squares) = match treatment {
+        Treatment::Pushed => (&METRICS.loads_pushed, &METRICS.loads_pushed_ms, &METRICS.loads_pushed_ms_squared),
+        Treatment::HeldOut => (&METRICS.loads_held_out, &METRICS.loads_held_out_ms, &METRICS.loads_held_out_ms_squared),
+    };
+    loads.add(1);
+    sum.add(ms);
+    squares.add(ms * ms);
+}

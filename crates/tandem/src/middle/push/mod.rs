@@ -1,0 +1,382 @@
+//! Push: the gateway finds out what a page will need, fetches it, and sends it before the browser asks.
+//!
+//! ```text
+//!  answer to a GET ──┬─ its head: Link, X-Associated-Content ([`named`])      ┐
+//!                    ├─ its body: HTML and CSS as they pass ([`document`])    ├─▶ one list per page ([`page`]) ─▶ promises
+//!                    └─ what others needed with it ([`crate::learned`])       ┘   fetched in order ([`gate`])
+//! ```
+//!
+//! A promise leaves before the bytes that mention the resource, so that the client never asks for what is on its way; its
+//! data leaves after everything that was asked for. Fetches go down the same pipeline as requests, so the same limits and the
+//! same policy hold for them. Cookies go to the page's own origin only. A push that comes too late for its page's
+//! stream goes with the session's companion ([`crate::companion`]).
+
+mod companion;
+mod document;
+mod gate;
+mod named;
+mod page;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tandem_http::message::content_length;
+use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_predict::scan::{Kind, Need};
+use tandem_predict::{Candidate, Exchange as Seen};
+
+use crate::companion::{FIELD, Treatment, is_companion, url_hash};
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Parts, Peer, Reply};
+use crate::learned::Learned;
+use crate::metrics::METRICS;
+use crate::stage::Stage;
+use document::Document;
+use gate::Gate;
+use page::{Page, redirect, url_of};
+
+/// What a gateway pushes.
+#[derive(Clone, Debug)]
+pub struct Pushing {
+    /// What was learned; `None`: nothing is learned, and only what a page itself says is pushed.
+    pub learned: Option<Arc<Learned>>,
+    /// Share of page loads for which nothing is pushed, to see what difference it makes: 0 to 1.
+    pub hold_out: f64,
+    /// Only resources of the page's own origin: the gateway stands for no other.
+    pub own_origin_only: bool,
+}
+
+/// Bounds of what is pushed.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Resources for one page.
+    page_pushes: usize,
+    /// Bytes of bodies for one page.
+    page_bytes: u64,
+    /// Bytes of one body.
+    asset_bytes: u64,
+    /// Pushes of a session whose end the client has not reported.
+    session_pushes: usize,
+    /// Pushes of a session that are fetched at once.
+    fetches: usize,
+    own_origin_only: bool,
+}
+
+/// The stage of one session.
+pub struct Push {
+    session: Rc<SessionState>,
+    next: Rc<dyn Stage>,
+}
+
+impl Push {
+    /// A stage for the session of `peer`.
+    pub fn new(pushing: &Rc<Pushing>, peer: Peer, next: Rc<dyn Stage>) -> Self {
+        let limits = Limits::new(pushing.own_origin_only);
+        let session = SessionState {
+            peer,
+            user: pushing.learned.as_ref().map_or(0, |learned| learned.user(peer.session, peer.address)),
+            pushing: Rc::clone(pushing),
+            limits,
+            gate: Gate::new(limits.fetches),
+            given: RefCell::default(),
+            promised: RefCell::default(),
+            later: RefCell::default(),
+            held_out: Cell::new(false),
+            companion: Cell::new(false),
+        };
+        Self { session: Rc::new(session), next }
+    }
+}
+
+impl Stage for Push {
+    fn call(&self, exchange: Exchange) -> Reply {
+        if is_companion(&exchange.request) {
+            return companion::answer(&self.session, exchange);
+        }
+        if exchange.request.method != Method::Get || exchange.request.protocol.is_some() {
+            return self.next.call(exchange);
+        }
+        let page = Page::new(&self.session, &exchange, &self.next);
+        let (request, push) = (exchange.request.clone(), exchange.peer.push);
+        let reply = self.next.call(exchange);
+        match page {
+            Some(page) => {
+                Reply::new(Watched { page, request, push, reply, document: None, ready: VecDeque::new(), over: false })
+            }
+            None => reply,
+        }
+    }
+}
+
+/// What a session's pages share.
+struct SessionState {
+    peer: Peer,
+    user: u64,
+    pushing: Rc<Pushing>,
+    limits: Limits,
+    gate: Rc<Gate>,
+    given: RefCell<Given>,
+    /// URLs of pushes whose end has not been reported, by [`url_hash`].
+    promised: RefCell<HashMap<u32, String>>,
+    /// Pushes that wait for the companion.
+    later: RefCell<Later>,
+    /// The page loaded now gets no pushes.
+    held_out: Cell<bool>,
+    /// A companion is open.
+    companion: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Later {
+    ready: VecDeque<Part>,
+    waker: Option<Waker>,
+}
+
+/// URLs that the client was given and can use again, the older half forgotten now and then.
+#[derive(Default)]
+struct Given {
+    recent: HashSet<String>,
+    before: HashSet<String>,
+}
+
+/// URLs of each half.
+const GIVEN: usize = 4096;
+
+impl Given {
+    fn contains(&self, url: &str) -> bool {
+        self.recent.contains(url) || self.before.contains(url)
+    }
+
+    fn insert(&mut self, url: String) {
+        if self.recent.len() >= GIVEN {
+            self.before = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(url);
+    }
+
+    fn remove(&mut self, url: &str) {
+        self.recent.remove(url);
+        self.before.remove(url);
+    }
+}
+
+impl SessionState {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Whether one more may be promised; notes it if so.
+    fn admits(&self, request: &RequestHead) -> bool {
+        let url = url_of(request);
+        let mut promised = self.promised.borrow_mut();
+        if promised.len() >= self.limits.session_pushes || self.given.borrow().contains(&url) {
+            return false;
+        }
+        self.given.borrow_mut().insert(url.clone());
+        promised.insert(url_hash(request), url);
+        true
+    }
+
+    /// The client gets the answer with this head: whether it can use it again decides if it may be given it again.
+    fn note_given(&self, url: &str, head: &ResponseHead) {
+        let mut given = self.given.borrow_mut();
+        if is_reusable(head) {
+            given.insert(url.to_owned());
+        } else {
+            given.remove(url);
+        }
+    }
+
+    /// A promise without a stream of its page's: it goes with the companion, while there is one or may be one soon.
+    fn promise_later(&self, promise: Part) {
+        let mut later = self.later.borrow_mut();
+        if later.ready.len() >= self.limits.page_pushes {
+            return;
+        }
+        later.ready.push_back(promise);
+        if let Some(waker) = later.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// A page is about to be sent: whether anything is pushed with it.
+    fn treat(&self) -> Treatment {
+        let held_out = self.pushing.hold_out > 0.0 && random() < self.pushing.hold_out;
+        self.held_out.set(held_out);
+        if held_out {
+            METRICS.pages_held_out.add(1);
+            return Treatment::HeldOut;
+        }
+        METRICS.pages_pushed.add(1);
+        Treatment::Pushed
+    }
+
+    /// Tells the predictor of an answer and asks what will be needed with it.
+    fn learn(&self, url: &str, request: &RequestHead, head: &ResponseHead) -> Vec<Candidate> {
+        let Some(learned) = &self.pushing.learned else { return Vec::new() };
+        // What only a login shows is nobody else's.
+        if request.fields.contains("authorization") {
+            return Vec::new();
+        }
+        let text = |fields: &tandem_http::Fields, name: &str| {
+            fields.get(name).map(|value| String::from_utf8_lossy(value).into_owned())
+        };
+        let (referer, agent) = (text(&request.fields, "referer"), text(&request.fields, "user-agent"));
+        let (destination, accept) = (text(&request.fields, "sec-fetch-dest"), text(&request.fields, "accept"));
+        let content_type = text(&head.fields, "content-type");
+        learned.sending(&Seen {
+            session: self.peer.session,
+            user: self.user,
+            now: 0,
+            url,
+            get: true,
+            status: head.status,
+            size: content_length(&head.fields).ok().flatten().unwrap_or(0),
+            referer: referer.as_deref(),
+            agent: agent.as_deref(),
+            content_type: content_type.as_deref(),
+            destination: destination.as_deref(),
+            accept: accept.as_deref(),
+        })
+    }
+}
+
+impl Drop for SessionState {
+    fn drop(&mut self) {
+        METRICS.pushes_wasted.add(self.promised.borrow().len() as u64);
+        if let Some(learned) = &self.pushing.learned {
+            learned.session_closed(self.peer.session);
+        }
+    }
+}
+
+/// Whether the browser's cache will hold an answer for a while (RFC 9111 section 4.2, the heuristic included).
+fn is_reusable(head: &ResponseHead) -> bool {
+    let fields = &head.fields;
+    let never = ["no-store", "no-cache", "max-age=0"].iter().any(|word| fields.has_token("cache-control", word));
+    let says = fields.get("cache-control").is_some_and(|value| value.windows(7).any(|part| part == b"max-age"));
+    !never && (says || fields.contains("expires") || fields.contains("last-modified"))
+}
+
+/// From 0 to 1; whoever could guess it would learn nothing.
+fn random() -> f64 {
+    use std::hash::BuildHasher;
+    let bits = std::hash::RandomState::new().hash_one(0);
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// An answer on its way, watched for what it needs.
+struct Watched {
+    page: Rc<Page>,
+    request: RequestHead,
+    push: bool,
+    reply: Reply,
+    document: Option<Document>,
+    ready: VecDeque<Part>,
+    over: bool,
+}
+
+impl Parts for Watched {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        loop {
+            // Promises go first: what mentions them comes after them.
+            if !self.over
+                && let Poll::Ready(promise) = self.page.poll_promise(cx)
+            {
+                return Poll::Ready(Some(Ok(promise)));
+            }
+            if let Some(part) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(part)));
+            }
+            match std::task::ready!(self.reply.poll_part(cx)) {
+                Some(Ok(Part::Head(mut head))) => {
+                    self.on_head(&mut head);
+                    self.ready.push_back(Part::Head(head));
+                }
+                Some(Ok(part)) => {
+                    if let Part::Data(data) = &part {
+                        self.read(data);
+                    }
+                    self.ready.push_back(part);
+                }
+                end => {
+                    if let Some(mut document) = self.document.take() {
+                        document.finish();
+                        self.page.promise(document.take_needs());
+                    }
+                    self.over = true;
+                    self.page.end();
+                    return Poll::Ready(end);
+                }
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn on_head(&mut self, head: &mut ResponseHead) {
+        let session = Rc::clone(&self.page.session);
+        let mut needs = named::named(self.page.url(), head);
+        if head.status == 200 {
+            session.note_given(self.page.url(), head);
+        }
+        let candidates = session.learn(self.page.url(), &self.request, head);
+        if !self.push {
+            return;
+        }
+        let document = (head.status == 200).then(|| Document::of(self.page.url(), head)).flatten();
+        if document.is_some() && is_page(head) {
+            head.fields.set(FIELD, session.treat().as_str());
+        }
+        // A page that the browser only checks, or loads again, comes with what its cache has.
+        let known = ["if-none-match", "if-modified-since"].iter().any(|name| self.request.fields.contains(name));
+        if session.held_out.get() || known {
+            return;
+        }
+        if head.status != 200 {
+            needs.clear();
+        }
+        needs.extend(candidates.iter().filter_map(learned_need));
+        needs.extend(redirect(self.page.url(), head));
+        self.document = document;
+        self.page.promise(needs);
+    }
+
+    fn read(&mut self, data: &[u8]) {
+        let Some(document) = &mut self.document else { return };
+        let more = document.read(data);
+        self.page.promise(document.take_needs());
+        if !more {
+            self.document = None;
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if !self.over {
+            self.page.end();
+        }
+    }
+}
+
+fn is_page(head: &ResponseHead) -> bool {
+    !head.fields.get("content-type").is_some_and(|value| value.to_ascii_lowercase().starts_with(b"text/css"))
+}
+
+/// What others needed, as a need: its kind is told by its path.
+fn learned_need(candidate: &Candidate) -> Option<Need> {
+    let path = candidate.url.split('?').next().unwrap_or_default();
+    let (kind, urgency) = match path.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("css") => (Kind::Style, 1),
+        Some("js" | "mjs") => (Kind::Script, 2),
+        Some("woff2" | "woff" | "ttf" | "otf") => (Kind::Font, 3),
+        Some("png" | "jpg" | "jpeg" | "gif" | "webp" | "avif" | "svg" | "ico") => (Kind::Image, 4),
+        Some("json" | "xml" | "txt" | "wasm") => (Kind::Fetch, 4),
+        _ => return None,
+    };
+    Some(Need { url: candidate.url.to_string(), kind, urgency, anonymous: false })
+}
