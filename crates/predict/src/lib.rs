@@ -20,6 +20,7 @@ pub mod log;
 pub mod options;
 pub mod order;
 pub mod replay;
+pub mod scan;
 
 pub use auto::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
 pub use basic::{Basic, Push};

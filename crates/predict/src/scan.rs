@@ -1,0 +1,289 @@
+//! What a page will need, found in its HTML and CSS as they pass: what a browser's preload scanner does, but at the
+//! gateway, so that it is under way before the browser asks.
+//!
+//! [`Scanner::feed`] takes any cut of the stream and appends [`Need`]s in the order in which they stand. It reads tags
+//! and rules only, runs no script and builds no tree; what depends on the window or on image formats is decided as
+//! Chromium would. Memory is bounded whatever comes: one tag's or rule's telling parts, each at most 8 KiB, and a hash
+//! for each need.
+//!
+//! Drilling down: [`html`] tells tags from text, [`attribute`] keeps what tags say, [`element`] knows what that asks
+//! for; [`css`] tells rules from text, [`rules`] knows what they ask for; [`image`] and [`media`] choose among several;
+//! [`url`] makes references absolute; [`text`] and [`token`] are the bytes below.
+
+mod attribute;
+mod css;
+mod element;
+mod html;
+mod image;
+mod media;
+mod rules;
+mod text;
+mod token;
+mod url;
+
+use css::Css;
+use html::Html;
+use image::Formats;
+use media::Viewport;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use url::Url;
+pub use url::{MAX_URL, resolve, split};
+
+/// What a need is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Another document: in a frame, or where the page sends its reader on.
+    Document,
+    /// A style sheet.
+    Style,
+    /// A script or module.
+    Script,
+    /// An image.
+    Image,
+    /// A font.
+    Font,
+    /// Audio, video or a text track.
+    Media,
+    /// Data that a script will fetch.
+    Fetch,
+    /// Anything else.
+    Other,
+}
+
+/// Something that a page will ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Need {
+    /// Absolute `http` or `https` URL, normalised, without a fragment, at most [`MAX_URL`] bytes.
+    pub url: String,
+    /// What it is for.
+    pub kind: Kind,
+    /// Urgency as in RFC 9218 section 4.1: 0, the most urgent, to 7.
+    pub urgency: u8,
+    /// Whether the browser is going to ask without credentials: by CORS, of another origin than the page's.
+    pub anonymous: bool,
+}
+
+/// Reads one document or style sheet.
+#[derive(Debug)]
+pub struct Scanner {
+    body: Body,
+    sink: Sink,
+}
+
+#[derive(Debug)]
+enum Body {
+    Html(Box<Html>),
+    Css(Css),
+}
+
+impl Scanner {
+    /// Needs listed of one document unless told otherwise.
+    pub const MAX_NEEDS: usize = 4_096;
+
+    /// Reads the HTML document at `url`; `None` if that is no `http` or `https` URL.
+    pub fn html(url: &str) -> Option<Self> {
+        let url = Url::parse(url)?;
+        let sink = Sink::new(url.clone(), Some(url));
+        Some(Self { body: Body::Html(Box::new(Html::new())), sink })
+    }
+
+    /// Reads the style sheet at `url`; `None` if that is no `http` or `https` URL.
+    pub fn css(url: &str) -> Option<Self> {
+        let sink = Sink::new(Url::parse(url)?, None);
+        Some(Self { body: Body::Css(Css::sheet()), sink })
+    }
+
+    /// The browser's window: its width in CSS pixels and its device pixels per CSS pixel. 1280 and 1 unless told.
+    #[must_use]
+    pub fn viewport(mut self, width: u32, ratio: f32) -> Self {
+        // A window of no size or beyond any screen is somebody's mistake.
+        let width = u16::try_from(width.clamp(1, 20_000)).map_or(1_280.0, f32::from);
+        let ratio = if ratio.is_finite() { ratio.clamp(0.1, 16.0) } else { 1.0 };
+        self.sink.viewport = Viewport { width, height: width * 9.0 / 16.0, ratio };
+        self
+    }
+
+    /// The field `Accept` of the browser's requests for images or documents: whether AVIF and WebP are in it. Both are
+    /// taken to be unless told.
+    #[must_use]
+    pub fn accept(mut self, accept: &str) -> Self {
+        let accept = accept.to_ascii_lowercase();
+        self.sink.formats = Formats { avif: accept.contains("image/avif"), webp: accept.contains("image/webp") };
+        self
+    }
+
+    /// How many needs are listed at most; [`Self::MAX_NEEDS`] unless told.
+    #[must_use]
+    pub fn max_needs(mut self, most: usize) -> Self {
+        self.sink.left = most;
+        self
+    }
+
+    /// For a style sheet: the document that uses it, whose origin decides what is asked for without credentials. Not
+    /// told, every font is.
+    #[must_use]
+    pub fn page(mut self, url: &str) -> Self {
+        self.sink.page = Url::parse(url);
+        self
+    }
+
+    /// Takes the next bytes of the body, decoded from any content coding, and appends what they ask for.
+    pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Need>) {
+        if self.sink.left == 0 {
+            return;
+        }
+        match &mut self.body {
+            Body::Html(html) => html.feed(bytes, &mut self.sink),
+            Body::Css(css) => css.feed(bytes, &mut self.sink),
+        }
+        found.append(&mut self.sink.queue);
+    }
+
+    /// The end of the body: appends what only now is known.
+    pub fn finish(&mut self, found: &mut Vec<Need>) {
+        match &mut self.body {
+            Body::Html(html) => html.finish(&mut self.sink),
+            Body::Css(css) => css.finish(&mut self.sink),
+        }
+        found.append(&mut self.sink.queue);
+    }
+}
+
+/// How urgent things are, as RFC 9218 counts.
+mod urgency {
+    pub(super) const REDIRECT: u8 = 0;
+    pub(super) const HEAD_STYLE: u8 = 1;
+    pub(super) const IMPORT: u8 = 1;
+    pub(super) const BODY_STYLE: u8 = 2;
+    pub(super) const HEAD_SCRIPT: u8 = 2;
+    pub(super) const PRELOADED_FONT: u8 = 2;
+    pub(super) const BODY_SCRIPT: u8 = 3;
+    pub(super) const DEFERRED_SCRIPT: u8 = 3;
+    pub(super) const FETCH: u8 = 3;
+    pub(super) const FRAME: u8 = 4;
+    pub(super) const ASYNC_SCRIPT: u8 = 4;
+    pub(super) const FACE: u8 = 4;
+    pub(super) const FIRST_IMAGE: u8 = 4;
+    pub(super) const LATER_IMAGE: u8 = 5;
+    pub(super) const STYLE_IMAGE: u8 = 5;
+    pub(super) const EMBED: u8 = 5;
+    pub(super) const UNUSED_STYLE: u8 = 6;
+    pub(super) const POINTER: u8 = 6;
+    pub(super) const TRACK: u8 = 6;
+    pub(super) const LAZY: u8 = 6;
+    pub(super) const ICON: u8 = 6;
+    pub(super) const PREFETCH: u8 = 7;
+}
+
+/// How a request relates to other origins (Fetch section 3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cors {
+    /// Not by CORS: with credentials.
+    None,
+    Anonymous,
+    Credentials,
+}
+
+impl Cors {
+    /// Modules are fetched by CORS even where nothing says so.
+    fn or_anonymous(self) -> Self {
+        if self == Self::None { Self::Anonymous } else { self }
+    }
+}
+
+/// All of a need but its URL.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    kind: Kind,
+    urgency: u8,
+    cors: Cors,
+}
+
+impl Ask {
+    const fn new(kind: Kind, urgency: u8) -> Self {
+        Self { kind, urgency, cors: Cors::None }
+    }
+
+    const fn cors(self, cors: Cors) -> Self {
+        Self { cors, ..self }
+    }
+}
+
+/// Where needs are collected, each URL once.
+#[derive(Debug)]
+struct Sink {
+    /// What is being read: never a need of its own.
+    own: Url,
+    /// What references are relative to.
+    base: Url,
+    /// The document that all this is for, if known.
+    page: Option<Url>,
+    viewport: Viewport,
+    formats: Formats,
+    /// Hashes of the URLs listed. Two of one hash lose a need, which costs no more than a request.
+    seen: HashSet<u64>,
+    /// How many more may be listed.
+    left: usize,
+    queue: Vec<Need>,
+}
+
+impl Sink {
+    fn new(own: Url, page: Option<Url>) -> Self {
+        Self {
+            base: own.clone(),
+            own,
+            page,
+            viewport: Viewport { width: 1_280.0, height: 720.0, ratio: 1.0 },
+            formats: Formats { avif: true, webp: true },
+            seen: HashSet::new(),
+            left: Scanner::MAX_NEEDS,
+            queue: Vec::new(),
+        }
+    }
+
+    fn set_base(&mut self, href: &str) {
+        if let Some(base) = self.own.join(href) {
+            self.base = base;
+        }
+    }
+
+    /// Lists what `reference` names, unless it is nothing to fetch or known already.
+    fn offer(&mut self, reference: &str, ask: Ask) {
+        if let Some(url) = self.absolute(reference) {
+            self.list(url, ask);
+        }
+    }
+
+    /// The same where only the page's own origin is allowed.
+    fn offer_own(&mut self, reference: &str, ask: Ask) {
+        if let Some(url) = self.absolute(reference).filter(|url| url.origin() == self.own.origin()) {
+            self.list(url, ask);
+        }
+    }
+
+    /// A fragment alone, or nothing, names something in the document itself.
+    fn absolute(&self, reference: &str) -> Option<Url> {
+        let reference = reference.trim_start_matches(|c: char| c <= ' ');
+        if self.left == 0 || reference.is_empty() || reference.starts_with('#') {
+            return None;
+        }
+        self.base.join(reference).filter(|url| *url != self.own)
+    }
+
+    fn list(&mut self, url: Url, ask: Ask) {
+        let mut hasher = DefaultHasher::new();
+        url.as_str().hash(&mut hasher);
+        if !self.seen.insert(hasher.finish()) {
+            return;
+        }
+        self.left -= 1;
+        let foreign = self.page.as_ref().is_none_or(|page| page.origin() != url.origin());
+        self.queue.push(Need {
+            kind: ask.kind,
+            urgency: ask.urgency,
+            anonymous: ask.cors == Cors::Anonymous && foreign,
+            url: url.into_string(),
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! The attributes of one tag: those that may matter, each bounded, the first of a name only.
+
+use super::text::decode;
+use super::token::MAX_TOKEN;
+use std::borrow::Cow;
+
+macro_rules! names {
+    ($($variant:ident $name:literal,)*) => {
+        /// Attributes that decide what is fetched.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Name { $($variant,)* }
+
+        impl Name {
+            const COUNT: usize = [$(Self::$variant,)*].len();
+
+            fn of(name: &[u8]) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+names! {
+    As b"as",
+    Async b"async",
+    Background b"background",
+    Content b"content",
+    Crossorigin b"crossorigin",
+    Data b"data",
+    Default b"default",
+    Defer b"defer",
+    Disabled b"disabled",
+    Fetchpriority b"fetchpriority",
+    Href b"href",
+    HttpEquiv b"http-equiv",
+    Imagesizes b"imagesizes",
+    Imagesrcset b"imagesrcset",
+    Loading b"loading",
+    Media b"media",
+    Nomodule b"nomodule",
+    Poster b"poster",
+    Rel b"rel",
+    Shadowrootmode b"shadowrootmode",
+    Sizes b"sizes",
+    Src b"src",
+    Srcdoc b"srcdoc",
+    Srcset b"srcset",
+    Style b"style",
+    Type b"type",
+    Width b"width",
+    XlinkHref b"xlink:href",
+}
+
+/// The attributes of a tag.
+#[derive(Debug)]
+pub(super) struct Attributes {
+    /// Where in `text` each value stands, if its bit in `present` is set.
+    places: [(u32, u32); Name::COUNT],
+    present: u32,
+    /// Those that were too long: there, but without a value.
+    lost: u32,
+    current: Option<Name>,
+    /// Where the value being read begins.
+    start: usize,
+    text: Vec<u8>,
+}
+
+impl Attributes {
+    pub(super) const fn new() -> Self {
+        Self { places: [(0, 0); Name::COUNT], present: 0, lost: 0, current: None, start: 0, text: Vec::new() }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.present = 0;
+        self.lost = 0;
+        self.current = None;
+        self.start = 0;
+        // Keeps its room for the next tag.
+        self.text.clear();
+    }
+
+    /// An attribute of this name begins.
+    pub(super) fn begin(&mut self, name: Option<&[u8]>) {
+        let name = name.and_then(Name::of);
+        self.current = name.filter(|&name| (self.present | self.lost) & bit(name) == 0);
+        self.start = self.text.len();
+    }
+
+    /// More of its value.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        let Some(name) = self.current else { return };
+        if self.text.len() - self.start + bytes.len() > MAX_TOKEN {
+            self.lost |= bit(name);
+            self.text.truncate(self.start);
+            self.current = None;
+        } else {
+            self.text.extend_from_slice(bytes);
+        }
+    }
+
+    /// Its end.
+    pub(super) fn end(&mut self) {
+        let Some(name) = self.current.take() else { return };
+        self.present |= bit(name);
+        let place = |at| u32::try_from(at).unwrap_or(0);
+        self.places[name as usize] = (place(self.start), place(self.text.len()));
+    }
+
+    /// Whether there is one of this name.
+    pub(super) const fn has(&self, name: Name) -> bool {
+        (self.present | self.lost) & bit(name) != 0
+    }
+
+    /// Whether there is none at all that matters.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.present == 0
+    }
+
+    /// Its value with character references replaced; `None` if it is missing or was too long.
+    pub(super) fn get(&self, name: Name) -> Option<Cow<'_, str>> {
+        if self.present & bit(name) == 0 {
+            return None;
+        }
+        let (start, end) = self.places[name as usize];
+        Some(decode(&self.text[start as usize..end as usize]))
+    }
+
+    /// Its value, or nothing.
+    pub(super) fn text(&self, name: Name) -> Cow<'_, str> {
+        self.get(name).unwrap_or(Cow::Borrowed(""))
+    }
+
+    /// Whether its value is `value`, case and spaces around ignored.
+    pub(super) fn is(&self, name: Name, value: &str) -> bool {
+        self.get(name).is_some_and(|text| text.trim().eq_ignore_ascii_case(value))
+    }
+}
+
+const fn bit(name: Name) -> u32 {
+    1 << name as u32
+}

@@ -1,0 +1,535 @@
+//! What the elements of a document ask for, in the order in which they stand (HTML section 4).
+//!
+//! The tree is followed only as far as it decides that: templates are inert, foreign content (SVG, MathML) has its own
+//! rules, the sources of a `picture` come before its image.
+
+use super::attribute::{Attributes, Name};
+use super::css::Css;
+use super::image::{self, Offer};
+use super::media;
+use super::{Ask, Cors, Kind, Sink, urgency};
+
+/// How what follows a start tag is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inside {
+    /// As tags and text.
+    Content,
+    /// As text up to the end tag.
+    Text,
+    /// As a style sheet up to the end tag.
+    Style,
+    /// As a script up to the end tag.
+    Script,
+    /// As text without end.
+    Nothing,
+}
+
+/// Whose rules content follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    Html,
+    Svg,
+    Math,
+}
+
+/// Foreign elements inside each other that are followed.
+const MAX_SPACES: usize = 64;
+/// Images that count as the first part of a document.
+const FIRST_IMAGES: u32 = 12;
+/// A page that goes elsewhere after more seconds than this is one that is read.
+const SOON: f32 = 5.0;
+
+/// What is to be remembered of a document between tags.
+#[derive(Debug)]
+pub(super) struct Page {
+    spaces: Vec<Space>,
+    /// Templates open, from the outermost inert one on.
+    inert: u32,
+    /// Templates open whose contents are live: shadow roots.
+    shadows: u32,
+    /// In a `picture`, and what its sources gave.
+    picture: Option<Option<String>>,
+    /// Whether what stands in the page's head, or where it would, is being read.
+    head: bool,
+    base: bool,
+    images: u32,
+    icon: Option<String>,
+}
+
+impl Page {
+    pub(super) const fn new() -> Self {
+        Self { spaces: Vec::new(), inert: 0, shadows: 0, picture: None, head: true, base: false, images: 0, icon: None }
+    }
+
+    /// Whether CDATA sections are such.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.space() != Space::Html
+    }
+
+    fn space(&self) -> Space {
+        self.spaces.last().copied().unwrap_or(Space::Html)
+    }
+
+    /// The end of the document: its icon comes last.
+    pub(super) fn finish(&mut self, sink: &mut Sink) {
+        if let Some(icon) = self.icon.take() {
+            sink.offer(&icon, Ask::new(Kind::Image, urgency::ICON));
+        }
+    }
+
+    /// A tag whose name is too long to be one of ours.
+    pub(super) fn unknown(&mut self, attributes: &Attributes, closing: bool, sink: &mut Sink) {
+        if !closing && self.inert == 0 {
+            self.decoration(b"", attributes, sink);
+        }
+    }
+
+    /// A start tag; `slash` where it ends with one, which closes foreign elements.
+    pub(super) fn open(&mut self, name: &[u8], attributes: &Attributes, slash: bool, sink: &mut Sink) -> Inside {
+        if self.is_foreign() {
+            if !breaks_out(name) {
+                return self.open_foreign(name, attributes, slash, sink);
+            }
+            while self.is_foreign() {
+                self.spaces.pop();
+            }
+        }
+        match name {
+            b"svg" => self.enter(Space::Svg, slash),
+            b"math" => self.enter(Space::Math, slash),
+            b"template" => self.open_template(attributes),
+            _ => {}
+        }
+        if self.inert == 0 {
+            self.decoration(name, attributes, sink);
+            if !attributes.is_empty() {
+                self.element(name, attributes, sink);
+            }
+            match name {
+                b"picture" => self.picture = Some(None),
+                b"body" => self.head = false,
+                _ => {}
+            }
+        }
+        self.inside(name, attributes, sink)
+    }
+
+    /// An end tag.
+    pub(super) fn close(&mut self, name: &[u8]) {
+        match name {
+            b"template" if self.inert > 0 => self.inert -= 1,
+            b"template" => self.shadows = self.shadows.saturating_sub(1),
+            b"picture" => self.picture = None,
+            b"head" => self.head = false,
+            b"svg" => self.leave(Space::Svg),
+            b"math" => self.leave(Space::Math),
+            b"foreignobject" => self.leave(Space::Html),
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, space: Space, slash: bool) {
+        if !slash && self.spaces.len() < MAX_SPACES {
+            self.spaces.push(space);
+        }
+    }
+
+    fn leave(&mut self, space: Space) {
+        if let Some(at) = self.spaces.iter().rposition(|&open| open == space) {
+            self.spaces.truncate(at);
+        }
+    }
+
+    fn open_template(&mut self, attributes: &Attributes) {
+        let shadow = ["open", "closed"].iter().any(|mode| attributes.is(Name::Shadowrootmode, mode));
+        if self.inert > 0 || !shadow {
+            self.inert = self.inert.saturating_add(1);
+        } else {
+            self.shadows = self.shadows.saturating_add(1);
+        }
+    }
+
+    fn inside(&self, name: &[u8], attributes: &Attributes, sink: &Sink) -> Inside {
+        match name {
+            b"script" => Inside::Script,
+            b"style" if self.inert == 0 && is_style(attributes, sink) => Inside::Style,
+            b"style" | b"textarea" | b"title" | b"noscript" | b"iframe" | b"noembed" | b"noframes" | b"xmp" => {
+                Inside::Text
+            }
+            b"plaintext" => Inside::Nothing,
+            _ => Inside::Content,
+        }
+    }
+
+    fn open_foreign(&mut self, name: &[u8], attributes: &Attributes, slash: bool, sink: &mut Sink) -> Inside {
+        match name {
+            b"svg" => self.enter(Space::Svg, slash),
+            b"math" => self.enter(Space::Math, slash),
+            b"foreignobject" => self.enter(Space::Html, slash),
+            _ => {}
+        }
+        if self.inert == 0 {
+            self.style_attribute(attributes, sink);
+            self.foreign_element(name, attributes, sink);
+        }
+        match name {
+            _ if slash => Inside::Content,
+            b"style" if self.inert == 0 && is_style(attributes, sink) => Inside::Style,
+            b"script" | b"style" => Inside::Text,
+            _ => Inside::Content,
+        }
+    }
+
+    fn foreign_element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
+        let Some(url) = attributes.get(Name::Href).or_else(|| attributes.get(Name::XlinkHref)) else { return };
+        match name {
+            b"image" | b"feimage" => sink.offer(&url, Ask::new(Kind::Image, self.image_urgency())),
+            b"use" => sink.offer_own(&url, Ask::new(Kind::Image, urgency::LATER_IMAGE)),
+            b"script" => sink.offer(&url, Ask::new(Kind::Script, urgency::BODY_SCRIPT)),
+            _ => {}
+        }
+    }
+
+    /// What any element may have.
+    fn decoration(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
+        if attributes.is_empty() {
+            return;
+        }
+        self.style_attribute(attributes, sink);
+        if matches!(name, b"body" | b"table" | b"thead" | b"tbody" | b"tfoot" | b"tr" | b"td" | b"th")
+            && let Some(url) = attributes.get(Name::Background)
+        {
+            sink.offer(&url, Ask::new(Kind::Image, urgency::STYLE_IMAGE));
+        }
+    }
+
+    fn style_attribute(&mut self, attributes: &Attributes, sink: &mut Sink) {
+        if let Some(style) = attributes.get(Name::Style)
+            && style.contains('(')
+        {
+            let mut css = Css::declarations(urgency::STYLE_IMAGE);
+            css.feed(style.as_bytes(), sink);
+            css.finish(sink);
+        }
+    }
+
+    fn element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
+        match name {
+            b"link" => self.link(attributes, sink),
+            b"script" => self.script(attributes, sink),
+            b"img" | b"image" => self.image(attributes, sink),
+            b"source" => self.source(attributes, sink),
+            b"base" => self.base(attributes, sink),
+            b"meta" => meta(attributes, sink),
+            b"iframe" => frame(attributes, sink),
+            b"frame" => sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Document, urgency::FRAME)),
+            b"video" => sink.offer(&attributes.text(Name::Poster), Ask::new(Kind::Image, urgency::LATER_IMAGE)),
+            b"track" if attributes.has(Name::Default) => {
+                sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Media, urgency::TRACK));
+            }
+            b"embed" => embed(attributes, Name::Src, sink),
+            b"object" => embed(attributes, Name::Data, sink),
+            b"input" if attributes.is(Name::Type, "image") => {
+                sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Image, urgency::LATER_IMAGE));
+            }
+            _ => {}
+        }
+    }
+
+    /// The first `base` counts.
+    fn base(&mut self, attributes: &Attributes, sink: &mut Sink) {
+        if let Some(href) = attributes.get(Name::Href)
+            && !self.base
+        {
+            self.base = true;
+            sink.set_base(&href);
+        }
+    }
+
+    fn script(&mut self, attributes: &Attributes, sink: &mut Sink) {
+        let kind = attributes.text(Name::Type);
+        let module = kind.trim().eq_ignore_ascii_case("module");
+        if !module && (!is_script_type(&kind) || attributes.has(Name::Nomodule)) {
+            return;
+        }
+        let usual = if attributes.has(Name::Async) {
+            urgency::ASYNC_SCRIPT
+        } else if module || attributes.has(Name::Defer) {
+            urgency::DEFERRED_SCRIPT
+        } else if self.head {
+            urgency::HEAD_SCRIPT
+        } else {
+            urgency::BODY_SCRIPT
+        };
+        let cors = if module { cors(attributes).or_anonymous() } else { cors(attributes) };
+        let ask = Ask::new(Kind::Script, by_priority(usual, attributes)).cors(cors);
+        sink.offer(&attributes.text(Name::Src), ask);
+    }
+
+    /// The sources of a picture: the first that is shown and applies.
+    fn source(&mut self, attributes: &Attributes, sink: &Sink) {
+        let Some(chosen @ None) = &mut self.picture else { return };
+        let set = attributes.text(Name::Srcset);
+        let applies = media::matches(&attributes.text(Name::Media), sink.viewport) == Some(true);
+        if applies && sink.formats.shows(&attributes.text(Name::Type)) {
+            let sizes = attributes.text(Name::Sizes);
+            let offer = Offer { plain: "", set: &set, sizes: &sizes, width: width(attributes) };
+            *chosen = image::choose(offer, sink.viewport).map(str::to_owned);
+        }
+    }
+
+    fn image(&mut self, attributes: &Attributes, sink: &mut Sink) {
+        self.head = false;
+        let usual = if attributes.is(Name::Loading, "lazy") {
+            urgency::LAZY
+        } else {
+            by_priority(self.image_urgency(), attributes)
+        };
+        let ask = Ask::new(Kind::Image, usual).cors(cors(attributes));
+        if let Some(Some(chosen)) = &self.picture {
+            return sink.offer(chosen, ask);
+        }
+        offer_image(attributes, [Name::Src, Name::Srcset, Name::Sizes], ask, sink);
+    }
+
+    fn image_urgency(&mut self) -> u8 {
+        self.images = self.images.saturating_add(1);
+        if self.images <= FIRST_IMAGES { urgency::FIRST_IMAGE } else { urgency::LATER_IMAGE }
+    }
+
+    fn link(&mut self, attributes: &Attributes, sink: &mut Sink) {
+        let rel = attributes.text(Name::Rel).to_ascii_lowercase();
+        let has = |word: &str| rel.split_ascii_whitespace().any(|rel| rel == word);
+        let applies = media::matches(&attributes.text(Name::Media), sink.viewport) != Some(false);
+        if has("stylesheet") {
+            let used = applies && !has("alternate");
+            self.style_link(attributes, used, sink);
+        } else if has("preload") {
+            if applies {
+                preload(attributes, sink);
+            }
+        } else if has("modulepreload") {
+            let ask = Ask::new(Kind::Script, by_priority(urgency::DEFERRED_SCRIPT, attributes));
+            sink.offer(&attributes.text(Name::Href), ask.cors(cors(attributes).or_anonymous()));
+        } else if has("icon") {
+            self.icon(attributes, sink);
+        } else if has("prefetch") {
+            let kind = kind_of(&attributes.text(Name::As)).unwrap_or(Kind::Other);
+            sink.offer(&attributes.text(Name::Href), Ask::new(kind, urgency::PREFETCH).cors(cors(attributes)));
+        }
+    }
+
+    fn style_link(&self, attributes: &Attributes, used: bool, sink: &mut Sink) {
+        let kind = attributes.text(Name::Type);
+        let css = kind.split(';').next().unwrap_or("").trim();
+        if attributes.has(Name::Disabled) || !(css.is_empty() || css.eq_ignore_ascii_case("text/css")) {
+            return;
+        }
+        let usual = match (used, self.head) {
+            (false, _) => urgency::UNUSED_STYLE,
+            (true, true) => urgency::HEAD_STYLE,
+            (true, false) => urgency::BODY_STYLE,
+        };
+        sink.offer(&attributes.text(Name::Href), Ask::new(Kind::Style, usual).cors(cors(attributes)));
+    }
+
+    /// Browsers fetch one icon: the last of those that suit a tab, or else the last.
+    fn icon(&mut self, attributes: &Attributes, sink: &Sink) {
+        let Some(href) = attributes.get(Name::Href).filter(|href| !href.trim().is_empty()) else { return };
+        let sizes = attributes.text(Name::Sizes).to_ascii_lowercase();
+        let suits =
+            sizes.is_empty() || sizes.split_ascii_whitespace().any(|size| ["16x16", "32x32", "any"].contains(&size));
+        if (suits || self.icon.is_none()) && sink.formats.shows(&attributes.text(Name::Type)) {
+            self.icon = Some(href.into_owned());
+        }
+    }
+}
+
+fn preload(attributes: &Attributes, sink: &mut Sink) {
+    let destination = attributes.text(Name::As).trim().to_ascii_lowercase();
+    let Some(kind) = kind_of(&destination) else { return };
+    let media_type = attributes.text(Name::Type);
+    let (usual, known) = match kind {
+        Kind::Style => (urgency::HEAD_STYLE, true),
+        Kind::Script => (urgency::HEAD_SCRIPT, is_script_type(&media_type)),
+        Kind::Font => (urgency::PRELOADED_FONT, !media_type.contains("eot") && !media_type.contains("svg")),
+        Kind::Image => (urgency::FIRST_IMAGE, sink.formats.shows(&media_type)),
+        Kind::Media => (urgency::TRACK, true),
+        _ => (urgency::FETCH, true),
+    };
+    if !known {
+        return;
+    }
+    let ask = Ask::new(kind, by_priority(usual, attributes)).cors(cors(attributes));
+    if kind == Kind::Image {
+        return offer_image(attributes, [Name::Href, Name::Imagesrcset, Name::Imagesizes], ask, sink);
+    }
+    sink.offer(&attributes.text(Name::Href), ask);
+}
+
+/// What a destination (the attribute `as`) is for.
+fn kind_of(destination: &str) -> Option<Kind> {
+    Some(match destination.trim().to_ascii_lowercase().as_str() {
+        "style" => Kind::Style,
+        "script" | "worker" | "sharedworker" => Kind::Script,
+        "image" => Kind::Image,
+        "font" => Kind::Font,
+        "audio" | "video" | "track" => Kind::Media,
+        "fetch" => Kind::Fetch,
+        "document" => Kind::Document,
+        _ => return None,
+    })
+}
+
+fn offer_image(attributes: &Attributes, [plain, set, sizes]: [Name; 3], ask: Ask, sink: &mut Sink) {
+    let (plain, set, sizes) = (attributes.text(plain), attributes.text(set), attributes.text(sizes));
+    let offer = Offer { plain: &plain, set: &set, sizes: &sizes, width: width(attributes) };
+    if let Some(url) = image::choose(offer, sink.viewport) {
+        sink.offer(url, ask);
+    }
+}
+
+fn width(attributes: &Attributes) -> Option<f32> {
+    attributes.get(Name::Width)?.trim().parse::<f32>().ok().filter(|width| width.is_finite())
+}
+
+fn frame(attributes: &Attributes, sink: &mut Sink) {
+    if attributes.has(Name::Srcdoc) {
+        return;
+    }
+    let lazy = attributes.is(Name::Loading, "lazy");
+    let urgency = if lazy { urgency::LAZY } else { urgency::FRAME };
+    sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Document, urgency));
+}
+
+/// `embed` and `object`: images and documents; plug-ins are no more.
+fn embed(attributes: &Attributes, address: Name, sink: &mut Sink) {
+    let media_type = attributes.text(Name::Type).trim().to_ascii_lowercase();
+    let kind = match media_type.as_str() {
+        "" => Kind::Other,
+        "text/html" | "application/xhtml+xml" => Kind::Document,
+        "application/pdf" => Kind::Other,
+        image if image.starts_with("image/") && sink.formats.shows(image) => Kind::Image,
+        _ => return,
+    };
+    let url = attributes.text(address);
+    if !url.split(['?', '#']).next().is_some_and(|path| path.ends_with(".swf")) {
+        sink.offer(&url, Ask::new(kind, urgency::EMBED));
+    }
+}
+
+/// `<meta http-equiv=refresh content="0; url=…">`.
+fn meta(attributes: &Attributes, sink: &mut Sink) {
+    if !attributes.is(Name::HttpEquiv, "refresh") {
+        return;
+    }
+    let content = attributes.text(Name::Content);
+    let content = content.trim_start();
+    let digits = content.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+    let (seconds, rest) = content.split_at(digits);
+    let Some(seconds) = seconds.parse::<f32>().ok().filter(|&seconds| seconds <= SOON) else { return };
+    let rest = rest.trim_start().trim_start_matches([';', ',']).trim_start();
+    let url = refresh_url(rest);
+    let urgency = if seconds <= 1.0 { urgency::REDIRECT } else { urgency::PREFETCH };
+    sink.offer(url, Ask::new(Kind::Document, urgency));
+}
+
+/// `url='…'`, with or without the name and the quotes.
+fn refresh_url(text: &str) -> &str {
+    let named = text
+        .get(..3)
+        .filter(|name| name.eq_ignore_ascii_case("url"))
+        .and_then(|_| text[3..].trim_start().strip_prefix('='));
+    let url = named.unwrap_or(text).trim_start();
+    match url.strip_prefix('"').map(|url| (url, '"')).or_else(|| url.strip_prefix('\'').map(|url| (url, '\''))) {
+        Some((url, quote)) => url.split(quote).next().unwrap_or(url),
+        None => url,
+    }
+}
+
+fn cors(attributes: &Attributes) -> Cors {
+    if !attributes.has(Name::Crossorigin) {
+        Cors::None
+    } else if attributes.is(Name::Crossorigin, "use-credentials") {
+        Cors::Credentials
+    } else {
+        Cors::Anonymous
+    }
+}
+
+/// The urgency that `fetchpriority` makes of the usual one.
+fn by_priority(usual: u8, attributes: &Attributes) -> u8 {
+    if attributes.is(Name::Fetchpriority, "high") {
+        usual.saturating_sub(1).max(1)
+    } else if attributes.is(Name::Fetchpriority, "low") {
+        (usual + 1).min(urgency::LAZY)
+    } else {
+        usual
+    }
+}
+
+/// Whether a `style` element holds a style sheet that applies.
+fn is_style(attributes: &Attributes, sink: &Sink) -> bool {
+    let kind = attributes.text(Name::Type);
+    (kind.is_empty() || kind.eq_ignore_ascii_case("text/css"))
+        && media::matches(&attributes.text(Name::Media), sink.viewport) != Some(false)
+}
+
+/// Whether a script of this type is fetched and run; none means JavaScript.
+fn is_script_type(media_type: &str) -> bool {
+    let media_type = media_type.trim().to_ascii_lowercase();
+    let Some((kind, name)) = media_type.split_once('/') else { return media_type.is_empty() };
+    let name = name.strip_prefix("x-").unwrap_or(name);
+    matches!(kind, "text" | "application")
+        && (name.starts_with("javascript") || matches!(name, "ecmascript" | "jscript" | "livescript"))
+}
+
+/// Elements that end foreign content (HTML section 13.2.6.5).
+fn breaks_out(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"b" | b"big"
+            | b"blockquote"
+            | b"body"
+            | b"br"
+            | b"center"
+            | b"code"
+            | b"dd"
+            | b"div"
+            | b"dl"
+            | b"dt"
+            | b"em"
+            | b"embed"
+            | b"h1"
+            | b"h2"
+            | b"h3"
+            | b"h4"
+            | b"h5"
+            | b"h6"
+            | b"head"
+            | b"hr"
+            | b"i"
+            | b"img"
+            | b"li"
+            | b"listing"
+            | b"menu"
+            | b"meta"
+            | b"nobr"
+            | b"ol"
+            | b"p"
+            | b"pre"
+            | b"ruby"
+            | b"s"
+            | b"small"
+            | b"span"
+            | b"strong"
+            | b"strike"
+            | b"sub"
+            | b"sup"
+            | b"table"
+            | b"tt"
+            | b"u"
+            | b"ul"
+            | b"var"
+    )
+}
