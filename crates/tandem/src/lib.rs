@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod middle;
 pub mod path;
 pub mod predict;
+pub mod probe;
 pub mod roles;
 pub mod runtime;
 pub mod session;

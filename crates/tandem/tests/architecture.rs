@@ -19,14 +19,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("metrics", &[]),
     ("companion", &[]),
     ("learned", &[]),
+    ("probe", &[]),
     ("path", &[]),
     // What is spoken, and over what.
     ("transport", VALUES),
     ("session", VALUES),
     // The pipeline.
-    ("middle", &["error", "exchange", "stage", "endpoint", "metrics", "companion", "learned", "path"]),
-    ("back", &["error", "exchange", "stage", "endpoint", "metrics", "companion", "path", "session", "transport"]),
-    ("front", &["error", "exchange", "stage", "endpoint", "metrics", "path", "session", "transport"]),
+    ("middle", &["error", "exchange", "stage", "endpoint", "metrics", "probe", "companion", "learned", "path"]),
+    (
+        "back",
+        &["error", "exchange", "stage", "endpoint", "metrics", "probe", "companion", "path", "session", "transport"],
+    ),
+    ("front", &["error", "exchange", "stage", "endpoint", "metrics", "probe", "path", "session", "transport"]),
     // The program: typed configuration, compositions, threads, commands.
     ("config", &["endpoint", "learned", "middle", "back", "session", "transport"]),
     ("roles", &["config", "endpoint", "exchange", "stage", "path", "session", "transport", "front", "middle", "back"]),
@@ -38,7 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("main", EVERYTHING),
 ];
 
-const VALUES: &[&str] = &["error", "exchange", "stage", "endpoint", "metrics", "path"];
+const VALUES: &[&str] = &["error", "exchange", "stage", "endpoint", "metrics", "probe", "path"];
 
 const EVERYTHING: &[&str] = &[
     "error",
@@ -48,6 +52,7 @@ const EVERYTHING: &[&str] = &[
     "metrics",
     "companion",
     "learned",
+    "probe",
     "path",
     "transport",
     "session",

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -15,9 +16,11 @@ use tokio_rustls::TlsConnector;
 
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::path::Path;
+use crate::probe::Stamp;
+use crate::probe::points::{ORIGIN_DIAL, ORIGIN_HEAD};
 use crate::session::http1::{Http1Client, Http1Session};
 use crate::session::mux::MuxSession;
 use crate::session::{Connected, Session, Task};
@@ -185,11 +188,16 @@ impl Origin {
     }
 
     async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
+        let dialling = ORIGIN_DIAL.start();
         let path = self.transport.dial(&key.target, &exchange.isolation).await?;
-        match key.scheme {
-            Scheme::Http => Ok(path),
-            Scheme::Https => tls::connect(&self.tls, path, &key.target.host, self.connect_timeout, Side::Origin).await,
-        }
+        let path = match key.scheme {
+            Scheme::Http => path,
+            Scheme::Https => {
+                tls::connect(&self.tls, path, &key.target.host, self.connect_timeout, Side::Origin).await?
+            }
+        };
+        ORIGIN_DIAL.stop(dialling, 0);
+        Ok(path)
     }
 
     async fn over_h2(&self, exchange: &mut Exchange, key: &Key, path: Path, sink: &mut Sink) -> Result<(), Error> {
@@ -236,7 +244,24 @@ pub struct ToOrigin(pub Rc<Origin>);
 
 impl Stage for ToOrigin {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let origin = Rc::clone(&self.0);
-        Reply::generate(|mut sink| async move { origin.answer(&mut exchange, &mut sink).await })
+        let (origin, asked) = (Rc::clone(&self.0), ORIGIN_HEAD.start());
+        let reply = Reply::generate(|mut sink| async move { origin.answer(&mut exchange, &mut sink).await });
+        if asked.is_none() { reply } else { Reply::new(Watched { reply, asked }) }
+    }
+}
+
+/// A reply whose head somebody waits to see.
+struct Watched {
+    reply: Reply,
+    asked: Stamp,
+}
+
+impl Parts for Watched {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let part = self.reply.poll_part(cx);
+        if matches!(part, Poll::Ready(Some(Ok(Part::Head(_))))) {
+            ORIGIN_HEAD.stop(self.asked.take(), 0);
+        }
+        part
     }
 }

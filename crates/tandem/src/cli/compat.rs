@@ -58,7 +58,12 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
             gateway: vec![format!("spdy3+{transport}://{authority}?resolve=system").parse()?],
             ..ClientOptions::default()
         };
-        Ok(Loaded { role: Arc::new(options.typed()?), metrics: None, drain_limit: Duration::from_secs(5) })
+        Ok(Loaded {
+            role: Arc::new(options.typed()?),
+            metrics: None,
+            control: None,
+            drain_limit: Duration::from_secs(5),
+        })
     })?;
     if args.statistics {
         println!("{}", METRICS.render());
@@ -152,6 +157,6 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             (_, true) => Family::V6,
             _ => Family::Any,
         };
-        Ok(Loaded { role: Arc::new(config), metrics: None, drain_limit: Duration::from_secs(5) })
+        Ok(Loaded { role: Arc::new(config), metrics: None, control: None, drain_limit: Duration::from_secs(5) })
     })
 }

@@ -2,6 +2,7 @@
 
 mod compat;
 mod gateways;
+mod probe;
 mod serve;
 mod shell;
 
@@ -45,6 +46,9 @@ pub enum Command {
     /// Replay access logs through the push predictor, or search its best parameters
     #[command(subcommand)]
     Predict(crate::predict::PredictCommand),
+    /// Watch the data path of a running client or gateway: how long what waits where
+    #[command(subcommand)]
+    Probe(probe::ProbeCommand),
     /// List the gateways that Tor exits announce
     Gateways(gateways::GatewaysArgs),
     /// Do mhd2spdy's job with mhd2spdy's flags: an HTTP proxy in front of a SPDY/3 proxy
@@ -106,6 +110,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Gateway(args) => serve::gateway(args),
         Command::Demo(args) => crate::demo::run(&args),
         Command::Predict(command) => Ok(crate::predict::run(command)?),
+        Command::Probe(command) => probe::run(&command),
         Command::Gateways(args) => gateways::run(&args),
         Command::Mhd2Spdy(args) => compat::mhd2spdy(&args),
         Command::Microspdy2Http(args) => compat::microspdy2http(&args),

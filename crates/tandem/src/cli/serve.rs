@@ -18,6 +18,7 @@ use crate::exchange::{Exchange, Peer, Reply};
 use crate::front::local::own_authorities;
 use crate::learned::Learned;
 use crate::metrics::METRICS;
+use crate::probe::control::Control;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::session::http1::{Http1Session, OriginForm};
@@ -27,6 +28,7 @@ use crate::session::{Drain, Session, Timeouts};
 pub(super) struct Loaded {
     pub(super) role: Arc<dyn Role>,
     pub(super) metrics: Option<SocketAddr>,
+    pub(super) control: Option<PathBuf>,
     pub(super) drain_limit: Duration,
 }
 
@@ -36,7 +38,8 @@ pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
     serve("client", || {
         let file = read(args.config.as_deref())?.client.unwrap_or_default();
         let config = args.options.clone().or(file).typed()?;
-        Ok(Loaded { metrics: config.metrics, drain_limit: Duration::from_secs(10), role: Arc::new(config) })
+        let (metrics, control) = (config.metrics, config.control.clone());
+        Ok(Loaded { metrics, control, drain_limit: Duration::from_secs(10), role: Arc::new(config) })
     })
 }
 
@@ -51,7 +54,8 @@ pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
         if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
             *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
         }
-        Ok(Loaded { metrics: config.metrics, drain_limit: config.drain_timeout, role: Arc::new(config) })
+        let (metrics, control) = (config.metrics, config.control.clone());
+        Ok(Loaded { metrics, control, drain_limit: config.drain_timeout, role: Arc::new(config) })
     })?;
     learned.get().map_or(Ok(()), |learned| learned.save()).map_err(|error| error.to_string().into())
 }
@@ -69,6 +73,7 @@ pub(super) fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) 
         if let Some(address) = loaded.metrics {
             serve_metrics(address).await?;
         }
+        let _control = loaded.control.as_deref().map(Control::listen).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.session.as_str());

@@ -1,6 +1,7 @@
 //! The client's options and what they mean.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -79,6 +80,8 @@ options! {
         max_connections: Option<usize> [value_name = "N"],
         /// Address for Prometheus metrics, loopback only [default: none]
         metrics: Option<SocketAddr> [value_name = "ADDRESS"],
+        /// Unix socket for `tandem probe`, for this user only [default: none]
+        control: Option<PathBuf> [value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: warn]
         log: Option<String> [value_name = "FILTER"],
         /// Write methods, hosts and paths to the log [default: false]
@@ -132,6 +135,8 @@ pub struct ClientConfig {
     pub max_connections: usize,
     /// Metrics listener.
     pub metrics: Option<SocketAddr>,
+    /// Control socket.
+    pub control: Option<PathBuf>,
     /// URLs in the log.
     pub log_urls: bool,
 }
@@ -198,6 +203,7 @@ impl ClientOptions {
             .typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
             metrics: loopback(self.metrics)?,
+            control: self.control,
             log_urls: self.log_urls.unwrap_or(false),
             via,
         })

@@ -152,6 +152,8 @@ options! {
         drain_timeout: Option<Span> [value_name = "TIME"],
         /// Address for Prometheus metrics, loopback only [default: none]
         metrics: Option<SocketAddr> [value_name = "ADDRESS"],
+        /// Unix socket for `tandem probe`, for this user only [default: none]
+        control: Option<PathBuf> [value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: warn]
         log: Option<String> [value_name = "FILTER"],
         /// Write methods, hosts and paths to the log [default: false]
@@ -196,6 +198,8 @@ pub struct GatewayConfig {
     pub path: PathConfig,
     /// Metrics listener.
     pub metrics: Option<SocketAddr>,
+    /// Control socket.
+    pub control: Option<PathBuf>,
     /// URLs in the log.
     pub log_urls: bool,
 }
@@ -269,6 +273,7 @@ impl GatewayOptions {
             }
             .typed()?,
             metrics: loopback(self.metrics)?,
+            control: self.control,
             log_urls: self.log_urls.unwrap_or(false),
             listen: self.listen,
         })

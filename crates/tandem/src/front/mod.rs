@@ -19,6 +19,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::Peer;
 use crate::metrics::METRICS;
 use crate::path::Path;
+use crate::probe::points::FRONT_HANDSHAKE;
 use crate::session::{Drain, Session, Timeouts};
 use crate::stage::Stage;
 use crate::transport::tcp::SocketOptions;
@@ -163,8 +164,12 @@ impl Front {
         let path = match &self.tls {
             None => Path::Tcp(stream),
             Some(acceptor) => {
+                let begun = FRONT_HANDSHAKE.start();
                 match tokio::time::timeout(self.timeouts.head, acceptor.accept(Path::Tcp(stream))).await {
-                    Ok(Ok(stream)) => crate::transport::tls::wrap(stream.into()),
+                    Ok(Ok(stream)) => {
+                        FRONT_HANDSHAKE.stop(begun, 0);
+                        crate::transport::tls::wrap(stream.into())
+                    }
                     Ok(Err(error)) => return Err(Error::new(Kind::Tls, Side::Client, error.to_string())),
                     Err(_) => {
                         return Err(Error::new(Kind::Timeout, Side::Client, "the TLS handshake did not end in time"));

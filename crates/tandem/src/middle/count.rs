@@ -6,6 +6,8 @@ use std::task::{Context, Poll};
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
+use crate::probe::Stamp;
+use crate::probe::points::{EXCHANGE_HEAD, EXCHANGE_WHOLE};
 use crate::stage::Stage;
 
 /// The stage.
@@ -24,16 +26,24 @@ impl Stage for Count {
             let request = &exchange.request;
             tracing::info!(method = %request.method, authority = request.authority, path = request.path, "exchange");
         }
-        Reply::new(Counted(self.next.call(exchange)))
+        let (asked, begun) = (EXCHANGE_HEAD.start(), EXCHANGE_WHOLE.start());
+        Reply::new(Counted { reply: self.next.call(exchange), asked, begun })
     }
 }
 
-struct Counted(Reply);
+struct Counted {
+    reply: Reply,
+    /// Since when the head is waited for, and the end.
+    asked: Stamp,
+    begun: Stamp,
+}
 
 impl Parts for Counted {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let part = self.0.poll_part(cx);
+        let part = self.reply.poll_part(cx);
         match &part {
+            Poll::Ready(Some(Ok(Part::Head(_)))) => EXCHANGE_HEAD.stop(self.asked.take(), 0),
+            Poll::Ready(None) => EXCHANGE_WHOLE.stop(self.begun.take(), 0),
             Poll::Ready(Some(Ok(Part::Data(data)))) => METRICS.body_bytes_down.add(data.len() as u64),
             Poll::Ready(Some(Err(error))) => {
                 METRICS.exchanges_failed.add(1);

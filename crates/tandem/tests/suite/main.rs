@@ -8,6 +8,7 @@ mod faults;
 mod harness;
 mod isolation;
 mod parsers;
+mod probes;
 mod process;
 mod pushes;
 mod roundtrips;

@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 
 use crate::harness::{Client, Scene, gateway_options, start_gateway};
 
-fn tandem(arguments: &[&str]) -> Command {
+pub(crate) fn tandem(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn run(arguments: &[&str]) -> (bool, String, String) {
+pub(crate) fn run(arguments: &[&str]) -> (bool, String, String) {
     let output = tandem(arguments).output().unwrap();
     (output.status.success(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
@@ -23,15 +23,15 @@ fn file(name: &str, text: &str) -> PathBuf {
     path
 }
 
-struct Process {
-    child: Child,
+pub(crate) struct Process {
+    pub(crate) child: Child,
     /// Where it said it listens.
-    address: std::net::SocketAddr,
+    pub(crate) address: std::net::SocketAddr,
     stderr: BufReader<std::process::ChildStderr>,
 }
 
 impl Process {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = tandem(arguments).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut process = Self { child, address: ([0, 0, 0, 0], 0).into(), stderr };
@@ -47,7 +47,7 @@ impl Process {
         }
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         assert!(
             Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap().success()
         );

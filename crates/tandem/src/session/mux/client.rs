@@ -13,6 +13,7 @@ use super::{Inbound, MuxSession, NewCore, Shared};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
 use crate::path::Path;
+use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::{Connected, Task};
 use crate::transport::LocalBoxFuture;
 
@@ -35,10 +36,12 @@ impl MuxClient {
         let shared = Shared::new(session.new_core(Role::Client));
         let task_shared = Rc::clone(&shared);
         let (timeouts, write_limit) = (session.timeouts.clone(), session.write_limit);
+        let dialling = shared.watch.begin();
         tokio::task::spawn_local(async move {
             match dial.await {
                 Err(error) => task_shared.end(&error),
                 Ok(path) => {
+                    SESSION_DIAL.stop(dialling, 0);
                     let owner = Asking { shared: Rc::clone(&task_shared) };
                     let driver = Driver::new(task_shared, path, owner, Side::Peer, timeouts, write_limit, None);
                     if let Err(error) = driver.run().await {
@@ -83,9 +86,11 @@ impl MuxClient {
             self.shared.waiting.borrow_mut().push_back(waker.clone());
             return Poll::Pending;
         }
+        let encoding = HEADERS_ENCODE.start();
         let opened = self.shared.core.borrow_mut().open(request, exchange.body.is_empty(), exchange.priority);
         match opened {
             Ok(id) => {
+                HEADERS_ENCODE.stop(encoding, id);
                 self.shared.streams.borrow_mut().insert(id, super::Stream::default());
                 self.shared.kick();
                 Poll::Ready(Ok(id))
@@ -106,7 +111,10 @@ impl MuxClient {
 impl Connected for MuxClient {
     fn run<'a>(&'a self, exchange: &'a mut Exchange, sink: &'a mut Sink) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
+            let waiting = SESSION_STREAM.start();
             let id = self.open(exchange).await?;
+            SESSION_STREAM.stop(waiting, id);
+            self.shared.watch.exchange(id, self.shared.established.get());
             let mut stream = OwnStream { shared: Rc::clone(&self.shared), id, done: false };
             let uploaded = Rc::new(Uploaded::default());
             let _upload = if exchange.body.is_empty() {
@@ -263,6 +271,7 @@ async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body) {
                 // A known length lets the end ride on the last frame.
                 left = left.map(|left| left.saturating_sub(data.len() as u64));
                 core.send_data(id, data, left == Some(0));
+                shared.watch.given(&**core, id);
                 left == Some(0)
             }
             Some(Ok(Chunk::Trailers(fields))) => {

@@ -17,6 +17,8 @@ use super::unsent::Unsent;
 use super::{Shared, set_waker};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
+use crate::probe::Stamp;
+use crate::probe::points::{HEADERS_DECODE, SOCKET_READ, SOCKET_WAIT, SOCKET_WRITE};
 use crate::session::{Drain, Timeouts};
 
 /// Bytes read at a time, into a buffer that all sessions of the thread share: an idle session holds none.
@@ -55,6 +57,8 @@ pub(super) struct Driver<O> {
     /// Writes in a row that the socket took whole.
     whole_writes: u32,
     clock: Clock,
+    /// Since when `out` holds what it holds.
+    filled: Stamp,
     /// What the session ends with once its last bytes are written.
     ending: Option<Result<(), Error>>,
 }
@@ -99,6 +103,7 @@ impl<O: Owner> Driver<O> {
                 probed_at: None,
             },
             timeouts,
+            filled: Stamp::default(),
             ending: None,
         }
     }
@@ -168,6 +173,7 @@ impl<O: Owner> Driver<O> {
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         for turn in 0..READS_PER_TURN {
+            let mut took = None;
             let read = SCRATCH.with_borrow_mut(|scratch| {
                 let mut buf = ReadBuf::new(scratch);
                 let polled = Pin::new(&mut self.path).poll_read(cx, &mut buf);
@@ -179,7 +185,10 @@ impl<O: Owner> Driver<O> {
                         let now = Instant::now();
                         self.clock.read_at = now;
                         self.clock.probed_at = None;
+                        SOCKET_READ.note(buf.filled().len() as u64, 0);
+                        let decoding = HEADERS_DECODE.start();
                         let fatal = self.shared.core.borrow_mut().handle_input(now, buf.filled());
+                        took = decoding.elapsed();
                         match fatal {
                             Ok(()) => Ok(Some(buf.filled().len())),
                             Err(error) => {
@@ -211,8 +220,13 @@ impl<O: Owner> Driver<O> {
                 Some(_) => {
                     if !self.shared.established.replace(true) {
                         self.shared.wake_waiting();
+                        self.shared.watch.established();
                     }
-                    self.dispatch();
+                    if self.dispatch()
+                        && let Some(time) = took
+                    {
+                        HEADERS_DECODE.note_time(time, 0);
+                    }
                 }
             }
             if turn + 1 == READS_PER_TURN {
@@ -222,10 +236,13 @@ impl<O: Owner> Driver<O> {
         Ok(())
     }
 
-    fn dispatch(&mut self) {
+    /// Passes on what came out of the core; says whether heads were among it.
+    fn dispatch(&mut self) -> bool {
+        let mut heads = false;
         loop {
             let event = self.shared.core.borrow_mut().poll_event();
-            let Some(event) = event else { return };
+            let Some(event) = event else { return heads };
+            heads |= matches!(event, Event::Request { .. } | Event::Response { .. } | Event::Push { .. });
             if let Some(event) = self.shared.dispatch(event, self.side) {
                 self.owner.handle_event(event);
             }
@@ -236,10 +253,13 @@ impl<O: Owner> Driver<O> {
         loop {
             if self.out.is_empty() {
                 let mut core = self.shared.core.borrow_mut();
+                self.shared.watch.look(&**core);
                 if core.wants_output() {
                     let limit =
                         if self.whole_writes >= 3 { FAST_WRITE.max(self.write_limit) } else { self.write_limit };
                     core.poll_output(&mut self.out, limit);
+                    self.filled = SOCKET_WAIT.start();
+                    self.shared.watch.look(&**core);
                 }
                 drop(core);
                 // Streams whose queues have drained are told at once: what they add may leave in the same turn.
@@ -271,6 +291,10 @@ impl<O: Owner> Driver<O> {
                 }
                 Poll::Ready(Ok(written)) => {
                     self.out.advance(written);
+                    SOCKET_WRITE.note(written as u64, 0);
+                    if self.out.is_empty() {
+                        SOCKET_WAIT.stop(self.filled.take(), 0);
+                    }
                     self.unsent.get_or_insert_with(|| Unsent::of(&self.path)).wrote(&self.path, written);
                     self.whole_writes = if self.out.is_empty() { self.whole_writes.saturating_add(1) } else { 0 };
                     self.clock.stuck_since = None;

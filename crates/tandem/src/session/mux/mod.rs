@@ -14,6 +14,7 @@ mod client;
 mod driver;
 mod server;
 mod unsent;
+mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -24,6 +25,8 @@ use std::task::{Poll, Waker};
 use bytes::Bytes;
 use tandem_http::{Event, Fields, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role, StreamId};
 
+use watch::{Arrivals, Watch};
+
 pub use client::MuxClient;
 pub use tandem_spdy::HeaderCompression;
 use tandem_spdy::Version;
@@ -33,6 +36,8 @@ use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Peer;
 use crate::path::Path;
+use crate::probe::Stamp;
+use crate::probe::points::QUEUE_FULL;
 use crate::stage::Stage;
 use crate::transport::LocalBoxFuture;
 
@@ -126,6 +131,7 @@ struct Shared {
     ended: RefCell<Option<Error>>,
     established: Cell<bool>,
     draining: Cell<bool>,
+    watch: Watch,
 }
 
 type Streams = HashMap<StreamId, Stream, BuildHasherDefault<IdHasher>>;
@@ -160,6 +166,9 @@ struct Stream {
     writer: Option<Waker>,
     /// Nothing more will arrive.
     complete: bool,
+    arrivals: Arrivals,
+    /// Since when it holds all that it may.
+    full: Stamp,
 }
 
 enum Inbound {
@@ -173,6 +182,7 @@ enum Inbound {
 
 impl Stream {
     fn put(&mut self, inbound: Inbound) {
+        self.arrivals.put();
         self.inbound.push_back(inbound);
         self.wake_reader();
     }
@@ -206,6 +216,7 @@ impl Shared {
             ended: RefCell::default(),
             established: Cell::new(false),
             draining: Cell::new(false),
+            watch: Watch::default(),
         })
     }
 
@@ -252,6 +263,7 @@ impl Shared {
             Event::Trailers { id, fields } => (id, Some(Inbound::Trailers(fields)), true),
             Event::Reset { id, reason } => {
                 drop(streams);
+                self.watch.forget(id);
                 self.wake_waiting();
                 if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
                     if stream.complete && side == Side::Peer {
@@ -310,6 +322,7 @@ impl Shared {
             set_waker(&mut stream.reader, waker);
             return Poll::Pending;
         };
+        stream.arrivals.take(id);
         drop(streams);
         if let Inbound::Data(data) = &inbound {
             let mut core = self.core.borrow_mut();
@@ -334,9 +347,13 @@ impl Shared {
             return Poll::Ready(Err(()));
         }
         if room == 0 {
+            if stream.full.is_none() {
+                stream.full = QUEUE_FULL.start();
+            }
             set_waker(&mut stream.writer, waker);
             return Poll::Pending;
         }
+        QUEUE_FULL.stop(stream.full.take(), id);
         Poll::Ready(Ok(room))
     }
 
@@ -346,6 +363,7 @@ impl Shared {
         let mut core = self.core.borrow_mut();
         if let Some(reason) = reason {
             core.reset(id, reason);
+            self.watch.forget(id);
         }
         for inbound in removed.into_iter().flat_map(|stream| stream.inbound) {
             match inbound {

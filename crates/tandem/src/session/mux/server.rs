@@ -13,6 +13,7 @@ use crate::error::{Error, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use crate::front::pages;
 use crate::path::Path;
+use crate::probe::points::HEADERS_ENCODE;
 use crate::session::Drain;
 use crate::stage::Stage;
 use crate::transport::LocalBoxFuture;
@@ -153,12 +154,13 @@ impl Pump {
         match part {
             Part::Hints(head) => core.inform(self.id, &head),
             Part::Head(head) => {
-                core.respond(self.id, &head, end);
+                HEADERS_ENCODE.time(self.id, || core.respond(self.id, &head, end));
                 self.head_sent = true;
                 self.finished = end;
             }
             Part::Data(data) => {
                 core.send_data(self.id, data, end);
+                self.shared.watch.given(&**core, self.id);
                 self.finished = end;
             }
             Part::Trailers(fields) => {

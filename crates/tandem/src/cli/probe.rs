@@ -1,0 +1,203 @@
+//! `tandem probe`: lists, switches and dumps the observation points of a running client or gateway.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Failure;
+use crate::probe::Unit;
+use crate::probe::control::{Answer, Distribution, PATIENCE, State, Verb};
+use crate::probe::reservoir::quantile;
+
+/// Bytes of an answer: every point with a full sample fits several times.
+const MAX_ANSWER: u64 = 64 << 20;
+
+/// Shares of the values whose limits the table of a dump shows.
+const SHARES: [(f64, &str); 8] = [
+    (0.01, "1 %"),
+    (0.1, "10 %"),
+    (0.25, "25 %"),
+    (0.5, "50 %"),
+    (0.75, "75 %"),
+    (0.9, "90 %"),
+    (0.99, "99 %"),
+    (0.999, "99.9 %"),
+];
+
+/// What to do with the points.
+#[derive(Debug, Subcommand)]
+pub enum ProbeCommand {
+    /// Say what points there are and which are on
+    List(ProbeArgs),
+    /// Begin to keep what passes
+    On(ProbeArgs),
+    /// Keep no more of it; what was kept stays
+    Off(ProbeArgs),
+    /// Write what was kept as cumulative distributions
+    Dump(DumpArgs),
+}
+
+/// Which points, and of which process.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// A point (queue.core), a family (queue), or all
+    #[arg(value_name = "NAME|FAMILY", default_value = "all")]
+    of: String,
+    /// The control socket of the running client or gateway
+    #[arg(long, value_name = "PATH")]
+    control: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The same with another form of output.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// Which points.
+    #[command(flatten)]
+    which: ProbeArgs,
+    /// Print CSV: point, unit, value, share of values up to it
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+#[expect(clippy::print_stdout, reason = "the command's output")]
+pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
+    let (verb, args, csv) = match command {
+        ProbeCommand::List(args) => (Verb::List, args, false),
+        ProbeCommand::On(args) => (Verb::On, args, false),
+        ProbeCommand::Off(args) => (Verb::Off, args, false),
+        ProbeCommand::Dump(args) => (Verb::Dump, &args.which, args.csv),
+    };
+    let text = match ask(args, verb)? {
+        Answer::Error(problem) => return Err(problem.into()),
+        Answer::Points(points) if args.json => serde_json::to_string_pretty(&points)?,
+        Answer::Distributions(dumped) if args.json => serde_json::to_string_pretty(&dumped)?,
+        Answer::Points(points) => states(&points),
+        Answer::Distributions(dumped) if csv => steps(&dumped),
+        Answer::Distributions(dumped) if dumped.is_empty() => {
+            return Err("nothing was kept: switch points on first, and let something pass".into());
+        }
+        Answer::Distributions(dumped) => table(&dumped),
+    };
+    println!("{}", text.trim_end());
+    Ok(())
+}
+
+fn ask(args: &ProbeArgs, verb: Verb) -> Result<Answer, Failure> {
+    let failed = |error: std::io::Error| format!("{}: {error}", args.control.display());
+    let mut stream = UnixStream::connect(&args.control).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.write_all(format!("{} {}\n", verb.as_str(), args.of).as_bytes()).map_err(failed)?;
+    stream.shutdown(Shutdown::Write).map_err(failed)?;
+    let mut text = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut text).map_err(failed)?;
+    serde_json::from_slice(&text)
+        .map_err(|_| format!("{}: that is not the control socket of a tandem", args.control.display()).into())
+}
+
+/// A string takes all that is written to it.
+const TAKES_ALL: &str = "writing to a string cannot fail";
+
+fn states(points: &[State]) -> String {
+    let mut text = format!("{:<17} {:<5} {:>7} {:>10}  what\n", "point", "unit", "tracers", "kept of");
+    for point in points {
+        let unit = unit(point.unit);
+        let count = if point.on || point.count > 0 { point.count.to_string() } else { String::new() };
+        let on = if point.on { "on" } else { "off" };
+        writeln!(text, "{:<17} {unit:<5} {:>7} {count:>10}  [{on}] {}", point.point, point.tracers, point.help)
+            .expect(TAKES_ALL);
+    }
+    text
+}
+
+const fn unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Ns => "time",
+        Unit::Bytes => "bytes",
+    }
+}
+
+fn table(dumped: &[Distribution]) -> String {
+    let mut text = format!("{:<17} {:>9} {:>9} {:>9}", "point", "count", "mean", "min");
+    SHARES.iter().for_each(|(_, name)| write!(text, " {name:>9}").expect(TAKES_ALL));
+    writeln!(text, " {:>9}", "max").expect(TAKES_ALL);
+    for point in dumped {
+        let show = |value| shown(point.unit, value);
+        let mean = show(point.mean.round() as u64);
+        write!(text, "{:<17} {:>9} {mean:>9} {:>9}", point.point, point.count, show(point.min)).expect(TAKES_ALL);
+        for (share, _) in SHARES {
+            let value = quantile(&point.distribution, share).map(show).unwrap_or_default();
+            write!(text, " {value:>9}").expect(TAKES_ALL);
+        }
+        writeln!(text, " {:>9}", show(point.max)).expect(TAKES_ALL);
+    }
+    text
+}
+
+fn steps(dumped: &[Distribution]) -> String {
+    let mut text = String::from("point,unit,value,share\n");
+    for point in dumped {
+        let unit = if point.unit == Unit::Ns { "ns" } else { "bytes" };
+        for (value, share) in &point.distribution {
+            writeln!(text, "{},{unit},{value},{share:.6}", point.point).expect(TAKES_ALL);
+        }
+    }
+    text
+}
+
+/// A value with three digits that say something.
+fn shown(unit: Unit, value: u64) -> String {
+    if unit == Unit::Bytes {
+        return value.to_string();
+    }
+    let (scaled, name) = match value {
+        0..1_000 => return format!("{value}ns"),
+        1_000..1_000_000 => (value as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (value as f64 / 1e6, "ms"),
+        _ => (value as f64 / 1e9, "s"),
+    };
+    match scaled {
+        0.0..9.995 => format!("{scaled:.2}{name}"),
+        9.995..99.95 => format!("{scaled:.1}{name}"),
+        _ => format!("{scaled:.0}{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_three_digits() {
+        let show = |value| shown(Unit::Ns, value);
+        let all = [0, 999, 1_000, 12_345, 999_400, 1_234_567, 45_678_901, 2_000_000_000].map(show);
+        assert_eq!(all, ["0ns", "999ns", "1.00us", "12.3us", "999us", "1.23ms", "45.7ms", "2.00s"]);
+        assert_eq!(shown(Unit::Bytes, 16_384), "16384");
+    }
+
+    #[test]
+    fn dumps_as_table_and_as_steps() {
+        let dumped = Distribution {
+            point: "queue.core".into(),
+            unit: Unit::Ns,
+            count: 5,
+            min: 100,
+            max: 3_000_000,
+            mean: 2_000.4,
+            distribution: vec![(100, 0.5), (3_000_000, 1.0)],
+        };
+        let table = table(&[dumped]);
+        let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(lines.next().map(|head| head[..4].join(",")), Some("point,count,mean,min".into()));
+        let row = ["queue.core", "5", "2.00us", "100ns", "100ns", "100ns", "100ns", "100ns", "3.00ms"];
+        assert_eq!(lines.next().map(|cells| cells[..9].to_vec()), Some(row.to_vec()));
+        assert_eq!(lines.next(), None);
+    }
+}

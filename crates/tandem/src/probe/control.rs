@@ -1,0 +1,407 @@
+//! The control socket: a Unix socket through which the points are listed, switched and dumped while the program runs.
+//!
+//! ```text
+//!   list│on│off│dump  all│FAMILY│FAMILY.NAME \n   ─▶   one JSON document, then the end
+//! ```
+//!
+//! Only its owner may use it. It holds at most [`MAX_CLIENTS`] connections, each for one request of at most [`MAX_REQUEST`]
+//! bytes and [`PATIENCE`].
+
+use std::borrow::Cow;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+use super::{POINTS, Point, Unit};
+
+/// Bytes of a request, its line end included.
+pub const MAX_REQUEST: usize = 128;
+
+/// Bytes after a request that are read so that the answer arrives.
+const MAX_IGNORED: u64 = 64 << 10;
+
+/// Connections at once; more wait.
+pub const MAX_CLIENTS: usize = 8;
+
+/// Time for one request and its answer.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Say what there is.
+    List,
+    /// Keep what passes.
+    On,
+    /// No longer.
+    Off,
+    /// Say what was kept.
+    Dump,
+}
+
+impl Verb {
+    /// As it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Dump => "dump",
+        }
+    }
+}
+
+/// A request that cannot be met.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRequest {
+    /// The line is too long.
+    #[error("a request is one line of at most {MAX_REQUEST} bytes")]
+    TooLong,
+    /// It is not what a request looks like.
+    #[error("a request is one of list, on, off and dump, and a point, a family or all")]
+    Form,
+    /// There is no such point.
+    #[error("no point or family is called {0:?}; list says what there is")]
+    Unknown(String),
+}
+
+/// Reads a request: what to do with which points.
+pub fn parse(line: &[u8]) -> Result<(Verb, Vec<&'static Point>), BadRequest> {
+    if line.len() > MAX_REQUEST {
+        return Err(BadRequest::TooLong);
+    }
+    let text = std::str::from_utf8(line).map_err(|_| BadRequest::Form)?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let (verb, of) = text.split_once(' ').ok_or(BadRequest::Form)?;
+    let verbs = [Verb::List, Verb::On, Verb::Off, Verb::Dump];
+    let verb = verbs.into_iter().find(|known| known.as_str() == verb).ok_or(BadRequest::Form)?;
+    let chosen: Vec<_> = POINTS.iter().copied().filter(|point| is_chosen(point, of)).collect();
+    if chosen.is_empty() { Err(BadRequest::Unknown(of.to_owned())) } else { Ok((verb, chosen)) }
+}
+
+fn is_chosen(point: &Point, of: &str) -> bool {
+    of == "all" || of == point.family || of.split_once('.') == Some((point.family, point.name))
+}
+
+/// What comes back.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// To all but dump: the points as they are now.
+    Points(Vec<State>),
+    /// To dump.
+    Distributions(Vec<Distribution>),
+    /// What is wrong with the request.
+    Error(String),
+}
+
+/// One point now.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    /// Family and name.
+    pub point: String,
+    /// What its numbers are.
+    pub unit: Unit,
+    /// Whether it is on.
+    pub on: bool,
+    /// Tracers attached to its USDT probe.
+    pub tracers: u32,
+    /// Values since it was last switched on.
+    pub count: u64,
+    /// What it says.
+    pub help: Cow<'static, str>,
+}
+
+/// What was kept of one point.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Distribution {
+    /// Family and name.
+    pub point: String,
+    /// What its numbers are.
+    pub unit: Unit,
+    /// Values since it was last switched on.
+    pub count: u64,
+    /// The smallest of all.
+    pub min: u64,
+    /// The largest of all.
+    pub max: u64,
+    /// Of all.
+    pub mean: f64,
+    /// Of a uniform sample: each value with the share of values up to it.
+    pub distribution: Vec<(u64, f64)>,
+}
+
+/// Does what a request says.
+pub fn answer(line: &[u8]) -> Answer {
+    let (verb, points) = match parse(line) {
+        Ok(parsed) => parsed,
+        Err(error) => return Answer::Error(error.to_string()),
+    };
+    match verb {
+        Verb::Dump => return Answer::Distributions(points.into_iter().filter_map(Point::dumped).collect()),
+        Verb::On => points.iter().for_each(|point| point.switch(true)),
+        Verb::Off => points.iter().for_each(|point| point.switch(false)),
+        Verb::List => {}
+    }
+    Answer::Points(points.into_iter().map(Point::state).collect())
+}
+
+impl Point {
+    fn state(&self) -> State {
+        State {
+            point: self.full_name(),
+            unit: self.unit,
+            on: self.is_on(),
+            tracers: self.tracers(),
+            count: self.kept().as_ref().map_or(0, |kept| kept.count()),
+            help: self.help.into(),
+        }
+    }
+
+    /// `None` where nothing passed.
+    fn dumped(&self) -> Option<Distribution> {
+        // Sorted outside the lock: who passes must not wait for that.
+        let kept = self.kept().clone()?;
+        let ((min, max), mean) = kept.range().zip(kept.mean())?;
+        let distribution = kept.distribution();
+        Some(Distribution {
+            point: self.full_name(),
+            unit: self.unit,
+            count: kept.count(),
+            min,
+            max,
+            mean,
+            distribution,
+        })
+    }
+}
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Something else has that name.
+    #[error("control: {0} exists and is no socket: give another path")]
+    NotASocket(String),
+    /// Another process listens there.
+    #[error("control: another process listens on {0}")]
+    InUse(String),
+    /// The system refused.
+    #[error("control: cannot listen on {path}: {error}")]
+    System {
+        /// Where.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// The listening socket; its name goes with it.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    /// Device and inode, so that only our own name is removed.
+    identity: (u64, u64),
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Control {
+    /// Listens at `path`, in a task of the current runtime. A socket left behind by a process that has ended is replaced,
+    /// nothing else is.
+    pub fn listen(path: &Path) -> Result<Self, ControlError> {
+        let shown = path.display().to_string();
+        make_way(path, &shown)?;
+        let failed = |error| ControlError::System { path: shown.clone(), error };
+        let listener = bind(path).map_err(failed)?;
+        let failed = |error| ControlError::System { path: shown.clone(), error };
+        let named = fs::symlink_metadata(path).map_err(failed)?;
+        let task = tokio::spawn(serve(listener));
+        Ok(Self { path: path.to_owned(), identity: (named.dev(), named.ino()), task })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.task.abort();
+        if fs::symlink_metadata(&self.path).is_ok_and(|named| (named.dev(), named.ino()) == self.identity) {
+            // Whoever cannot remove it leaves a name behind at which nobody listens.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn make_way(path: &Path, shown: &str) -> Result<(), ControlError> {
+    let failed = |error| ControlError::System { path: shown.to_owned(), error };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+        Ok(named) if !named.file_type().is_socket() => return Err(ControlError::NotASocket(shown.to_owned())),
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(ControlError::InUse(shown.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(failed),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    // Linux gives the name the mode that the socket has: it is never open to others, not even for a moment.
+    let file = File::from(OwnedFd::from(socket));
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    let socket = socket2::Socket::from(OwnedFd::from(file));
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    socket.set_nonblocking(true)?;
+    socket.listen(16)?;
+    UnixListener::from_std(OwnedFd::from(socket).into())
+}
+
+async fn serve(listener: UnixListener) {
+    let mut clients = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
+                Ok((stream, _)) => drop(clients.spawn(tokio::time::timeout(PATIENCE, converse(stream)))),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept on the control socket");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = clients.join_next() => {}
+        }
+    }
+}
+
+/// One request and its answer. Whoever goes away early gets none.
+async fn converse(mut stream: UnixStream) -> io::Result<()> {
+    let mut line = Vec::with_capacity(MAX_REQUEST + 1);
+    while line.len() <= MAX_REQUEST && !line.ends_with(b"\n") {
+        let room = (MAX_REQUEST + 1 - line.len()) as u64;
+        if (&mut stream).take(room).read_buf(&mut line).await? == 0 {
+            break;
+        }
+    }
+    let text = serde_json::to_vec(&answer(&line)).map_err(io::Error::other)?;
+    stream.write_all(&text).await?;
+    stream.shutdown().await?;
+    // Closed over unread bytes, the connection would be reset and the answer with it.
+    tokio::io::copy(&mut stream.take(MAX_IGNORED), &mut tokio::io::sink()).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn points_are_chosen_singly_by_family_and_all() {
+        let (verb, points) = parse(b"on queue.core\n").expect("a request");
+        assert_eq!((verb, points.len(), points[0].full_name()), (Verb::On, 1, "queue.core".into()));
+        let (verb, points) = parse(b"dump queue").expect("a request");
+        assert_eq!((verb, points.len()), (Verb::Dump, 3));
+        assert_eq!(parse(b"list all\n").expect("a request").1.len(), POINTS.len());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for line in ["", "\n", "list", "on", "On all", " on all", "off\tall", "dump-all"] {
+            assert_eq!(parse(line.as_bytes()).unwrap_err(), BadRequest::Form, "{line:?}");
+        }
+        for of in ["", "queue.", ".core", "core", "queue.core.", "all\r", "ALL", "queue core", " all", "all\n"] {
+            let error = parse(format!("on {of}\n").as_bytes()).unwrap_err();
+            assert_eq!(error, BadRequest::Unknown(of.into()));
+        }
+        assert_eq!(parse(b"on \xff\n").unwrap_err(), BadRequest::Form);
+        assert_eq!(parse(&[b'x'; MAX_REQUEST + 1]).unwrap_err(), BadRequest::TooLong);
+        assert!(matches!(answer(b"on nothing\n"), Answer::Error(text) if text.contains("\"nothing\"")));
+    }
+
+    proptest! {
+        /// Whatever comes: an answer, and what is taken for a request reads the same again.
+        #[test]
+        fn takes_anything(line in prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..200),
+            "(list|on|off|dump|o)[ .]?(all|queue|queue\\.core|flow\\.x|[a-z.]{0,9})\n?".prop_map(String::into_bytes),
+        ]) {
+            if let Ok((verb, points)) = parse(&line) {
+                prop_assert!(!points.is_empty() && line.len() <= MAX_REQUEST);
+                prop_assert!(line.starts_with(verb.as_str().as_bytes()));
+                for point in points {
+                    let again = format!("{} {}\n", verb.as_str(), point.full_name());
+                    let (same, one) = parse(again.as_bytes()).expect("a point's own name");
+                    prop_assert!(same == verb && one.len() == 1 && one[0].full_name() == point.full_name());
+                }
+            }
+        }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("tandem-control-{name}-{}", std::process::id()))
+    }
+
+    #[tokio::test]
+    async fn only_its_owner_may_use_it_and_its_name_goes_with_it() {
+        let path = scratch("mode");
+        let control = Control::listen(&path).expect("listens");
+        let named = fs::symlink_metadata(&path).expect("there");
+        assert!(named.file_type().is_socket() && named.mode() & 0o777 == 0o600, "{:o}", named.mode());
+        let second = Control::listen(&path).expect_err("in use");
+        assert!(matches!(second, ControlError::InUse(_)) && second.to_string().contains("tandem-control-mode"));
+        drop(control);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn replaces_what_a_killed_process_left_and_nothing_else() {
+        let path = scratch("left");
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
+        drop(Control::listen(&path).expect("nobody listens there"));
+        fs::write(&path, "precious").expect("writable");
+        assert!(matches!(Control::listen(&path), Err(ControlError::NotASocket(_))));
+        assert_eq!(fs::read(&path).expect("still there"), b"precious");
+        fs::remove_file(&path).expect("ours");
+        let nowhere = Control::listen(&path.join("deeper")).expect_err("no such directory").to_string();
+        assert!(nowhere.starts_with("control: cannot listen on"), "{nowhere}");
+        let long = Control::listen(Path::new(&"x".repeat(200))).expect_err("longer than a socket's name").to_string();
+        assert!(long.contains("xxx"), "{long}");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_became_another_file_is_left_alone() {
+        let path = scratch("moved");
+        let control = Control::listen(&path).expect("listens");
+        fs::remove_file(&path).expect("ours");
+        fs::write(&path, "another's").expect("writable");
+        drop(control);
+        assert_eq!(fs::read(&path).expect("still there"), b"another's");
+        fs::remove_file(&path).expect("ours");
+    }
+
+    async fn ask(path: &Path, request: &[u8]) -> String {
+        let mut stream = UnixStream::connect(path).await.expect("listens");
+        stream.write_all(request).await.expect("takes it");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("answers");
+        text
+    }
+
+    #[tokio::test]
+    async fn answers_lines_and_nothing_longer() {
+        let path = scratch("lines");
+        let _control = Control::listen(&path).expect("listens");
+        let silent: Vec<_> = (0..MAX_CLIENTS - 1).map(|_| std::os::unix::net::UnixStream::connect(&path)).collect();
+        assert!(ask(&path, b"list front.handshake\n").await.contains("\"point\":\"front.handshake\""));
+        assert!(ask(&path, &[b'x'; 50_000]).await.contains("at most 128 bytes"));
+        assert!(ask(&path, b"\0\xff\n").await.starts_with("{\"error\":"));
+        drop(silent);
+    }
+}
