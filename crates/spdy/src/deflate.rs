@@ -20,15 +20,20 @@ const WINDOW: usize = 1 << WINDOW_BITS;
 const WINDOW_BITS: u32 = 14;
 /// zlib keeps this distance from the window's end; some inflaters count on it.
 const MAX_DISTANCE: usize = WINDOW - 262;
-const MIN_MATCH: usize = 3;
+/// Shorter matches save next to nothing over literals: 12 bits and the distance's own, up to 12 more.
+const MIN_MATCH: usize = 4;
 const MAX_MATCH: usize = 258;
-/// A match of three bytes further away than this costs more than three literals.
-const FAR: usize = 4096;
 const HASH_BITS: u32 = 12;
 /// Candidates looked at for one match.
-const MAX_CHAIN: usize = 24;
+const MAX_CHAIN: usize = 16;
 /// A match this long is taken without trying the next position.
-const NICE_MATCH: usize = 48;
+const NICE_MATCH: usize = 32;
+/// So much in common at the distance of the match before is taken without a search.
+const ALIGNED_MATCH: usize = 8;
+/// Of a match, only so many places are made findable: what it repeats is itself findable, or was a moment ago.
+const REMEMBERED: usize = 16;
+/// The shortest length of the match codes (RFC 1951 section 3.2.5).
+const CODED_FROM: usize = 3;
 const END_OF_BLOCK: usize = 256;
 
 /// One compression context, for the life of a session.
@@ -37,10 +42,14 @@ pub(crate) struct Deflate {
     /// The window and what is being written: up to three windows long.
     text: Vec<u8>,
     /// Latest place (plus one) of each hash, and before it the previous place of the same hash.
-    head: Box<[u16]>,
-    previous: Box<[u16]>,
+    head: Box<[u16; 1 << HASH_BITS]>,
+    previous: Box<[u16; WINDOW]>,
     /// Where in `text` the secrets lie, in order.
     secrets: VecDeque<Range<usize>>,
+    /// Where the parts between secrets began, of the block before and of this one: blocks resemble each other, so that
+    /// each part is first compared with its counterpart.
+    parts_before: Vec<usize>,
+    parts: Vec<usize>,
     bits: BitWriter,
 }
 
@@ -54,20 +63,22 @@ impl Deflate {
     pub(crate) fn new() -> Self {
         let mut this = Self {
             text: Vec::with_capacity(2 * WINDOW),
-            head: vec![0; 1 << HASH_BITS].into(),
-            previous: vec![0; WINDOW].into(),
+            head: Box::new([0; 1 << HASH_BITS]),
+            previous: Box::new([0; WINDOW]),
             secrets: VecDeque::new(),
+            parts_before: Vec::new(),
+            parts: Vec::new(),
             bits: BitWriter::default(),
         };
         this.text.extend_from_slice(DICTIONARY);
-        for at in 0..DICTIONARY.len() - MIN_MATCH {
-            this.remember(at);
-        }
+        this.remember(0..DICTIONARY.len());
         this
     }
 
     /// Appends one block, ended by a flush. `secrets` are parts of `block`, in order and disjoint.
     pub(crate) fn write(&mut self, block: &[u8], secrets: &[Range<usize>], out: &mut Vec<u8>) {
+        std::mem::swap(&mut self.parts_before, &mut self.parts);
+        self.parts.clear();
         // BFINAL 0, BTYPE 01: fixed codes.
         self.bits.put(out, 0b010, 3);
         let mut done = 0;
@@ -100,85 +111,103 @@ impl Deflate {
         for part in plain.chunks(WINDOW) {
             self.slide();
             let start = self.text.len();
+            let counterpart = self.parts_before.get(self.parts.len());
+            let distance = counterpart.map_or(0, |&before| start - before);
+            self.parts.push(start);
             self.text.extend_from_slice(part);
-            self.match_from(start, out);
+            self.match_from(start, distance, out);
         }
     }
 
     /// Writes `text[at..]` as matches and literals; a match gives way to a longer one that begins a byte later.
-    fn match_from(&mut self, mut at: usize, out: &mut Vec<u8>) {
+    /// `distance` is where a match is looked for first, and then that of the latest match: where a value differs from
+    /// an earlier one of its length, what follows is as far away as what came before.
+    fn match_from(&mut self, mut at: usize, mut distance: usize, out: &mut Vec<u8>) {
         let end = self.text.len();
-        let mut found = self.longest_match(at);
         while at < end {
-            let Some(current) = found else {
-                self.bits.put_code(out, usize::from(self.text[at]));
-                self.remember(at);
+            let Some(mut found) = self.aligned_match(at, distance).or_else(|| self.longest_match(at)) else {
+                self.put_literal(at, out);
                 at += 1;
-                found = self.longest_match(at);
                 continue;
             };
-            self.remember(at);
-            if current.len < NICE_MATCH {
-                let next = self.longest_match(at + 1);
-                if next.is_some_and(|next| next.len > current.len) {
-                    self.bits.put_code(out, usize::from(self.text[at]));
-                    at += 1;
-                    found = next;
-                    continue;
-                }
+            while found.len < NICE_MATCH
+                && found.distance != distance
+                && let Some(next) = self.longest_match(at + 1).filter(|next| next.len > found.len)
+            {
+                self.put_literal(at, out);
+                at += 1;
+                found = next;
             }
-            self.bits.put_match(out, current);
-            for inside in at + 1..at + current.len {
-                self.remember(inside);
-            }
-            at += current.len;
-            found = self.longest_match(at);
+            self.bits.put_match(out, found);
+            self.remember(at..at + found.len.min(REMEMBERED));
+            distance = found.distance;
+            at += found.len;
         }
+    }
+
+    fn put_literal(&mut self, at: usize, out: &mut Vec<u8>) {
+        self.bits.put_code(out, usize::from(self.text[at]));
+        self.remember(at..at + 1);
+    }
+
+    /// What stands at `at` and `distance` before it, if that is much.
+    fn aligned_match(&self, at: usize, distance: usize) -> Option<Match> {
+        if distance == 0 || distance > MAX_DISTANCE {
+            return None;
+        }
+        let candidate = at - distance;
+        let target = &self.text[at..self.text.len().min(at + MAX_MATCH)];
+        let len = common_prefix(&self.text[candidate..], target);
+        if len < ALIGNED_MATCH {
+            return None;
+        }
+        let len = len.min(self.open_len(candidate));
+        (len >= ALIGNED_MATCH).then_some(Match { len, distance })
     }
 
     /// The longest earlier occurrence of what stands at `at`, if it is worth its codes.
     fn longest_match(&self, at: usize) -> Option<Match> {
-        let room = (self.text.len() - at).min(MAX_MATCH);
-        if room < MIN_MATCH {
-            return None;
-        }
-        let target = &self.text[at..at + room];
+        let target = &self.text[at..self.text.len().min(at + MAX_MATCH)];
         let mut best = Match { len: MIN_MATCH - 1, distance: 0 };
-        let mut link = self.head[hash(target)];
+        let mut link = self.head[hash(target.get(..MIN_MATCH)?)];
         for _ in 0..MAX_CHAIN {
             let Some(candidate) = usize::from(link).checked_sub(1) else { break };
             if at - candidate > MAX_DISTANCE {
                 break;
             }
-            if best.len < room && self.text[candidate + best.len] == target[best.len] {
-                let len = self.common(candidate, target);
+            // What is compared may be secret; how far it may be used is looked up only where that matters.
+            if self.text[candidate + best.len] == target[best.len] {
+                let len = common_prefix(&self.text[candidate..], target);
                 if len > best.len {
-                    best = Match { len, distance: at - candidate };
-                    if len == room {
-                        break;
+                    let len = len.min(self.open_len(candidate));
+                    if len > best.len {
+                        best = Match { len, distance: at - candidate };
+                        if len == target.len() {
+                            break;
+                        }
                     }
                 }
             }
             link = self.previous[candidate % WINDOW];
         }
-        (best.len > MIN_MATCH || best.len == MIN_MATCH && best.distance <= FAR).then_some(best)
+        (best.distance > 0).then_some(best)
     }
 
-    /// How many bytes from `candidate` on equal `target`, stopping before the next secret.
-    fn common(&self, candidate: usize, target: &[u8]) -> usize {
-        let next = self.secrets.partition_point(|secret| secret.start < candidate);
-        let fence = self.secrets.get(next).map_or(usize::MAX, |secret| secret.start);
-        let room = target.len().min(fence - candidate);
-        common_prefix(&self.text[candidate..candidate + room], &target[..room])
+    /// How many bytes stand from `candidate` on before the next secret; none in the midst of one.
+    fn open_len(&self, candidate: usize) -> usize {
+        let next = self.secrets.partition_point(|secret| secret.end <= candidate);
+        self.secrets.get(next).map_or(usize::MAX, |secret| secret.start.saturating_sub(candidate))
     }
 
-    /// Makes the three bytes at `at` findable. The callers pass places outside secrets only; the last two places
-    /// before a secret cannot be found, since what they would be found by is part of it.
-    fn remember(&mut self, at: usize) {
-        let Some(bytes @ [_, _, _]) = self.text.get(at..at + MIN_MATCH) else { return };
-        let slot = hash(bytes);
-        self.previous[at % WINDOW] = self.head[slot];
-        self.head[slot] = (at + 1) as u16;
+    /// Makes places findable. The callers pass places outside secrets only; the last three before a secret cannot be
+    /// found, since what they would be found by is part of it.
+    fn remember(&mut self, places: Range<usize>) {
+        let text = &self.text[places.start..self.text.len().min(places.end + MIN_MATCH - 1)];
+        for (at, bytes) in places.zip(text.windows(MIN_MATCH)) {
+            let slot = hash(bytes);
+            self.previous[at % WINDOW] = self.head[slot];
+            self.head[slot] = (at + 1) as u16;
+        }
     }
 
     /// Forgets what no match may reach any more, so that places stay below three windows.
@@ -187,6 +216,10 @@ impl Deflate {
             self.text.drain(..WINDOW);
             for link in self.head.iter_mut().chain(self.previous.iter_mut()) {
                 *link = link.saturating_sub(WINDOW as u16);
+            }
+            for place in self.parts.iter_mut().chain(&mut self.parts_before) {
+                // What falls out is put where no match reaches.
+                *place = place.saturating_sub(WINDOW);
             }
             while self.secrets.front().is_some_and(|secret| secret.end <= WINDOW) {
                 self.secrets.pop_front();
@@ -219,8 +252,9 @@ pub(crate) fn write_stored(block: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0, 0, 0xff, 0xff]);
 }
 
-/// How many bytes two texts of one length have in common at their beginnings, compared by eights.
+/// How much of `b` stands at the beginning of `a` too, which is no shorter, compared by eights.
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let a = &a[..b.len()];
     let (a_words, a_rest) = a.as_chunks::<8>();
     let (b_words, b_rest) = b.as_chunks::<8>();
     for (at, (a, b)) in a_words.iter().zip(b_words).enumerate() {
@@ -232,9 +266,10 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a_words.len() * 8 + a_rest.iter().zip(b_rest).take_while(|(a, b)| a == b).count()
 }
 
+/// Of the first four bytes.
 fn hash(bytes: &[u8]) -> usize {
-    let key = u32::from(bytes[0]) | u32::from(bytes[1]) << 8 | u32::from(bytes[2]) << 16;
-    (key.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
+    (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS))
+        as usize
 }
 
 /// Writes bits, the least significant first.
@@ -264,7 +299,7 @@ impl BitWriter {
 
     /// A length and a distance (RFC 1951 section 3.2.5).
     fn put_match(&mut self, out: &mut Vec<u8>, found: Match) {
-        let len = (found.len - MIN_MATCH) as u32;
+        let len = (found.len - CODED_FROM) as u32;
         match len {
             255 => self.put_code(out, 285),
             0..8 => self.put_code(out, 257 + len as usize),

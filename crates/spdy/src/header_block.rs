@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use flate2::{Decompress, FlushDecompress, Status};
+use memchr::{memchr, memchr3};
 use tandem_http::message::is_token;
 
 use crate::deflate::{Deflate, write_stored, write_zlib_head};
@@ -46,7 +47,14 @@ pub struct Block {
 impl Block {
     /// A block without pairs.
     pub fn new() -> Self {
-        Self { bytes: vec![0; 4], ..Self::default() }
+        Self::with_capacity(0, 0)
+    }
+
+    /// The same with room for `pairs` pairs of `text` bytes in all.
+    pub fn with_capacity(pairs: usize, text: usize) -> Self {
+        let mut bytes = Vec::with_capacity(4 + 8 * pairs + text);
+        bytes.extend_from_slice(&[0; 4]);
+        Self { bytes, ..Self::default() }
     }
 
     /// Appends a pair whose value is `parts`, joined by `separator`. `sensitive`: the value is secret whatever its name.
@@ -95,15 +103,27 @@ const PAIR_OVERHEAD: usize = 32;
 /// session ids, search words and one-time codes, and a page can make a browser ask for addresses that it chooses.
 pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
     const ADDRESSES: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
-    const MARKS: [&[u8]; 9] =
-        [b"cookie", b"auth", b"token", b"csrf", b"xsrf", b"session", b"secret", b"api-key", b"apikey"];
     if ADDRESSES.contains(&name) {
-        return value.iter().position(|&byte| byte == b'?').map_or(value.len(), |at| at + 1);
+        return memchr(b'?', value).map_or(value.len(), |at| at + 1);
     }
     // ":authority" has no place in SPDY; ":host" and the other names with a colon are never credentials.
-    let secret =
-        name.first() != Some(&b':') && MARKS.iter().any(|mark| name.windows(mark.len()).any(|window| window == *mark));
-    if secret { 0 } else { value.len() }
+    if name.first() != Some(&b':') && is_credential(name) { 0 } else { value.len() }
+}
+
+/// Whether a name says that its value is a credential.
+fn is_credential(name: &[u8]) -> bool {
+    (0..name.len()).any(|at| {
+        let rest = &name[at..];
+        let begins = |marks: &[&[u8]]| marks.iter().any(|mark| rest.starts_with(mark));
+        match rest[0] {
+            b'a' => begins(&[b"auth", b"api-key", b"apikey"]),
+            b'c' => begins(&[b"cookie", b"csrf"]),
+            b's' => begins(&[b"session", b"secret"]),
+            b't' => begins(&[b"token"]),
+            b'x' => begins(&[b"xsrf"]),
+            _ => false,
+        }
+    })
 }
 
 /// Compresses our blocks.
@@ -230,6 +250,7 @@ fn step(inflate: &mut Decompress, rest: &mut &[u8], out: &mut Vec<u8>) -> Result
 #[derive(Clone, Debug)]
 pub struct Pairs<'a> {
     pairs: Vec<(&'a [u8], &'a [u8])>,
+    text_len: usize,
 }
 
 impl<'a> Pairs<'a> {
@@ -239,6 +260,8 @@ impl<'a> Pairs<'a> {
         // Each pair takes eight bytes at least: no allocation follows an announced count alone.
         let mut pairs = Vec::with_capacity((count as usize).min(bytes.len() / 8));
         let mut size = 0;
+        let mut seen = Seen::default();
+        let mut repeated = false;
         for _ in 0..count {
             let name = take_text(&mut bytes)?;
             let value = take_text(&mut bytes)?;
@@ -249,12 +272,19 @@ impl<'a> Pairs<'a> {
             if !is_name(name) || !is_value(value) {
                 return Err(BlockError::Malformed);
             }
+            repeated |= seen.perhaps(name);
             pairs.push((name, value));
         }
-        if !bytes.is_empty() || has_duplicate(&pairs) {
+        if !bytes.is_empty() || repeated && has_duplicate(&pairs) {
             return Err(BlockError::Malformed);
         }
-        Ok(Self { pairs })
+        let text_len = size - PAIR_OVERHEAD * pairs.len();
+        Ok(Self { pairs, text_len })
+    }
+
+    /// Bytes of all names and values.
+    pub const fn text_len(&self) -> usize {
+        self.text_len
     }
 
     /// Names and values in order.
@@ -265,31 +295,48 @@ impl<'a> Pairs<'a> {
 
 /// "Header names are lower case ASCII and not empty." A colon may stand in front.
 fn is_name(name: &[u8]) -> bool {
+    const LEGAL: [bool; 256] = {
+        let mut legal = [false; 256];
+        let mut byte = 0;
+        while byte < 128u8 {
+            legal[byte as usize] = is_token(byte) && !byte.is_ascii_uppercase();
+            byte += 1;
+        }
+        legal
+    };
     let text = name.strip_prefix(b":").unwrap_or(name);
-    !text.is_empty()
-        && name.len() <= usize::from(u16::MAX)
-        && text.iter().all(|&byte| is_token(byte) && !byte.is_ascii_uppercase())
+    !text.is_empty() && name.len() <= usize::from(u16::MAX) && text.iter().all(|&byte| LEGAL[usize::from(byte)])
 }
 
 /// "The value may be empty, but has no NUL at either end and no two in a row." Line breaks would be new fields to an
 /// HTTP/1.1 reader behind us.
 fn is_value(value: &[u8]) -> bool {
-    value.first() != Some(&0)
-        && value.last() != Some(&0)
-        && value.iter().zip(value.iter().skip(1)).all(|pair| pair != (&0, &0))
-        && !value.iter().any(|&byte| byte == b'\r' || byte == b'\n')
+    // Most values have neither.
+    let Some(first) = memchr3(0, b'\r', b'\n', value) else { return true };
+    let parts = value[first..].windows(2).all(|pair| pair != [0, 0]);
+    first > 0 && value.last() != Some(&0) && parts && !value[first..].iter().any(|byte| matches!(byte, b'\r' | b'\n'))
 }
 
 fn has_duplicate(pairs: &[(&[u8], &[u8])]) -> bool {
-    if pairs.len() <= 24 {
-        return pairs
-            .iter()
-            .enumerate()
-            .any(|(index, (name, _))| pairs[..index].iter().any(|(other, _)| other == name));
-    }
     let mut names: Vec<_> = pairs.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
     names.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// Tells most lists without a repeated name apart from those with one, at the cost of a look at each name.
+#[derive(Debug, Default)]
+pub(crate) struct Seen([u64; 4]);
+
+impl Seen {
+    /// Notes a name; false when it was certainly not noted before.
+    pub(crate) fn perhaps(&mut self, name: &[u8]) -> bool {
+        let byte = |at: usize| name.get(at).map_or(0, |&byte| u32::from(byte));
+        let middle = byte(name.len() / 2) << 8 | byte(name.len() / 3) << 16;
+        let key = byte(0) | middle | byte(name.len().wrapping_sub(1)) << 24;
+        let slot = (key ^ name.len() as u32).wrapping_mul(0x9e37_79b1) >> 24;
+        let (word, bit) = (&mut self.0[slot as usize / 64], 1 << (slot % 64));
+        std::mem::replace(word, *word | bit) & bit != 0
+    }
 }
 
 fn take_u32(bytes: &mut &[u8]) -> Result<u32, BlockError> {

@@ -9,13 +9,17 @@
 //! Fields of one name are joined by NUL on the wire and separate here; only cookies become one field, joined as
 //! browsers write them.
 
+use memchr::{memchr, memchr3};
 use tandem_http::fields::Field;
 use tandem_http::message::content_length;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
-use crate::header_block::{Block, Pairs};
+use crate::header_block::{Block, Pairs, Seen};
 
 const VERSION: &[u8] = b"HTTP/1.1";
+
+/// About what the names with a colon and the short of their values take.
+const OWN_PAIRS_TEXT: usize = 64;
 
 /// Fields of one hop, which "are not valid and must not be sent", and `upgrade`, which means nothing without them.
 const HOP_BY_HOP: [&[u8]; 6] =
@@ -34,7 +38,8 @@ pub(crate) fn request_block(head: &RequestHead, full_url: bool, limit: usize) ->
     }
     let authority = head.authority.as_bytes();
     let path = head.path.as_bytes();
-    let mut block = Block::new();
+    let text = OWN_PAIRS_TEXT + 2 * authority.len() + path.len() + head.fields.text_len();
+    let mut block = Block::with_capacity(5 + head.fields.len(), text);
     put(&mut block, b":method", head.method.as_str().as_bytes())?;
     if head.is_connect() {
         put(&mut block, b":path", authority)?;
@@ -52,7 +57,7 @@ pub(crate) fn request_block(head: &RequestHead, full_url: bool, limit: usize) ->
 
 /// The block of a response.
 pub(crate) fn response_block(head: &ResponseHead, limit: usize) -> Result<Block, Unwritable> {
-    let mut block = Block::new();
+    let mut block = Block::with_capacity(2 + head.fields.len(), OWN_PAIRS_TEXT + head.fields.text_len());
     put(&mut block, b":status", head.status.to_string().as_bytes())?;
     put(&mut block, b":version", VERSION)?;
     put_fields(&mut block, &head.fields, limit)?;
@@ -98,8 +103,18 @@ fn put_fields(block: &mut Block, fields: &Fields, limit: usize) -> Result<(), Un
     if fields.text_len() + 32 * fields.len() > limit {
         return Err(Unwritable);
     }
-    let mut pending: Vec<Option<Field<'_>>> =
-        fields.iter().map(|field| (!HOP_BY_HOP.contains(&field.name)).then_some(field)).collect();
+    let to_write = || fields.iter().filter(|field| !HOP_BY_HOP.contains(&field.name));
+    let mut seen = Seen::default();
+    if to_write().any(|field| seen.perhaps(field.name)) {
+        put_gathered(block, to_write().map(Some).collect())?;
+    } else {
+        to_write().try_for_each(|field| put_joined(block, &[field]))?;
+    }
+    if block.list_size() > limit { Err(Unwritable) } else { Ok(()) }
+}
+
+/// Each name once, with the values of all its fields.
+fn put_gathered(block: &mut Block, mut pending: Vec<Option<Field<'_>>>) -> Result<(), Unwritable> {
     let mut parts = Vec::new();
     for at in 0..pending.len() {
         let Some(first) = pending[at].take() else { continue };
@@ -112,7 +127,7 @@ fn put_fields(block: &mut Block, fields: &Fields, limit: usize) -> Result<(), Un
         }
         put_joined(block, &parts)?;
     }
-    if block.list_size() > limit { Err(Unwritable) } else { Ok(()) }
+    Ok(())
 }
 
 fn put_joined(block: &mut Block, fields: &[Field<'_>]) -> Result<(), Unwritable> {
@@ -137,7 +152,7 @@ fn put_joined(block: &mut Block, fields: &[Field<'_>]) -> Result<(), Unwritable>
 }
 
 fn is_writable(value: &[u8]) -> bool {
-    !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+    memchr3(0, b'\r', b'\n', value).is_none()
 }
 
 /// What a block says, before it is known whether it is complete.
@@ -155,7 +170,8 @@ pub(crate) struct Message<'a> {
 impl<'a> Message<'a> {
     /// Sorts the pairs. Fields of one hop and unknown names with a colon are dropped.
     pub(crate) fn load(pairs: &Pairs<'a>) -> Self {
-        let mut message = Self::default();
+        let fields = Fields::with_capacity(pairs.iter().len(), pairs.text_len());
+        let mut message = Self { fields, ..Self::default() };
         for (name, value) in pairs.iter() {
             match name {
                 b":method" => message.method = Some(value),
@@ -166,6 +182,7 @@ impl<'a> Message<'a> {
                 b":status" => message.status = Some(value),
                 [b':', ..] => {}
                 name if HOP_BY_HOP.contains(&name) => {}
+                name if memchr(0, value).is_none() => message.fields.push(name, value.trim_ascii()),
                 b"cookie" => {
                     let crumbs: Vec<_> = value.split(|&byte| byte == 0).map(<[u8]>::trim_ascii).collect();
                     message.fields.push(name, crumbs.join(&b"; "[..]));

@@ -15,6 +15,9 @@ use crate::stream::Finish;
 /// no more than this.
 const MAX_DATA: usize = 8192;
 
+/// An empty queue keeps so many bytes for the next frames.
+const KEPT: usize = 4096;
+
 /// Control frames in the order in which their header blocks were compressed.
 #[derive(Debug, Default)]
 pub(super) struct ControlQueue {
@@ -40,6 +43,13 @@ impl ControlQueue {
     fn is_empty(&self) -> bool {
         self.lens.is_empty()
     }
+
+    /// Gives back what a burst took, once it is empty.
+    fn shrink(&mut self) {
+        if self.bytes.capacity() > KEPT || self.lens.capacity() > KEPT / 16 {
+            *self = Self::default();
+        }
+    }
 }
 
 impl Connection {
@@ -51,7 +61,7 @@ impl Connection {
         while out.len() < limit && self.control.pop_into(out) {}
         if self.control.is_empty() {
             self.provoked = 0;
-            self.control = ControlQueue::default();
+            self.control.shrink();
             self.write_ends(out, limit);
             self.write_bodies(out, limit);
         }
