@@ -1,9 +1,9 @@
-//! A loader that behaves like a browser: it loads a page model over HTTP/1.1, straight, through an HTTP proxy or
-//! through SOCKS5, and checks every byte.
+//! A loader that behaves like a browser: it loads a page model over connections of HTTP/1.1 or one session of HTTP/2 for
+//! each authority, with TLS or without, straight, through an HTTP proxy or through SOCKS5, and checks every byte.
 //!
 //! ```text
 //!  Plan: what is known, who may have a connection ──▶ fetch: one request on one connection ──▶ Timing
-//!    ▲                                                  │
+//!    ▲                                                  │                   or session
 //!    └───────────── references, as they arrive ─────────┘
 //! ```
 //!
@@ -11,7 +11,12 @@
 
 mod connection;
 mod fetch;
+mod metered;
 mod plan;
+mod request;
+mod resolve;
+mod session;
+mod tls;
 mod via;
 
 use std::time::{Duration, Instant};
@@ -28,7 +33,10 @@ use crate::page::Site;
 pub struct Loader {
     /// The way to the origins.
     pub via: Via,
-    /// Connections, and so requests in flight, to one authority. Default 6, as browsers.
+    /// What is spoken to the origins. Default [`Protocol::Http1`].
+    pub protocol: Protocol,
+    /// Requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. Default 6, as browsers have
+    /// connections.
     pub per_host: usize,
     /// Connections in all. Default 256, as Chromium without a proxy.
     pub total: usize,
@@ -38,8 +46,29 @@ pub struct Loader {
     pub deadline: Duration,
     /// SOCKS: send the first request with the handshake instead of waiting for its end as browsers do. Default false.
     pub optimistic: bool,
+    /// Names (`*` stands for any text) and the address, perhaps with a port, that they mean without a proxy.
+    pub resolve: Vec<(String, String)>,
     /// Fields sent with every request besides a browser's, such as `Proxy-Authorization`.
     pub headers: Vec<(String, String)>,
+}
+
+/// What is spoken to the origins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1, one request after the other on each connection.
+    Http1,
+    /// HTTP/2, one session for each authority: after TLS, or at once (RFC 9113 section 3.3).
+    H2,
+}
+
+impl Protocol {
+    /// As ALPN names it.
+    pub(crate) const fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::H2 => b"h2",
+        }
+    }
 }
 
 /// When resources become known.
@@ -75,6 +104,8 @@ pub struct Load {
 
 /// The phases of a request. Times from the start of the load; durations follow one another without gaps from `start`:
 /// connect, send, wait, receive.
+///
+/// In a session the bytes of a request are those at the socket since another one ended: their sum is right.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Timing {
     /// Index of the resource.
@@ -85,8 +116,10 @@ pub struct Timing {
     pub known: Duration,
     /// When its turn came; until then it waited for a connection.
     pub start: Duration,
-    /// Opening the connection, SOCKS included; `None` on a kept one.
+    /// Opening the connection, SOCKS and TLS included; `None` on a kept one.
     pub connect: Option<Duration>,
+    /// TLS, a part of that.
+    pub tls: Option<Duration>,
     /// Giving the request to the kernel.
     pub send: Duration,
     /// From there to the first byte of the answer.
@@ -153,6 +186,27 @@ pub enum Fault {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[from] std::io::Error),
+    /// TLS failed.
+    #[error("TLS: {0}")]
+    Tls(std::io::Error),
+    /// No TLS client can be made.
+    #[error("TLS cannot be used: {0}")]
+    TlsConfig(#[from] rustls::Error),
+    /// The authority is none that TLS can ask for.
+    #[error("the host has no name for TLS")]
+    Name,
+    /// The server speaks another protocol.
+    #[error("the server does not speak the protocol that is wanted")]
+    Protocol,
+    /// The proxy opens no tunnel.
+    #[error("the proxy opens no tunnel: status {status}")]
+    Tunnel {
+        /// Its answer.
+        status: u16,
+    },
+    /// The server ended a stream.
+    #[error("the server reset the stream: {0:?}")]
+    Reset(tandem_http::Reason),
     /// The connection ended before an answer.
     #[error("the connection ended before an answer")]
     Closed,
@@ -190,11 +244,13 @@ impl Loader {
     pub const fn new(via: Via) -> Self {
         Self {
             via,
+            protocol: Protocol::Http1,
             per_host: 6,
             total: 256,
             discovery: Discovery::Triggers,
             deadline: Duration::from_secs(300),
             optimistic: false,
+            resolve: Vec::new(),
             headers: Vec::new(),
         }
     }
@@ -204,10 +260,12 @@ impl Loader {
         if self.per_host == 0 || self.total == 0 {
             return Err(LoadError::NoConnections);
         }
-        if let Some((name, _)) = self.headers.iter().find(|(name, value)| !fetch::is_field(name, value)) {
+        if let Some((name, _)) = self.headers.iter().find(|(name, value)| !request::is_field(name, value)) {
             return Err(LoadError::Header(name.clone()));
         }
-        let mut plan = plan::Plan::new(self.clone(), site.clone(), Instant::now());
+        let connector = tls::connector(self.protocol);
+        let connector = connector.map_err(|error| LoadError::Resource { url: site.url(0), fault: error.into() })?;
+        let mut plan = plan::Plan::new(self.clone(), site.clone(), connector, Instant::now());
         match tokio::time::timeout(self.deadline, plan.run()).await {
             Ok(result) => result?,
             Err(_) => return Err(plan.deadline_error()),

@@ -17,11 +17,13 @@
 //!
 //! Times are in milliseconds, as in HAR files.
 
+mod link;
 mod outcome;
 mod report;
 mod run;
 mod served;
 
+pub use self::link::Wire;
 pub use self::outcome::{Outcome, Phases};
 pub use self::report::{METRICS, Metric, Report};
 pub use self::run::{Machine, Run};
@@ -29,8 +31,10 @@ pub use self::served::{Listen, Served};
 
 use std::collections::HashSet;
 
+use self::link::Before;
 use crate::browser::{self, Browser, BrowserError};
 use crate::loader::{LoadError, Loader};
+use crate::origin::TlsError;
 use crate::page::{PageError, Site};
 
 /// What loads pages.
@@ -55,6 +59,9 @@ pub enum MeasureError {
     /// The loader.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// No TLS for the origin.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// No place for an origin.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -63,6 +70,9 @@ pub enum MeasureError {
         /// Why.
         source: std::io::Error,
     },
+    /// The link around does not tell.
+    #[error("the link around gives no counters: {0}")]
+    Link(std::io::Error),
     /// A result cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {
@@ -74,23 +84,35 @@ pub enum MeasureError {
 }
 
 impl Client {
-    /// Loads the site once, with nothing kept from earlier loads.
+    /// Loads the site once, with nothing kept from earlier loads. Behind `tandem-link` the link's counters are read before
+    /// and after.
     pub async fn load(&self, site: &Site) -> Result<Outcome, MeasureError> {
-        match self {
-            Self::Loader(loader) => Ok(Outcome::of_loader(loader.load(site).await?, site)),
+        let before = Before::load().await?;
+        let outcome = match self {
+            Self::Loader(loader) => Outcome::of_loader(loader.load(site).await?, loader.protocol, site),
             Self::Chromium(settings) => {
                 site.page().check_browsable()?;
                 let wanted = (0..site.page().resources.len()).map(|index| site.url(index)).collect();
-                let visit = visit(settings, &site.url(0), &wanted).await?;
-                Ok(Outcome::of_visit(visit, Some(site)))
+                Outcome::of_visit(visit(settings, &site.url(0), &wanted).await?, Some(site))
             }
-        }
+        };
+        with_wire(outcome, before).await
     }
 }
 
 /// Loads whatever is at a URL with Chromium.
 pub async fn load_url(settings: &browser::Settings, url: &str) -> Result<Outcome, MeasureError> {
-    Ok(Outcome::of_visit(visit(settings, url, &HashSet::new()).await?, None))
+    let before = Before::load().await?;
+    let outcome = Outcome::of_visit(visit(settings, url, &HashSet::new()).await?, None);
+    with_wire(outcome, before).await
+}
+
+async fn with_wire(outcome: Outcome, before: Option<Before>) -> Result<Outcome, MeasureError> {
+    let wire = match before {
+        Some(before) => before.until_quiet().await?,
+        None => None,
+    };
+    Ok(Outcome { wire, ..outcome })
 }
 
 async fn visit(

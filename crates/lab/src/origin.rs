@@ -1,4 +1,4 @@
-//! An HTTP/1.1 origin that serves a page model, and answers what tests of a proxy need to ask.
+//! An origin, over HTTP/1.1 or HTTP/2, with TLS or without, that serves a page model, and answers what tests of a proxy need to ask.
 //!
 //! | request | answer |
 //! |---|---|
@@ -11,11 +11,16 @@
 //! | any, with `framing=chunked` or `framing=close` | the same without `Content-Length` |
 //! | any, with `cut=N` | the same, but the connection ends after N bytes of body |
 //!
-//! The parameters stand in the query and may be combined.
+//! The parameters stand in the query and may be combined; in HTTP/2 `framing` leaves the length out, and `cut` resets the
+//! stream. Without TLS, HTTP/2 is spoken to who begins with its preface (RFC 9113 section 3.3).
 
 mod answer;
 mod connection;
+mod session;
 mod target;
+mod tls;
+
+pub use tls::{Protocols, TlsError};
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -23,8 +28,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use bytes::BytesMut;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use crate::page::Site;
 
@@ -33,21 +42,30 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Wait after a failed accept: there is none for lack of descriptors, and trying at once would only burn time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// First read of a connection.
+const READ: usize = 16 << 10;
+
 /// An origin. Cheap to clone; clones share page and counters.
 #[derive(Clone, Debug)]
 pub struct Origin {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     site: Site,
     answers: answer::Rendered,
     idle: Duration,
+    tls: Option<TlsAcceptor>,
     connections: AtomicU64,
     requests: AtomicU64,
     body_bytes: AtomicU64,
     refused: AtomicU64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("site", &self.site).finish_non_exhaustive()
+    }
 }
 
 /// What an origin has done so far.
@@ -74,13 +92,24 @@ pub struct Running {
 }
 
 impl Origin {
-    /// An origin of this page.
+    /// An origin of this page, without TLS.
     pub fn new(site: Site) -> Self {
+        Self::with_tls(site, None)
+    }
+
+    /// An origin of this page that takes only TLS, with a certificate of its own for the site's hosts.
+    pub fn secure(site: Site, protocols: Protocols) -> Result<Self, TlsError> {
+        let acceptor = tls::acceptor(site.authorities(), protocols)?;
+        Ok(Self::with_tls(site, Some(acceptor)))
+    }
+
+    fn with_tls(site: Site, tls: Option<TlsAcceptor>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 answers: answer::Rendered::new(&site),
                 site,
                 idle: IDLE,
+                tls,
                 connections: AtomicU64::new(0),
                 requests: AtomicU64::new(0),
                 body_bytes: AtomicU64::new(0),
@@ -115,7 +144,7 @@ impl Origin {
                     accepted = listener.accept() => match accepted {
                         Ok((stream, _)) => {
                             shared.connections.fetch_add(1, Ordering::Relaxed);
-                            connections.spawn(connection::serve(stream, Arc::clone(&shared)));
+                            connections.spawn(accept(stream, Arc::clone(&shared)));
                         }
                         Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                     },
@@ -130,6 +159,47 @@ impl Origin {
         let address = listener.local_addr()?;
         let task = tokio::spawn(self.serve(listener));
         Ok(Running { origin: self.clone(), address, task })
+    }
+}
+
+/// Finds out what is spoken, and speaks it. Failures are the client's to see.
+async fn accept(stream: TcpStream, shared: Arc<Shared>) {
+    let _ = stream.set_nodelay(true);
+    let Some(acceptor) = shared.tls.clone() else {
+        let mut stream = stream;
+        let Ok((input, preface)) = beginning(&mut stream, shared.idle).await else { return };
+        return if preface {
+            session::serve(stream, input, shared).await
+        } else {
+            connection::serve(stream, input, shared).await
+        };
+    };
+    let Ok(Ok(stream)) = timeout(shared.idle, acceptor.accept(stream)).await else { return };
+    let h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
+    if h2 {
+        session::serve(stream, BytesMut::new(), shared).await;
+    } else {
+        connection::serve(stream, BytesMut::new(), shared).await;
+    }
+}
+
+/// What a connection begins with, and whether that is the preface of HTTP/2.
+async fn beginning(stream: &mut TcpStream, patience: Duration) -> std::io::Result<(BytesMut, bool)> {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut input = BytesMut::with_capacity(READ);
+    loop {
+        let known = input.len().min(PREFACE.len());
+        if input[..known] != PREFACE[..known] {
+            return Ok((input, false));
+        }
+        if known == PREFACE.len() {
+            return Ok((input, true));
+        }
+        // At its end HTTP/1.1 knows what to do.
+        match timeout(patience, stream.read_buf(&mut input)).await {
+            Ok(Ok(1..)) => {}
+            _ => return Ok((input, false)),
+        }
     }
 }
 

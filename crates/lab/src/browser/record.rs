@@ -199,7 +199,7 @@ impl Exchange {
         entry.received = response["encodedDataLength"].as_f64().map(|bytes| bytes as u64);
         let port = response["remotePort"].as_u64();
         let peer = response["remoteIPAddress"].as_str();
-        entry.server = peer.map(|address| port.map_or(address.to_owned(), |port| format!("{address}:{port}")));
+        entry.server = peer.map(|address| port.map_or_else(|| address.to_owned(), |port| format!("{address}:{port}")));
         entry.connection = response["connectionId"].as_u64().filter(|&id| id > 0).map(|id| id.to_string());
         entry.pushed = response.pointer("/timing/pushStart").and_then(Value::as_f64).is_some_and(|start| start > 0.0);
         self.timing = ResourceTiming::deserialize(&response["timing"]).ok();

@@ -3,12 +3,13 @@
 //! - [`router`]: hosts, routers and links in virtual time, without I/O.
 //! - [`engine`]: the thread that moves packets between TUN devices and the router by the clock.
 //! - [`port`]: a host's TUN device, its addresses and routes.
-//! - [`capture`]: pcap files. [`report`]: counters for people and programs.
+//! - [`capture`]: pcap files. [`report`]: counters for people and programs. [`counters`]: the same for the command itself.
 //! - [`relay`]: the network around, where no device may be added to it.
 //! - [`topology`]: networks described by a TOML file. [`network`]: a topology made real.
 //! - [`rtnl`]: addresses and routes. [`sys`]: system calls, the only unsafe code.
 
 pub mod capture;
+pub mod counters;
 pub mod engine;
 pub mod network;
 pub mod port;

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
-use tandem_http::Method;
 use tandem_http::h1::{Decoder, Limits, Response, parse_response};
-use tandem_http::message::is_token;
+use tandem_http::{Method, Priority, ResponseHead};
+use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio_rustls::TlsConnector;
 
-use super::connection::{Connection, Traffic};
-use super::{Discovery, Fault, Load, Loader, Timing, Via};
+use super::connection::{Connection, Goal};
+use super::metered::Traffic;
+use super::session::{Piece, Session};
+use super::{Discovery, Fault, Load, Loader, Protocol, Timing, request};
 use crate::page::{Kind, Site};
-
-const USER_AGENT: &str =
-    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36";
 
 /// What a request needs.
 pub(super) struct Job {
@@ -24,6 +24,9 @@ pub(super) struct Job {
     pub(super) resource: usize,
     /// A kept connection, or none.
     pub(super) connection: Option<Connection>,
+    /// The authority's session, once there is one.
+    pub(super) session: Arc<OnceCell<Session>>,
+    pub(super) tls: TlsConnector,
     /// Where references go as they arrive.
     pub(super) found: UnboundedSender<usize>,
     /// Start of the load.
@@ -47,29 +50,37 @@ pub(super) struct Done {
 struct Marks {
     start: Instant,
     connected: Option<Instant>,
+    tls: Option<Duration>,
     sent: Instant,
     answered: Instant,
 }
 
 impl Job {
-    /// Does it; sends again on a new connection when a kept one turns out to be closed before it answers.
-    pub(super) async fn run(mut self) -> Result<Done, Fault> {
+    /// Does it.
+    pub(super) async fn run(self) -> Result<Done, Fault> {
+        match self.loader.protocol {
+            Protocol::Http1 => self.run_alone().await,
+            Protocol::H2 => self.run_in_session().await,
+        }
+    }
+
+    /// On a connection of its own; sends again on a new one when a kept one turns out to be closed before it answers.
+    async fn run_alone(mut self) -> Result<Done, Fault> {
         let start = Instant::now();
-        let request = request(&self.loader, &self.site, self.resource);
+        let request = request::bytes(&self.loader, &self.site, self.resource);
         let mut spent = Traffic::default();
         let mut retried = false;
         if let Some(mut connection) = self.connection.take() {
             match self.exchange(&mut connection, &request, start, None).await {
                 Err(Stop::Stale) => {
-                    spent = connection.take_traffic();
+                    spent = connection.meter.take();
                     retried = true;
                 }
                 Err(Stop::Fault(fault)) => return Err(fault),
                 Ok(answer) => return Ok(self.done(connection, answer, spent, retried)),
             }
         }
-        let authority = self.site.authority(self.resource);
-        let mut connection = Connection::open(&self.loader.via, authority, self.loader.optimistic).await?;
+        let mut connection = self.connect().await?;
         match self.exchange(&mut connection, &request, start, Some(Instant::now())).await {
             Ok(answer) => Ok(self.done(connection, answer, spent, retried)),
             Err(Stop::Stale) => Err(Fault::Closed),
@@ -77,9 +88,62 @@ impl Job {
         }
     }
 
-    fn done(&self, mut connection: Connection, answer: Answer, spent: Traffic, retried: bool) -> Done {
-        let traffic = connection.take_traffic().and(spent);
-        let Answer { marks, end, keep_alive, status, body } = answer;
+    async fn connect(&self) -> Result<Connection, Fault> {
+        let goal = Goal { scheme: self.site.scheme(), authority: self.site.authority(self.resource) };
+        Connection::open(&self.loader, &self.tls, goal).await
+    }
+
+    /// On a stream of the authority's session, which the first request opens while others wait.
+    async fn run_in_session(self) -> Result<Done, Fault> {
+        let began = Instant::now();
+        let mut opened = None;
+        let open = async {
+            let connection = self.connect().await?;
+            opened = Some((Instant::now(), connection.tls));
+            Ok::<_, Fault>(Session::start(connection))
+        };
+        let cell = Arc::clone(&self.session);
+        let session = cell.get_or_try_init(|| open).await?;
+        // Who did not open it has waited for it.
+        let start = if opened.is_some() { began } else { Instant::now() };
+        let head = request::head(&self.loader, &self.site, self.resource);
+        let priority = Priority(self.site.page().resources[self.resource].kind.rank());
+        let mut pieces = session.request(head, priority);
+        let (mut sent, mut answered, mut status) = (None, None, 0);
+        let mut check = Check::new(&self);
+        let end = loop {
+            match pieces.recv().await.ok_or(Fault::Closed)? {
+                Piece::Sent(at) => sent = Some(at),
+                Piece::Head(head, at) => {
+                    self.check_status(&head)?;
+                    (answered, status) = (Some(at), head.status);
+                }
+                Piece::Data(data, last, at) => {
+                    check.take(&data)?;
+                    if last {
+                        break at;
+                    }
+                }
+                Piece::Failed(reason) => return Err(Fault::Reset(reason)),
+            }
+        };
+        let body = check.finish()?;
+        let connected = opened.map(|(at, _)| at);
+        let answered = answered.unwrap_or(end);
+        let sent = sent.unwrap_or(answered).max(connected.unwrap_or(start)).min(answered);
+        let marks = Marks { start, connected, tls: opened.and_then(|(_, tls)| tls), sent, answered };
+        let answer = Answer { marks, end, keep_alive: false, status, body };
+        Ok(self.report(answer, session.meter.take(), None, false))
+    }
+
+    fn done(&self, connection: Connection, answer: Answer, spent: Traffic, retried: bool) -> Done {
+        let traffic = connection.meter.take().and(spent);
+        let connection = answer.keep_alive.then_some(connection);
+        self.report(answer, traffic, connection, retried)
+    }
+
+    fn report(&self, answer: Answer, traffic: Traffic, connection: Option<Connection>, retried: bool) -> Done {
+        let Answer { marks, end, status, body, .. } = answer;
         let ready = marks.connected.unwrap_or(marks.start);
         let timing = Timing {
             resource: self.resource,
@@ -87,6 +151,7 @@ impl Job {
             known: self.known - self.origin,
             start: marks.start - self.origin,
             connect: marks.connected.map(|at| at - marks.start),
+            tls: marks.tls,
             send: marks.sent - ready,
             wait: marks.answered - marks.sent,
             receive: end - marks.answered,
@@ -94,8 +159,7 @@ impl Job {
             bytes_down: traffic.down,
             body,
         };
-        let opened = usize::from(marks.connected.is_some());
-        Done { timing, traffic, connection: keep_alive.then_some(connection), opened, retried }
+        Done { timing, traffic, connection, opened: usize::from(marks.connected.is_some()), retried }
     }
 
     async fn exchange(
@@ -112,9 +176,10 @@ impl Job {
                 return Err(Stop::Stale);
             }
         }
-        let marks = Marks { start, connected, sent, answered: Instant::now() };
+        let tls = connected.and(connection.tls);
+        let marks = Marks { start, connected, tls, sent, answered: Instant::now() };
         let response = self.head(connection).await?;
-        self.check_status(&response)?;
+        self.check_status(&response.head)?;
         let body = self.body(connection, &response).await?;
         let keep_alive = response.keep_alive && connection.input.is_empty();
         Ok(Answer { marks, end: Instant::now(), keep_alive, status: response.head.status, body })
@@ -136,53 +201,75 @@ impl Job {
         }
     }
 
-    fn check_status(&self, response: &Response) -> Result<(), Fault> {
+    fn check_status(&self, head: &ResponseHead) -> Result<(), Fault> {
         let wanted = self.site.page().resources[self.resource].status;
-        let got = response.head.status;
+        let got = head.status;
         if got == wanted {
             return Ok(());
         }
-        let said = response.head.fields.get("proxy-status").map(String::from_utf8_lossy);
+        let said = head.fields.get("proxy-status").map(String::from_utf8_lossy);
         let detail = said.map_or_else(String::new, |said| format!(" ({said})"));
         Err(Fault::Status { wanted, got, detail })
     }
 
     /// Reads the body and compares it with the page's as it comes; gives its length.
     async fn body(&self, connection: &mut Connection, response: &Response) -> Result<u64, Fault> {
-        let right = &self.site.asset(self.resource).body;
         let mut decoder = Decoder::new(response.framing);
-        let mut at = 0;
-        let mut mentioned = 0;
+        let mut check = Check::new(self);
         while !decoder.is_done() {
             if connection.input.is_empty() && connection.receive().await? == 0 {
                 decoder.finish()?;
                 break;
             }
             let decoded = decoder.decode(&connection.input)?;
-            let piece = &connection.input[decoded.data];
-            let same = right[at..].iter().zip(piece).take_while(|(a, b)| a == b).count();
-            if same < piece.len() {
-                return Err(Fault::Content { at: at + same, len: right.len() });
-            }
-            at += same;
+            check.take(&connection.input[decoded.data])?;
             connection.input.advance(decoded.consumed);
-            self.report(at, &mut mentioned);
         }
-        if at == right.len() { Ok(at as u64) } else { Err(Fault::Content { at, len: right.len() }) }
+        check.finish()
+    }
+}
+
+/// Holds a body against the page's as it comes, and tells the plan what it mentions.
+struct Check<'a> {
+    job: &'a Job,
+    right: &'a [u8],
+    at: usize,
+    mentioned: usize,
+}
+
+impl<'a> Check<'a> {
+    fn new(job: &'a Job) -> Self {
+        Self { job, right: &job.site.asset(job.resource).body, at: 0, mentioned: 0 }
+    }
+
+    fn take(&mut self, piece: &[u8]) -> Result<(), Fault> {
+        let same = self.right[self.at..].iter().zip(piece).take_while(|(a, b)| a == b).count();
+        self.at += same;
+        if same < piece.len() {
+            return Err(Fault::Content { at: self.at, len: self.right.len() });
+        }
+        self.report();
+        Ok(())
     }
 
     /// Tells the plan what a document's beginning mentions; everything else speaks when it is complete.
-    fn report(&self, arrived: usize, mentioned: &mut usize) {
-        let kind = self.site.page().resources[self.resource].kind;
-        if kind != Kind::Html || self.loader.discovery == Discovery::List {
+    fn report(&mut self) {
+        let Job { site, resource, loader, found, .. } = self.job;
+        if site.page().resources[*resource].kind != Kind::Html || loader.discovery == Discovery::List {
             return;
         }
-        let references = &self.site.asset(self.resource).references;
-        while let Some(reference) = references.get(*mentioned).filter(|r| r.end <= arrived) {
+        let references = &site.asset(*resource).references;
+        while let Some(reference) = references.get(self.mentioned).filter(|r| r.end <= self.at) {
             // Nobody listens any more once another resource has failed.
-            let _ = self.found.send(reference.child);
-            *mentioned += 1;
+            let _ = found.send(reference.child);
+            self.mentioned += 1;
         }
+    }
+
+    /// The body's length, if it is all there.
+    fn finish(self) -> Result<u64, Fault> {
+        let (at, len) = (self.at, self.right.len());
+        if at == len { Ok(at as u64) } else { Err(Fault::Content { at, len }) }
     }
 }
 
@@ -220,57 +307,6 @@ impl From<Fault> for Stop {
             fault => Self::Fault(fault),
         }
     }
-}
-
-/// The bytes of a request as Chromium writes it, in absolute form for a proxy.
-fn request(loader: &Loader, site: &Site, index: usize) -> Vec<u8> {
-    let resource = &site.page().resources[index];
-    let authority = site.authority(index);
-    let (target, connection) = match loader.via {
-        Via::Http { .. } => (site.url(index), "Proxy-Connection"),
-        Via::Direct | Via::Socks5 { .. } => (resource.path.clone(), "Connection"),
-    };
-    let mut text = format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n{connection}: keep-alive\r\n");
-    if resource.kind == Kind::Html {
-        text.push_str("Upgrade-Insecure-Requests: 1\r\n");
-    }
-    text.push_str(&format!("User-Agent: {USER_AGENT}\r\nAccept: {}\r\n", accept(resource.kind)));
-    if let Some(referer) = referer(site, index) {
-        text.push_str(&format!("Referer: {referer}\r\n"));
-    }
-    text.push_str("Accept-Encoding: gzip, deflate\r\nAccept-Language: en-US,en;q=0.9\r\n");
-    for (name, value) in &loader.headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
-    }
-    text.push_str("\r\n");
-    text.into_bytes()
-}
-
-const fn accept(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Html => {
-            "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,\
-             application/signed-exchange;v=b3;q=0.7"
-        }
-        Kind::Css => "text/css,*/*;q=0.1",
-        Kind::Image => "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8",
-        Kind::Script | Kind::Font | Kind::Fetch => "*/*",
-    }
-}
-
-/// The whole address of what mentions it on the same authority, only the origin elsewhere.
-fn referer(site: &Site, index: usize) -> Option<String> {
-    let parent = site.page().resources[index].parent?;
-    if site.authority(parent) == site.authority(index) {
-        Some(site.url(parent))
-    } else {
-        Some(format!("http://{}/", site.authority(parent)))
-    }
-}
-
-/// Whether a field can be written as it is.
-pub(super) fn is_field(name: &str, value: &str) -> bool {
-    !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
 }
 
 impl Load {

@@ -5,18 +5,23 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::OnceCell;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{Id, JoinSet};
+use tokio_rustls::TlsConnector;
 
-use super::connection::{Connection, Traffic};
+use super::connection::Connection;
 use super::fetch::{Done, Job};
-use super::{Discovery, Fault, Load, LoadError, Loader};
+use super::metered::Traffic;
+use super::session::Session;
+use super::{Discovery, Fault, Load, LoadError, Loader, Protocol};
 use crate::page::Site;
 
 /// A page load in progress.
 pub(super) struct Plan {
     loader: Arc<Loader>,
     site: Site,
+    tls: TlsConnector,
     start: Instant,
     /// When each resource became known.
     known: Vec<Option<Instant>>,
@@ -37,14 +42,16 @@ struct Host {
     waiting: BinaryHeap<Reverse<(u8, usize)>>,
     idle: Vec<Connection>,
     busy: usize,
+    session: Arc<OnceCell<Session>>,
 }
 
 impl Plan {
-    pub(super) fn new(loader: Loader, site: Site, start: Instant) -> Self {
+    pub(super) fn new(loader: Loader, site: Site, tls: TlsConnector, start: Instant) -> Self {
         let count = site.page().resources.len();
         let load = Load::empty(site.page().name.clone());
         Self {
             loader: Arc::new(loader),
+            tls,
             start,
             known: vec![None; count],
             known_count: 0,
@@ -107,6 +114,8 @@ impl Plan {
                     site: self.site.clone(),
                     resource: index,
                     connection,
+                    session: Arc::clone(&self.hosts[host].session),
+                    tls: self.tls.clone(),
                     found: self.found.0.clone(),
                     origin: self.start,
                     known: self.known[index].unwrap_or(self.start),
@@ -125,6 +134,9 @@ impl Plan {
         }
         if own.busy >= self.loader.per_host {
             return false;
+        }
+        if self.loader.protocol == Protocol::H2 {
+            return true;
         }
         let open: usize = self.hosts.iter().map(|h| h.busy + h.idle.len()).sum();
         open < self.loader.total || self.hosts.iter_mut().any(|h| h.idle.pop().is_some())

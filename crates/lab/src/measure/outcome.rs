@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::Wire;
 use crate::browser::Visit;
 use crate::har::{Entry, Har, Timings};
-use crate::loader::{Load, Timing};
+use crate::loader::{Load, Protocol, Timing};
 use crate::page::Site;
 
 /// Deviations from the model that are named one by one; all are counted.
@@ -45,6 +46,9 @@ pub struct Outcome {
     pub bytes_down: Option<u64>,
     /// Connections used.
     pub connections: usize,
+    /// Packets and bytes on the link around, if there is one, from before the client was started until its connections were
+    /// closed.
+    pub wire: Option<Wire>,
     /// Where the requests' time went.
     pub phases: Phases,
     /// The requests.
@@ -78,8 +82,8 @@ impl Outcome {
     }
 
     /// A load by the lab's loader, which fails unless everything is right.
-    pub(super) fn of_loader(load: Load, site: &Site) -> Self {
-        let har = loader_har(&load, site);
+    pub(super) fn of_loader(load: Load, protocol: Protocol, site: &Site) -> Self {
+        let har = loader_har(&load, protocol, site);
         let document = load.requests.iter().find(|timing| timing.resource == 0);
         Self {
             client: format!("loader {}", env!("CARGO_PKG_VERSION")),
@@ -97,6 +101,7 @@ impl Outcome {
             bytes_up: Some(load.bytes_up),
             bytes_down: Some(load.bytes_down),
             connections: load.connections,
+            wire: None,
             phases: Phases::of(&har),
             har,
         }
@@ -133,6 +138,7 @@ impl Outcome {
             bytes_up: har.entries.iter().map(|entry| entry.sent).sum(),
             bytes_down: har.entries.iter().map(|entry| entry.received).sum(),
             connections: connections.len(),
+            wire: None,
             phases: Phases::of(&har),
             har,
         }
@@ -151,8 +157,8 @@ fn fault(entry: &Entry, site: Option<&Site>) -> Option<String> {
             // A redirect's body is not read.
             let whole = entry.body == len || site.page().resources[index].is_redirect();
             match &entry.error {
-                // A body that is not wanted, such as a failed sheet's, may be left unread.
-                Some(why) if got != wanted || wanted < 400 => say(why.clone()),
+                // What came may be of no use to the browser: no content, or an error where it wanted a style sheet.
+                Some(why) if got != wanted || (wanted < 400 && len > 0) => say(why.clone()),
                 _ if got != wanted => say(format!("status {got} instead of {wanted}")),
                 None if !whole => say(format!("{} of {len} bytes", entry.body)),
                 _ => None,
@@ -181,8 +187,8 @@ fn path_of(url: &str) -> Option<&str> {
     rest.find('/').map(|at| &rest[at..])
 }
 
-fn loader_har(load: &Load, site: &Site) -> Har {
-    let mut entries: Vec<Entry> = load.requests.iter().map(|timing| loader_entry(timing, site)).collect();
+fn loader_har(load: &Load, protocol: Protocol, site: &Site) -> Har {
+    let mut entries: Vec<Entry> = load.requests.iter().map(|timing| loader_entry(timing, protocol, site)).collect();
     entries.sort_by(|a, b| a.start.total_cmp(&b.start));
     let initiators: HashMap<usize, String> = (0..site.page().resources.len())
         .filter_map(|index| Some((index, site.url(site.page().resources[index].parent?))))
@@ -202,7 +208,7 @@ fn loader_har(load: &Load, site: &Site) -> Har {
     }
 }
 
-fn loader_entry(timing: &Timing, site: &Site) -> Entry {
+fn loader_entry(timing: &Timing, protocol: Protocol, site: &Site) -> Entry {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     let resource = &site.page().resources[timing.resource];
     Entry {
@@ -211,14 +217,14 @@ fn loader_entry(timing: &Timing, site: &Site) -> Entry {
             blocked: Some(ms(timing.start - timing.known)),
             dns: None,
             connect: timing.connect.map(ms),
-            ssl: None,
+            ssl: timing.tls.map(ms),
             send: ms(timing.send),
             wait: ms(timing.wait),
             receive: ms(timing.receive),
         },
         method: "GET".into(),
         url: site.url(timing.resource),
-        protocol: "http/1.1".into(),
+        protocol: String::from_utf8_lossy(protocol.alpn()).into_owned(),
         status: timing.status,
         mime: resource.mime.clone(),
         sent: Some(timing.bytes_up),

@@ -22,7 +22,7 @@ pub struct Report {
 pub type Metric = (&'static str, fn(&Outcome) -> Option<f64>);
 
 /// Every figure of a load.
-pub const METRICS: [Metric; 22] = [
+pub const METRICS: [Metric; 27] = [
     ("time_on_wire_ms", |o| Some(o.time_on_wire_ms)),
     ("page_load_ms", |o| Some(o.page_load_ms)),
     ("dom_content_loaded_ms", |o| o.dom_content_loaded_ms),
@@ -37,6 +37,11 @@ pub const METRICS: [Metric; 22] = [
     ("body_bytes", |o| Some(o.body_bytes as f64)),
     ("bytes_up", |o| o.bytes_up.map(|n| n as f64)),
     ("bytes_down", |o| o.bytes_down.map(|n| n as f64)),
+    ("wire_packets_up", |o| o.wire.map(|w| w.up.packets as f64)),
+    ("wire_bytes_up", |o| o.wire.map(|w| w.up.bytes as f64)),
+    ("wire_packets_down", |o| o.wire.map(|w| w.down.packets as f64)),
+    ("wire_bytes_down", |o| o.wire.map(|w| w.down.bytes as f64)),
+    ("wire_lost", |o| o.wire.map(|w| w.lost as f64)),
     ("blocked_ms", |o| o.phases.blocked),
     ("dns_ms", |o| o.phases.dns),
     ("connect_ms", |o| o.phases.connect),

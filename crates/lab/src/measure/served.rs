@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use tandem_http::Scheme;
 use tokio::net::TcpListener;
 
 use super::MeasureError;
-use crate::origin::{Counts, Origin, Running};
+use crate::origin::{Counts, Origin, Protocols, Running};
 use crate::page::{Page, Site};
 
 /// Where and how to serve.
@@ -17,6 +18,8 @@ pub struct Listen {
     pub shards: usize,
     /// Hosts (and ports) by which they are reached; by default their addresses.
     pub authorities: Vec<String>,
+    /// TLS, and what is spoken after it. Without, both HTTP/1.1 and HTTP/2 to whoever begins so.
+    pub tls: Option<Protocols>,
 }
 
 /// A page that is being served; stops when dropped.
@@ -49,7 +52,10 @@ impl Served {
             [] => bound.iter().map(|address| reachable(*address).to_string()).collect(),
             given => given.to_vec(),
         };
-        let origin = Origin::new(Site::new(page, &authorities)?);
+        let origin = match listen.tls {
+            None => Origin::new(Site::new(page, &authorities)?),
+            Some(protocols) => Origin::secure(Site::with_scheme(page, Scheme::Https, &authorities)?, protocols)?,
+        };
         let running = listeners.into_iter().map(|listener| origin.spawn(listener)).collect::<Result<Vec<_>, _>>();
         Ok(Self { site: origin.site().clone(), running: running.map_err(of)? })
     }

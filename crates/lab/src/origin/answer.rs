@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use tandem_http::h1::{Framing, Request, Version, write_response};
-use tandem_http::{Fields, Method, ResponseHead};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::Shared;
 use super::target::{Target, Unsized, What};
@@ -10,6 +10,7 @@ use crate::page::{Kind, Site};
 
 /// The time at which every answer was made: equal runs give equal bytes.
 const DATE: &str = "Mon, 05 Jan 2026 10:00:00 GMT";
+const ALLOWED: &str = "GET, HEAD, OPTIONS, POST";
 const LAST_MODIFIED: &str = "Fri, 02 Jan 2026 08:30:00 GMT";
 
 /// What is written again and again, written once.
@@ -37,7 +38,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         match self {
             Self::None => 0,
             Self::Whole(bytes) => bytes.len() as u64,
@@ -100,13 +101,11 @@ fn content_type(mime: &str) -> String {
     if mime.starts_with("text/") { format!("{mime}; charset=utf-8") } else { mime.to_owned() }
 }
 
-/// The answer to a request without regard to its body; `None`: the body is the matter (`/echo`, `/sink`).
+/// The answer of HTTP/1.1 to a request without regard to its body; `None`: the body is the matter (`/echo`, `/sink`).
 pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Option<Answer> {
-    let head = &request.head;
     let plain = target.status.is_none() && target.framing.is_none() && request.version == Version::Http11;
-    match (&head.method, target.what) {
-        (Method::Post, What::Echo | What::Sink) => None,
-        (Method::Get, What::Resource(index)) if plain && request.keep_alive && !is_special(&head.fields) => {
+    match (&request.head.method, target.what) {
+        (Method::Get, What::Resource(index)) if plain && request.keep_alive && !is_special(&request.head.fields) => {
             Some(Answer {
                 head: shared.answers.heads[index].clone(),
                 framing: Framing::Length(shared.site.asset(index).body.len() as u64),
@@ -114,33 +113,38 @@ pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Opt
                 keep_alive: true,
             })
         }
-        (Method::Get | Method::Head, What::Resource(index)) => {
-            let (head, body) = resource(&shared.site, index, &head.fields);
-            Some(finish(request, target, head, body))
-        }
-        (Method::Get | Method::Head, What::Bytes(len)) => {
-            let mut head = ResponseHead { status: 200, fields: base_fields() };
-            head.fields.push("content-type", "application/octet-stream");
-            Some(finish(request, target, head, Body::Filler(len)))
-        }
-        (Method::Options, _) => {
-            let mut head = ResponseHead { status: 204, fields: base_fields() };
-            head.fields.push("allow", "GET, HEAD, OPTIONS, POST");
-            Some(finish(request, target, head, Body::None))
-        }
-        (_, What::Unknown) => Some(short(request, target, 404, "no such resource\n")),
-        _ => Some(short(request, target, 405, "the origin does not do this\n")),
+        _ => reply(shared, &request.head, target).map(|(head, body)| finish(request, target, head, body)),
     }
 }
 
+/// The answer of any protocol, before what the target asks for besides.
+pub(super) fn reply(shared: &Shared, request: &RequestHead, target: &Target) -> Option<(ResponseHead, Body)> {
+    Some(match (&request.method, target.what) {
+        (Method::Post, What::Echo | What::Sink) => return None,
+        (Method::Get | Method::Head, What::Resource(index)) => resource(&shared.site, index, &request.fields),
+        (Method::Get | Method::Head, What::Bytes(len)) => {
+            let mut head = ResponseHead { status: 200, fields: base_fields() };
+            head.fields.push("content-type", "application/octet-stream");
+            (head, Body::Filler(len))
+        }
+        (Method::Options, _) => {
+            let mut head = ResponseHead { status: 204, fields: base_fields() };
+            head.fields.push("allow", ALLOWED);
+            (head, Body::None)
+        }
+        (_, What::Unknown) => short(404, "no such resource\n"),
+        _ => short(405, "the origin does not do this\n"),
+    })
+}
+
 /// An answer in a few words.
-pub(super) fn short(request: &Request, target: &Target, status: u16, text: &'static str) -> Answer {
+fn short(status: u16, text: &'static str) -> (ResponseHead, Body) {
     let mut head = ResponseHead { status, fields: base_fields() };
     head.fields.push("content-type", "text/plain; charset=utf-8");
     if status == 405 {
-        head.fields.push("allow", "GET, HEAD, OPTIONS, POST");
+        head.fields.push("allow", ALLOWED);
     }
-    finish(request, target, head, Body::Whole(Bytes::from_static(text.as_bytes())))
+    (head, Body::Whole(Bytes::from_static(text.as_bytes())))
 }
 
 /// Head and body of any length, framed as target and request ask.

@@ -10,8 +10,7 @@ use tandem_http::h1::{
     write_response,
 };
 use tandem_http::{ResponseHead, Scheme};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::Shared;
@@ -24,22 +23,21 @@ const GATHER: usize = 64 << 10;
 const COPY: usize = 16 << 10;
 const READ: usize = 16 << 10;
 
-/// Serves a connection until either side ends it. Failures are the client's to see.
-pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
-    let _ = stream.set_nodelay(true);
-    let mut connection = Connection { stream, shared, input: BytesMut::new(), output: BytesMut::new() };
+/// Serves a connection until either side ends it; `input` was read from it already. Failures are the client's to see.
+pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, input: BytesMut, shared: Arc<Shared>) {
+    let mut connection = Connection { stream, shared, input, output: BytesMut::new() };
     // An error here is a connection that the client broke, or that was cut as it had asked.
     let _ = connection.run().await;
 }
 
-struct Connection {
-    stream: TcpStream,
+struct Connection<S> {
+    stream: S,
     shared: Arc<Shared>,
     input: BytesMut,
     output: BytesMut,
 }
 
-impl Connection {
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn run(&mut self) -> io::Result<()> {
         while let Some(request) = self.request().await? {
             self.shared.requests.fetch_add(1, Ordering::Relaxed);
@@ -94,7 +92,8 @@ impl Connection {
     }
 
     async fn flush(&mut self) -> io::Result<()> {
-        self.stream.write_all_buf(&mut self.output).await
+        self.stream.write_all_buf(&mut self.output).await?;
+        self.stream.flush().await
     }
 
     /// Answers; false when the connection must end.
@@ -244,7 +243,7 @@ impl Connection {
 }
 
 /// The next piece of an answer's body: whole where it is in memory, in blocks where it is made.
-fn next_piece(body: &mut Body, filler: &Bytes) -> Option<Bytes> {
+pub(super) fn next_piece(body: &mut Body, filler: &Bytes) -> Option<Bytes> {
     match std::mem::replace(body, Body::None) {
         Body::None => None,
         Body::Whole(bytes) => (!bytes.is_empty()).then_some(bytes),

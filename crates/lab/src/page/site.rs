@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tandem_http::Scheme;
 use tandem_http::h1::Authority;
 
 use super::body::{Body, Child, body};
@@ -17,6 +18,7 @@ pub struct Site(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     page: Page,
+    scheme: Scheme,
     authorities: Vec<String>,
     assets: Vec<Asset>,
     by_path: HashMap<String, usize>,
@@ -46,6 +48,11 @@ impl Site {
     /// Makes the bodies. The page's hosts are dealt to `authorities` (`host` or `host:port`) in turn, so that one
     /// authority serves all of them and several act as shards.
     pub fn new(page: Page, authorities: &[impl AsRef<str>]) -> Result<Self, PageError> {
+        Self::with_scheme(page, Scheme::Http, authorities)
+    }
+
+    /// The same, with URLs of either scheme.
+    pub fn with_scheme(page: Page, scheme: Scheme, authorities: &[impl AsRef<str>]) -> Result<Self, PageError> {
         let authorities: Vec<String> = authorities.iter().map(|a| a.as_ref().to_owned()).collect();
         if let Some(bad) = authorities.iter().find(|a| Authority::parse(a.as_bytes()).is_none()) {
             return Err(PageError::Authority(bad.clone()));
@@ -54,7 +61,7 @@ impl Site {
             return Err(PageError::Authority(String::new()));
         }
         let page = page.checked()?;
-        let mut inner = Inner { page, authorities, assets: Vec::new(), by_path: HashMap::new() };
+        let mut inner = Inner { page, scheme, authorities, assets: Vec::new(), by_path: HashMap::new() };
         inner.assets = inner.render();
         inner.by_path = inner.page.resources.iter().enumerate().map(|(i, r)| (r.path.clone(), i)).collect();
         Ok(Self(Arc::new(inner)))
@@ -63,6 +70,11 @@ impl Site {
     /// The model.
     pub fn page(&self) -> &Page {
         &self.0.page
+    }
+
+    /// The scheme of its URLs.
+    pub fn scheme(&self) -> Scheme {
+        self.0.scheme
     }
 
     /// Where it is served.
@@ -87,7 +99,7 @@ impl Site {
 
     /// The absolute URL of a resource.
     pub fn url(&self, index: usize) -> String {
-        format!("http://{}{}", self.authority(index), self.0.page.resources[index].path)
+        format!("{}://{}{}", self.0.scheme.as_str(), self.authority(index), self.0.page.resources[index].path)
     }
 
     /// Body bytes of all resources, as served.
@@ -108,7 +120,7 @@ impl Inner {
         if self.authority(parent) == self.authority(child) && !path.starts_with("//") {
             path.clone()
         } else {
-            format!("http://{}{path}", self.authority(child))
+            format!("{}://{}{path}", self.scheme.as_str(), self.authority(child))
         }
     }
 

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tandem_lab::emulator::counters;
 use tandem_lab::emulator::network::{self, Setup};
 use tandem_lab::emulator::report::LOG_HEADER;
 use tandem_lab::emulator::sys::{self, ChildSetup};
@@ -109,6 +110,8 @@ fn run(
     let mut variables = variables;
     variables.extend(user.map(|user| (rootless::VARIABLE.to_owned(), user.to_string())));
     let background = start_background(topology, &namespaces, &variables)?;
+    counters::serve(&namespaces[place], on, emulator.watch()).map_err(EmulatorError::of("offer counters"))?;
+    variables.push((counters::VARIABLE.to_owned(), counters::NAME.to_owned()));
     let mut program = spawn(&command_line(arguments), &namespaces[place], &variables)?;
     let code = supervise(&mut program.child, &emulator, arguments, &mut log);
     drop((program, background));

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tandem_lab::loader::Via;
+use tandem_lab::loader::{Protocol, Via};
+use tandem_lab::origin::Protocols;
 
 /// Loads pages and measures them.
 ///
@@ -64,6 +65,34 @@ pub(crate) struct OriginArguments {
     /// Host (and port) by which an origin is reached, one for each shard; by default its address
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Origin")]
     pub(crate) authority: Vec<String>,
+    /// Serve it over TLS, with a certificate made on the spot
+    #[arg(long, help_heading = "Origin")]
+    pub(crate) tls: bool,
+    /// TLS: what clients may choose
+    #[arg(long, value_enum, default_value = "both", help_heading = "Origin")]
+    pub(crate) alpn: Alpn,
+}
+
+/// Protocols offered over TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Alpn {
+    /// HTTP/2 and HTTP/1.1
+    Both,
+    /// Only HTTP/1.1
+    H1,
+    /// Only HTTP/2
+    H2,
+}
+
+impl OriginArguments {
+    /// TLS of the origin.
+    pub(crate) fn protocols(&self) -> Option<Protocols> {
+        self.tls.then_some(match self.alpn {
+            Alpn::Both => Protocols::Both,
+            Alpn::H1 => Protocols::Http1,
+            Alpn::H2 => Protocols::H2,
+        })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -75,6 +104,9 @@ pub(crate) struct LoadArguments {
     /// 127.0.0.1
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Origin")]
     pub(crate) authority: Vec<String>,
+    /// The origin has TLS
+    #[arg(long, help_heading = "Origin")]
+    pub(crate) tls: bool,
     /// Instead of a page whatever is there; with Chromium
     #[arg(long, conflicts_with_all = ["page", "authority"])]
     pub(crate) url: Option<String>,
@@ -100,13 +132,17 @@ pub(crate) struct ClientArguments {
     /// Time for one load
     #[arg(long, default_value = "300s", value_name = "TIME", value_parser = tandem_link::text::duration, help_heading = "Client")]
     pub(crate) deadline: Duration,
-    /// Loader: connections to one authority
-    #[arg(long, default_value_t = 6, value_name = "NUMBER", help_heading = "Client")]
-    pub(crate) connections: usize,
+    /// Loader: what is spoken to the origins
+    #[arg(long, value_enum, default_value = "h1", help_heading = "Client")]
+    pub(crate) protocol: Spoken,
+    /// Loader: requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. By default 6, or for HTTP/2
+    /// 100
+    #[arg(long, value_name = "NUMBER", help_heading = "Client")]
+    pub(crate) parallel: Option<usize>,
     /// Loader: all resources are known at the start
     #[arg(long, help_heading = "Client")]
     pub(crate) list: bool,
-    /// Chromium: what a name means, NAME=ADDRESS[:PORT]; * stands for any text
+    /// What a name means without a proxy, NAME=ADDRESS[:PORT]; * stands for any text
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = rule, help_heading = "Client")]
     pub(crate) resolve: Vec<(String, String)>,
     /// Chromium: a further argument for it
@@ -121,6 +157,15 @@ pub(crate) enum Browser {
     Loader,
     /// Headless Chromium with a fresh profile
     Chromium,
+}
+
+/// What the loader speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spoken {
+    /// HTTP/1.1
+    H1,
+    /// HTTP/2 in one session
+    H2,
 }
 
 /// Where results go.
@@ -150,6 +195,14 @@ fn rule(text: &str) -> Result<(String, String), String> {
 }
 
 impl ClientArguments {
+    /// What the loader speaks, and how many requests it has in flight.
+    pub(crate) fn spoken(&self) -> (Protocol, usize) {
+        match self.protocol {
+            Spoken::H1 => (Protocol::Http1, self.parallel.unwrap_or(6)),
+            Spoken::H2 => (Protocol::H2, self.parallel.unwrap_or(100)),
+        }
+    }
+
     /// The loader's way to the origins.
     pub(crate) fn via(&self) -> Result<Via, tandem_lab::loader::BadVia> {
         self.proxy.as_deref().unwrap_or("direct").parse()

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use tandem_http::Scheme;
 use tandem_lab::browser::Settings;
 use tandem_lab::loader::{Discovery, Loader};
 use tandem_lab::measure::{self, Client, Listen, MeasureError, Outcome, Report, Run, Served};
@@ -46,8 +47,8 @@ async fn carry_out(command: Command) -> Result<ExitCode, Failure> {
 }
 
 async fn start(page: &str, address: std::net::SocketAddr, origin: OriginArguments) -> Result<Served, Failure> {
-    let OriginArguments { shards, authority } = origin;
-    let listen = Listen { address, shards, authorities: authority };
+    let tls = origin.protocols();
+    let listen = Listen { address, shards: origin.shards, authorities: origin.authority, tls };
     Ok(Served::start(Page::open(page)?, &listen).await?)
 }
 
@@ -70,7 +71,7 @@ async fn serve(arguments: ServeArguments) -> Result<ExitCode, Failure> {
 }
 
 async fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
-    let LoadArguments { page, authority, url, client, output } = arguments;
+    let LoadArguments { page, authority, tls, url, client, output } = arguments;
     if let Some(url) = url {
         if client.browser != Browser::Chromium {
             return Err("--url needs --browser chromium: the loader loads only what it has a model of".into());
@@ -79,7 +80,8 @@ async fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
         return repeat(url.clone(), &client, &output, || measure::load_url(&settings, &url)).await;
     }
     let authorities = if authority.is_empty() { vec![default_authority()] } else { authority };
-    let site = Site::new(Page::open(&page.unwrap_or_default())?, &authorities)?;
+    let scheme = if tls { Scheme::Https } else { Scheme::Http };
+    let site = Site::with_scheme(Page::open(&page.unwrap_or_default())?, scheme, &authorities)?;
     let client_kind = self::client(&client)?;
     repeat(site.page().name.clone(), &client, &output, || client_kind.load(&site)).await
 }
@@ -90,10 +92,13 @@ fn default_authority() -> String {
 }
 
 fn client(arguments: &ClientArguments) -> Result<Client, Failure> {
+    let (protocol, per_host) = arguments.spoken();
     Ok(match arguments.browser {
         Browser::Chromium => Client::Chromium(settings(arguments)),
         Browser::Loader => Client::Loader(Loader {
-            per_host: arguments.connections,
+            protocol,
+            per_host,
+            resolve: arguments.resolve.clone(),
             discovery: if arguments.list { Discovery::List } else { Discovery::Triggers },
             deadline: arguments.deadline,
             ..Loader::new(arguments.via()?)

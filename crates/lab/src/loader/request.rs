@@ -1,0 +1,85 @@
+//! Requests as Chromium makes them.
+
+use tandem_http::message::is_token;
+use tandem_http::{RequestHead, Scheme};
+
+use super::{Loader, Via};
+use crate::page::{Kind, Site};
+
+const USER_AGENT: &str =
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36";
+
+/// The fields of a request between those of the connection and those of the user.
+fn fields(loader: &Loader, site: &Site, index: usize) -> Vec<(&'static str, String)> {
+    let kind = site.page().resources[index].kind;
+    let mut fields: Vec<(&'static str, String)> = Vec::new();
+    if kind == Kind::Html {
+        fields.push(("Upgrade-Insecure-Requests", "1".into()));
+    }
+    fields.push(("User-Agent", USER_AGENT.into()));
+    fields.push(("Accept", accept(kind).into()));
+    fields.extend(referer(site, index).map(|referer| ("Referer", referer)));
+    let more = loader.protocol == super::Protocol::H2 || site.scheme() == Scheme::Https;
+    fields.push(("Accept-Encoding", if more { "gzip, deflate, br, zstd" } else { "gzip, deflate" }.into()));
+    fields.push(("Accept-Language", "en-US,en;q=0.9".into()));
+    fields
+}
+
+/// The request for HTTP/2.
+pub(super) fn head(loader: &Loader, site: &Site, index: usize) -> RequestHead {
+    let path = site.page().resources[index].path.clone();
+    let mut head = RequestHead::get(site.scheme(), site.authority(index), path);
+    for (name, value) in fields(loader, site, index) {
+        head.fields.push(name, value);
+    }
+    for (name, value) in &loader.headers {
+        head.fields.push(name, value);
+    }
+    head
+}
+
+/// The bytes of a request in HTTP/1.1, in absolute form for a proxy.
+pub(super) fn bytes(loader: &Loader, site: &Site, index: usize) -> Vec<u8> {
+    let resource = &site.page().resources[index];
+    let authority = site.authority(index);
+    let (target, connection) = match loader.via {
+        Via::Http { .. } if site.scheme() == Scheme::Http => (site.url(index), "Proxy-Connection"),
+        _ => (resource.path.clone(), "Connection"),
+    };
+    let mut text = format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n{connection}: keep-alive\r\n");
+    for (name, value) in fields(loader, site, index) {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    for (name, value) in &loader.headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.into_bytes()
+}
+
+const fn accept(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Html => {
+            "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,\
+             application/signed-exchange;v=b3;q=0.7"
+        }
+        Kind::Css => "text/css,*/*;q=0.1",
+        Kind::Image => "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8",
+        Kind::Script | Kind::Font | Kind::Fetch => "*/*",
+    }
+}
+
+/// The whole address of what mentions it on the same authority, only the origin elsewhere.
+fn referer(site: &Site, index: usize) -> Option<String> {
+    let parent = site.page().resources[index].parent?;
+    if site.authority(parent) == site.authority(index) {
+        Some(site.url(parent))
+    } else {
+        Some(format!("{}://{}/", site.scheme().as_str(), site.authority(parent)))
+    }
+}
+
+/// Whether a field can be written as it is.
+pub(super) fn is_field(name: &str, value: &str) -> bool {
+    !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+}
