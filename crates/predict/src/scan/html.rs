@@ -193,8 +193,7 @@ impl Html {
     }
 
     fn tag_name(&mut self, rest: &[u8]) -> usize {
-        let run = rest.iter().position(|&b| ends_name(b)).unwrap_or(rest.len());
-        self.name.push(&rest[..run]);
+        let run = self.name.take(rest, &LOWER_IN_TAG);
         if run < rest.len() {
             self.state = State::BeforeAttribute;
         }
@@ -214,7 +213,7 @@ impl Html {
             }
             byte if byte.is_ascii_whitespace() => {
                 self.slash = false;
-                1
+                rest.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(rest.len())
             }
             byte => {
                 self.slash = false;
@@ -226,8 +225,7 @@ impl Html {
     }
 
     fn attribute_name(&mut self, rest: &[u8]) -> usize {
-        let run = rest.iter().position(|&b| ends_name(b) || b == b'=').unwrap_or(rest.len());
-        self.word.push(&rest[..run]);
+        let run = self.word.take(rest, &LOWER_IN_ATTRIBUTE);
         let Some(&byte) = rest.get(run) else { return run };
         self.attributes.begin(self.word.get());
         match byte {
@@ -428,6 +426,26 @@ impl Html {
         self.closing = true;
         self.go(State::BeforeAttribute, 0)
     }
+}
+
+/// What each byte of a tag's name is in lower case; 0 where it ends the name.
+const LOWER_IN_TAG: [u8; 256] = lower_until(b'>');
+/// The same for an attribute's name.
+const LOWER_IN_ATTRIBUTE: [u8; 256] = lower_until(b'=');
+
+const fn lower_until(end: u8) -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        // A zero byte is no part of any name of ours.
+        table[byte] = match byte as u8 {
+            0 => b'?',
+            other if other == end || ends_name(other) => 0,
+            other => other.to_ascii_lowercase(),
+        };
+        byte += 1;
+    }
+    table
 }
 
 const fn ends_name(byte: u8) -> bool {

@@ -64,6 +64,24 @@ impl Short {
         self.length = u8::try_from(to).unwrap_or(u8::MAX);
     }
 
+    /// Takes bytes up to the first that `lower` maps to 0, each as it maps it, and tells how many there were.
+    pub(super) fn take(&mut self, bytes: &[u8], lower: &[u8; 256]) -> usize {
+        for (at, &byte) in bytes.iter().enumerate() {
+            let byte = lower[usize::from(byte)];
+            if byte == 0 {
+                return at;
+            }
+            match self.bytes.get_mut(usize::from(self.length)) {
+                Some(room) => {
+                    *room = byte;
+                    self.length += 1;
+                }
+                None => self.length = u8::MAX,
+            }
+        }
+        bytes.len()
+    }
+
     /// The name, unless it was too long.
     pub(super) fn get(&self) -> Option<&[u8]> {
         self.bytes.get(..usize::from(self.length))
