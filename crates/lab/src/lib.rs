@@ -11,4 +11,5 @@ pub mod origin;
 pub mod page;
 pub mod slowpath;
 pub mod stats;
+pub mod timing;
 pub mod tornet;

@@ -12,4 +12,5 @@ mod probes;
 mod process;
 mod pushes;
 mod roundtrips;
+mod timing;
 mod tunnels;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod origin;
+mod timing;
 mod tornet;
 
 use std::process::ExitCode;
@@ -21,6 +22,9 @@ enum Command {
     /// What the pair costs, beside its peers
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Throughput, and the delay of single stamps beside it, between two ends of anything
+    #[command(subcommand)]
+    Timing(timing::Command),
     /// A private Tor network of the real tor, in network namespaces
     #[command(subcommand)]
     Tornet(tornet::Command),
@@ -31,6 +35,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(command) => bench::run(command),
+        Command::Timing(command) => timing::run(command),
         Command::Tornet(command) => tornet::run(command),
         Command::Origin(arguments) => origin::run(&arguments),
     };

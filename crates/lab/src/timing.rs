@@ -1,0 +1,72 @@
+//! Timing client and server: throughput once it is steady, and the delay of single stamps beside it.
+//!
+//! ```text
+//!            bulk streams of stamped blocks ─────────▶
+//!   client ══ any way: TCP, SOCKS5, HTTP CONNECT ══ server
+//!            stamps on one kept connection, and on new ones, at fixed times ─▶ echo
+//! ```
+//!
+//! A run has three phases: stamps alone, bulk until its rate is steady, and the time that counts. Stamps leave at their
+//! times whether earlier ones were answered or not (open loop), and count from the moment at which they were due.
+//!
+//! - [`wire`] what is said, [`connect`] the way to the server, [`server`] and [`client`] the two ends, [`report`] results.
+
+pub mod client;
+pub mod connect;
+pub mod report;
+pub mod server;
+pub mod wire;
+
+use std::io;
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimingError {
+    /// No place for the server.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The way to the server, or its first step, does not stand.
+    #[error("cannot connect to {to}: {source}")]
+    Connect {
+        /// Where: the proxy's address, if there is one.
+        to: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not within the time for it.
+    #[error("no connection to {0} within {limit} s", limit = connect::LIMIT.as_secs())]
+    TimedOut(String),
+    /// The proxy does not open the tunnel.
+    #[error("the proxy opens no tunnel: {0}")]
+    Proxy(String),
+    /// A target that is none.
+    #[error("not a server's HOST:PORT: {0:?}")]
+    Target(String),
+    /// The other end is no timing server, or says what is wrong.
+    #[error("the server: {0}")]
+    Server(String),
+    /// A connection ended while it was used.
+    #[error("{what}: {source}")]
+    Broken {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// No answer to measure.
+    #[error("no stamp came back")]
+    Nothing,
+}
+
+impl TimingError {
+    /// For `map_err`.
+    pub fn broken(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Broken { what, source }
+    }
+}
