@@ -104,12 +104,13 @@ impl Scanner {
         self
     }
 
-    /// The field `Accept` of the browser's requests for images or documents: whether AVIF and WebP are in it. Both are
-    /// taken to be unless told.
+    /// The field `Accept` of the browser's requests for images or documents: which of AVIF, WebP and JPEG XL are in it.
+    /// The first two are taken to be unless told.
     #[must_use]
     pub fn accept(mut self, accept: &str) -> Self {
         let accept = accept.to_ascii_lowercase();
-        self.sink.formats = Formats { avif: accept.contains("image/avif"), webp: accept.contains("image/webp") };
+        let has = |media_type| accept.contains(media_type);
+        self.sink.formats = Formats { avif: has("image/avif"), webp: has("image/webp"), jxl: has("image/jxl") };
         self
     }
 
@@ -235,7 +236,7 @@ impl Sink {
             own,
             page,
             viewport: Viewport { width: 1_280.0, height: 720.0, ratio: 1.0 },
-            formats: Formats { avif: true, webp: true },
+            formats: Formats { avif: true, webp: true, jxl: false },
             seen: HashSet::new(),
             left: Scanner::MAX_NEEDS,
             queue: Vec::new(),

@@ -84,6 +84,10 @@ fn links() {
     );
     page("<link rel=preload as=fetch href=/api crossorigin=use-credentials>", &["3 Fetch /api"]);
     page("<link rel=preload as=style href=a.css><link rel=stylesheet href=a.css>", &["1 Style /news/a.css"]);
+    page(
+        "<link rel=preload as=video href=a.mp4><link rel=preload as=font type=application/vnd.ms-fontobject href=a.eot>",
+        &[],
+    );
     page("<link rel=preload href=x><link rel=preload as=image type=image/jxl href=a.jxl>", &[]);
     page(
         "<link rel=preload as=image href=s.jpg imagesrcset='m.jpg 640w, l.jpg 1280w' imagesizes=50vw>",
@@ -123,10 +127,12 @@ fn scripts() {
     page("<script crossorigin=use-credentials src=//cdn.test/m.js></script>", &["2 Script https://cdn.test/m.js"]);
     page("<script async fetchpriority=high src=a.js></script>", &["3 Script /news/a.js"]);
     page(
-        "<script type='text/javascript; charset=x' src=a.js></script><script type=application/x-javascript src=b.js></script>",
-        &["2 Script /news/a.js", "2 Script /news/b.js"],
+        "<script type=' Text/JavaScript1.5 ' src=a.js></script><script type=application/x-javascript src=b.js></script>\
+        <script type='' src=c.js></script><script language=JavaScript src=d.js></script>",
+        &["2 Script /news/a.js", "2 Script /news/b.js", "2 Script /news/c.js", "2 Script /news/d.js"],
     );
     page("<script type=application/json src=a.json></script><script type=text/template src=b></script>", &[]);
+    page("<script type='text/javascript; charset=x' src=a></script><script language=vbscript src=b></script>", &[]);
     page("<script>document.write('<img src=a.png>')</script ><img src=b.png>", &["4 Image /news/b.png"]);
     page("<script>if (a</script src=x.js><img src=b.png>", &["4 Image /news/b.png"]);
     page("<script></scripts><img src=a.png></script/><img src=b.png>", &["4 Image /news/b.png"]);
@@ -176,6 +182,7 @@ fn pictures() {
     let urls = |scanner: Scanner| all(scanner, picture.as_bytes(), 7).remove(0).url;
     assert_eq!(urls(html().accept("text/html,image/webp,*/*")), "https://www.example.org/news/a.webp");
     assert_eq!(urls(html().accept("*/*")), "https://www.example.org/news/a.jpg");
+    assert_eq!(urls(html().accept("image/jxl,image/avif")), "https://www.example.org/news/a.jxl");
     assert_eq!(urls(html().viewport(1280, 2.0)), "https://www.example.org/news/b.avif");
     assert_eq!(urls(html().viewport(400, 1.0)), "https://www.example.org/news/s.avif");
     page("<source srcset=a.png><picture><source srcset=''><img src=b.png></picture>", &["4 Image /news/b.png"]);
@@ -278,7 +285,7 @@ fn attributes() {
     page("<div style=\"background-image: url('a.png?x&amp;y')\"><p style='color:red'>", &["5 Image /news/a.png?x&y"]);
     page(
         "<div style='a:url(&quot;b.png&quot;);c:url(d.png'><x-a-very-long-name-for-an-element style='a:url(e.png)'>",
-        &["5 Image /news/b.png", "5 Image /news/e.png"],
+        &["5 Image /news/b.png", "5 Image /news/d.png", "5 Image /news/e.png"],
     );
 }
 
@@ -316,7 +323,7 @@ fn imports() {
     sheet("<!-- /* c */ @IMPORT/**/'a.css'; -->", &["1 Style /css/a.css"]);
     sheet("@import 'a;b.css'; @import url(c;d.css);", &["1 Style /css/a;b.css", "1 Style /css/c;d.css"]);
     sheet("@import 'a.css'", &["1 Style /css/a.css"]);
-    sheet("@import \"a.css", &[]);
+    sheet("@import \"a.css", &["1 Style /css/a.css"]);
     sheet(
         "@import url(//fonts.test/css?family=A:400,700|B&display=swap);",
         &["1 Style https://fonts.test/css?family=A:400,700|B&display=swap"],
@@ -381,6 +388,9 @@ fn images_in_rules() {
     sheet(".md\\@x{a:url(b.png)} .\\{{c:url(d.png)}", &["5 Image /css/b.png", "5 Image /css/d.png"]);
     sheet("url(x.png) @page url(y.png) {a:url(b.png)}", &["5 Image /css/b.png"]);
     sheet("a{b:url(c.png)", &["5 Image /css/c.png"]);
+    sheet("a{b:url(c.png", &["5 Image /css/c.png"]);
+    sheet("a{b:url('c.png", &["5 Image /css/c.png"]);
+    sheet("a{b:image-set('c.png' 1x, 'd.png' 2x", &["5 Image /css/c.png"]);
     sheet("a{b:'x\n} c{d:url(e.png)}", &["5 Image /css/e.png"]);
 }
 

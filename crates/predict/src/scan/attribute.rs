@@ -38,6 +38,7 @@ names! {
     HttpEquiv b"http-equiv",
     Imagesizes b"imagesizes",
     Imagesrcset b"imagesrcset",
+    Language b"language",
     Loading b"loading",
     Media b"media",
     Nomodule b"nomodule",

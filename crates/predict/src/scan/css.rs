@@ -127,9 +127,13 @@ impl Css {
 
     /// The end: what is open is closed.
     pub(super) fn finish(&mut self, sink: &mut Sink) {
-        if self.state == State::Plain {
-            self.end_capture(sink);
+        match self.state {
+            State::Bare { .. } | State::AddressEnd | State::Text { address: true, .. } => self.end_address(sink),
+            State::Text { .. } => self.collect_token(MARK_STRING),
+            _ => {}
         }
+        self.end_capture(sink);
+        self.state = State::Plain;
     }
 
     fn keep_tail(&mut self, bytes: &[u8]) {

@@ -249,7 +249,7 @@ impl Page {
     fn script(&mut self, attributes: &Attributes, sink: &mut Sink) {
         let kind = attributes.text(Name::Type);
         let module = kind.trim().eq_ignore_ascii_case("module");
-        if !module && (!is_script_type(&kind) || attributes.has(Name::Nomodule)) {
+        if !module && (!is_classic(attributes, &kind) || attributes.has(Name::Nomodule)) {
             return;
         }
         let usual = if attributes.has(Name::Async) {
@@ -347,15 +347,15 @@ impl Page {
 
 fn preload(attributes: &Attributes, sink: &mut Sink) {
     let destination = attributes.text(Name::As).trim().to_ascii_lowercase();
-    let Some(kind) = kind_of(&destination) else { return };
     let media_type = attributes.text(Name::Type);
-    let (usual, known) = match kind {
-        Kind::Style => (urgency::HEAD_STYLE, true),
-        Kind::Script => (urgency::HEAD_SCRIPT, is_script_type(&media_type)),
-        Kind::Font => (urgency::PRELOADED_FONT, !media_type.contains("eot") && !media_type.contains("svg")),
-        Kind::Image => (urgency::FIRST_IMAGE, sink.formats.shows(&media_type)),
-        Kind::Media => (urgency::TRACK, true),
-        _ => (urgency::FETCH, true),
+    let (kind, usual, known) = match destination.as_str() {
+        "style" => (Kind::Style, urgency::HEAD_STYLE, true),
+        "script" => (Kind::Script, urgency::HEAD_SCRIPT, media_type.is_empty() || is_script_type(&media_type)),
+        "font" => (Kind::Font, urgency::PRELOADED_FONT, is_font_type(&media_type)),
+        "image" => (Kind::Image, urgency::FIRST_IMAGE, sink.formats.shows(&media_type)),
+        "track" => (Kind::Media, urgency::TRACK, true),
+        "fetch" => (Kind::Fetch, urgency::FETCH, true),
+        _ => return,
     };
     if !known {
         return;
@@ -365,6 +365,13 @@ fn preload(attributes: &Attributes, sink: &mut Sink) {
         return offer_image(attributes, [Name::Href, Name::Imagesrcset, Name::Imagesizes], ask, sink);
     }
     sink.offer(&attributes.text(Name::Href), ask);
+}
+
+/// Whether a font of this type is used; no type may be any.
+fn is_font_type(media_type: &str) -> bool {
+    let name = media_type.trim().to_ascii_lowercase();
+    name.is_empty()
+        || ["woff", "ttf", "otf", "truetype", "opentype", "sfnt", "collection"].iter().any(|known| name.contains(known))
 }
 
 /// What a destination (the attribute `as`) is for.
@@ -475,13 +482,27 @@ fn is_style(attributes: &Attributes, sink: &Sink) -> bool {
         && media::matches(&attributes.text(Name::Media), sink.viewport) != Some(false)
 }
 
-/// Whether a script of this type is fetched and run; none means JavaScript.
+/// Whether a script that is no module is fetched and run: no type means JavaScript, unless `language` names another.
+fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
+    if attributes.has(Name::Type) {
+        return media_type.is_empty() || is_script_type(media_type);
+    }
+    let language = attributes.text(Name::Language);
+    language.is_empty() || is_script_type(&format!("text/{language}"))
+}
+
+/// Whether this is a media type of JavaScript, of which parameters make another (WHATWG MIME Sniffing section 4.6).
 fn is_script_type(media_type: &str) -> bool {
     let media_type = media_type.trim().to_ascii_lowercase();
-    let Some((kind, name)) = media_type.split_once('/') else { return media_type.is_empty() };
-    let name = name.strip_prefix("x-").unwrap_or(name);
-    matches!(kind, "text" | "application")
-        && (name.starts_with("javascript") || matches!(name, "ecmascript" | "jscript" | "livescript"))
+    let Some((kind, name)) = media_type.split_once('/') else { return false };
+    let plain = name.strip_prefix("x-").unwrap_or(name);
+    let old =
+        plain.strip_prefix("javascript1.").is_some_and(|minor| matches!(minor, "0" | "1" | "2" | "3" | "4" | "5"));
+    match kind {
+        "application" => matches!(plain, "javascript" | "ecmascript"),
+        "text" => matches!(plain, "javascript" | "ecmascript" | "jscript" | "livescript") || old,
+        _ => false,
+    }
 }
 
 /// Elements that end foreign content (HTML section 13.2.6.5).

@@ -7,6 +7,7 @@ use super::media::{Viewport, length, matches, split_top};
 pub(super) struct Formats {
     pub(super) avif: bool,
     pub(super) webp: bool,
+    pub(super) jxl: bool,
 }
 
 impl Formats {
@@ -16,6 +17,7 @@ impl Formats {
         match essence.as_str() {
             "image/avif" => self.avif,
             "image/webp" => self.webp,
+            "image/jxl" => self.jxl,
             ""
             | "image/jpeg"
             | "image/jpg"
@@ -243,14 +245,15 @@ mod tests {
 
     #[test]
     fn formats() {
-        let all = Formats { avif: true, webp: true };
-        let old = Formats { avif: false, webp: false };
+        let all = Formats { avif: true, webp: true, jxl: true };
+        let old = Formats { avif: false, webp: false, jxl: false };
         for (media_type, new_shows, old_shows) in [
             ("image/avif", true, false),
             ("image/webp", true, false),
             (" IMAGE/PNG; x=y", true, true),
             ("", true, true),
-            ("image/jxl", false, false),
+            ("image/jxl", true, false),
+            ("image/heic", false, false),
             ("video/mp4", false, false),
         ] {
             assert_eq!((all.shows(media_type), old.shows(media_type)), (new_shows, old_shows), "{media_type}");

@@ -55,7 +55,10 @@ const LONGEST: usize = 8;
 
 /// The value of an attribute as it stands in the page, with character references replaced.
 pub(super) fn decode(bytes: &[u8]) -> Cow<'_, str> {
-    let text = to_text(bytes);
+    let mut text = to_text(bytes);
+    if memchr::memchr(0, text.as_bytes()).is_some() {
+        text = Cow::Owned(text.replace('\0', "\u{fffd}"));
+    }
     let Some(first) = text.find('&') else { return text };
     let mut out = String::with_capacity(text.len());
     out.push_str(&text[..first]);
@@ -150,6 +153,7 @@ mod tests {
             ("&#0;&#xD800;&#99999999999;&#;&#x;", "\u{fffd}\u{fffd}\u{fffd}&#;&#x;"),
             ("&#65&#x42", "AB"),
             ("&&&", "&&&"),
+            ("a\0b", "a\u{fffd}b"),
             ("&\u{e4};&a\u{e4}", "&\u{e4};&a\u{e4}"),
         ];
         for (text, decoded) in cases {
