@@ -12,6 +12,21 @@
 
 use super::{Point, Unit};
 
+/// Where the arguments are, as AT&T assembly writes it: two registers of 8 bytes.
+#[cfg(target_arch = "x86_64")]
+macro_rules! arguments {
+    () => {
+        "8@%{value} 8@%{index}"
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! arguments {
+    () => {
+        "8@{value} 8@{index}"
+    };
+}
+
 /// Passes over a described `nop`. `$point` must begin with its semaphore.
 #[cfg(all(target_os = "linux", target_endian = "little", any(target_arch = "x86_64", target_arch = "aarch64")))]
 macro_rules! site {
@@ -29,7 +44,7 @@ macro_rules! site {
                 "993: .8byte 990b, 0, {point}",
                 r#".asciz "tandem""#,
                 concat!(".asciz \"", $name, "\""),
-                r#".asciz "8@{value} 8@{index}""#,
+                concat!(".asciz \"", arguments!(), "\""),
                 "994: .balign 4",
                 ".popsection",
                 point = sym $point,
