@@ -19,7 +19,8 @@ mkdir -p "$logs"
 # Program and the Debian package that has it.
 tools="tor:tor chromium:chromium curl:curl nghttp:nghttp2-client h2load:nghttp2-client nghttpd:nghttp2-server
     nghttpx:nghttp2-proxy nginx:nginx-light haproxy:haproxy ip:iproute2 ss:iproute2 iptables:iptables tcpdump:tcpdump
-    go:golang-go node:nodejs npm:npm openssl:openssl unshare:util-linux c++:g++"
+    go:golang-go node:nodejs npm:npm openssl:openssl unshare:util-linux c++:g++ readelf:binutils
+    bpftrace:bpftrace"
 
 step_install() {
     local tool missing=()
@@ -114,7 +115,7 @@ step_fuzz() {
     done
 }
 
-# Other people's programs at the other end of our sessions.
+# Other people's programs at the other end of our sessions, and one that looks on.
 step_interop() {
     each interop/*.sh
 }

@@ -66,7 +66,6 @@ pub struct DumpArgs {
     csv: bool,
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
     let (verb, args, csv) = match command {
         ProbeCommand::List(args) => (Verb::List, args, false),
@@ -85,8 +84,11 @@ pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
         }
         Answer::Distributions(dumped) => table(&dumped),
     };
-    println!("{}", text.trim_end());
-    Ok(())
+    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn ask(args: &ProbeArgs, verb: Verb) -> Result<Answer, Failure> {

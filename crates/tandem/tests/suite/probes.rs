@@ -8,7 +8,7 @@ use serde_json::Value;
 use tandem::probe::POINTS;
 
 use crate::harness::{Client, Scene};
-use crate::process::{Process, run};
+use crate::process::{Process, run, tandem};
 
 /// A control socket of one test's own.
 fn socket(name: &str) -> PathBuf {
@@ -143,6 +143,9 @@ fn the_socket_is_private_and_errors_are_clear() {
     assert!(!ok && error.contains("at most 128 bytes"), "{error}");
     let (ok, _, error) = probe(Path::new("/nonexistent/control"), &["list"]);
     assert!(!ok && error.contains("/nonexistent/control"), "{error}");
+    let mut unread = tandem(&["probe", "list", "--control", pair.at_client.to_str().unwrap()]).spawn().unwrap();
+    drop(unread.stdout.take());
+    assert!(unread.wait().unwrap().success(), "whoever reads may stop");
     let to = format!("h2+tcp://{}", pair.gateway.address);
     for (control, problem) in
         [(pair.at_client.to_str().unwrap(), "another process listens"), ("/etc/passwd", "no socket")]
