@@ -77,10 +77,10 @@ impl Learned {
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is behind a session: all sessions of an address are one user; those that share this machine's, as all that come
-    /// through Tor do, are told apart by their number alone.
+    /// Who is behind a session: all sessions of a public address are one user. Where many may share an address, as all do
+    /// who come through Tor or a tunnel, each session counts.
     pub fn user(&self, session: u64, address: Option<IpAddr>) -> u64 {
-        match address.filter(|address| !address.is_loopback()) {
+        match address.filter(|address| is_public(address.to_canonical())) {
             Some(address) => self.secret.hash_one(address),
             None => self.secret.hash_one(session),
         }
@@ -131,6 +131,17 @@ impl Learned {
     fn write(&self, state: &[u8]) -> Result<(), LearnedError> {
         let Some(file) = &self.file else { return Ok(()) };
         replace(file, state).map_err(|error| LearnedError::File { file: file.display().to_string(), error })
+    }
+}
+
+/// Whether an address is somebody's on the Internet (RFC 6890 names those that are not).
+const fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let shared = matches!(v4.octets(), [100, 64..128, ..]);
+            !(v4.is_private() || v4.is_loopback() || v4.is_link_local() || v4.is_documentation() || shared)
+        }
+        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local()),
     }
 }
 
@@ -185,9 +196,11 @@ mod tests {
     #[test]
     fn an_address_is_one_user_and_shared_ones_are_none() {
         let learned = Learned::new(AutoConfig::default(), None).unwrap();
-        let far = Some("192.0.2.7".parse().unwrap());
-        let near = Some("127.0.0.1".parse().unwrap());
-        assert_eq!(learned.user(1, far), learned.user(2, far));
-        assert_ne!(learned.user(1, near), learned.user(2, near));
+        let address = |text: &str| Some(text.parse().unwrap());
+        let is_one = |text: &str| learned.user(1, address(text)) == learned.user(2, address(text));
+        assert!(is_one("9.9.9.9") && is_one("2620:fe::9") && is_one("::ffff:9.9.9.9"));
+        for shared in ["127.0.0.1", "192.0.2.80", "10.1.2.3", "100.96.0.2", "::1", "fd00::1", "::ffff:127.0.0.1"] {
+            assert!(!is_one(shared), "{shared}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use tandem_predict::{Algorithm, AutoConfig, Options, StateError, Worth};
 
 mod input;
 mod learn;
+mod live;
 mod plot;
 mod replay;
 mod report;
@@ -26,6 +27,8 @@ pub enum PredictCommand {
     Tune(TuneArgs),
     /// Learn from access logs into a state file, with which a gateway or a replay starts warm
     Learn(LearnArgs),
+    /// Tell what push did in a running client or gateway, and how sure that is
+    Live(live::LiveArgs),
 }
 
 /// Which lines of a log are used, and how it is cut into samples.
@@ -275,6 +278,14 @@ pub enum PredictError {
         /// Cause.
         source: io::Error,
     },
+    /// A running process does not tell.
+    #[error("cannot read the metrics on {address}: {source}")]
+    Live {
+        /// Where it serves them.
+        address: std::net::SocketAddr,
+        /// Cause.
+        source: io::Error,
+    },
     /// Standard output is gone.
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
@@ -289,5 +300,6 @@ pub fn run(command: PredictCommand) -> Result<(), PredictError> {
         PredictCommand::Replay(args) => replay::run(&args),
         PredictCommand::Tune(args) => tune::run(&args),
         PredictCommand::Learn(args) => learn::run(&args),
+        PredictCommand::Live(args) => live::run(&args),
     }
 }

@@ -7,6 +7,7 @@ mod carrying;
 mod faults;
 mod harness;
 mod isolation;
+mod learning;
 mod parsers;
 mod probes;
 mod process;

@@ -118,3 +118,151 @@ fn pushes_can_be_refused_and_are_bounded() {
     let missing: Vec<_> = (0..1000).map(|i| format!("/{i}")).filter(|path| !asked.contains(path)).collect();
     assert!(missing.is_empty() && asked.len() == 1001, "{missing:?} of {}", asked.len());
 }
+
+/// An origin with these answers by path: media type, further fields, body. It tells path and cookie of each request.
+fn site(
+    answers: &'static [(&'static str, &'static str, &'static str, &'static str)],
+) -> (Scene, mpsc::Receiver<String>) {
+    let (tell, told) = mpsc::channel();
+    let scene = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            tell.send(path.clone() + asked.field("cookie").unwrap_or_default()).unwrap();
+            let answer = answers.iter().find(|(of, ..)| *of == path);
+            let (_, kind, fields, body) = answer.copied().unwrap_or(("", "text/plain", "", "nothing"));
+            let status = match fields {
+                moved if moved.starts_with("Location") => "302 Found",
+                _ if answer.is_none() => "404 Not Found",
+                _ => "200 OK",
+            };
+            client.send(format!(
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{fields}Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        }
+    });
+    (scene, told)
+}
+
+fn gateway_that_always_pushes(session: &str) -> Pair {
+    Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {})
+}
+
+fn quiet(told: &mpsc::Receiver<String>) -> Vec<String> {
+    let mut paths: Vec<_> =
+        std::iter::from_fn(|| told.recv_timeout(std::time::Duration::from_millis(700)).ok()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn what_a_page_and_its_style_sheets_say_is_pushed() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<link rel=stylesheet href=a.css><script src=/b.js></script><img src=c.png>"),
+        ("/a.css", "text/css", "", "@import 'd.css'; p { background: url(e.png) }"),
+        ("/d.css", "text/css", "", "i { background: url(f.png) }"),
+        ("/b.js", "text/javascript", "", "b"),
+        ("/c.png", "image/png", "", "c"),
+        ("/e.png", "image/png", "", "e"),
+        ("/f.png", "image/png", "", "f"),
+    ];
+    for session in SESSIONS {
+        let (origin, told) = site(answers);
+        let pair = gateway_that_always_pushes(session);
+        let mut client = pair.connect();
+        let page = client.get(&origin.url("/page"));
+        assert_eq!(page.field("tandem-push"), None, "{session}: what the two ends say to each other stays there");
+        let all = ["/a.css", "/b.js", "/c.png", "/d.css", "/e.png", "/f.png", "/page"];
+        assert_eq!(quiet(&told), all, "{session}");
+        for (path, _, _, body) in &answers[1..] {
+            assert_eq!(client.get(&origin.url(path)).body, body.as_bytes(), "{session} {path}");
+        }
+        assert!(told.try_recv().is_err(), "{session}: what was found late went with the companion");
+        client.get(&origin.url("/page"));
+        assert_eq!(quiet(&told).len(), 7, "{session}: nothing said that it may be used again, so it comes again");
+    }
+}
+
+#[test]
+fn what_the_client_can_use_again_is_not_sent_again() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<img src=c.png>"),
+        ("/c.png", "image/png", "Cache-Control: max-age=600\r\n", "c"),
+    ];
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    for expected in [["/c.png", "/page"].as_slice(), &["/page"]] {
+        client.get(&origin.url("/page"));
+        assert_eq!(quiet(&told), expected);
+    }
+}
+
+#[test]
+fn cookies_go_to_the_page_s_own_origin_only() {
+    let (other, other_told) = site(&[]);
+    let elsewhere: &'static str = Box::leak(format!("<img src=own.png><img src={}>", other.url("/far.png")).into());
+    let answers: &'static [_] = Box::leak(Box::new([("/page", "text/html", "", elsewhere)]));
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/page"), "Cookie: login=1\r\nAuthorization: Basic eDp5\r\n"));
+    assert_eq!(client.answer("GET").status, 200);
+    assert_eq!(quiet(&told), ["/own.pnglogin=1", "/pagelogin=1"]);
+    assert_eq!(quiet(&other_told), ["/far.png"]);
+}
+
+#[test]
+fn a_poisoned_page_costs_bounded_work() {
+    let mut page =
+        "<meta http-equiv=refresh content='0;url=/page'><img src=/page><iframe src=/loop></iframe>".to_owned();
+    page += "<img src=http://10.0.0.1/secret><img src=http://169.254.169.254/latest><img src=http://[::1]:22/>";
+    page.extend((0..200_000).map(|i| format!("<img src=/i{i}>")));
+    let answers: &'static [_] = Box::leak(Box::new([
+        ("/page", "text/html", "", &*Box::leak(page.into_boxed_str())),
+        ("/loop", "text/plain", "Location: /loop\r\n", ""),
+    ]));
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    client.get(&origin.url("/page"));
+    let asked = quiet(&told);
+    assert!((1000..=2049).contains(&asked.len()), "{}", asked.len());
+    for once in ["/page", "/loop"] {
+        assert_eq!(asked.iter().filter(|path| *path == once).count(), 1, "{once}");
+    }
+    assert_eq!(client.get(&origin.url("/other")).status, 404, "the session goes on");
+}
+
+#[test]
+fn a_redirect_s_target_comes_with_it() {
+    let answers: &[_] = &[
+        ("/old", "text/html", "Location: /new\r\n", ""),
+        ("/new", "text/html", "", "<img src=c.png>"),
+        ("/c.png", "image/png", "", "c"),
+    ];
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/old"), "Accept: text/html\r\n"));
+    assert_eq!(client.answer("GET").status, 302);
+    assert_eq!(quiet(&told), ["/c.png", "/new", "/old"]);
+    assert_eq!(client.get(&origin.url("/new")).body, b"<img src=c.png>");
+    assert_eq!(client.get(&origin.url("/c.png")).body, b"c");
+    assert!(told.try_recv().is_err());
+}
+
+#[test]
+fn what_depends_on_who_asks_is_not_pushed() {
+    for fields in ["Vary: Cookie\r\n", "Vary: Accept, Authorization\r\n", "Cache-Control: no-store\r\n"] {
+        let answers: &'static [_] =
+            Box::leak(Box::new([("/page", "text/html", "", "<img src=c.png>"), ("/c.png", "image/png", fields, "c")]));
+        let (origin, told) = site(answers);
+        let pair = gateway_that_always_pushes("h2");
+        let mut client = pair.connect();
+        client.get(&origin.url("/page"));
+        assert_eq!(quiet(&told), ["/c.png", "/page"]);
+        assert_eq!(client.get(&origin.url("/c.png")).body, b"c");
+        assert_eq!(quiet(&told), ["/c.png"], "{fields:?}: asked for by who wanted it");
+    }
+}

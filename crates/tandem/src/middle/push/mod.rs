@@ -328,7 +328,8 @@ impl Watched {
             return;
         }
         let document = (head.status == 200).then(|| Document::of(self.page.url(), head)).flatten();
-        if document.is_some() && is_page(head) {
+        let target = redirect(self.page.url(), head);
+        if (document.is_some() && is_page(head)) || (target.is_some() && asks_for_page(&self.request)) {
             head.fields.set(FIELD, session.treat().as_str());
         }
         // A page that the browser only checks, or loads again, comes with what its cache has.
@@ -340,7 +341,7 @@ impl Watched {
             needs.clear();
         }
         needs.extend(candidates.iter().filter_map(learned_need));
-        needs.extend(redirect(self.page.url(), head));
+        needs.extend(target);
         self.document = document;
         self.page.promise(needs);
     }
@@ -360,6 +361,14 @@ impl Drop for Watched {
         if !self.over {
             self.page.end();
         }
+    }
+}
+
+/// Whether a browser asks for something to show by itself (Fetch standard, section 4.1).
+fn asks_for_page(request: &RequestHead) -> bool {
+    match request.fields.get("sec-fetch-dest") {
+        Some(destination) => destination == b"document",
+        None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
     }
 }
 
