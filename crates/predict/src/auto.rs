@@ -11,9 +11,14 @@
 //!   loads in which the client fetched anything and did not hold the asset already, and they forget.
 //! * **Whether a client fetches at all** is a question of its own (a warm cache, a robot under a browser's name), asked
 //!   at the page and again at the load's first, second, fourth and eighth asset (`model`).
+//! * What a session **holds** may be asked for again all the same; how likely, is learned apart (`repeat`).
 //! * The answers are **mixed** by weights learned on the way and checked against what came of them ([`mixer`]).
 //!
-//! A URL is offered only once enough different users asked for it. Nothing about users is kept beyond that count.
+//! A **ledger** holds what all offers won and lost; what it does not cover is not offered, so that no traffic, however
+//! strange, is made much dearer than without push.
+//!
+//! A URL is offered only once enough different users asked for it, and what fewer did, from which page they came or what
+//! they made of it, changes no answer. Nothing about users is kept beyond those counts.
 //! Outcomes are learned when a session ends or ten minutes after the page, whichever comes first.
 
 use std::collections::VecDeque;
@@ -21,8 +26,10 @@ use std::sync::Arc;
 
 use crate::ids::{IdMap, SmallMap};
 
+mod ledger;
 pub mod mixer;
 mod model;
+mod repeat;
 mod replay;
 mod session;
 mod state;
@@ -32,8 +39,9 @@ pub mod url;
 pub use replay::AutoReplay;
 pub use state::StateError;
 
+use ledger::Ledger;
 use model::{Lesson, Model};
-use session::{Load, Session};
+use session::{Load, Offer, Session};
 use store::Store;
 use url::Kind;
 
@@ -97,7 +105,7 @@ pub struct Exchange<'a> {
     pub get: bool,
     /// Response status.
     pub status: u16,
-    /// Body size in bytes.
+    /// Body size in bytes; 0 if it is not known yet (see [`Auto::body_sent`]).
     pub size: u64,
     /// Referer, in the same form as `url`.
     pub referer: Option<&'a str>,
@@ -150,6 +158,7 @@ pub struct Auto {
     /// Bytes in the store at which memory is looked after at once.
     next_shrink: usize,
     scratch: Scratch,
+    ledger: Ledger,
     lessons: Vec<Lesson>,
 }
 
@@ -211,6 +220,7 @@ impl Auto {
             due: VecDeque::new(),
             next_load: 0,
             scratch: Scratch::default(),
+            ledger: Ledger::default(),
             lessons: Vec::new(),
         }
     }
@@ -233,22 +243,25 @@ impl Auto {
         self.store.clock += 1;
         let url = self.store.url(exchange.url);
         let agent = fingerprint(exchange.agent.unwrap_or(""));
-        let mut session = self.sessions.remove(&exchange.session).unwrap_or_else(|| Session::new(exchange.now, agent));
+        let mut session =
+            self.sessions.remove(&exchange.session).unwrap_or_else(|| Session::new(exchange.now, exchange.user, agent));
         let page = self.note_url(&session, url, exchange);
         let new = !session.held.contains(url);
-        if new {
-            session.requested(url);
+        session.requested(url, &mut self.ledger);
+        if page == Some(false) {
+            self.ledger.asked();
         }
+        // Whether a page is known must not be read off what follows from naming it.
+        let least_users = self.least_users();
         let referer = exchange.referer.and_then(|referer| self.store.find(referer));
+        let referer = referer.filter(|&id| session.held.contains(id) || self.store.is_public(id, least_users));
         let mut offers = Vec::new();
         match page {
             Some(true) => self.open_load(&mut session, exchange, url, referer, false, &mut offers),
             Some(false) => self.asset(&mut session, exchange, url, referer, new, &mut offers),
             None => {}
         }
-        if session.held.len() < MAX_HELD {
-            session.held.entry(url, self.next_load);
-        }
+        session.hold(url, self.next_load, exchange.status != 200);
         session.last = exchange.now;
         session.redirect = matches!(exchange.status, 301 | 302 | 303 | 307 | 308);
         if session.loads.len() > MAX_LOADS
@@ -266,21 +279,27 @@ impl Auto {
 
     /// The client asked for nothing but used what was pushed; as good as a request for learning.
     pub fn push_used(&mut self, session: u64, url: &str) {
-        if let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session)) {
-            if !session.held.contains(url) {
-                session.requested(url);
-                if let Some(load) = session.loads.iter_mut().rev().find(|load| load.offers(url)) {
-                    load.fetched(url);
-                }
-            }
-            session.held.entry(url, self.next_load);
+        let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session)) else { return };
+        session.requested(url, &mut self.ledger);
+        if session.held.contains(url) {
+            session.came_again(url);
+        } else if let Some(load) = session.loads.iter_mut().rev().find(|load| load.offers(url)) {
+            load.fetched(url, &mut self.store);
         }
+        session.hold(url, self.next_load, false);
     }
 
     /// The client refused a push: it holds the resource or does not want it. It is not offered to this session again.
     pub fn push_cancelled(&mut self, session: u64, url: &str) {
         if let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session)) {
-            session.offered.entry(url, ());
+            *session.offered.entry(url, Offer::Refused) = Offer::Refused;
+        }
+    }
+
+    /// The body of a URL turned out to be of `size` bytes, which was not known yet when its head was sent.
+    pub fn body_sent(&mut self, url: &str, size: u64) {
+        if let Some(url) = self.store.find(url).filter(|_| size > 0) {
+            self.store.at_mut(url).body(size);
         }
     }
 
@@ -298,6 +317,11 @@ impl Auto {
         self.model.merge(&other.model);
         state::merge_store(&mut self.store, &other.store);
         self.bound_memory();
+    }
+
+    /// Users that must have asked for a URL before anything is told of it.
+    fn least_users(&self) -> u8 {
+        self.config.min_users.clamp(1, store::USERS as u8)
     }
 
     /// Closes a load if that is still to be done, and learns from it.
@@ -362,4 +386,14 @@ fn fingerprint(text: &str) -> u64 {
 /// Room that a session's table of held URLs takes, per URL.
 const HELD_BYTES: usize = 24;
 
-type Held = SmallMap<u32>;
+/// URLs that a session was sent.
+type Held = SmallMap<Holding>;
+
+/// How a session came by a URL.
+#[derive(Debug, Clone, Copy)]
+struct Holding {
+    /// Number of the next load at its first request.
+    load: u32,
+    /// Whether it was answered by anything but a fresh copy last.
+    revalidated: bool,
+}

@@ -126,6 +126,9 @@ pub struct Reliability {
     pub(super) points: [Rate; Self::POINTS],
 }
 
+/// The probability at which the scale ends before anything was learned.
+const MOST_TRUSTED: f32 = 0.85;
+
 /// What a page load tells a [`Reliability`].
 #[derive(Debug, Default, Clone)]
 pub struct Evidence {
@@ -158,10 +161,19 @@ impl Reliability {
     }
 }
 
+impl Reliability {
+    /// Takes in what another learned.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.points.iter_mut().zip(&other.points) {
+            *mine = mine.merged(*theirs, 255.0);
+        }
+    }
+}
+
 impl Default for Reliability {
     fn default() -> Self {
-        // Certainty is not believed before it is seen: the scale starts out ending at 0.97.
-        Self { points: std::array::from_fn(|at| Rate::prior(squash((at as f32 - 10.0) / 2.0).min(0.97))) }
+        // Certainty is not believed before it is seen.
+        Self { points: std::array::from_fn(|at| Rate::prior(squash((at as f32 - 10.0) / 2.0).min(MOST_TRUSTED))) }
     }
 }
 

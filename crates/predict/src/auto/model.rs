@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch};
+use super::repeat::Repetition;
 
 /// Whether a load fetches: bias, page, kind and site against the page, session, agent, circumstances.
 pub(super) const FETCH_INPUTS: usize = 7;
@@ -50,7 +51,7 @@ pub(super) struct Guess {
     pub(super) url: u32,
     /// Chance in a load of this page that fetches.
     pub(super) chance: f32,
-    /// What its kind of page and its site say, in log-odds above `chance`.
+    /// What its kind of page and its site say, in log-odds above `chance`, less the better the page is known.
     pub(super) general: [f32; 2],
     /// Log-odds of being asked for later in the session, from the page and from its first asset.
     pub(super) later: [f32; 2],
@@ -95,6 +96,7 @@ pub(super) struct Model {
     pub(super) circumstances: [Rate; CIRCUMSTANCES],
     pub(super) firsts: [Rate; FIRSTS],
     pub(super) agents: HashMap<u64, Habits>,
+    pub(super) repetition: Repetition,
 }
 
 impl Default for Model {
@@ -110,6 +112,7 @@ impl Default for Model {
             // Only a fresh 200 in the course of a visit speaks for an empty cache.
             firsts: std::array::from_fn(|at| Rate::prior(if at % 4 == 0 { 0.7 } else { 0.3 })),
             agents: HashMap::new(),
+            repetition: Repetition::default(),
         }
     }
 }
@@ -279,10 +282,9 @@ impl Model {
         self.lead.merge(&other.lead);
         self.asset.merge(&other.asset);
         for (mine, theirs) in self.reliability.iter_mut().zip(&other.reliability) {
-            for (point, their) in mine.points.iter_mut().zip(&theirs.points) {
-                *point = point.merged(*their, 255.0);
-            }
+            mine.merge(theirs);
         }
+        self.repetition.merge(&other.repetition);
         self.fetches = self.fetches.merged(other.fetches, 1000.0);
         self.follows = self.follows.merged(other.follows, 1000.0);
         for (mine, theirs) in self.circumstances.iter_mut().zip(&other.circumstances) {

@@ -2,26 +2,40 @@
 
 use std::collections::VecDeque;
 
+use super::ledger::Ledger;
 use super::mixer::{Rate, stretch};
 use super::model::{FetchView, Guess, NOT_YET, Stage, count, support};
-use super::store::{BACKOFF, ContextId, LIMITS, MEMORY, NONE, USERS};
-use super::url::Kind;
-use super::{Auto, Candidate, Due, Exchange, HELD_BYTES, Held};
+use super::repeat::Repeat;
+use super::store::{BACKOFF, ContextId, Crowd, LIMITS, MEMORY, NONE, Store, USERS};
+use super::url::{Kind, parts};
+use super::{Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD};
 use crate::ids::SmallMap;
 
 /// A client's visit.
 #[derive(Debug)]
 pub(super) struct Session {
+    user: u64,
     agent: u64,
     pub(super) last: i64,
     pub(super) loads: VecDeque<Load>,
     /// URLs requested, with the number of the load at that time.
     pub(super) held: Held,
-    pub(super) offered: SmallMap<()>,
+    pub(super) offered: SmallMap<Offer>,
     views: u32,
     /// Share of its loads that fetched anything.
     fetches: Rate,
+    /// Share of what its loads might have asked for again that they did.
+    pub(super) repeats: Rate,
     pub(super) redirect: bool,
+}
+
+/// What became of an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// Nothing yet.
+    Open,
+    /// The client does not want it.
+    Refused,
 }
 
 /// A page and what is expected with it.
@@ -45,6 +59,9 @@ pub(super) struct Load {
     /// Whether the guesses have been made.
     listed: bool,
     stages: Vec<Stage>,
+    pub(super) repeats: Vec<Repeat>,
+    /// How often what may come again was judged.
+    pub(super) moments: u8,
 }
 
 /// A page whose chance to fetch anything is below this part of the least probability to push waits for its first asset.
@@ -55,8 +72,9 @@ const MAX_ASSETS: usize = 256;
 const MAX_GUESSES: usize = 160;
 
 impl Session {
-    pub(super) fn new(now: i64, agent: u64) -> Self {
+    pub(super) fn new(now: i64, user: u64, agent: u64) -> Self {
         Self {
+            user,
             agent,
             last: now,
             loads: VecDeque::new(),
@@ -64,6 +82,7 @@ impl Session {
             offered: SmallMap::default(),
             views: 0,
             fetches: Rate::prior(0.5),
+            repeats: Rate::prior(0.1),
             redirect: false,
         }
     }
@@ -93,12 +112,34 @@ impl Session {
     }
 
     /// A URL is asked for the first time: every load that expected it was right.
-    pub(super) fn requested(&mut self, url: u32) {
+    pub(super) fn requested(&mut self, url: u32, ledger: &mut Ledger) {
+        if self.offered.get(url) == Some(&Offer::Open) {
+            self.offered.remove(url);
+            ledger.won();
+        }
+        if self.held.contains(url) {
+            return;
+        }
         for load in &mut self.loads {
             let after = load.stages.len() as u8;
             if let Some(guess) = load.guesses.iter_mut().find(|guess| guess.url == url && guess.after == NOT_YET) {
                 guess.after = after;
             }
+        }
+    }
+
+    /// A URL was answered; `revalidated` if by anything but a fresh copy.
+    pub(super) fn hold(&mut self, url: u32, load: u32, revalidated: bool) {
+        if self.held.len() < MAX_HELD {
+            self.held.entry(url, Holding { load, revalidated }).revalidated = revalidated;
+        }
+    }
+
+    /// What the session holds was of use once more.
+    pub(super) fn came_again(&mut self, url: u32) {
+        for load in &mut self.loads {
+            let moments = load.moments;
+            load.repeats.iter_mut().filter(|repeat| repeat.url == url).for_each(|repeat| repeat.came(moments));
         }
     }
 
@@ -114,6 +155,7 @@ impl Load {
         size_of::<Self>()
             + self.guesses.len() * size_of::<Guess>()
             + self.stages.len() * size_of::<Stage>()
+            + self.repeats.len() * size_of::<Repeat>()
             + self.assets.len() * 4
     }
 
@@ -123,11 +165,14 @@ impl Load {
     }
 
     /// An asset of it was fetched. Returns how many have been by now.
-    pub(super) fn fetched(&mut self, url: u32) -> u32 {
+    pub(super) fn fetched(&mut self, url: u32, store: &mut Store) -> u32 {
         if self.assets.len() < MAX_ASSETS {
             self.assets.push(url);
         }
         self.fetches += 1;
+        if self.fetches == 1 && !self.implicit {
+            decided(store, self.contexts);
+        }
         self.fetches
     }
 
@@ -149,6 +194,8 @@ impl Load {
             guesses: Vec::new(),
             listed: false,
             stages: Vec::new(),
+            repeats: Vec::new(),
+            moments: 0,
         }
     }
 }
@@ -159,8 +206,12 @@ impl Auto {
         let first = session.held.is_empty();
         let pause = exchange.now.saturating_sub(session.last);
         let told = exchange.kind();
+        let public = self.store.is_public(id, self.least_users());
         let url = self.store.at_mut(id);
-        url.kind = told.unwrap_or(url.kind);
+        // What others made of a URL is no guide until enough have: the answer would tell that they were there.
+        let kind = told.unwrap_or_else(|| if public { url.kind } else { Kind::of_path(parts(&url.name).path) });
+        let (as_page, as_asset) = if public { (url.as_page, url.as_asset) } else { (0.0, 0.0) };
+        url.kind = kind;
         url.count = url.count.saturating_add(1);
         let users = usize::from(url.users);
         if users < USERS && !url.seen_by[..users].contains(&exchange.user) {
@@ -168,17 +219,16 @@ impl Auto {
             url.users += 1;
         }
         if exchange.status == 200 && exchange.size > 0 {
-            url.sizes = (url.sizes + 1.0).min(50.0);
-            url.size += (exchange.size as f32 - url.size) / url.sizes;
+            url.body(exchange.size);
         }
-        match url.kind {
+        match kind {
             Kind::Page => Some(true),
             Kind::Download => None,
             Kind::Open => {
                 let page = match (first || session.redirect || !exchange.get || pause > 20_000, pause > 1000) {
                     (true, _) => true,
-                    (false, true) => url.as_asset <= url.as_page,
-                    (false, false) => url.as_page > url.as_asset + 1.0,
+                    (false, true) => as_asset <= as_page,
+                    (false, false) => as_page > as_asset + 1.0,
                 };
                 *(if pause > 1000 || first { &mut url.as_page } else { &mut url.as_asset }) += 1.0;
                 Some(page)
@@ -200,6 +250,7 @@ impl Auto {
         self.close_finished(session, exchange.now, implicit);
         let status = if implicit { 200 } else { exchange.status };
         let contexts = self.store.contexts_of(page, status >= 400);
+        contexts.iter().for_each(|&context| self.store.context_mut(context).crowd.note(session.user));
         let way = match (exchange.referer, referer) {
             _ if implicit => 0,
             (None, _) => 0,
@@ -225,6 +276,8 @@ impl Auto {
             guesses: Vec::new(),
             listed: false,
             stages: Vec::new(),
+            repeats: Vec::new(),
+            moments: 0,
         };
         session.views += 1;
         let due = Due { at: exchange.now, session: exchange.session, load: number };
@@ -237,15 +290,24 @@ impl Auto {
             contexts.iter().for_each(|&context| self.store.context_mut(context).pending += 1.0);
         }
         session.loads.push_back(load);
+        if !implicit {
+            let at = session.loads.len() - 1;
+            session.loads[at].repeats = self.repeats(session, contexts[0], number);
+            self.judge_repeats(session, at, offers);
+        }
         if judged {
             self.judge(session, session.loads.len() - 1, None, offers);
         }
     }
 
     fn fetch_view(&self, session: &Session, contexts: [ContextId; 3], circumstance: usize) -> FetchView {
-        let site = self.store.context(contexts[2]).fetching(self.model.fetches.p);
-        let kind = self.store.context(contexts[1]).fetching(site);
-        let page = self.store.context(contexts[0]).fetching(kind);
+        let fetching = |id: ContextId, general: f32| {
+            let context = self.store.context(id);
+            if context.crowd.count >= self.least_users() { context.fetching(general) } else { general }
+        };
+        let site = fetching(contexts[2], self.model.fetches.p);
+        let kind = fetching(contexts[1], site);
+        let page = fetching(contexts[0], kind);
         self.model.fetch_view([page, kind, site], session.fetches, session.agent, session.views, circumstance)
     }
 
@@ -257,11 +319,12 @@ impl Auto {
             chances: [Option<f32>; 3],
             later: [f32; 2],
         }
+        let least_users = self.least_users();
         let most: usize = contexts.iter().map(|&context| self.store.context(context).entries.len()).sum();
         let mut found: Vec<Found> = Vec::with_capacity(most);
         self.scratch.clear(self.store.urls.len());
         for (level, &context) in contexts.iter().enumerate() {
-            for entry in &self.store.context(context).entries {
+            for entry in self.store.known(context, least_users) {
                 let at = self.scratch.get(entry.url).unwrap_or_else(|| {
                     self.scratch.note(entry.url, found.len() as u32);
                     found.push(Found { url: entry.url, chances: [None; 3], later: [0.02, 0.1] });
@@ -274,7 +337,12 @@ impl Auto {
                 }
             }
         }
-        let loads = contexts.map(|context| self.store.context(context).loads);
+        let loads = contexts.map(|id| {
+            let context = self.store.context(id);
+            if context.crowd.count >= least_users { context.loads } else { 0.0 }
+        });
+        // The better the page is known the less matters what its like needs.
+        let doubt = 5.0 / (5.0 + loads[0]);
         let backed =
             |chance: Option<f32>, general: f32, loads: f32| chance.unwrap_or(BACKOFF * general / (loads + BACKOFF));
         let mut guesses = Vec::new();
@@ -296,7 +364,7 @@ impl Auto {
             guesses.push(Guess {
                 url: candidate.url,
                 chance: page,
-                general: [stretch(kind) - base, stretch(site) - base],
+                general: [kind, site].map(|chance| (stretch(chance) - base) * doubt),
                 later: candidate.later.map(stretch),
                 kind: url.kind as u8 + if url.has_query { Kind::COUNT as u8 } else { 0 },
                 support: support(loads[0]),
@@ -337,12 +405,10 @@ impl Auto {
         }
         load.last = exchange.now;
         if !new {
+            self.asked_again(session, at, url, offers);
             return;
         }
-        let fetches = load.fetched(url);
-        if fetches == 1 && !load.implicit {
-            decided(&mut self.store, load.contexts);
-        }
+        let fetches = load.fetched(url, &mut self.store);
         if matches!(fetches, 1 | 2 | 4 | 8) {
             let stage = 1 + fetches.trailing_zeros() as u8;
             self.judge(session, at, Some((stage, url, exchange.status)), offers);
@@ -373,24 +439,39 @@ impl Auto {
                     + 4 * usize::from(load.implicit)
                     + 8 * usize::from(session.held.is_empty())
                     + 16 * usize::from(number > 1);
-                let leads = self.store.at(url).leads;
+                let leads = self.store.at(url).leads.filter(|_| self.store.is_public(url, self.least_users()));
                 let view = self.model.lead_view(number, first, leads, session.fetches, session.agent);
                 (stage.inputs, stage.sets, stage.factor) = view;
                 (stage.number, stage.lead) = (number, url);
             }
         }
-        for guess in open() {
-            let probability = f64::from(self.model.asset_probability(guess, &stage));
-            let url = self.store.at(guess.url);
-            if probability > self.config.worth.threshold(f64::from(url.size))
-                && url.users >= self.config.min_users.clamp(1, USERS as u8)
-                && !session.offered.contains(guess.url)
-            {
-                session.offered.entry(guess.url, ());
+        let judged = open().map(|guess| (guess.url, self.model.asset_probability(guess, &stage))).collect();
+        self.offer(session, judged, offers);
+        session.loads[at].stages.push(stage);
+    }
+
+    /// Offers what of `judged` is worth it, may be offered, and is covered, best first.
+    pub(super) fn offer(&mut self, session: &mut Session, judged: Vec<(u32, f32)>, offers: &mut Vec<Candidate>) {
+        let least_users = self.least_users();
+        let mut worth: Vec<(u32, f64, f64)> = judged
+            .into_iter()
+            .filter_map(|(id, probability)| {
+                let url = self.store.at(id);
+                let (probability, threshold) =
+                    (f64::from(probability), self.config.worth.threshold(f64::from(url.size)));
+                let wanted = probability > threshold && url.users >= least_users && !session.offered.contains(id);
+                wanted.then_some((id, probability, threshold))
+            })
+            .collect();
+        worth.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let mut stake = self.ledger.stake();
+        for (id, probability, threshold) in worth {
+            if self.ledger.pay(threshold, &mut stake) {
+                session.offered.entry(id, Offer::Open);
+                let url = self.store.at(id);
                 offers.push(Candidate { url: url.name.clone(), probability, expected_size: f64::from(url.size) });
             }
         }
-        session.loads[at].stages.push(stage);
     }
 
     /// Closes the session's loads that a new one ends.
@@ -421,6 +502,8 @@ impl Auto {
         if load.dirty {
             return;
         }
+        let repeats = std::mem::take(&mut load.repeats);
+        self.learn_repeats(session, &repeats, load.moments);
         let fetched = load.fetches > 0;
         if !load.implicit {
             self.learn_fetch(session, load, fetched);
@@ -458,11 +541,12 @@ impl Auto {
             let context = self.store.context_mut(load.contexts[level]);
             for entry in &mut context.entries {
                 let at = scratch.get(entry.url).map(|at| at as usize);
-                if at.is_none() && session.held.get(entry.url).is_some_and(|&then| then <= load.number) {
+                if at.is_none() && session.held.get(entry.url).is_some_and(|held| held.load <= load.number) {
                     continue;
                 }
                 entry.rate.learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
                 if let Some(at) = at {
+                    entry.crowd.note(session.user);
                     counted[at] = true;
                     general[at] = entry.rate.p;
                 }
@@ -473,7 +557,9 @@ impl Auto {
                 let p = (1.0 + BACKOFF * general[at]) / (loads + 1.0 + BACKOFF);
                 general[at] = p;
                 let rate = Rate { p, n: (loads + 1.0).min(MEMORY) };
-                self.store.add_entry(load.contexts[level], LIMITS[level], url, rate);
+                let mut crowd = Crowd::default();
+                crowd.note(session.user);
+                self.store.add_entry(load.contexts[level], LIMITS[level], url, rate, crowd);
             }
         }
     }
@@ -533,7 +619,7 @@ fn answer(status: u16) -> usize {
 }
 
 /// A load has fetched or never will: it is pending no more.
-fn decided(store: &mut super::store::Store, contexts: [ContextId; 3]) {
+fn decided(store: &mut Store, contexts: [ContextId; 3]) {
     for context in contexts {
         let pending = &mut store.context_mut(context).pending;
         *pending = (*pending - 1.0).max(0.0);

@@ -5,16 +5,16 @@
 //! it. Sessions are not part of it, nor is any URL (or page) that fewer than the required number of users asked for:
 //! what is private to one user is not written down. Writing the bytes to a file in one step is the caller's business.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::{Habits, Model};
-use super::store::{Context, ContextId, Entry, Key, LIMITS, MEMORY, NONE, Store, USERS, Url};
+use super::store::{Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, USERS, Url};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig};
 
 const NAME: &[u8; 16] = b"tandem predict\n\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Longest URL or name of a context that is read back.
 const MAX_NAME: usize = 64 * 1024;
 
@@ -118,6 +118,9 @@ impl Writer {
         let points = model.reliability.iter().flat_map(|reliability| reliability.points);
         let rates = points.chain([model.fetches, model.follows]).chain(model.circumstances).chain(model.firsts);
         rates.for_each(|rate| self.rate(rate));
+        self.mixer(&model.repetition.mixer);
+        let points = model.repetition.reliability.points.into_iter();
+        points.chain(model.repetition.rates).for_each(|rate| self.rate(rate));
         self.u32(model.agents.len() as u32);
         let mut agents: Vec<_> = model.agents.iter().collect();
         agents.sort_unstable_by_key(|(agent, _)| **agent);
@@ -138,17 +141,19 @@ impl Writer {
         let numbers: HashMap<u32, u32> = public.iter().zip(0..).map(|(&(id, _), number)| (id, number)).collect();
         self.u32(public.len() as u32);
         public.iter().for_each(|(_, url)| self.url(url));
-        // A kind of page or a site is named after pages; it may be written where one of them may.
-        let known: HashSet<ContextId> = public.iter().flat_map(|(_, url)| url.contexts).collect();
-        let contexts: Vec<(&Context, Vec<(u32, &Entry)>)> = (0..)
-            .zip(&store.contexts)
-            .filter_map(|(id, context)| Some((id, context.as_ref()?)))
-            .filter(|(id, context)| {
-                known.contains(id) || store.site_of_errors(context).is_some_and(|s| known.contains(&s))
-            })
-            .map(|(_, context)| {
-                let entries = context.entries.iter().filter_map(|entry| Some((*numbers.get(&entry.url)?, entry)));
-                (context, entries.collect())
+        // The same holds for kinds of pages, sites, and for what came with what.
+        let written = |context: &&Context| match &context.key {
+            Key::Page(page) => context.crowd.count >= min_users && numbers.contains_key(page),
+            Key::Named(_) => context.crowd.count >= min_users,
+        };
+        let contexts: Vec<(&Context, Vec<(u32, &Entry)>)> = store
+            .contexts
+            .iter()
+            .flatten()
+            .filter(written)
+            .map(|context| {
+                let entries = context.entries.iter().filter(|entry| entry.crowd.count >= min_users);
+                (context, entries.filter_map(|entry| Some((*numbers.get(&entry.url)?, entry))).collect())
             })
             .collect();
         self.u32(contexts.len() as u32);
@@ -160,11 +165,13 @@ impl Writer {
                     self.text(name);
                 }
             }
+            self.bytes.push(context.crowd.count);
             self.f32(context.loads);
             self.optional(context.fetches);
             self.u32(entries.len() as u32);
             for (number, entry) in entries {
                 self.u32(number);
+                self.bytes.push(entry.crowd.count);
                 self.rate(entry.rate);
                 entry.later.iter().for_each(|&rate| self.rate(rate));
             }
@@ -177,6 +184,7 @@ impl Writer {
         self.u32(url.count);
         [url.size, url.sizes, url.as_page, url.as_asset].iter().for_each(|&value| self.f32(value));
         self.optional(url.leads);
+        self.optional(url.again);
     }
 }
 
@@ -243,22 +251,30 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    fn reliability(&mut self, reliability: &mut Reliability) -> Result<(), StateError> {
+        for point in &mut reliability.points {
+            *point = self.rate()?;
+        }
+        Ok(())
+    }
+
     fn model(&mut self) -> Result<Model, StateError> {
         let mut model = Model::default();
         self.mixer(&mut model.fetch)?;
         self.mixer(&mut model.lead)?;
         self.mixer(&mut model.asset)?;
         for reliability in &mut model.reliability {
-            let mut points = [Rate::prior(0.0); Reliability::POINTS];
-            for point in &mut points {
-                *point = self.rate()?;
-            }
-            reliability.points = points;
+            self.reliability(reliability)?;
         }
         for rate in [&mut model.fetches, &mut model.follows] {
             *rate = self.rate()?;
         }
         for rate in model.circumstances.iter_mut().chain(&mut model.firsts) {
+            *rate = self.rate()?;
+        }
+        self.mixer(&mut model.repetition.mixer)?;
+        self.reliability(&mut model.repetition.reliability)?;
+        for rate in &mut model.repetition.rates {
             *rate = self.rate()?;
         }
         for _ in 0..self.count(24)? {
@@ -272,11 +288,11 @@ impl<'a> Reader<'a> {
     fn store(&mut self) -> Result<Store, StateError> {
         let mut store = Store::default();
         let mut ids = Vec::new();
-        for _ in 0..self.count(34)? {
+        for _ in 0..self.count(42)? {
             ids.push(self.url(&mut store)?);
         }
         let mut pages = Vec::new();
-        for _ in 0..self.count(20)? {
+        for _ in 0..self.count(21)? {
             let context = self.context(&mut store, &ids)?;
             if let Key::Page(page) = store.context(context).key {
                 pages.push((page, context));
@@ -309,6 +325,7 @@ impl<'a> Reader<'a> {
         url.as_page = self.positive()?;
         url.as_asset = self.positive()?;
         url.leads = self.optional()?;
+        url.again = self.optional()?;
         Ok(id)
     }
 
@@ -324,19 +341,21 @@ impl<'a> Reader<'a> {
             }
             page => store.new_context(Key::Page(id_of(page)?)),
         };
+        let [users] = self.take()?;
         let loads = self.positive()?;
         let fetches = self.optional()?;
         let context = store.context_mut(id);
-        (context.loads, context.fetches) = (loads, fetches);
-        let count = self.count(28)?;
+        (context.loads, context.fetches, context.crowd) = (loads, fetches, Crowd::of(users));
+        let count = self.count(29)?;
         if count > LIMITS[2] {
             return Err(StateError::Damaged);
         }
         for _ in 0..count {
             let url = id_of(self.u32()?)?;
+            let [users] = self.take()?;
             let rate = self.rate()?;
             let later = [self.rate()?, self.rate()?];
-            store.add_entry(id, LIMITS[2], url, rate);
+            store.add_entry(id, LIMITS[2], url, rate, Crowd::of(users));
             if let Some(entry) = store.context_mut(id).entries.last_mut() {
                 entry.later = later;
             }
@@ -397,6 +416,7 @@ fn merge_url(mine: &mut Store, theirs: &Url) -> u32 {
     url.as_page += theirs.as_page;
     url.as_asset += theirs.as_asset;
     url.leads = merged(url.leads, theirs.leads, 30.0);
+    url.again = merged(url.again, theirs.again, 30.0);
     id
 }
 
@@ -409,6 +429,7 @@ fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32])
     let context = mine.context_mut(id);
     let before = context.loads;
     context.loads += theirs.loads;
+    context.crowd = context.crowd.merged(theirs.crowd);
     context.fetches = merged(context.fetches, theirs.fetches, 200.0);
     // An asset that only one of the two knows was absent from the loads of the other.
     for entry in &mut context.entries {
@@ -420,13 +441,14 @@ fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32])
         let url = ids[entry.url as usize];
         if let Some(known) = mine.context_mut(id).entries.iter_mut().find(|known| known.url == url) {
             known.rate = known.rate.merged(entry.rate, MEMORY);
+            known.crowd = known.crowd.merged(entry.crowd);
             for (mine, theirs) in known.later.iter_mut().zip(entry.later) {
                 *mine = mine.merged(theirs, 100.0);
             }
             continue;
         }
         let rate = entry.rate.merged(Rate { p: 0.0, n: before.min(MEMORY) }, MEMORY);
-        mine.add_entry(id, LIMITS[level], url, rate);
+        mine.add_entry(id, LIMITS[level], url, rate, entry.crowd);
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) type ContextId = u32;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Weight of what a more general context says, in observations.
-pub(super) const BACKOFF: f32 = 0.7;
+pub(super) const BACKOFF: f32 = 1.0;
 /// Page loads that an asset's rate remembers: the pace of forgetting what a page no longer needs.
 pub(super) const MEMORY: f32 = 60.0;
 /// Assets kept per page, kind of page and site.
@@ -44,8 +44,46 @@ pub(super) struct Url {
     pub(super) as_asset: f32,
     /// How much of what was expected followed when this was a load's first asset.
     pub(super) leads: Option<Rate>,
+    /// How often sessions that held it asked for it again when a page needed it.
+    pub(super) again: Option<Rate>,
     /// Contexts as a page, most special first.
     pub(super) contexts: [ContextId; 3],
+}
+
+impl Url {
+    /// Takes a body of `size` bytes into the mean.
+    pub(super) fn body(&mut self, size: u64) {
+        self.sizes = (self.sizes + 1.0).min(50.0);
+        self.size += (size as f32 - self.size) / self.sizes;
+    }
+}
+
+/// How many different users were seen, up to [`USERS`]: by tags, so that it may count too few but never too many.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Crowd {
+    pub(super) count: u8,
+    tags: [u16; USERS],
+}
+
+impl Crowd {
+    pub(super) fn note(&mut self, user: u64) {
+        let known = usize::from(self.count);
+        let tag = (user.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 | 1;
+        if known < USERS && !self.tags[..known].contains(&tag) {
+            self.tags[known] = tag;
+            self.count += 1;
+        }
+    }
+
+    /// A crowd of which only the size is known.
+    pub(super) fn of(count: u8) -> Self {
+        Self { count: count.min(USERS as u8), tags: [0; USERS] }
+    }
+
+    /// The larger of the two: the same people may be behind both.
+    pub(super) fn merged(self, other: Self) -> Self {
+        if other.count > self.count { Self::of(other.count) } else { self }
+    }
 }
 
 /// An asset of a context.
@@ -56,6 +94,8 @@ pub(super) struct Entry {
     pub(super) rate: Rate,
     /// At a site: chance of being requested later in the session, seen from a page and from a page's first asset.
     pub(super) later: [Rate; 2],
+    /// Who asked for it here.
+    pub(super) crowd: Crowd,
 }
 
 /// By what a context is found.
@@ -77,6 +117,8 @@ pub(super) struct Context {
     pub(super) pending: f32,
     /// Request count when last used.
     pub(super) used: u64,
+    /// Who came here.
+    pub(super) crowd: Crowd,
     pub(super) entries: Vec<Entry>,
 }
 
@@ -124,6 +166,7 @@ impl Store {
             as_page: 0.0,
             as_asset: 0.0,
             leads: None,
+            again: None,
             contexts: [NONE; 3],
         };
         let id = put(&mut self.urls, &mut self.free_urls, url);
@@ -147,6 +190,18 @@ impl Store {
 
     pub(super) fn context_mut(&mut self, id: ContextId) -> &mut Context {
         self.contexts[id as usize].as_mut().expect("ids in loads and URLs are kept alive by `shrink`")
+    }
+
+    /// Whether as many users asked for a URL as it takes to tell others of it.
+    pub(super) fn is_public(&self, id: u32, least_users: u8) -> bool {
+        self.at(id).users >= least_users
+    }
+
+    /// The assets of a context that may be told of: where enough users came and asked for them.
+    pub(super) fn known(&self, id: ContextId, least_users: u8) -> impl Iterator<Item = &Entry> {
+        let context = self.context(id);
+        let entries = if context.crowd.count >= least_users { &context.entries[..] } else { &[] };
+        entries.iter().filter(move |entry| entry.crowd.count >= least_users)
     }
 
     /// The contexts of a page: itself, its kind, its site. A site's error pages are one page.
@@ -194,24 +249,26 @@ impl Store {
         self.named.contains_key(name)
     }
 
-    /// The site whose error pages a context stands for.
-    pub(super) fn site_of_errors(&self, context: &Context) -> Option<ContextId> {
-        let Key::Named(name) = &context.key else { return None };
-        self.named.get(format!("S{}", name.strip_prefix('E')?).as_str()).copied()
-    }
-
     /// A context that nothing refers to yet.
     pub(super) fn new_context(&mut self, key: Key) -> ContextId {
         self.bytes += CONTEXT_BYTES;
         let used = self.clock;
-        let context = Context { key, loads: 0.0, fetches: None, pending: 0.0, used, entries: Vec::new() };
+        let context = Context {
+            key,
+            loads: 0.0,
+            fetches: None,
+            pending: 0.0,
+            used,
+            crowd: Crowd::default(),
+            entries: Vec::new(),
+        };
         put(&mut self.contexts, &mut self.free_contexts, context)
     }
 
     /// Adds an asset to a context; of a full one the least likely asset makes way, if it is unlikely enough.
-    pub(super) fn add_entry(&mut self, context: ContextId, limit: usize, url: u32, rate: Rate) {
+    pub(super) fn add_entry(&mut self, context: ContextId, limit: usize, url: u32, rate: Rate, crowd: Crowd) {
         let context = self.context_mut(context);
-        let entry = Entry { url, rate, later: [Rate::prior(0.1); 2] };
+        let entry = Entry { url, rate, later: [Rate::prior(0.1); 2], crowd };
         if context.entries.len() < limit {
             context.entries.push(entry);
             self.bytes += ENTRY_BYTES;
@@ -229,11 +286,8 @@ impl Store {
         for &id in keep_contexts {
             kept[id as usize] = true;
         }
-        let mut order: Vec<(f64, ContextId)> = (0..self.contexts.len() as u32)
-            .filter(|&id| !kept[id as usize])
-            .filter_map(|id| Some((self.contexts[id as usize].as_ref()?.worth(self.clock), id)))
-            .collect();
-        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut order = self.ranked();
+        order.retain(|&(_, id)| !kept[id as usize]);
         // Half of what is held may be URLs that only these contexts keep alive, so drop by share, not by bytes.
         let share = 1.0 - 0.5 * limit as f64 / self.bytes.max(1) as f64;
         order.truncate((order.len() as f64 * share.clamp(0.1, 1.0)) as usize);
@@ -241,6 +295,35 @@ impl Store {
             self.drop_context(id);
         }
         self.drop_unused_urls(keep_urls);
+    }
+
+    /// All contexts, those to be dropped first in front. The more of a site is kept already the less its next context is
+    /// worth, so that a crawl of one site displaces that site's own pages and not everybody else's.
+    fn ranked(&self) -> Vec<(f64, ContextId)> {
+        let mut by_site: HashMap<&str, Vec<(f64, ContextId)>> = HashMap::new();
+        for (id, context) in (0..).zip(&self.contexts) {
+            let Some(context) = context else { continue };
+            by_site.entry(self.site_of(context)).or_default().push((context.worth(self.clock), id));
+        }
+        let mut ranked = Vec::with_capacity(self.contexts.len());
+        for mut contexts in by_site.into_values() {
+            contexts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            let mut bytes = 0.0;
+            for (worth, id) in contexts {
+                ranked.push((worth - 2.0 * f64::ln_1p(bytes / SITE_BYTES), id));
+                bytes += (CONTEXT_BYTES + self.context(id).entries.len() * ENTRY_BYTES) as f64;
+            }
+        }
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        ranked
+    }
+
+    /// The site that a context belongs to.
+    fn site_of<'a>(&'a self, context: &'a Context) -> &'a str {
+        match &context.key {
+            Key::Page(page) => self.urls[*page as usize].as_ref().map_or("", |url| parts(&url.name).site),
+            Key::Named(name) => parts(name.get(1..).unwrap_or("")).site,
+        }
     }
 
     fn drop_context(&mut self, id: ContextId) {
@@ -295,6 +378,8 @@ impl Store {
     }
 }
 
+/// What a site may take before its further contexts are worth less.
+const SITE_BYTES: f64 = 16_384.0;
 const CONTEXT_BYTES: usize = size_of::<Context>() + 16;
 const ENTRY_BYTES: usize = size_of::<Entry>() * 3 / 2;
 

@@ -1,0 +1,81 @@
+//! The account of all offers: what they have won, what they may still lose.
+//!
+//! An offer costs its threshold t and brings back 1 when the client asks for what was offered: a hit gains 1 - t, a
+//! mistake loses t, which is PushCost's own unit. Nothing is offered that the balance does not cover, and no moment may
+//! stake more than half of it. So whatever a site, a robot or a simulation does, the sum of all losses stays below a few
+//! requests and a small share of the traffic, and a page with a hundred unproven assets is tried out by a few of them.
+
+/// What offers may lose in sum before any has won, in requests.
+const START: f64 = 6.0;
+/// What they may lose besides, per asset asked for.
+const SHARE: f64 = 0.003;
+/// Part of the balance that one moment may stake.
+const STAKE: f64 = 0.5;
+/// Winnings are forgotten slowly, so that a long good time does not pay for a long bad one.
+const KEPT: f64 = 1.0 - 1.0 / 16_384.0;
+
+/// Requests won and lost.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    balance: f64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { balance: START }
+    }
+}
+
+impl Ledger {
+    /// An asset was asked for.
+    pub(super) fn asked(&mut self) {
+        if self.balance > START {
+            self.balance = START + (self.balance - START) * KEPT;
+        }
+        self.balance += SHARE;
+    }
+
+    /// What may be spent at this moment: enough for one offer if there is as much.
+    pub(super) fn stake(&self) -> f64 {
+        (self.balance * STAKE).max(1.0).min(self.balance)
+    }
+
+    /// Pays `threshold` for an offer out of a stake. Returns whether it may be made.
+    pub(super) fn pay(&mut self, threshold: f64, stake: &mut f64) -> bool {
+        let covered = *stake >= threshold;
+        if covered {
+            *stake -= threshold;
+            self.balance -= threshold;
+        }
+        covered
+    }
+
+    /// What was offered was asked for.
+    pub(super) fn won(&mut self) {
+        self.balance += 1.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_bounded_and_winnings_lift_the_bound() {
+        let mut ledger = Ledger::default();
+        let offer = |ledger: &mut Ledger| {
+            let mut stake = ledger.stake();
+            (0..1000).filter(|_| ledger.pay(0.5, &mut stake)).count()
+        };
+        let mut lost = 0;
+        for _ in 0..1000 {
+            ledger.asked();
+            lost += offer(&mut ledger);
+        }
+        assert!(lost as f64 * 0.5 <= START + 1000.0 * SHARE, "{lost} offers in vain");
+        for _ in 0..50 {
+            ledger.won();
+        }
+        assert!(offer(&mut ledger) >= 20);
+    }
+}

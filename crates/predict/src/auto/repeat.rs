@@ -1,0 +1,185 @@
+//! What a session asks for again although it has had it: what may not be cached, or is revalidated on every view.
+//!
+//! The chance of that has little to do with the chance of a first request, so it is learned apart: by how the resource
+//! was answered last, by resource, by session, and by whether this load has asked for anything again already. What
+//! hardly ever comes again is judged only now and then, to notice when that changes.
+
+use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch};
+use super::model::NOT_YET;
+use super::session::Session;
+use super::store::ContextId;
+use super::{Auto, Candidate};
+
+/// Bias, circumstances, the resource, the session, the page.
+const INPUTS: usize = 5;
+/// By last answer (fresh, anything else) and moment (page, first repetition of the load).
+const SETS: usize = 4;
+/// Assets of a page that are looked at.
+const MAX_REPEATS: usize = 64;
+/// Least share of the page's loads that ask for it.
+const LEAST_CHANCE: f32 = 0.2;
+/// Below this there is no use in judging ...
+const HOPELESS: f32 = 0.02;
+/// ... more often than in one load of so many.
+const SAMPLE: u32 = 8;
+
+/// A resource that a page needs and the session has had.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Repeat {
+    pub(super) url: u32,
+    /// Whether it was answered by anything but a fresh copy last.
+    revalidated: bool,
+    inputs: [[f32; INPUTS]; 2],
+    /// Moments judged before it was asked for; [`NOT_YET`] until then.
+    after: u8,
+}
+
+impl Repeat {
+    /// It was asked for after so many moments; only the first time counts.
+    pub(super) fn came(&mut self, moments: u8) {
+        if self.after == NOT_YET {
+            self.after = moments;
+        }
+    }
+}
+
+/// What is learned of repetitions.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Repetition {
+    pub(super) mixer: Mixer<INPUTS>,
+    pub(super) reliability: Reliability,
+    pub(super) rates: [Rate; SETS],
+}
+
+impl Default for Repetition {
+    fn default() -> Self {
+        Self {
+            mixer: Mixer::new(SETS, [0.0, 1.0, 0.5, 0.7, 0.3]),
+            reliability: Reliability::default(),
+            rates: [Rate::prior(0.05), Rate::prior(0.4), Rate::prior(0.5), Rate::prior(0.8)],
+        }
+    }
+}
+
+fn set(revalidated: bool, moment: u8) -> usize {
+    usize::from(revalidated) + 2 * usize::from(moment)
+}
+
+impl Repetition {
+    fn mixed(&self, repeat: &Repeat, moment: u8) -> f32 {
+        self.mixer.mix(&repeat.inputs[usize::from(moment)], &[set(repeat.revalidated, moment)])
+    }
+
+    fn probability(&self, repeat: &Repeat, moment: u8) -> f32 {
+        let mixed = self.mixed(repeat, moment);
+        0.5 * (squash(mixed) + self.reliability.check(mixed))
+    }
+
+    /// Learns from what a load brought again.
+    fn learn(&mut self, repeats: &[Repeat], moments: u8) {
+        for moment in 0..moments.min(2) {
+            let mut evidence = Evidence::default();
+            let mut sums = [(0.0, 0.0); 2];
+            for repeat in repeats.iter().filter(|repeat| repeat.after > moment) {
+                let outcome = repeat.after != NOT_YET;
+                evidence.note(self.mixed(repeat, moment), outcome);
+                let sum = &mut sums[usize::from(repeat.revalidated)];
+                sum.0 += f32::from(u8::from(outcome));
+                sum.1 += 1.0;
+            }
+            self.reliability.learn(&evidence);
+            let scale = 4.0 / (4.0 + sums[0].1 + sums[1].1);
+            for repeat in repeats.iter().filter(|repeat| repeat.after > moment) {
+                let outcome = f32::from(u8::from(repeat.after != NOT_YET));
+                let error = outcome - squash(self.mixed(repeat, moment));
+                let inputs = &repeat.inputs[usize::from(moment)];
+                self.mixer.learn(inputs, &[set(repeat.revalidated, moment)], error * scale);
+            }
+            for (revalidated, (hits, all)) in [false, true].into_iter().zip(sums) {
+                if all > 0.0 {
+                    self.rates[set(revalidated, moment)].learn(hits / all, 4.0, 300.0);
+                }
+            }
+        }
+    }
+
+    /// Takes in what another learned.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.mixer.merge(&other.mixer);
+        self.reliability.merge(&other.reliability);
+        for (mine, theirs) in self.rates.iter_mut().zip(other.rates) {
+            *mine = mine.merged(theirs, 300.0);
+        }
+    }
+}
+
+impl Auto {
+    /// What of a page's assets the session holds and may yet ask for again.
+    pub(super) fn repeats(&self, session: &Session, page: ContextId, load: u32) -> Vec<Repeat> {
+        let learned = &self.model.repetition;
+        let base = [0, 1].map(|moment| [false, true].map(|r| stretch(learned.rates[set(r, moment)].p)));
+        let sampled = load.is_multiple_of(SAMPLE);
+        let mut repeats = Vec::new();
+        for entry in self.store.known(page, self.least_users()) {
+            if entry.rate.p < LEAST_CHANCE {
+                continue;
+            }
+            let Some(held) = session.held.get(entry.url) else { continue };
+            let url = self.store.at(entry.url);
+            let revalidated = held.revalidated;
+            let page = stretch(entry.rate.p);
+            let inputs = base.map(|base| {
+                let base = base[usize::from(revalidated)];
+                let resource = url.again.map_or(0.0, |rate| rate.excess(base));
+                [1.0, base, resource, session.repeats.excess(base), page]
+            });
+            let repeat = Repeat { url: entry.url, revalidated, inputs, after: NOT_YET };
+            if sampled || learned.probability(&repeat, 1) >= HOPELESS {
+                repeats.push(repeat);
+                if repeats.len() == MAX_REPEATS {
+                    break;
+                }
+            }
+        }
+        repeats
+    }
+
+    /// Judges what a load may bring again, when its page is sent and when the first of it has come.
+    pub(super) fn judge_repeats(&mut self, session: &mut Session, at: usize, offers: &mut Vec<Candidate>) {
+        let load = &mut session.loads[at];
+        let moment = load.moments;
+        if moment >= 2 || load.repeats.is_empty() {
+            return;
+        }
+        load.moments += 1;
+        let open = load.repeats.iter().filter(|repeat| repeat.after == NOT_YET);
+        let judged = open.map(|repeat| (repeat.url, self.model.repetition.probability(repeat, moment))).collect();
+        self.offer(session, judged, offers);
+    }
+
+    /// A URL that the session holds is asked for again.
+    pub(super) fn asked_again(&mut self, session: &mut Session, at: usize, url: u32, offers: &mut Vec<Candidate>) {
+        let load = &mut session.loads[at];
+        let moments = load.moments;
+        let Some(repeat) = load.repeats.iter_mut().find(|repeat| repeat.url == url && repeat.after == NOT_YET) else {
+            return;
+        };
+        repeat.came(moments);
+        self.judge_repeats(session, at, offers);
+    }
+
+    /// Learns from what a load brought again.
+    pub(super) fn learn_repeats(&mut self, session: &mut Session, repeats: &[Repeat], moments: u8) {
+        if repeats.is_empty() {
+            return;
+        }
+        self.model.repetition.learn(repeats, moments);
+        let again = repeats.iter().filter(|repeat| repeat.after != NOT_YET).count();
+        session.repeats.learn(again as f32 / repeats.len() as f32, 1.0, 8.0);
+        for repeat in repeats {
+            let outcome = f32::from(u8::from(repeat.after != NOT_YET));
+            let prior = self.model.repetition.rates[set(repeat.revalidated, 0)].p;
+            self.store.at_mut(repeat.url).again.get_or_insert_with(|| Rate::prior(prior)).learn(outcome, 1.0, 30.0);
+        }
+    }
+}
