@@ -14,7 +14,7 @@ mod record;
 
 use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -203,6 +203,11 @@ impl Browser {
     /// Name and version.
     pub fn product(&self) -> (&str, &str) {
         (&self.product.0, &self.product.1)
+    }
+
+    /// Where its profile is while it runs.
+    pub fn profile(&self) -> &Path {
+        self.process.profile()
     }
 
     /// Loads a page. It is complete when its load event is over and all of `wanted` have ended, or nothing more was asked

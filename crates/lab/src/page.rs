@@ -179,7 +179,7 @@ impl Page {
 
     /// Body bytes of all resources.
     pub fn bytes(&self) -> u64 {
-        self.resources.iter().map(|r| r.size as u64).sum()
+        self.resources.iter().fold(0, |sum, resource| sum.saturating_add(resource.size as u64))
     }
 
     /// Checks that a browser can load it: one document (or what redirects to it) causes all the rest.
@@ -213,12 +213,16 @@ impl Page {
         self.checked()
     }
 
-    /// What causes `index`, as recorded if that can be: a redirect, or what has references to such resources.
+    /// What causes `index`, as recorded if that can be: a redirect, or what has references to such resources. A document
+    /// that nothing causes comes of the redirect before it.
     fn able_parent(&self, index: usize) -> Option<usize> {
         let recorded = self.resources[index].parent.filter(|&p| p < index);
         match recorded {
             Some(at) if self.resources[at].is_redirect() => recorded,
-            _ => self.nearest_able(recorded, index),
+            _ => self.nearest_able(recorded, index).or_else(|| {
+                let before = index.checked_sub(1)?;
+                self.resources[before].is_redirect().then_some(before)
+            }),
         }
     }
 
@@ -313,7 +317,8 @@ impl Resource {
     }
 }
 
-/// Escapes what must not stand in a request target or would end an attribute, and drops a fragment.
+/// Escapes what must not stand in a request target or would end an attribute, drops a fragment, and alters segments that
+/// a browser would take out (`.` and `..`, RFC 3986 section 5.2.4).
 fn safe_path(path: &str) -> String {
     let path = path.split_once('#').map_or(path, |(path, _)| path);
     let mut safe = String::with_capacity(path.len() + 1);
@@ -327,7 +332,19 @@ fn safe_path(path: &str) -> String {
             safe.push_str(&format!("%{byte:02X}"));
         }
     }
-    safe
+    without_dots(safe)
+}
+
+fn without_dots(path: String) -> String {
+    let (base, query) = path.split_once('?').map_or((path.as_str(), None), |(base, query)| (base, Some(query)));
+    let is_dots = |segment: &str| matches!(segment.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
+    if !base.split('/').any(is_dots) {
+        return path;
+    }
+    let segments =
+        base.split('/').map(|segment| if is_dots(segment) { format!("{segment}_") } else { segment.to_owned() });
+    let base = segments.collect::<Vec<_>>().join("/");
+    query.map_or_else(|| base.clone(), |query| format!("{base}?{query}"))
 }
 
 /// Makes a path unlike all earlier ones, as resources of several hosts may be served by one.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tandem_http::Scheme;
 use tandem_http::socks::{Reply, Server};
-use tandem_lab::loader::{Discovery, Fault, Load, LoadError, Loader, Via};
-use tandem_lab::origin::{Origin, Running};
+use tandem_lab::loader::{Discovery, Fault, Load, LoadError, Loader, Protocol, Via};
+use tandem_lab::origin::{Origin, Protocols, Running};
 use tandem_lab::page::{Kind, Page, Site};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,7 +27,10 @@ async fn serve(page: Page) -> (Running, Site) {
 
 /// A page with everything: redirect, frame, imports, fonts, scripts that load scripts.
 fn mixed() -> Page {
-    let text = r#"{"name": "mixed", "hosts": ["a"], "resources": [
+    Page::from_json("", MIXED.as_bytes()).expect("valid")
+}
+
+const MIXED: &str = r#"{"name": "mixed", "hosts": ["a"], "resources": [
         ["/", 0, "text/html", "html", 10, null, 302],
         ["/home", 0, "text/html", "html", 90000, 0],
         ["/a.css", 0, "text/css", "css", 3000, 1],
@@ -41,9 +45,6 @@ fn mixed() -> Page {
         ["/gone", 0, "image/png", "image", 70, 1, 404],
         ["/none", 0, "image/png", "image", 0, 1, 204]
     ]}"#;
-    Page::from_json("", text.as_bytes()).expect("valid")
-}
-
 fn check(load: &Load, site: &Site) {
     let mut seen: Vec<usize> = load.requests.iter().map(|t| t.resource).collect();
     seen.sort_unstable();
@@ -394,4 +395,119 @@ async fn limits() {
     assert!(matches!(none.load(&site).await, Err(LoadError::NoConnections)));
     let bad = Loader { headers: vec![("X".into(), "a\r\nb".into())], ..Loader::new(Via::Direct) };
     assert!(matches!(bad.load(&site).await, Err(LoadError::Header(name)) if name == "X"));
+}
+
+/// What one session needs: no more connections than authorities, every byte accounted for.
+#[tokio::test]
+async fn one_session() {
+    let (first, one) = listen().await;
+    let (second, two) = listen().await;
+    let site = Site::new(Page::demo().expect("committed"), &[one, two]).expect("valid");
+    let origin = Origin::new(site.clone());
+    let _running = [origin.spawn(first).expect("bound"), origin.spawn(second).expect("bound")];
+    for per_host in [1, 3, 500] {
+        let before = origin.counts();
+        let loader = Loader { protocol: Protocol::H2, per_host, ..Loader::new(Via::Direct) };
+        let load = loader.load(&site).await.expect("loads");
+        check(&load, &site);
+        assert_eq!((load.connections, origin.counts().connections - before.connections), (2, 2));
+        assert_eq!(load.requests.iter().filter(|t| t.connect.is_some()).count(), 2);
+        assert!(load.requests.iter().all(|t| t.tls.is_none()));
+        assert_eq!(origin.counts().requests - before.requests, 111);
+        // At most so many at once: whoever begins, enough others have ended.
+        let mut starts: Vec<Duration> = load.requests.iter().map(|t| t.start).collect();
+        starts.sort_unstable();
+        for (index, start) in starts.iter().enumerate().skip(2 * per_host) {
+            let ended = load.requests.iter().filter(|t| t.end() <= *start).count();
+            assert!(ended + 2 * per_host > index, "{index} begun and {ended} ended with {per_host} a host");
+        }
+    }
+}
+
+/// TLS straight, through a tunnel of an HTTP proxy, and through SOCKS5; with both protocols.
+#[tokio::test]
+async fn over_tls() {
+    for protocol in [Protocol::Http1, Protocol::H2] {
+        let (listener, origin) = listen().await;
+        let site = Site::with_scheme(mixed(), Scheme::Https, &["secure.example"]).expect("valid");
+        let running = Origin::secure(site.clone(), Protocols::Both).expect("a certificate");
+        let _running = running.spawn(listener).expect("bound");
+        let (socks_proxy, asked) = socks(origin.clone(), Reply::Succeeded).await;
+        let (proxy, notes) = tunnels(origin.clone()).await;
+        let ways = [Via::Direct, Via::Http { proxy }, Via::Socks5 { proxy: socks_proxy, credentials: None }];
+        for via in ways {
+            let resolve = vec![("*.example".to_owned(), origin.clone())];
+            let loader = Loader { protocol, resolve, optimistic: true, ..Loader::new(via) };
+            let load = loader.load(&site).await.expect("loads");
+            check(&load, &site);
+            for timing in load.requests.iter().filter(|t| t.connect.is_some()) {
+                assert!(timing.tls.is_some_and(|tls| tls > Duration::ZERO) && timing.tls <= timing.connect);
+            }
+        }
+        assert!(asked.lock().expect("no panic").iter().all(|(target, ..)| target == "secure.example:443"));
+        let notes = notes.lock().expect("no panic");
+        assert!(notes.iter().all(|head| head.starts_with("CONNECT secure.example:443 HTTP/1.1\r\n")));
+        assert!(!notes.is_empty());
+    }
+}
+
+/// A proxy that opens tunnels, all to one place.
+async fn tunnels(origin: String) -> (String, Arc<Mutex<Vec<String>>>) {
+    let (listener, address) = listen().await;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let (origin, notes) = (origin.clone(), Arc::clone(&notes));
+            tokio::spawn(async move {
+                let head = read_head(&mut client).await;
+                notes.lock().expect("no panic").push(head);
+                client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.expect("open");
+                let mut upstream = TcpStream::connect(origin).await.expect("listening");
+                // Ends when the client does.
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+            });
+        }
+    });
+    (address, asked)
+}
+
+#[tokio::test]
+async fn tls_and_sessions_that_fail() {
+    let secure = |authority: &str| {
+        Site::with_scheme(Page::uniform(1, 100), Scheme::Https, &[authority.to_owned()]).expect("valid")
+    };
+    // No TLS at the other end.
+    let (listener, plain) = listen().await;
+    let _plain = Origin::new(secure(&plain)).spawn(listener).expect("bound");
+    assert!(matches!(fault(&Loader::new(Via::Direct), &secure(&plain)).await, Fault::Tls(_)));
+    // TLS, but another protocol.
+    for (offered, protocol) in [(Protocols::Http1, Protocol::H2), (Protocols::H2, Protocol::Http1)] {
+        let (listener, address) = listen().await;
+        let origin = Origin::secure(secure(&address), offered).expect("a certificate");
+        let _running = origin.spawn(listener).expect("bound");
+        let loader = Loader { protocol, ..Loader::new(Via::Direct) };
+        assert!(matches!(fault(&loader, &secure(&address)).await, Fault::Tls(_) | Fault::Protocol));
+    }
+    // No tunnel.
+    let (listener, proxy) = listen().await;
+    tokio::spawn(async move {
+        let mut client = listener.accept().await.expect("a client").0;
+        read_head(&mut client).await;
+        client.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n").await
+    });
+    let refused = fault(&Loader::new(Via::Http { proxy }), &secure("a.example")).await;
+    assert!(matches!(refused, Fault::Tunnel { status: 403 }), "{refused}");
+    // No HTTP/2, and an end without a word.
+    for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""] {
+        let (listener, address) = listen().await;
+        tokio::spawn(async move {
+            let mut client = listener.accept().await.expect("a client").0;
+            let _ = client.read(&mut [0; 1000]).await;
+            client.write_all(answer).await
+        });
+        let site = Site::new(Page::uniform(3, 100), &[address]).expect("valid");
+        let loader = Loader { protocol: Protocol::H2, ..Loader::new(Via::Direct) };
+        assert!(matches!(fault(&loader, &site).await, Fault::Closed | Fault::Broken(_)));
+    }
 }

@@ -1,8 +1,8 @@
 //! The origin over real sockets: what it answers to whom.
 
 use tandem_http::h1::{Decoder, Framing, Limits, Response, parse_response};
-use tandem_http::{Fields, Method};
-use tandem_lab::origin::{Origin, Running};
+use tandem_http::{Fields, Method, Scheme};
+use tandem_lab::origin::{Origin, Protocols, Running};
 use tandem_lab::page::{Page, Site};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -230,4 +230,72 @@ async fn stops_when_dropped() {
     drop(origin);
     let mut rest = Vec::new();
     assert_eq!(client.stream.read_to_end(&mut rest).await.map_or(0, |n| n), 0);
+}
+
+/// What curl says to a URL: its standard output.
+async fn curl(arguments: &[&str]) -> Vec<u8> {
+    let command = tokio::process::Command::new("curl").arg("-sSk").args(arguments).output().await;
+    let output = command.expect("curl is needed for this test: apt-get install curl");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// HTTP/2 as another client speaks it, after TLS and at once, has the same answers.
+#[tokio::test]
+async fn another_client_over_h2() {
+    let plain = start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = listener.local_addr().expect("bound").to_string();
+    let site = Site::with_scheme(Page::gallery(3, 40_000), Scheme::Https, &[address.as_str()]).expect("valid");
+    let secure = Origin::secure(site.clone(), Protocols::Both).expect("a certificate").spawn(listener).expect("bound");
+    let version = "\n%{http_version} %{http_code} %{size_download}";
+    for (base, flag) in [
+        (format!("https://{}", secure.address), "--http2"),
+        (format!("http://{}", plain.address), "--http2-prior-knowledge"),
+    ] {
+        let url = |path: &str| format!("{base}{path}");
+        let body = curl(&[flag, &url("/")]).await;
+        assert!(body.starts_with(b"<!DOCTYPE html>") && body.len() == 40_000);
+        let said =
+            |text: Vec<u8>| String::from_utf8(text).expect("text").rsplit('\n').next().expect("a line").to_owned();
+        let ask = async |arguments: &[&str]| said(curl(&[&[flag, "-w", version], arguments].concat()).await);
+        assert_eq!(ask(&["-o", "/dev/null", &url("/images/0001.png")]).await, "2 200 40000");
+        assert_eq!(ask(&["-o", "/dev/null", &url("/bytes/3000000")]).await, "2 200 3000000");
+        assert_eq!(ask(&["-o", "/dev/null", &url("/bytes/70000?framing=chunked&delay=30")]).await, "2 200 70000");
+        assert_eq!(ask(&["-o", "/dev/null", &url("/?status=503")]).await, "2 503 40000");
+        assert_eq!(ask(&["-I", &url("/")]).await, "2 200 0");
+        assert_eq!(ask(&["-r", "10-19", "-o", "/dev/null", &url("/")]).await, "2 206 10");
+        assert_eq!(ask(&["-o", "/dev/null", &url("/nothing")]).await, "2 404 17");
+        let large = "x".repeat(300_000);
+        assert_eq!(curl(&[flag, "-d", &large[..100_000], &url("/sink")]).await, b"{\"bytes\":100000}\n");
+        assert_eq!(curl(&[flag, "-d", &large[..100_000], &url("/echo")]).await, &large.as_bytes()[..100_000]);
+        let cut =
+            tokio::process::Command::new("curl").args(["-sSk", flag, &url("/bytes/50000?cut=100")]).output().await;
+        let cut = cut.expect("curl");
+        assert_eq!((cut.status.success(), cut.stdout.len()), (false, 100));
+    }
+    assert_eq!(secure.origin.counts().requests, plain.origin.counts().requests);
+    // The same TLS, for those who know no HTTP/2.
+    let old = curl(&["--http1.1", "-w", version, "-o", "/dev/null", &format!("https://{}/", secure.address)]).await;
+    assert_eq!(String::from_utf8(old).expect("text").trim(), "1.1 200 40000");
+}
+
+/// Bytes that are neither protocol, and a session that breaks the rules: the origin ends it and serves on.
+#[tokio::test]
+async fn bad_sessions() {
+    let origin = start().await;
+    for bad in [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00"[..],
+        b"PRI * HTTP/2.0\r\n\r\nXX",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(origin.address).await.expect("listening");
+        stream.write_all(bad).await.expect("open");
+        let mut answer = Vec::new();
+        // Whatever it says, it says no more after it.
+        let _ = stream.read_to_end(&mut answer).await;
+    }
+    let mut client = Client::open(&origin).await;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(client.answer(&Method::Get).await.response.head.status, 200);
 }

@@ -187,6 +187,64 @@ fn har_files() {
     check_references(&site(page));
 }
 
+/// What browsers would alter in a path is altered before they see it.
+#[test]
+fn paths_that_stay_as_they_are() {
+    let entry =
+        |path: &str| format!(r#"{{"url": "http://a.example{path}", "status": 200, "type": "image", "body": 50}}"#);
+    let paths = ["/", "/a/../b", "/./c/%2E%2e?x=/../y", "/d/.", "/...", "/e'f|g\\\\h", "?q", "/i?"];
+    let entries = paths.map(entry).join(",");
+    let page = Page::from_json("x", format!(r#"{{"entries": [{entries}]}}"#).as_bytes()).expect("valid");
+    let read: Vec<&str> = page.resources.iter().map(|r| r.path.as_str()).collect();
+    assert_eq!(read, ["/", "/a/.._/b", "/._/c/%2E%2e_?x=/../y", "/d/._", "/...", "/e%27f|g%5Ch", "/?q", "/i?"]);
+    assert!(matches!(
+        Page::from_json("", br#"{"name": "m", "hosts": ["a"], "resources": [["/..", 0, "a/b", "html", 9, null]]}"#),
+        Err(PageError::Resource { .. })
+    ));
+}
+
+/// A page that was recorded from its redirect on has one beginning.
+#[test]
+fn a_redirect_leads_to_the_document() {
+    let text = br#"{"entries": [
+        {"url": "http://a.example/", "status": 301, "type": "html"},
+        {"url": "http://a.example/home", "status": 200, "type": "html", "body": 900},
+        {"url": "http://a.example/i", "status": 200, "type": "image", "body": 90}]}"#;
+    let page = Page::from_json("x", text).expect("valid");
+    let rows: Vec<_> = page.resources.iter().map(|r| (r.status, r.parent)).collect();
+    assert_eq!(rows, [(301, None), (200, Some(0)), (200, Some(1))]);
+    page.check_browsable().expect("a browser can load it");
+    assert!(
+        matches!(Page::uniform(2, 100).check_browsable(), Err(PageError::NotBrowsable { path }) if path == "/images/0000.png")
+    );
+}
+
+/// Sizes and numbers that do not fit anywhere.
+#[test]
+fn unreasonable_files() {
+    let huge = u64::MAX;
+    let rows = format!(r#"["/", 0, "a/b", "html", {huge}, null], ["/b", 0, "a/b", "image", {huge}, 0]"#);
+    let model = format!(r#"{{"name": "m", "hosts": ["a"], "resources": [{rows}]}}"#);
+    assert!(matches!(Page::from_json("", model.as_bytes()), Err(PageError::TooLarge)));
+    let entry = format!(r#"{{"url": "http://a.example/", "status": 200, "body": {}}}"#, i64::MAX);
+    let twice = format!(r#"{{"entries": [{entry}, {entry}, {entry}]}}"#);
+    assert!(matches!(Page::from_json("", twice.as_bytes()), Err(PageError::TooLarge)));
+    let many: Vec<String> = (0..20_001).map(|n| format!(r#"{{"url": "http://h{n}.example/"}}"#)).collect();
+    let many = format!(r#"{{"entries": [{}]}}"#, many.join(","));
+    assert!(matches!(Page::from_json("", many.as_bytes()), Err(PageError::TooLarge)));
+}
+
+/// Newer types of image come by `srcset`.
+#[test]
+fn images_by_srcset() {
+    let mut page = Page::gallery(2, 500);
+    page.resources[1].mime = "image/webp".into();
+    let site = site(page);
+    let html = String::from_utf8_lossy(&site.asset(0).body).into_owned();
+    assert!(html.contains("<source srcset=\"/images/0000.png 1x\">") && html.contains("<img src=\"/images/0001.png\""));
+    check_references(&site);
+}
+
 #[test]
 fn models_survive_writing() {
     for name in ["demo", "twitter"] {

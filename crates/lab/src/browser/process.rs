@@ -71,6 +71,10 @@ impl Process {
         Ok((process, Pipe { commands, answers }))
     }
 
+    pub(super) fn profile(&self) -> &Path {
+        &self.profile.folder
+    }
+
     /// Waits for Chromium to end, which it does when the pipe is closed; kills it if it takes too long.
     pub(super) async fn end(mut self, pipe: Pipe) {
         drop(pipe);
@@ -98,7 +102,7 @@ impl Drop for Process {
     }
 }
 
-/// The end of what Chromium writes to its standard error.
+/// The end of what Chromium writes to its standard error, without its complaints that there is no desktop.
 async fn last_words(mut stream: ChildStderr) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];
@@ -108,7 +112,8 @@ async fn last_words(mut stream: ChildStderr) -> String {
             all.drain(..all.len() - COMPLAINTS);
         }
     }
-    String::from_utf8_lossy(&all[all.len().saturating_sub(COMPLAINTS)..]).into_owned()
+    let text = String::from_utf8_lossy(&all[all.len().saturating_sub(COMPLAINTS)..]).into_owned();
+    text.lines().filter(|line| !line.contains("dbus")).collect::<Vec<_>>().join("; ")
 }
 
 /// Chromium's command line: nothing of its own accord on the network, no prompts, no upgrades of schemes.

@@ -19,6 +19,8 @@ pub(super) struct Child {
     pub(super) kind: Kind,
     /// Path, or absolute URL where it is on another host.
     pub(super) url: String,
+    /// An image of a type that not every browser knows.
+    pub(super) is_new: bool,
 }
 
 /// Makes the body of `resource`. `sheets` are the style sheets below it: a document has an element for each, without
@@ -110,9 +112,14 @@ fn html(size: usize, children: &[Child], sheets: &[usize], fill: Fill) -> Body {
     Body { bytes: spread.out, references }
 }
 
+/// The element that loads a resource. Images of newer types come as pages offer them, by `srcset`; there a comma at its end
+/// would not belong to a URL.
 fn tag(child: &Child) -> String {
     let url = child.url.replace('&', "&amp;");
     match child.kind {
+        Kind::Image if child.is_new && !url.ends_with(',') => {
+            format!("<picture><source srcset=\"{url} 1x\"><img alt=\"\"></picture>")
+        }
         Kind::Css => format!("<link rel=stylesheet href=\"{url}\">"),
         Kind::Script => format!("<script src=\"{url}\"></script>"),
         Kind::Image => format!("<img src=\"{url}\" alt=\"\">"),
@@ -329,7 +336,7 @@ mod tests {
             assert_eq!(data("application/json", size, Fill::new(2)).len(), size);
         }
         let children: Vec<Child> =
-            (0..9).map(|index| Child { index, kind: Kind::Image, url: format!("/{index}") }).collect();
+            (0..9).map(|index| Child { index, kind: Kind::Image, url: format!("/{index}"), is_new: false }).collect();
         for size in 600..900 {
             let body = html(size, &children, &[4], Fill::new(3));
             assert_eq!(body.bytes.len(), size);

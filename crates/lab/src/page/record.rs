@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Kind, Page, PageError, Resource};
+use super::{Kind, MAX_RESOURCES, Page, PageError, Resource};
 
 /// The page that the demonstration loads: the structure of a real article of Wikipedia.
 const DEMO: &str = include_str!("demo.json");
@@ -99,7 +99,11 @@ struct Entry {
 
 /// Keeps what HTTP can load; parents follow their entries to their new places.
 fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
+    if entries.len() > MAX_RESOURCES {
+        return Err(PageError::TooLarge);
+    }
     let mut page = Page { name, hosts: Vec::new(), resources: Vec::new() };
+    let mut hosts: HashMap<String, usize> = HashMap::new();
     let mut places: Vec<Option<usize>> = Vec::new();
     for entry in entries {
         let parent = entry.parent.and_then(|p| places.get(p).copied().flatten());
@@ -107,7 +111,10 @@ fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
             places.push(parent);
             continue;
         };
-        let host = index_of(&mut page.hosts, host);
+        let host = *hosts.entry(host.to_owned()).or_insert_with(|| {
+            page.hosts.push(host.to_owned());
+            page.hosts.len() - 1
+        });
         let mime = entry.mime.split(';').next().unwrap_or_default().trim();
         let mime: String = mime.chars().filter(char::is_ascii_graphic).collect();
         let (kind, mime) = kind_of(&entry.kind, mime, path, page.resources.is_empty());
@@ -131,13 +138,6 @@ fn split_url(url: &str) -> Option<(&str, &str)> {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
     (!host.is_empty()).then_some((host, &rest[end..]))
-}
-
-fn index_of(hosts: &mut Vec<String>, host: &str) -> usize {
-    hosts.iter().position(|h| h == host).unwrap_or_else(|| {
-        hosts.push(host.to_owned());
-        hosts.len() - 1
-    })
 }
 
 /// What could not be recorded, was cut off by the reader or came from its cache counts as an ordinary answer, since it
@@ -297,6 +297,9 @@ impl HarEntry {
 impl HarResponse {
     /// Bytes of the body on the wire as well as the recorder knew them.
     fn wire_size(&self) -> i64 {
+        if self.body_size == Some(0) && self.content.size == 0 {
+            return 0;
+        }
         let transferred = self.transfer_size.filter(|&n| n > 0).map(|n| n - self.headers_size.unwrap_or(0).max(0));
         let noted = self.body_size.filter(|&n| n > 0).or_else(|| transferred.filter(|&n| n > 0));
         noted.unwrap_or_else(|| {

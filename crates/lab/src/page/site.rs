@@ -132,7 +132,9 @@ impl Inner {
         let mut documents: Vec<Option<usize>> = vec![None; count];
         for (index, resource) in self.page.resources.iter().enumerate() {
             if let Some(parent) = resource.parent {
-                children[parent].push(Child { index, kind: resource.kind, url: self.mention(parent, index) });
+                let is_new = matches!(resource.mime.as_str(), "image/webp" | "image/avif" | "image/jxl");
+                let url = self.mention(parent, index);
+                children[parent].push(Child { index, kind: resource.kind, url, is_new });
             }
             documents[index] = resource.parent.and_then(|p| if self.is_document(p) { Some(p) } else { documents[p] });
             if let Some(document) = documents[index].filter(|_| resource.kind == Kind::Css) {
