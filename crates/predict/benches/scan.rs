@@ -15,9 +15,9 @@ const TEXT: &str = "The committee met on Tuesday, as it has done every week sinc
 fn article() -> String {
     let mut page = String::from("<!DOCTYPE html><html><head><link rel=stylesheet href=/a.css></head><body>\n");
     for part in 0..400 {
-        let _ = write!(page, "<p class=\"body\">{TEXT}{TEXT}<a href=\"/more/{part}.html\">More</a> {TEXT}</p>\n");
+        let _ = writeln!(page, "<p class=\"body\">{TEXT}{TEXT}<a href=\"/more/{part}.html\">More</a> {TEXT}</p>");
         if part % 10 == 0 {
-            let _ = write!(page, "<img src=\"/img/{part}.jpg\" alt=\"\" width=\"640\">\n");
+            let _ = writeln!(page, "<img src=\"/img/{part}.jpg\" alt=\"\" width=\"640\">");
         }
     }
     page

@@ -6,9 +6,9 @@
 //! Chromium would. Memory is bounded whatever comes: one tag's or rule's telling parts, each at most 8 KiB, and a hash
 //! for each need.
 //!
-//! Drilling down: [`html`] tells tags from text, [`attribute`] keeps what tags say, [`element`] knows what that asks
-//! for; [`css`] tells rules from text, [`rules`] knows what they ask for; [`image`] and [`media`] choose among several;
-//! [`url`] makes references absolute; [`text`] and [`token`] are the bytes below.
+//! Drilling down: `html` tells tags from text, `attribute` keeps what tags say, `element` knows what that asks
+//! for; `css` tells rules from text, `rules` knows what they ask for; `image` and `media` choose among several;
+//! `url` makes references absolute; `text` and `token` are the bytes below.
 
 mod attribute;
 mod css;

@@ -272,7 +272,7 @@ fn foreign_content() {
         &["1 Style /news/b.css", "3 Script /news/c.js"],
     );
     page("<svg/><svg><div><title></svg><img src=a.png></title><img src=b.png>", &["4 Image /news/b.png"]);
-    page("<math><mi>x</mi><img src=a.png>", &["4 Image /news/a.png"]);
+    page("<math><image href=b.png></image><mi>x</mi><img src=a.png>", &["4 Image /news/a.png"]);
 }
 
 #[test]
@@ -320,6 +320,7 @@ fn imports() {
     );
     sheet("a{} @import 'a.css';", &[]);
     sheet("@namespace url(http://x.test/); @import 'a.css';", &[]);
+    sheet("@unknown x; @import 'a.css';", &["1 Style /css/a.css"]);
     sheet("<!-- /* c */ @IMPORT/**/'a.css'; -->", &["1 Style /css/a.css"]);
     sheet("@import 'a;b.css'; @import url(c;d.css);", &["1 Style /css/a;b.css", "1 Style /css/c;d.css"]);
     sheet("@import 'a.css'", &["1 Style /css/a.css"]);
@@ -450,6 +451,39 @@ fn what_is_too_long_is_passed_over() {
     );
     let path = "x".repeat(MAX_URL);
     page(&format!("<img src={path}><img src=a.png>"), &["4 Image /news/a.png"]);
+}
+
+#[test]
+fn memory_is_bounded_whatever_does_not_end() {
+    let endless = [
+        ("", "<img alt='' src="),
+        ("", "<!-- "),
+        ("", "<svg><template><picture>"),
+        ("<", "x"),
+        ("<img src='", "y"),
+        ("<img ", "srcset=\"a 1x\" style='b:url(c)' d=e "),
+        ("<img srcset='", "a.png 1w, "),
+        ("<style>", "a{b:url("),
+        ("<style>@import '", "x"),
+        ("<style>@font-face{src:", "url(a.woff2),"),
+        ("<style>@media ", "(a) and "),
+        ("<style>a{b:image-set(", "(url(x) 1x,"),
+        ("<script><!-- <script>", "</script <!--"),
+        ("<base href='", "../"),
+    ];
+    for (start, unit) in endless {
+        let mut scanner = html();
+        let mut found = Vec::new();
+        scanner.feed(start.as_bytes(), &mut found);
+        let filler = unit.repeat(65_536 / unit.len());
+        for _ in 0..64 {
+            scanner.feed(filler.as_bytes(), &mut found);
+        }
+        // What it holds stands in its debugging form: each byte as a number of up to three digits.
+        let held = format!("{scanner:?}").len() / 5;
+        assert!(held < 128 * 1_024, "{start}{unit}: {held}");
+        assert!(found.len() <= Scanner::MAX_NEEDS);
+    }
 }
 
 /// A page of pieces that mean something, in any order, cut and broken anywhere.

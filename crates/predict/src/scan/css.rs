@@ -266,17 +266,14 @@ impl Css {
             return;
         }
         self.prelude = Prelude::Other;
+        let applies = self.skipped.is_none();
         match self.at.get() {
             Some(b"import") if self.imports && self.depth == 0 => self.begin_capture(Capture::Import),
-            Some(b"charset" | b"layer") => {}
-            name => {
-                self.imports = false;
-                match name {
-                    Some(b"media") if self.skipped.is_none() => self.begin_capture(Capture::Media),
-                    Some(b"font-face") if self.skipped.is_none() => self.prelude = Prelude::Font,
-                    _ => {}
-                }
-            }
+            Some(b"media") if applies => self.begin_capture(Capture::Media),
+            Some(b"font-face") if applies => self.prelude = Prelude::Font,
+            // Any block ends the imports too; statements that nobody knows do not.
+            Some(b"namespace") => self.imports = false,
+            _ => {}
         }
     }
 

@@ -170,7 +170,9 @@ impl Page {
         }
         if self.inert == 0 {
             self.style_attribute(attributes, sink);
-            self.foreign_element(name, attributes, sink);
+            if self.space() == Space::Svg {
+                self.svg_element(name, attributes, sink);
+            }
         }
         match name {
             _ if slash => Inside::Content,
@@ -180,7 +182,7 @@ impl Page {
         }
     }
 
-    fn foreign_element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
+    fn svg_element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
         let Some(url) = attributes.get(Name::Href).or_else(|| attributes.get(Name::XlinkHref)) else { return };
         match name {
             b"image" | b"feimage" => sink.offer(&url, Ask::new(Kind::Image, self.image_urgency())),

@@ -49,8 +49,10 @@ enum State {
     BeforeValue,
     Quoted(u8),
     Unquoted,
-    /// After `<!`, with so many bytes of what may follow.
+    /// After `<!` and so many bytes of a CDATA section's beginning.
     Declaration(u8),
+    /// After `<!-`.
+    Dash,
     Comment(Dashes),
     /// Up to the next `>`.
     Bogus,
@@ -131,6 +133,7 @@ impl Html {
             State::Unquoted => self.unquoted(rest),
             State::Close => self.close(rest[0]),
             State::Declaration(seen) => self.declaration(rest[0], seen),
+            State::Dash => self.dash(rest[0]),
             State::Comment(dashes) => self.comment(rest, dashes),
             State::Bogus => self.bogus(rest),
             State::Section(brackets) => self.section(rest, brackets),
@@ -290,13 +293,21 @@ impl Html {
     }
 
     fn declaration(&mut self, byte: u8, seen: u8) -> usize {
-        // One dash counts as 100, so as not to be taken for a bracket.
-        match (seen, byte) {
-            (0, b'-') => self.go(State::Declaration(100), 1),
-            (100, b'-') => self.go(State::Comment(Dashes::Start), 1),
-            (0..7, _) if self.page.is_foreign() && SECTION[usize::from(seen)] == byte => {
-                self.go(if seen == 6 { State::Section(0) } else { State::Declaration(seen + 1) }, 1)
-            }
+        let next = SECTION.get(usize::from(seen)).filter(|_| self.page.is_foreign());
+        if seen == 0 && byte == b'-' {
+            self.go(State::Dash, 1)
+        } else if next != Some(&byte) {
+            self.go(State::Bogus, 0)
+        } else if usize::from(seen) + 1 == SECTION.len() {
+            self.go(State::Section(0), 1)
+        } else {
+            self.go(State::Declaration(seen + 1), 1)
+        }
+    }
+
+    const fn dash(&mut self, byte: u8) -> usize {
+        match byte {
+            b'-' => self.go(State::Comment(Dashes::Start), 1),
             _ => self.go(State::Bogus, 0),
         }
     }
