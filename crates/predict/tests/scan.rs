@@ -268,10 +268,11 @@ fn foreign_content() {
         &["5 Image /news/f.svg", "4 Image /news/a.png"],
     );
     page(
-        "<svg><link rel=stylesheet href=a.css><foreignObject><link rel=stylesheet href=b.css></foreignObject><script href=c.js></script></svg>",
+        "<svg><iframe src=a></iframe><foreignObject><link rel=stylesheet href=b.css></foreignObject><script href=c.js></script></svg>",
         &["1 Style /news/b.css", "3 Script /news/c.js"],
     );
     page("<svg/><svg><div><title></svg><img src=a.png></title><img src=b.png>", &["4 Image /news/b.png"]);
+    page("<svg><g><link rel=stylesheet href=a.css>", &["1 Style /news/a.css"]);
     page("<math><image href=b.png></image><mi>x</mi><img src=a.png>", &["4 Image /news/a.png"]);
 }
 

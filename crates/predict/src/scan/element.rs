@@ -170,8 +170,11 @@ impl Page {
         }
         if self.inert == 0 {
             self.style_attribute(attributes, sink);
-            if self.space() == Space::Svg {
-                self.svg_element(name, attributes, sink);
+            match (name, self.space()) {
+                // No style sheet here, but Chromium's own scanner asks for it, and an `svg` that was left open is likely.
+                (b"link", _) => self.link(attributes, sink),
+                (_, Space::Svg) => self.svg_element(name, attributes, sink),
+                _ => {}
             }
         }
         match name {
