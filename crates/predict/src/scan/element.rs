@@ -188,7 +188,7 @@ impl Page {
     fn svg_element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
         let Some(url) = attributes.get(Name::Href).or_else(|| attributes.get(Name::XlinkHref)) else { return };
         match name {
-            b"image" | b"feimage" => sink.offer(&url, Ask::new(Kind::Image, self.image_urgency())),
+            b"image" | b"feimage" => sink.offer(&url, Ask::new(Kind::Image, self.count_image())),
             b"use" => sink.offer_own(&url, Ask::new(Kind::Image, urgency::LATER_IMAGE)),
             b"script" => sink.offer(&url, Ask::new(Kind::Script, urgency::BODY_SCRIPT)),
             _ => {}
@@ -196,7 +196,7 @@ impl Page {
     }
 
     /// What any element may have.
-    fn decoration(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
+    fn decoration(&self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
         if attributes.is_empty() {
             return;
         }
@@ -208,11 +208,11 @@ impl Page {
         }
     }
 
-    fn style_attribute(&mut self, attributes: &Attributes, sink: &mut Sink) {
+    fn style_attribute(&self, attributes: &Attributes, sink: &mut Sink) {
         if let Some(style) = attributes.get(Name::Style)
             && style.contains('(')
         {
-            let mut css = Css::declarations(urgency::STYLE_IMAGE);
+            let mut css = Css::declarations(self.image_urgency());
             css.feed(style.as_bytes(), sink);
             css.finish(sink);
         }
@@ -288,7 +288,7 @@ impl Page {
         let usual = if attributes.is(Name::Loading, "lazy") {
             urgency::LAZY
         } else {
-            by_priority(self.image_urgency(), attributes)
+            by_priority(self.count_image(), attributes)
         };
         let ask = Ask::new(Kind::Image, usual).cors(cors(attributes));
         if let Some(Some(chosen)) = &self.picture {
@@ -297,9 +297,14 @@ impl Page {
         offer_image(attributes, [Name::Src, Name::Srcset, Name::Sizes], ask, sink);
     }
 
-    fn image_urgency(&mut self) -> u8 {
+    fn count_image(&mut self) -> u8 {
+        let urgency = self.image_urgency();
         self.images = self.images.saturating_add(1);
-        if self.images <= FIRST_IMAGES { urgency::FIRST_IMAGE } else { urgency::LATER_IMAGE }
+        urgency
+    }
+
+    const fn image_urgency(&self) -> u8 {
+        if self.images < FIRST_IMAGES { urgency::FIRST_IMAGE } else { urgency::LATER_IMAGE }
     }
 
     fn link(&mut self, attributes: &Attributes, sink: &mut Sink) {
