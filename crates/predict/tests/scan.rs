@@ -294,7 +294,7 @@ fn attributes() {
 fn style_elements() {
     page(
         "<style>@import 'a.css'; b{c:url(d.png)}</style><img src=e.png>",
-        &["1 Style /news/a.css", "4 Image /news/d.png", "4 Image /news/e.png"],
+        &["1 Style /news/a.css", "5 Image /news/d.png", "4 Image /news/e.png"],
     );
     page(
         "<style>a{b:url(</st.png)}c{d:url(e.png)}</STYLE\n><img src=f.png>",
