@@ -98,6 +98,22 @@ fn points_count_what_passes_while_they_are_on() {
     assert!(!pair.at_gateway.exists());
 }
 
+#[test]
+fn the_first_exchange_waits_for_its_session() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let pair = pair("session", &[]);
+    json(&pair.at_client, &["on", "session"]);
+    assert_eq!(Client::to(pair.client.address).get(&origin.url("/")).body, b"ok");
+    let dump = json(&pair.at_client, &["dump"]);
+    for point in ["session.dial", "session.answer", "session.wait", "session.stream"] {
+        assert_eq!(count(&dump, point), 1, "{point}: {dump}");
+    }
+    let of =
+        |point| dump.as_array().unwrap().iter().find(|row| row["point"] == point).unwrap()["min"].as_u64().unwrap();
+    assert!(of("session.wait") > 0 && of("session.answer") >= of("session.wait"), "{dump}");
+    assert!(of("session.answer") > of("session.dial"), "{dump}");
+}
+
 /// Windows of 64 KiB, and an answer that needs dozens of them: the gateway's streams wait for credit.
 #[test]
 fn a_shut_window_is_seen_at_the_sending_end() {
@@ -111,10 +127,13 @@ fn a_shut_window_is_seen_at_the_sending_end() {
     let pair = pair("window", &["--path-rate", "1mbit", "--path-rtt", "1ms"]);
     json(&pair.at_gateway, &["on", "flow"]);
     json(&pair.at_gateway, &["on", "queue"]);
+    json(&pair.at_client, &["on", "queue"]);
     assert_eq!(Client::to(pair.client.address).get(&origin.url("/")).body.len(), 4 << 20);
     let dump = json(&pair.at_gateway, &["dump"]);
     assert!(count(&dump, "flow.stream") > 0, "{dump}");
-    assert!(count(&dump, "queue.core") > 10, "{dump}");
+    assert!(count(&dump, "queue.core") > 10 && count(&dump, "queue.full") > 0, "{dump}");
+    let client = json(&pair.at_client, &["dump"]);
+    assert!(count(&client, "queue.reader") > 10 && count(&client, "queue.core") == 0, "it sends no body: {client}");
     for row in dump.as_array().unwrap() {
         let steps: Vec<(u64, f64)> = serde_json::from_value(row["distribution"].clone()).unwrap();
         assert!(steps.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1), "{row}");

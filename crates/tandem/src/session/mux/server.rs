@@ -152,7 +152,7 @@ impl Pump {
         let Some(part) = self.held.take() else { return };
         let mut core = self.shared.core.borrow_mut();
         match part {
-            Part::Hints(head) => core.inform(self.id, &head),
+            Part::Hints(head) => HEADERS_ENCODE.time(self.id, || core.inform(self.id, &head)),
             Part::Head(head) => {
                 HEADERS_ENCODE.time(self.id, || core.respond(self.id, &head, end));
                 self.head_sent = true;
@@ -214,8 +214,10 @@ impl Drop for Pump {
 }
 
 fn push(shared: &Rc<Shared>, parent: StreamId, request: &RequestHead, reply: Reply, priority: Priority) {
+    let encoding = HEADERS_ENCODE.start();
     let opened = shared.core.borrow_mut().push(parent, request, priority);
     let Ok(id) = opened else { return };
+    HEADERS_ENCODE.stop(encoding, id);
     shared.streams.borrow_mut().insert(id, Stream { complete: true, ..Stream::default() });
     let pump = Pump {
         shared: Rc::clone(shared),

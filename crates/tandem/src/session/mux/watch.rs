@@ -44,10 +44,10 @@ impl Watch {
 
     /// The other end has shown itself.
     pub(super) fn established(&self) {
-        SESSION_ANSWER.stop(self.begun.take(), 0);
         for (id, since) in self.early.take() {
             SESSION_WAIT.stop(since, id);
         }
+        SESSION_ANSWER.stop(self.begun.take(), 0);
     }
 
     /// A stream was given something to send.
