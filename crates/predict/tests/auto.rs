@@ -89,6 +89,202 @@ fn a_url_of_too_few_users_is_never_offered() {
     }
 }
 
+/// A world in which three users use a shop and one of them, alone, something private; then a spy, who has one user id
+/// and any number of sessions, tries to find out which private thing it was. Returns all that he is answered.
+fn spied_on(secret: &str, max_memory: usize) -> Vec<(String, f64)> {
+    let site = "http://shop.example";
+    let mut auto = Auto::new(AutoConfig { max_memory, worth: Worth::Omega(0.9), ..config(3) });
+    let mut now = 0;
+    let (page, image, part) =
+        (format!("{site}/{secret}"), format!("{site}/{secret}.png"), format!("{site}/{secret}/part/1"));
+    for number in 0..240 {
+        now += 60_000;
+        let user = number % 3;
+        visit(&mut auto, number, user, now, PAGE, &ASSETS);
+        if user == 0 {
+            // The private page, a private asset of a public page, a public asset of a private page, a call of a script.
+            visit(&mut auto, 10_000 + number, user, now, &page, &[&image, ASSETS[1]]);
+            visit(&mut auto, 20_000 + number, user, now, PAGE, &[ASSETS[0], &part, &image]);
+            visit(&mut auto, 30_000 + number, user, now, &part, &ASSETS);
+        }
+    }
+    let mut answers = Vec::new();
+    for number in 50_000..50_200 {
+        now += 7_000;
+        for candidate in ["anna", "otto"] {
+            let urls = [
+                format!("{site}/{candidate}"),
+                format!("{site}/{candidate}.png"),
+                format!("{site}/{candidate}/part/1"),
+                format!("{site}/{candidate}/part/2"),
+                PAGE.to_owned(),
+                ASSETS[1].to_owned(),
+            ];
+            let pick = |at: u64| urls[(number / 7 + at * number) as usize % urls.len()].as_str();
+            for step in 0..3 {
+                let exchange = Exchange {
+                    session: number,
+                    user: 777,
+                    now: now + step as i64 * [100, 1_500, 30_000][number as usize % 3],
+                    url: pick(step),
+                    get: true,
+                    status: [200, 304, 404][(number / 3) as usize % 3],
+                    size: 1000,
+                    referer: (number % 2 == 0).then(|| pick(step + 1)),
+                    agent: Some("Firefox/130"),
+                    ..Exchange::default()
+                };
+                let offers = auto.sending(&exchange);
+                answers.extend(offers.into_iter().map(|offer| (offer.url.to_string(), offer.probability)));
+            }
+        }
+        auto.session_closed(number);
+        now += 60_000;
+    }
+    answers
+}
+
+#[test]
+fn a_spy_learns_nothing_of_what_too_few_fetched() {
+    for max_memory in [64 << 20, 60_000] {
+        let (anna, otto) = (spied_on("anna", max_memory), spied_on("otto", max_memory));
+        assert!(anna.iter().any(|(url, _)| url == ASSETS[0]), "what is public he may be given");
+        for private in ["anna", "otto"] {
+            assert!(!anna.iter().chain(&otto).any(|(url, _)| url.contains(private)), "{private} is private");
+        }
+        assert_eq!(anna, otto, "not even a probability differs");
+    }
+}
+
+#[test]
+fn many_sessions_of_one_user_are_one_user() {
+    let mut auto = Auto::new(config(2));
+    for number in 0..300 {
+        assert!(visit(&mut auto, number, 7, number as i64 * 60_000, PAGE, &ASSETS).is_empty(), "visit {number}");
+    }
+    let mut again = Auto::load(&auto.save(), config(2)).expect("its own bytes");
+    for number in 0..300 {
+        let offered = visit(&mut again, number, 7, number as i64 * 60_000, PAGE, &ASSETS);
+        assert!(offered.is_empty(), "nor does a restart make two of him");
+    }
+}
+
+#[test]
+fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
+    let mut auto = Auto::new(AutoConfig { max_memory: 2 << 20, ..config(3) });
+    let others: Vec<(String, [String; 2])> = (0..20)
+        .map(|site| format!("http://site{site}.example"))
+        .map(|site| (format!("{site}/"), [format!("{site}/a.css"), format!("{site}/b.js")]))
+        .collect();
+    let visit_others = |auto: &mut Auto, round: u64| -> usize {
+        let visits = others.iter().zip(0..).map(|((page, assets), site)| {
+            let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
+            visit(auto, 1_000_000 + round * 100 + site, round, (round * 100_000_000) as i64, page, &assets).len()
+        });
+        visits.sum()
+    };
+    for round in 0..30 {
+        visit_others(&mut auto, round);
+    }
+    // Session ids and cache busters: no URL is seen twice.
+    for number in 0..30_000u64 {
+        let page = format!("http://crawled.example/p?sid={number:08x}");
+        let asset = format!("http://crawled.example/i.gif?r={number:08x}");
+        visit(&mut auto, number, number, 3_000_000_000 + number as i64, &page, &[&asset]);
+    }
+    assert!(auto.memory() < 3 << 20, "{} bytes", auto.memory());
+    assert_eq!(visit_others(&mut auto, 40), 40, "both assets of all twenty sites");
+}
+
+#[test]
+fn what_is_asked_for_on_every_view_is_offered_again() {
+    let page = "http://shop.example/live";
+    let (call, style) = ("http://shop.example/prices.json", "http://shop.example/style.css");
+    let mut auto = Auto::new(config(3));
+    let mut seen = (0, 0);
+    for number in 0..80 {
+        for view in 0..6 {
+            let now = number as i64 * 10_000_000 + view * 60_000;
+            let ask = |url: &'static str, status| Exchange {
+                session: number,
+                user: number,
+                now,
+                url,
+                get: true,
+                status,
+                size: 500,
+                referer: (url != page).then_some(page),
+                agent: Some("Firefox/130"),
+                ..Exchange::default()
+            };
+            let offered = auto.sending(&ask(page, 200));
+            if number > 40 && view > 0 {
+                seen.0 += usize::from(offered.iter().any(|offer| &*offer.url == call));
+                seen.1 += usize::from(offered.iter().any(|offer| &*offer.url == style));
+            }
+            auto.sending(&ask(call, 200));
+            if view == 0 {
+                auto.sending(&ask(style, 200));
+            }
+        }
+        auto.session_closed(number);
+    }
+    assert!(seen.0 > 150 && seen.1 == 0, "of 195 views: the call {}, the cached style sheet {}", seen.0, seen.1);
+}
+
+#[test]
+fn pages_without_referer_are_learned_too() {
+    let mut auto = Auto::new(config(3));
+    let mut last = Vec::new();
+    for number in 0..60 {
+        let now = number as i64 * 60_000;
+        let ask = |url: &'static str, kind| Exchange {
+            session: number,
+            user: number,
+            now,
+            url,
+            get: true,
+            status: 200,
+            // The size is told when the body has passed.
+            size: 0,
+            content_type: Some(kind),
+            agent: Some("Firefox/130"),
+            ..Exchange::default()
+        };
+        last = auto.sending(&ask(PAGE, "text/html"));
+        for (asset, kind) in ASSETS.into_iter().zip(["text/css", "text/javascript", "image/png"]) {
+            auto.sending(&ask(asset, kind));
+            auto.body_sent(asset, 2_000);
+        }
+        auto.session_closed(number);
+    }
+    assert_eq!(last.len(), 3, "{last:?}");
+    assert!(last.iter().all(|offer| (offer.expected_size - 2_000.0).abs() < 1.0), "{last:?}");
+}
+
+#[test]
+fn a_client_that_never_asks_for_what_it_is_offered_costs_little() {
+    // Learned from good visits; then a thousand others look at pages only, each under an agent of its own.
+    let mut auto = taught(1, 40);
+    let mut wasted = 0;
+    for number in 1_000..2_000 {
+        let agent = format!("Firefox/{number}");
+        let exchange = Exchange {
+            session: number,
+            user: number,
+            now: number as i64 * 60_000,
+            url: PAGE,
+            get: true,
+            status: 200,
+            agent: Some(&agent),
+            ..Exchange::default()
+        };
+        wasted += auto.sending(&exchange).len();
+        auto.session_closed(number);
+    }
+    assert!(wasted < 60, "{wasted} offers in vain");
+}
+
 #[test]
 fn what_the_session_holds_or_refused_is_not_offered() {
     let mut auto = taught(3, 30);

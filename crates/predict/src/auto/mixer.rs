@@ -3,15 +3,41 @@
 
 /// Log-odds of a probability, kept within what a float can undo.
 #[must_use]
+#[inline]
 pub fn stretch(p: f32) -> f32 {
     let p = p.clamp(0.0005, 0.9995);
-    (p / (1.0 - p)).ln()
+    logarithm(p / (1.0 - p))
 }
 
 /// Probability of log-odds.
 #[must_use]
+#[inline]
 pub fn squash(x: f32) -> f32 {
-    1.0 / (1.0 + (-x.clamp(-12.0, 12.0)).exp())
+    1.0 / (1.0 + exponential(-x.clamp(-12.0, 12.0)))
+}
+
+/// Natural logarithm of a positive, normal number, to about 1e-6: exponent and a series in what remains, so that it is
+/// the same on every machine and can be inlined.
+#[inline]
+fn logarithm(x: f32) -> f32 {
+    /// The bits of the square root of one half: what remains lies around 1.
+    const HALF_ROOT: u32 = 0x3f35_04f3;
+    let scaled = x.to_bits().wrapping_sub(HALF_ROOT);
+    let exponent = (scaled as i32 >> 23) as f32;
+    let rest = f32::from_bits((scaled & 0x7f_ffff) + HALF_ROOT);
+    let s = (rest - 1.0) / (rest + 1.0);
+    let square = s * s;
+    exponent * std::f32::consts::LN_2 + 2.0 * s * (1.0 + square * (1.0 / 3.0 + square * (0.2 + square / 7.0)))
+}
+
+/// The exponential function for moderate numbers, to about 1e-6.
+#[inline]
+fn exponential(x: f32) -> f32 {
+    let scaled = x * std::f32::consts::LOG2_E;
+    let whole = (scaled + 128.5) as i32 - 128;
+    let r = (scaled - whole as f32) * std::f32::consts::LN_2;
+    let series = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0)))));
+    f32::from_bits(((whole + 127) as u32) << 23) * series
 }
 
 /// A probability learned from outcomes: a running mean at first, forgetting slowly later.
@@ -141,7 +167,7 @@ impl Reliability {
 
     fn place(x: f32) -> (usize, f32) {
         let at = (x * 2.0 + 10.0).clamp(0.0, Self::POINTS as f32 - 1.001);
-        (at as usize, at.fract())
+        (at as usize, at - (at as usize) as f32)
     }
 
     /// The probability that log-odds `x` have meant so far.
@@ -197,6 +223,15 @@ mod tests {
     fn log_odds_and_back() {
         for p in [0.001, 0.2, 0.5, 0.97] {
             assert!((squash(stretch(p)) - p).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn series_are_close() {
+        for step in -1199..1200 {
+            let x = step as f32 / 100.0;
+            assert!((exponential(x) / x.exp() - 1.0).abs() < 1e-5, "exp {x}");
+            assert!((logarithm(x.exp()) - x).abs() < 1e-5, "ln of exp {x}");
         }
     }
 

@@ -69,7 +69,7 @@ const HOPE: f32 = 0.2;
 /// Assets of a load that are remembered.
 const MAX_ASSETS: usize = 256;
 /// Candidates of a load.
-const MAX_GUESSES: usize = 160;
+const MAX_GUESSES: usize = 128;
 
 impl Session {
     pub(super) fn new(now: i64, user: u64, agent: u64) -> Self {
@@ -346,7 +346,7 @@ impl Auto {
         let backed =
             |chance: Option<f32>, general: f32, loads: f32| chance.unwrap_or(BACKOFF * general / (loads + BACKOFF));
         let mut guesses = Vec::new();
-        let floor = (self.config.worth.threshold(0.0) as f32 * 0.15).clamp(0.01, 0.1);
+        let floor = (self.config.worth.threshold(0.0) as f32 * 0.3).clamp(0.01, 0.15);
         for candidate in found {
             let site = backed(candidate.chances[2], 0.0, loads[2]);
             let kind = backed(candidate.chances[1], site, loads[1]);
@@ -445,7 +445,11 @@ impl Auto {
                 (stage.number, stage.lead) = (number, url);
             }
         }
-        let judged = open().map(|guess| (guess.url, self.model.asset_probability(guess, &stage))).collect();
+        let least = self.config.worth.threshold(0.0) as f32;
+        let judged = open()
+            .map(|guess| (guess.url, self.model.asset_probability(guess, &stage)))
+            .filter(|&(_, probability)| probability >= least)
+            .collect();
         self.offer(session, judged, offers);
         session.loads[at].stages.push(stage);
     }
