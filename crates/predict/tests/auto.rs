@@ -172,9 +172,10 @@ fn many_sessions_of_one_user_are_one_user() {
 #[test]
 fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
     let mut auto = Auto::new(AutoConfig { max_memory: 2 << 20, ..config(3) });
-    let others: Vec<(String, [String; 2])> = (0..20)
-        .map(|site| format!("http://site{site}.example"))
-        .map(|site| (format!("{site}/"), [format!("{site}/a.css"), format!("{site}/b.js")]))
+    // Four pages a site, each with assets of its own: only what was learned of the page itself tells which to offer.
+    let others: Vec<(String, [String; 2])> = (0..40)
+        .map(|page| format!("http://site{}.example/{}", page / 4, page % 4))
+        .map(|page| (page.clone(), [format!("{page}.css"), format!("{page}.js")]))
         .collect();
     let visit_others = |auto: &mut Auto, round: u64| -> usize {
         let visits = others.iter().zip(0..).map(|((page, assets), site)| {
@@ -183,17 +184,20 @@ fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
         });
         visits.sum()
     };
-    for round in 0..30 {
+    for round in 0..8 {
         visit_others(&mut auto, round);
     }
+    let before = visit_others(&mut auto, 8);
+    assert!(before >= 60, "{before} of 80 are offered");
     // Session ids and cache busters: no URL is seen twice.
-    for number in 0..30_000u64 {
+    for number in 0..50_000u64 {
         let page = format!("http://crawled.example/p?sid={number:08x}");
         let asset = format!("http://crawled.example/i.gif?r={number:08x}");
-        visit(&mut auto, number, number, 3_000_000_000 + number as i64, &page, &[&asset]);
+        visit(&mut auto, number, number, 1_000_000_000 + number as i64, &page, &[&asset]);
     }
     assert!(auto.memory() < 3 << 20, "{} bytes", auto.memory());
-    assert_eq!(visit_others(&mut auto, 40), 40, "both assets of all twenty sites");
+    let after = visit_others(&mut auto, 40);
+    assert!(after >= before * 9 / 10, "{after} instead of {before}");
 }
 
 #[test]
