@@ -85,6 +85,8 @@ impl<O: Owner> Driver<O> {
     ) -> Self {
         let now = Instant::now();
         let first = timeouts.probe_after.min(timeouts.idle).min(timeouts.write);
+        // From now on it can say when it wants to be looked at again, even before the other end has said anything.
+        shared.core.borrow_mut().handle_timeout(now);
         Self {
             shared,
             path,
@@ -159,7 +161,22 @@ impl<O: Owner> Driver<O> {
                 ready!(self.clock.sleep.as_mut().poll(cx));
                 Poll::Ready(self.ending.take().unwrap_or(Ok(())))
             }
-            None => Poll::Pending,
+            None => {
+                self.hasten_clock(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// What was read and written may have set the core a time that is earlier than what is waited for.
+    fn hasten_clock(&mut self, cx: &mut Context<'_>) {
+        let Some(at) = self.shared.core.borrow().poll_timeout().map(tokio::time::Instant::from_std) else { return };
+        let mut sleep = self.clock.sleep.as_mut();
+        if at < sleep.deadline() {
+            sleep.as_mut().reset(at);
+            if sleep.poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
         }
     }
 
