@@ -1,11 +1,16 @@
-// One end of a SPDY session by npm's spdy-transport, over plain TCP: the same server and cases as
-// crates/spdy/examples/peer.rs.
+// One end of a SPDY session by npm's spdy-transport: the same server and cases as crates/spdy/examples/peer.rs, and a
+// few more for proxies at the other end.
+//
+// Over plain TCP; with files named by CERT and KEY (serving) or CA (asking) in the environment, over TLS, where ALPN
+// offers both versions and must settle on the given one.
 //
 //   node peer.js serve 3.1                      prints its address, serves until killed
 //   node peer.js client 3.1 127.0.0.1:1 CASE    exits with 0 when the case holds
 'use strict'
 
+const fs = require('fs')
 const net = require('net')
+const tls = require('tls')
 const transport = require('spdy-transport')
 
 const { priorityToWeight, weightToPriority } = transport.protocol.base.utils
@@ -31,7 +36,10 @@ function check (holds, message) {
   if (!holds) fail(message)
 }
 
+const ALPNProtocols = ['spdy/3.1', 'spdy/3']
+
 function session (socket, isServer) {
+  check(socket.alpnProtocol === undefined || socket.alpnProtocol === `spdy/${version}`, `ALPN chose ${socket.alpnProtocol}`)
   socket.setNoDelay(true)
   const connection = transport.connection.create(socket, { protocol: 'spdy', isServer, autoSpdy31: false })
   connection.start(Number(version))
@@ -46,7 +54,12 @@ function send (stream, length) {
 }
 
 function serve () {
-  const server = net.createServer((socket) => {
+  const { CERT, KEY } = process.env
+  const create = CERT
+    ? (serveSocket) => tls.createServer({ cert: fs.readFileSync(CERT), key: fs.readFileSync(KEY), ALPNProtocols }, serveSocket)
+    : net.createServer
+  const server = create((socket) => {
+    socket.on('error', () => {})
     const connection = session(socket, true)
     const initial = {}
     connection.on('frame', (frame) => {
@@ -57,6 +70,7 @@ function serve () {
       answer(connection, stream, initial)
     })
   })
+  server.on('tlsClientError', (error) => process.stderr.write(`${error}\n`))
   server.listen(0, '127.0.0.1', () => process.stdout.write(`127.0.0.1:${server.address().port}\n`))
 }
 
@@ -74,6 +88,8 @@ function answer (connection, stream, initial) {
     case '/priority':
       // The library turns the three bits into a weight.
       return finish(String(weightToPriority(stream._spdyState.priority.weight)))
+    case '/ping':
+      return connection.ping(() => finish('done'))
     case '/goaway':
       // The library drops what waits behind its GOAWAY.
       stream.on('close', () => connection.end())
@@ -181,6 +197,33 @@ const cases = {
     const frame = await goaway
     check(frame.lastId === 1 && frame.code === 'OK', `goaway ${frame.lastId} ${frame.code}`)
   },
+  // What breaks off in the midst of its body, then one of our own; the session goes on.
+  async cut (connection) {
+    const answer = await ask(connection, 'GET', '/cut', 0)
+    check(answer.status === 200 && answer.error && answer.body.length < 100000, `cut: ${answer.status} ${answer.body.length} ${answer.error}`)
+    await ask(connection, 'GET', '/bytes/5000000', 0, { onData: (stream) => stream.abort() })
+    await expectBytes(connection, 1000)
+  },
+  // The gateway is told to end while a request is half sent: it is answered all the same.
+  async leave (connection) {
+    await expectBytes(connection, 1000)
+    const stream = connection.request({ method: 'POST', path: '/echo', host: 'example.org', headers: {} })
+    const body = []
+    stream.on('data', (data) => body.push(data))
+    const end = new Promise((resolve) => stream.on('end', resolve))
+    const goaway = new Promise((resolve) => connection.on('frame', (frame) => {
+      if (frame.type === 'GOAWAY') resolve(frame)
+    }))
+    stream.write(pattern(0, 1000))
+    // Its answer says that what was written before has come, so that the last stream of the GOAWAY is this one.
+    await new Promise((resolve) => connection.ping(resolve))
+    process.kill(Number(process.env.GATEWAY), 'SIGTERM')
+    const frame = await goaway
+    check(frame.code === 'OK', `goaway ${frame.code}`)
+    stream.end(pattern(1000, 1000))
+    await end
+    check(Buffer.concat(body).toString() === 'ok 2000', Buffer.concat(body).toString())
+  },
   async settings (connection) {
     const settings = new Promise((resolve) => connection.on('frame', (frame) => {
       if (frame.type === 'SETTINGS') resolve(frame.settings)
@@ -208,7 +251,11 @@ const cases = {
 
 function client () {
   const [host, port] = address.split(':')
-  const socket = net.connect(Number(port), host, () => {
+  const { CA } = process.env
+  const connect = CA
+    ? (done) => tls.connect({ host, port: Number(port), ca: fs.readFileSync(CA), ALPNProtocols }, done)
+    : (done) => net.connect(Number(port), host, done)
+  const socket = connect(() => {
     const connection = session(socket, false)
     cases[name](connection).then(() => process.exit(0), fail)
   })

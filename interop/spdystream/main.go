@@ -1,6 +1,8 @@
-// One end of a SPDY/3.1 session by moby/spdystream, over plain TCP: the same server and cases as
-// crates/spdy/examples/peer.rs. Two cases, settings and priorities, speak through its framer alone, since its
+// One end of a SPDY/3.1 session by moby/spdystream: the same server and cases as crates/spdy/examples/peer.rs, and a
+// few more for proxies at the other end. Two cases, settings and priorities, speak through its framer alone, since its
 // connections know neither.
+//
+// Over plain TCP; with files named by CERT and KEY (serving) or CA (asking) in the environment, over TLS with ALPN.
 //
 //	spdystream serve                      prints its address, serves until killed
 //	spdystream serve-frames               the same with the framer alone, with a small window
@@ -10,6 +12,8 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +22,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/moby/spdystream"
@@ -60,13 +65,66 @@ func listen(serve func(net.Conn)) error {
 		return err
 	}
 	fmt.Println(listener.Addr())
+	settings, err := serverTLS()
+	if err != nil {
+		return err
+	}
 	for {
 		socket, err := listener.Accept()
 		if err != nil {
 			return err
 		}
-		go serve(socket)
+		go func() {
+			if settings != nil {
+				secure := tls.Server(socket, settings)
+				if err := negotiate(secure); err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					_ = socket.Close()
+					return
+				}
+				socket = secure
+			}
+			serve(socket)
+		}()
 	}
+}
+
+const protocol = "spdy/3.1"
+
+func serverTLS() (*tls.Config, error) {
+	if os.Getenv("CERT") == "" {
+		return nil, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(os.Getenv("CERT"), os.Getenv("KEY"))
+	return &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{protocol}}, err
+}
+
+func dial(address string) (net.Conn, error) {
+	socket, err := net.Dial("tcp", address)
+	if err != nil || os.Getenv("CA") == "" {
+		return socket, err
+	}
+	authority, err := os.ReadFile(os.Getenv("CA"))
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(authority) {
+		return nil, errors.New("no certificate in the file named by CA")
+	}
+	secure := tls.Client(socket, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", NextProtos: []string{protocol}})
+	return secure, negotiate(secure)
+}
+
+// negotiate runs the handshake and sees to it that SPDY came out of it.
+func negotiate(socket *tls.Conn) error {
+	if err := socket.Handshake(); err != nil {
+		return err
+	}
+	if chosen := socket.ConnectionState().NegotiatedProtocol; chosen != protocol {
+		return fmt.Errorf("ALPN chose %q", chosen)
+	}
+	return nil
 }
 
 var okHeaders = http.Header{
@@ -123,6 +181,10 @@ func answer(connection *spdystream.Connection, stream *spdystream.Stream, path s
 		if err != nil {
 			text = err.Error()
 		}
+	case "/ping":
+		if _, err := connection.Ping(); err != nil {
+			text = err.Error()
+		}
 	case "/goaway":
 		defer connection.Close()
 	}
@@ -158,7 +220,7 @@ func receive(stream *spdystream.Stream) (int, error) {
 
 // client runs one case.
 func client(address, name string) error {
-	socket, err := net.Dial("tcp", address)
+	socket, err := dial(address)
 	if err != nil {
 		return err
 	}
@@ -196,6 +258,8 @@ func client(address, name string) error {
 		"reset":  caseReset,
 		"ping":   func(c *spdystream.Connection) error { _, err := c.Ping(); return err },
 		"goaway": caseGoaway,
+		"cut":    caseCut,
+		"leave":  caseLeave,
 		"many": func(c *spdystream.Connection) error {
 			for range 100 {
 				if err := inParallel(100, func() error { return get(c, 100) }); err != nil {
@@ -314,6 +378,51 @@ func caseGoaway(connection *spdystream.Connection) error {
 	last := make(chan *spdystream.Stream, 1)
 	connection.NotifyClose(last, 10*time.Second)
 	if err := getText(connection, "/goaway", "done"); err != nil {
+		return err
+	}
+	select {
+	case <-last:
+		return nil
+	case <-time.After(30 * time.Second):
+		return errors.New("no GOAWAY")
+	}
+}
+
+// caseCut asks for what breaks off in the midst of its body, then breaks one off itself; the session goes on.
+func caseCut(connection *spdystream.Connection) error {
+	stream, err := connection.CreateStream(requestHeaders("GET", "/cut"), nil, true)
+	if err != nil {
+		return err
+	}
+	if err := stream.WaitTimeout(30 * time.Second); err != nil {
+		return err
+	}
+	// Its streams end alike by FIN and by RST_STREAM: what is missing has to tell.
+	if count, _ := receive(stream); count >= 100000 {
+		return errors.New("nothing broke off")
+	}
+	stream, err = connection.CreateStream(requestHeaders("POST", "/echo"), nil, false)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(stream.WriteData(pattern(0, 100), false), stream.Reset()); err != nil {
+		return err
+	}
+	return get(connection, 1000)
+}
+
+// caseLeave tells the gateway to end and waits for it to leave.
+func caseLeave(connection *spdystream.Connection) error {
+	last := make(chan *spdystream.Stream, 1)
+	connection.NotifyClose(last, time.Second)
+	if err := get(connection, 1000); err != nil {
+		return err
+	}
+	gateway, err := strconv.Atoi(os.Getenv("GATEWAY"))
+	if err == nil {
+		err = syscall.Kill(gateway, syscall.SIGTERM)
+	}
+	if err != nil {
 		return err
 	}
 	select {

@@ -1,0 +1,89 @@
+# Of interop/*.sh: programs that are started and ended, and cases that are counted. Sourced, not run.
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export PATH=$PATH:/usr/local/go/bin
+work=$(mktemp -d)
+cleanup() {
+    # The jobs of this shell only: nothing else is ended, whatever number it has by now.
+    local job
+    for job in $(jobs -p); do kill "$job" 2>/dev/null; done
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+failed=0
+count=0
+
+# need PROGRAM PACKAGE...: ends with what to install where one is missing.
+need() {
+    while [ $# -gt 0 ]; do
+        command -v "$1" >/dev/null || { echo "$1 is missing: apt-get install $2" >&2 && exit 1; }
+        shift 2
+    done
+}
+
+# Leaves what one example or program of ours is called, built unless PEER or TANDEM names it: build VARIABLE PATH ARGUMENT...
+build() {
+    local variable=$1 path=$2
+    shift 2
+    [ -n "${!variable:-}" ] && return
+    (cd "$here/.." && cargo build --quiet --locked "$@") || exit 1
+    printf -v "$variable" '%s' "${CARGO_TARGET_DIR:-$here/../target}/debug/$path"
+}
+
+# The foreign programs: $work/spdystream, $work/web, and "${transport[@]}".
+build_foreign() {
+    need go golang-go node nodejs npm npm
+    local program
+    for program in "$@"; do
+        (cd "$here/$program" && go build -o "$work/$program" .) || exit 1
+    done
+    [ -d "$here/spdy-transport/node_modules/spdy-transport" ] ||
+        (cd "$here/spdy-transport" && npm ci --silent) || exit 1
+    transport=(node "$here/spdy-transport/peer.js")
+}
+
+# Starts a program that goes on, waits for the first line that matches, and leaves its process in $pid, what stood in the
+# pattern's group in $address, and all it writes in $output: start PATTERN COMMAND...
+start() {
+    local pattern=$1
+    shift
+    output=$(mktemp -p "$work")
+    "$@" >"$output" 2>&1 &
+    pid=$!
+    for _ in $(seq 600); do
+        address=$(sed -nE "s|$pattern|\1|p" "$output" | head -n 1)
+        [ -n "$address" ] && return
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    echo "it did not start: $*" >&2
+    cat "$output" >&2
+    exit 1
+}
+
+# What servers of this directory write first.
+own_address='^(127\.0\.0\.1:[0-9]+)$'
+
+stop() {
+    kill "$@" 2>/dev/null
+    wait "$@" 2>/dev/null
+}
+
+# Runs one case: run LABEL COMMAND...
+run() {
+    local label=$1 said
+    shift
+    count=$((count + 1))
+    if said=$(timeout 120 "$@" 2>&1); then
+        echo "ok    $label"
+    else
+        echo "FAIL  $label: ${said:-killed after 120 s, or silent}"
+        failed=$((failed + 1))
+    fi
+}
+
+finish() {
+    echo "$((count - failed)) of $count cases hold"
+    [ "$failed" -eq 0 ]
+}

@@ -1,0 +1,3 @@
+module tandem.invalid/interop/web
+
+go 1.22
