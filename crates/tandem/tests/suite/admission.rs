@@ -46,12 +46,12 @@ fn a_token_lets_in_and_goes_no_further() {
 }
 
 /// An authority with certificates for `gw.example` and 127.0.0.1 in files of a directory.
-struct Certificates {
+pub(crate) struct Certificates {
     directory: PathBuf,
 }
 
 impl Certificates {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("tandem-test-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let this = Self { directory };
@@ -71,7 +71,7 @@ impl Certificates {
         this
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 }

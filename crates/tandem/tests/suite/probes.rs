@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use tandem::probe::POINTS;
 
+use crate::admission::Certificates;
 use crate::harness::{Client, Scene};
 use crate::process::{Process, run, tandem};
 
@@ -39,6 +40,11 @@ struct Pair {
 }
 
 fn pair(name: &str, options: &[&str]) -> Pair {
+    pair_over(name, "h2+tcp", "", "", options)
+}
+
+/// The same over another transport, with what each end's endpoint has behind its address.
+fn pair_over(name: &str, transport: &str, gateway_has: &str, client_has: &str, options: &[&str]) -> Pair {
     let (at_gateway, at_client) = (socket(&format!("{name}-gateway")), socket(&format!("{name}-client")));
     let shared = |role: &'static str, control: &Path| -> Vec<String> {
         let own = [role, "--control", control.to_str().unwrap()];
@@ -48,9 +54,10 @@ fn pair(name: &str, options: &[&str]) -> Pair {
         arguments.extend(more.iter().map(ToString::to_string));
         Process::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    let listen = ["--listen", "h2+tcp://127.0.0.1:0", "--open", "--allow-dest", "127.0.0.0/8", "--workers", "2"];
+    let listen = format!("{transport}://127.0.0.1:0{gateway_has}");
+    let listen = ["--listen", &listen, "--open", "--allow-dest", "127.0.0.0/8", "--workers", "2"];
     let gateway = start(shared("gateway", &at_gateway), &listen);
-    let to = format!("h2+tcp://{}", gateway.address);
+    let to = format!("{transport}://{}{client_has}", gateway.address);
     let client = start(shared("client", &at_client), &["--listen", "http://127.0.0.1:0", "--gateway", &to]);
     Pair { gateway, client, at_gateway, at_client }
 }
@@ -112,6 +119,20 @@ fn the_first_exchange_waits_for_its_session() {
         |point| dump.as_array().unwrap().iter().find(|row| row["point"] == point).unwrap()["min"].as_u64().unwrap();
     assert!(of("session.wait") > 0 && of("session.answer") >= of("session.wait"), "{dump}");
     assert!(of("session.answer") > of("session.dial"), "{dump}");
+}
+
+#[test]
+fn handshakes_of_clients_are_timed() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let certificates = Certificates::new("probes");
+    let own = format!("?cert={}&key={}", certificates.path("gateway.pem"), certificates.path("gateway.key"));
+    let pair = pair_over("tls", "h2+tls", &own, &format!("?ca={}", certificates.path("ca.pem")), &[]);
+    json(&pair.at_gateway, &["on", "front"]);
+    json(&pair.at_gateway, &["on", "origin"]);
+    assert_eq!(Client::to(pair.client.address).get(&origin.url("/")).body, b"ok");
+    let dump = json(&pair.at_gateway, &["dump"]);
+    let counts = ["front.handshake", "origin.dial", "origin.head"].map(|point| count(&dump, point));
+    assert_eq!(counts, [1, 1, 1], "{dump}");
 }
 
 /// Windows of 64 KiB, and an answer that needs dozens of them: the gateway's streams wait for credit.
