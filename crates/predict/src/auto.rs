@@ -138,6 +138,8 @@ impl Exchange<'_> {
 pub struct Candidate {
     /// What to push.
     pub url: Arc<str>,
+    /// What kind of resource it was when it was last asked for.
+    pub kind: Kind,
     /// Probability that this session asks for it.
     pub probability: f64,
     /// Mean body size so far, bytes.

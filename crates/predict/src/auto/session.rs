@@ -473,7 +473,12 @@ impl Auto {
             if self.ledger.pay(threshold, &mut stake) {
                 session.offered.entry(id, Offer::Open);
                 let url = self.store.at(id);
-                offers.push(Candidate { url: url.name.clone(), probability, expected_size: f64::from(url.size) });
+                offers.push(Candidate {
+                    url: url.name.clone(),
+                    kind: url.kind,
+                    probability,
+                    expected_size: f64::from(url.size),
+                });
             }
         }
     }
