@@ -33,6 +33,9 @@ const PROGRAM: &str = "TANDEM_CHROMIUM";
 /// A loaded page that asks for nothing more for so long is complete.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// How Chromium calls that.
+const NETWORK_CHANGED: &str = "net::ERR_NETWORK_CHANGED";
+
 /// How Chromium is run.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -139,6 +142,10 @@ pub enum BrowserError {
         /// In Chromium's words.
         why: String,
     },
+    /// Chromium drops its connections when an interface of the machine comes or goes, such as another program's tunnel.
+    /// Behind a link of its own it sees none of that.
+    #[error("the machine's network changed during the load")]
+    NetworkChanged,
     /// The page's process ended.
     #[error("the page crashed")]
     Crashed,
@@ -218,6 +225,9 @@ impl Browser {
         match timeout_at(limit, self.navigate(url, wanted)).await {
             Ok(Ok(page)) => {
                 let mut har = std::mem::take(&mut self.record).into_har();
+                if har.entries.iter().any(|entry| entry.error.as_deref() == Some(NETWORK_CHANGED)) {
+                    return Err(BrowserError::NetworkChanged);
+                }
                 har.client = self.product.clone();
                 har.title = url.to_owned();
                 (har.on_content_load, har.on_load) = (Some(page.dom_content_loaded), Some(page.load));
@@ -281,7 +291,10 @@ impl Browser {
         let session = self.session.clone();
         let answer = self.call(Some(&session), "Page.navigate", json!({ "url": url })).await?;
         if let Some(why) = answer["errorText"].as_str() {
-            return Err(BrowserError::Navigation { url: url.to_owned(), why: why.to_owned() });
+            return Err(match why {
+                NETWORK_CHANGED => BrowserError::NetworkChanged,
+                why => BrowserError::Navigation { url: url.to_owned(), why: why.to_owned() },
+            });
         }
         while !self.record.is_loaded() {
             self.step().await?;

@@ -37,6 +37,9 @@ use crate::loader::{LoadError, Loader};
 use crate::origin::TlsError;
 use crate::page::{PageError, Site};
 
+/// How often a load is made again that something else on the machine disturbed.
+const DISTURBANCES: usize = 5;
+
 /// What loads pages.
 #[derive(Clone, Debug)]
 pub enum Client {
@@ -115,13 +118,20 @@ async fn with_wire(outcome: Outcome, before: Option<Before>) -> Result<Outcome, 
     Ok(Outcome { wire, ..outcome })
 }
 
+/// A load that something else on the machine disturbed says nothing, and is made again.
 async fn visit(
     settings: &browser::Settings,
     url: &str,
     wanted: &HashSet<String>,
 ) -> Result<browser::Visit, BrowserError> {
-    let mut browser = Browser::start(settings).await?;
-    let visit = browser.load(url, wanted).await;
-    browser.close().await;
-    visit
+    let mut left = DISTURBANCES;
+    loop {
+        let mut browser = Browser::start(settings).await?;
+        let visit = browser.load(url, wanted).await;
+        browser.close().await;
+        match visit {
+            Err(BrowserError::NetworkChanged) if left > 0 => left -= 1,
+            visit => return visit,
+        }
+    }
 }
