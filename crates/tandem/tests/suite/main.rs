@@ -13,5 +13,6 @@ mod probes;
 mod process;
 mod pushes;
 mod roundtrips;
+mod spdy;
 mod timing;
 mod tunnels;
