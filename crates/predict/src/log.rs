@@ -223,7 +223,9 @@ impl AccessLog {
 /// Path and query of a Referer: scheme, host and fragment cut, an empty path made `/`.
 #[must_use]
 pub fn referer_path(referer: &[u8]) -> Cow<'_, [u8]> {
-    let rest = match memchr::memmem::find(referer, b"://") {
+    // A scheme in the middle of a query is none.
+    let scheme = |name: &[u8]| name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
+    let rest = match memchr::memmem::find(referer, b"://").filter(|&at| scheme(&referer[..at])) {
         Some(at) => {
             let rest = &referer[at + 3..];
             let host = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
@@ -299,9 +301,10 @@ fn request_line(request: &[u8]) -> Option<(Verb, &[u8])> {
 
 type Field<'a> = Option<Cow<'a, [u8]>>;
 
-/// Referer and User-Agent if the line has them; further fields are passed over.
+/// Referer and User-Agent if the line has them; further fields are passed over, and so are fields without quotes where
+/// there is neither.
 fn trailer(bytes: &[u8]) -> Option<(Field<'_>, Field<'_>)> {
-    if bytes.trim_ascii().is_empty() {
+    if memchr::memchr(b'"', bytes).is_none() {
         return Some((None, None));
     }
     let (referer, rest) = quoted(bytes.strip_prefix(b"\"")?)?;
@@ -506,6 +509,8 @@ mod tests {
         let line = parsed(r#"h - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 363"#);
         assert_eq!((line.time, line.status, line.size), (805_262_407_000, 200, 363));
         assert_eq!((&*line.url, line.verb, line.agent), (&b"/a.gif"[..], Verb::Get, None));
+        let timed = parsed(r#"h - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 363 0.05"#);
+        assert_eq!((timed.size, timed.agent), (363, None));
     }
 
     #[test]
@@ -548,6 +553,8 @@ mod tests {
             ("https://h:8/a/b?c=d#e", "/a/b?c=d"),
             ("http://h?q", "/?q"),
             ("/own", "/own"),
+            ("/go?to=http://h/a", "/go?to=http://h/a"),
+            ("http://h/go?to=http://h/a", "/go?to=http://h/a"),
         ] {
             assert_eq!(&*referer_path(referer.as_bytes()), path.as_bytes(), "{referer}");
         }
