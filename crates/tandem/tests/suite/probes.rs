@@ -39,6 +39,15 @@ struct Pair {
     at_client: PathBuf,
 }
 
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // Programs that are killed leave the names behind.
+        for socket in [&self.at_gateway, &self.at_client] {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
 fn pair(name: &str, options: &[&str]) -> Pair {
     pair_over(name, "h2+tcp", "", "", options)
 }
