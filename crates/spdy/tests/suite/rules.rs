@@ -1,9 +1,10 @@
 //! Broken rules, each with the stream error or session error that the drafts demand, and bounds on what costs memory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Buf as _;
 use tandem_http::mux::{Unsent, Window};
-use tandem_http::{Event, Mux as _, Priority, Reason, Role};
+use tandem_http::{Event, Mux as _, Priority, Reason, Role, SendBuf};
 use tandem_spdy::header_block::DICTIONARY;
 use tandem_spdy::{Connection, Version, status};
 
@@ -45,6 +46,30 @@ fn client_with_response(version: Version) -> Peer {
     assert_eq!(peer.told(&reply), []);
     assert!(matches!(peer.events()[..], [Event::Response { id: 1, end: false, .. }]));
     peer
+}
+
+/// A server's wish that a client store something (flag 1), and CLEAR, tell it from others later: nothing is stored, no
+/// frame of ours says that anything was (flag 2), and the next session begins like the first.
+#[test]
+fn settings_are_not_persisted() {
+    let greeting = || {
+        let mut session = Connection::new(config(Role::Client, Version::V31));
+        let mut out = SendBuf::new();
+        session.poll_output(&mut out, usize::MAX);
+        (session, out.copy_to_bytes(out.remaining()))
+    };
+    let (mut session, first) = greeting();
+    let flags: Vec<u8> = first[12..].chunks(8).take(first[11].into()).map(|entry| entry[0]).collect();
+    assert_eq!((&first[..8], &flags[..]), (&[0x80, 3, 0, 4, 0, 0, 0, 20][..], &[0, 0][..]));
+    for frame_flags in [0, 1] {
+        let mut wish = settings(&[(5, 77), (7, 1000)]);
+        wish[4] = frame_flags;
+        wish[12] = 1;
+        wish[20] = 1;
+        session.handle_input(Instant::now(), &wish).expect("a legal frame");
+    }
+    assert!(!session.wants_output());
+    assert_eq!(greeting().1, first);
 }
 
 #[test]
