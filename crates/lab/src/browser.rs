@@ -5,7 +5,7 @@
 //!  process: Chromium, its pipe, its profile ──▶ protocol: commands and events ──▶ record: requests ──▶ Visit
 //! ```
 //!
-//! No port and no network beside the page's is used. Chromium and its profile are gone when a [`Browser`] is closed or
+//! No port and no network beside the page's is used; that is the network of the thread that starts it. Chromium and its profile are gone when a [`Browser`] is closed or
 //! dropped, and also when this process is killed.
 
 mod process;
@@ -57,6 +57,7 @@ pub struct Browser {
     process: Process,
     protocol: Protocol,
     deadline: Duration,
+    proxied: bool,
     /// Name and version.
     product: (String, String),
     /// The page's session.
@@ -195,6 +196,7 @@ impl Browser {
             process,
             protocol: Protocol::new(pipe),
             deadline: settings.deadline,
+            proxied: settings.proxy.is_some(),
             product: Default::default(),
             session: String::new(),
             record: Record::default(),
@@ -224,7 +226,7 @@ impl Browser {
         let limit = Instant::now() + self.deadline;
         match timeout_at(limit, self.navigate(url, wanted)).await {
             Ok(Ok(page)) => {
-                let mut har = std::mem::take(&mut self.record).into_har();
+                let mut har = std::mem::take(&mut self.record).into_har(self.proxied);
                 if har.entries.iter().any(|entry| entry.error.as_deref() == Some(NETWORK_CHANGED)) {
                     return Err(BrowserError::NetworkChanged);
                 }

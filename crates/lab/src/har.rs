@@ -52,7 +52,7 @@ pub struct Entry {
     pub received: Option<u64>,
     /// Bytes of the body, decoded.
     pub body: u64,
-    /// What it was to the page, in the browser's words.
+    /// What it was to the page, in the browser's words. Files have them in lower case, as Chrome's do.
     pub kind: String,
     /// URL of what caused it.
     pub initiator: Option<String>,
@@ -164,7 +164,7 @@ impl Entry {
             }
         }
         if !self.kind.is_empty() {
-            put("_resourceType", self.kind.as_str().into());
+            put("_resourceType", self.kind.to_lowercase().into());
         }
         if let Some(url) = &self.initiator {
             put("_initiator", json!({ "url": url }));

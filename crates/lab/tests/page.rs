@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use proptest::prelude::*;
+use tandem_lab::har::{Entry, Har};
 use tandem_lab::page::{Kind, Page, PageError, Site};
 
 fn site(page: Page) -> Site {
@@ -282,4 +284,77 @@ fn bad_files() {
     assert!(matches!(Page::open("no-such-page"), Err(PageError::Unknown(_))));
     assert!(matches!(Page::open("uniform:3"), Err(PageError::Unknown(_))));
     assert!(matches!(Page::open("uniform:99999999x1"), Err(PageError::TooLarge)));
+}
+
+/// What recorders write into HAR files, and what they should not.
+fn har_entry() -> impl Strategy<Value = serde_json::Value> {
+    let url = prop_oneof![
+        "https?://(a|b|c)\\.example(/[a-d]{0,2}){0,3}(\\?[a-z=&%,|]{0,6})?(#x)?",
+        "https?://[a-z@:\\[\\]0-9é ]{0,8}(/[ -~]{0,8})?",
+        "(data|blob|about|ws|chrome):[a-z,;/]{0,9}",
+        "[ -~]{0,12}",
+    ];
+    let kind =
+        prop::sample::select(vec!["document", "stylesheet", "script", "image", "font", "xhr", "other", "", "??"]);
+    let mime =
+        prop::sample::select(vec!["text/html; charset=utf-8", "text/css", "image/png", "x-unknown", "", "\r\n/"]);
+    let size = prop_oneof![Just(-1), Just(0), 0i64..5000, Just(i64::MAX), Just(i64::MIN)];
+    let status = prop_oneof![Just(200i64), Just(301), Just(302), Just(204), Just(404), -5i64..1000];
+    let entry = (url.clone(), kind, mime, (size.clone(), size.clone(), size), status, url.clone(), url);
+    entry.prop_map(|(url, kind, mime, (body, transfer, content), status, to, by)| {
+        serde_json::json!({
+            "request": {"url": url, "headers": [{"name": "Referer", "value": by.clone()}]},
+            "response": {"status": status, "bodySize": body, "_transferSize": transfer, "redirectURL": to,
+                "headersSize": 100, "content": {"size": content, "mimeType": mime}},
+            "_resourceType": kind, "_initiator": {"type": "parser", "url": by},
+        })
+    })
+}
+
+proptest! {
+    /// Whatever a HAR says: an error, or a page that is valid, mentions all that it causes and survives writing.
+    #[test]
+    fn any_har_is_a_page_or_an_error(entries in prop::collection::vec(har_entry(), 0..25)) {
+        let text = serde_json::json!({"log": {"version": "1.2", "entries": entries}}).to_string();
+        match Page::from_json("har", text.as_bytes()) {
+            Err(error) => prop_assert!(matches!(error, PageError::Empty | PageError::TooLarge), "{error}"),
+            Ok(page) => {
+                prop_assert_eq!(&Page::from_json("", page.to_json().as_bytes()).expect("own writing"), &page);
+                if page.bytes() < 1 << 20 {
+                    check_references(&Site::new(page, &["a.example", "b.example:81"]).expect("valid"));
+                }
+            }
+        }
+    }
+
+    /// A HAR of ours says of a page what a page needs: kinds, sizes, hosts and causes.
+    #[test]
+    fn own_har_files_are_read(sizes in prop::collection::vec((0usize..3, 1u64..9000, 0usize..9), 1..20)) {
+        let kinds = [("Stylesheet", "text/css"), ("Script", "text/javascript"), ("Image", "image/png")];
+        let url = |index: usize| format!("http://h{}.example/r{index}", index % 3);
+        let entry = |index: usize, kind: (&str, &str), body, by: Option<String>| Entry {
+            url: url(index),
+            method: "GET".into(),
+            status: 200,
+            kind: kind.0.into(),
+            mime: kind.1.into(),
+            body,
+            initiator: by,
+            ..Entry::default()
+        };
+        let mut entries = vec![entry(0, ("Document", "text/html"), 500, None)];
+        for (at, &(kind, body, by)) in sizes.iter().enumerate() {
+            entries.push(entry(at + 1, kinds[kind], body, Some(url(by.min(at)))));
+        }
+        let har = Har { entries, ..Har::default() }.to_json(&serde_json::Value::Null);
+        let page = Page::from_json("own", har.to_string().as_bytes()).expect("a page");
+        prop_assert_eq!(page.resources.len(), sizes.len() + 1);
+        for (resource, &(kind, body, by)) in page.resources[1..].iter().zip(&sizes) {
+            prop_assert_eq!(resource.kind, [Kind::Css, Kind::Script, Kind::Image][kind]);
+            prop_assert_eq!(resource.size as u64, body);
+            let cause = resource.parent.expect("something loads it");
+            // Who cannot load it hands it on to who can.
+            prop_assert!(cause <= by);
+        }
+    }
 }

@@ -24,8 +24,18 @@ use crate::emulator::sys::{self, ChildSetup};
 const PREFIX: &str = "tandem-browser-";
 /// File in a profile that is locked while it is in use.
 const LOCK: &str = "in-use";
-/// `$0` is the profile, the rest is Chromium's command line.
-const SHELL: &str = r#"trap '' INT TERM HUP; "$@" 3<&0 4>&1 </dev/null >/dev/null; rm -rf -- "$0""#;
+/// `$0` is the profile, the rest is Chromium's command line. Once it has ended, its children may still be writing for a
+/// moment. Signals that the shell waits out (with a command, since what is ignored stays ignored in children) end them.
+const SHELL: &str = r#"
+trap : INT TERM HUP
+"$@" 3<&0 4>&1 </dev/null >/dev/null
+kill -TERM 0
+for pause in 0.1 0.2 0.5 1 2 4; do
+    rm -rf -- "$0" 2>/dev/null
+    [ -e "$0" ] || exit
+    sleep "$pause"
+done
+"#;
 /// How long Chromium may take to end when asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// What is kept of its complaints.

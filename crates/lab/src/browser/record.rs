@@ -124,14 +124,14 @@ impl Record {
         wanted.iter().all(|url| seen.contains(url.as_str()))
     }
 
-    /// The requests as entries.
-    pub(super) fn into_har(mut self) -> Har {
+    /// The requests as entries; with a proxy, requests without TLS name their whole URL.
+    pub(super) fn into_har(mut self, proxied: bool) -> Har {
         let (zero, started) = self.began.unwrap_or((0.0, UNIX_EPOCH));
         for (id, places) in &self.ids {
             let mut sent = self.sent_fields.remove(id).unwrap_or_default().into_iter();
             let mut received = self.received_fields.remove(id).unwrap_or_default().into_iter();
             for &place in places {
-                self.exchanges[place].correct(sent.next(), received.next());
+                self.exchanges[place].correct(sent.next(), received.next(), proxied);
             }
         }
         let entries = self.exchanges.into_iter().map(|exchange| exchange.into_entry(zero)).collect();
@@ -206,7 +206,7 @@ impl Exchange {
     }
 
     /// Puts in the fields as they were on the wire.
-    fn correct(&mut self, sent: Option<Fields>, received: Option<Fields>) {
+    fn correct(&mut self, sent: Option<Fields>, received: Option<Fields>, proxied: bool) {
         if let Some(sent) = sent {
             self.entry.request_fields = sent;
         }
@@ -214,7 +214,9 @@ impl Exchange {
             self.entry.response_fields = received;
         }
         if self.entry.protocol == "http/1.1" {
-            let line = self.entry.method.len() + self.entry.url.len() + " HTTP/1.1\r\n\r\n".len() + 1;
+            let url = self.entry.url.as_str();
+            let target = if proxied && url.starts_with("http:") { url.len() } else { path_len(url) };
+            let line = self.entry.method.len() + target + "  HTTP/1.1\r\n\r\n".len();
             let fields = self.entry.request_fields.iter().map(|(name, value)| name.len() + value.len() + 4);
             self.entry.sent = Some((line + fields.sum::<usize>()) as u64);
         }
@@ -255,6 +257,12 @@ impl ResourceTiming {
             receive: ((end - self.request_time) * 1e3 - first).max(0.0),
         }
     }
+}
+
+/// Length of path and query of an absolute URL.
+fn path_len(url: &str) -> usize {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.find(['/', '?']).map_or(1, |at| rest.len() - at)
 }
 
 fn text(value: &Value) -> &str {

@@ -152,7 +152,7 @@ fn status_of(recorded: i64) -> u16 {
 /// The recorder's word for what it is, the type, and the path decide in this order; some recorders call everything
 /// that no one else claims `other`.
 fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (Kind, String) {
-    let kind = match word {
+    let kind = match word.to_ascii_lowercase().as_str() {
         _ if first => Kind::Html,
         "html" | "document" | "subdocument" | "iframe" => Kind::Html,
         "css" | "stylesheet" => Kind::Css,
