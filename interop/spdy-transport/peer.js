@@ -204,25 +204,19 @@ const cases = {
     await ask(connection, 'GET', '/bytes/5000000', 0, { onData: (stream) => stream.abort() })
     await expectBytes(connection, 1000)
   },
-  // The gateway is told to end while a request is half sent: it is answered all the same.
+  // The gateway is told to end in the midst of a body, which comes to its end all the same.
   async leave (connection) {
-    await expectBytes(connection, 1000)
-    const stream = connection.request({ method: 'POST', path: '/echo', host: 'example.org', headers: {} })
-    const body = []
-    stream.on('data', (data) => body.push(data))
-    const end = new Promise((resolve) => stream.on('end', resolve))
     const goaway = new Promise((resolve) => connection.on('frame', (frame) => {
       if (frame.type === 'GOAWAY') resolve(frame)
     }))
-    stream.write(pattern(0, 1000))
-    // Its answer says that what was written before has come, so that the last stream of the GOAWAY is this one.
-    await new Promise((resolve) => connection.ping(resolve))
-    process.kill(Number(process.env.GATEWAY), 'SIGTERM')
+    let told = false
+    const onData = () => {
+      if (!told) process.kill(Number(process.env.GATEWAY), 'SIGTERM')
+      told = true
+    }
+    await expectBytes(connection, 5000000, { onData })
     const frame = await goaway
-    check(frame.code === 'OK', `goaway ${frame.code}`)
-    stream.end(pattern(1000, 1000))
-    await end
-    check(Buffer.concat(body).toString() === 'ok 2000', Buffer.concat(body).toString())
+    check(frame.lastId === 1 && frame.code === 'OK', `goaway ${frame.lastId} ${frame.code}`)
   },
   async settings (connection) {
     const settings = new Promise((resolve) => connection.on('frame', (frame) => {
