@@ -15,7 +15,7 @@ mod record;
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -362,13 +362,6 @@ impl Browser {
             method => self.record.handle(method, &message.params),
         }
         Ok(())
-    }
-}
-
-impl Visit {
-    /// When it began.
-    pub fn started(&self) -> Option<SystemTime> {
-        self.har.started
     }
 }
 

@@ -1,4 +1,5 @@
-//! An origin, over HTTP/1.1 or HTTP/2, with TLS or without, that serves a page model, and answers what tests of a proxy need to ask.
+//! An origin, over HTTP/1.1 or HTTP/2, with TLS or without, that serves a page model, and answers what tests of a proxy
+//! need to ask.
 //!
 //! | request | answer |
 //! |---|---|
@@ -11,8 +12,8 @@
 //! | any, with `framing=chunked` or `framing=close` | the same without `Content-Length` |
 //! | any, with `cut=N` | the same, but the connection ends after N bytes of body |
 //!
-//! The parameters stand in the query and may be combined; in HTTP/2 `framing` leaves the length out, and `cut` resets the
-//! stream. Without TLS, HTTP/2 is spoken to who begins with its preface (RFC 9113 section 3.3).
+//! The parameters stand in the query and may be combined; in HTTP/2 `framing` leaves the length out, `cut` resets the
+//! stream, and `/echo` takes neither these nor a delay. Without TLS, HTTP/2 is spoken to who begins with its preface (RFC 9113 section 3.3).
 
 mod answer;
 mod connection;
@@ -163,42 +164,38 @@ impl Origin {
 }
 
 /// Finds out what is spoken, and speaks it. Failures are the client's to see.
-async fn accept(stream: TcpStream, shared: Arc<Shared>) {
+async fn accept(mut stream: TcpStream, shared: Arc<Shared>) {
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = shared.tls.clone() else {
-        let mut stream = stream;
-        let Ok((input, preface)) = beginning(&mut stream, shared.idle).await else { return };
-        return if preface {
-            session::serve(stream, input, shared).await
-        } else {
-            connection::serve(stream, input, shared).await
+        return match beginning(&mut stream, shared.idle).await {
+            (input, true) => session::serve(stream, input, shared).await,
+            (input, false) => connection::serve(stream, input, shared).await,
         };
     };
     let Ok(Ok(stream)) = timeout(shared.idle, acceptor.accept(stream)).await else { return };
-    let h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
-    if h2 {
+    if stream.get_ref().1.alpn_protocol() == Some(tls::H2) {
         session::serve(stream, BytesMut::new(), shared).await;
     } else {
         connection::serve(stream, BytesMut::new(), shared).await;
     }
 }
 
-/// What a connection begins with, and whether that is the preface of HTTP/2.
-async fn beginning(stream: &mut TcpStream, patience: Duration) -> std::io::Result<(BytesMut, bool)> {
+/// What a connection begins with, and whether that is the preface of HTTP/2. Where it ends or breaks before it can be
+/// told, HTTP/1.1 knows what to do.
+async fn beginning(stream: &mut TcpStream, patience: Duration) -> (BytesMut, bool) {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut input = BytesMut::with_capacity(READ);
     loop {
         let known = input.len().min(PREFACE.len());
         if input[..known] != PREFACE[..known] {
-            return Ok((input, false));
+            return (input, false);
         }
         if known == PREFACE.len() {
-            return Ok((input, true));
+            return (input, true);
         }
-        // At its end HTTP/1.1 knows what to do.
         match timeout(patience, stream.read_buf(&mut input)).await {
             Ok(Ok(1..)) => {}
-            _ => return Ok((input, false)),
+            _ => return (input, false),
         }
     }
 }
