@@ -5,8 +5,8 @@
 //!  process: Chromium, its pipe, its profile ──▶ protocol: commands and events ──▶ record: requests ──▶ Visit
 //! ```
 //!
-//! No port and no network beside the page's is used; that is the network of the thread that starts it. Chromium and its profile are gone when a [`Browser`] is closed or
-//! dropped, and also when this process is killed.
+//! No port and no network beside the page's is used; that is the network of the thread that starts it. Chromium and its
+//! profile are gone when a [`Browser`] is closed or dropped, and also when this process is killed.
 
 mod process;
 mod protocol;

@@ -140,7 +140,8 @@ impl Har {
 
 impl Entry {
     fn to_json(&self, began: SystemTime) -> Value {
-        let issued = began + Duration::from_secs_f64((self.start / 1e3).max(0.0));
+        let later = Duration::try_from_secs_f64((self.start / 1e3).max(0.0)).unwrap_or_default();
+        let issued = began.checked_add(later).unwrap_or(began);
         let mut entry = Map::new();
         let mut put = |name: &str, value: Value| {
             entry.insert(name.to_owned(), value);

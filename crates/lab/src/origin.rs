@@ -13,7 +13,8 @@
 //! | any, with `cut=N` | the same, but the connection ends after N bytes of body |
 //!
 //! The parameters stand in the query and may be combined; in HTTP/2 `framing` leaves the length out, `cut` resets the
-//! stream, and `/echo` takes neither these nor a delay. Without TLS, HTTP/2 is spoken to who begins with its preface (RFC 9113 section 3.3).
+//! stream, and `/echo` takes neither these nor a delay. Without TLS, HTTP/2 is spoken to who begins with its preface
+//! (RFC 9113 section 3.3).
 
 mod answer;
 mod connection;

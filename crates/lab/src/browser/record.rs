@@ -152,7 +152,8 @@ impl Record {
         let issued = params["timestamp"].as_f64().unwrap_or(0.0);
         if self.began.is_none() {
             let wall = Duration::try_from_secs_f64(params["wallTime"].as_f64().unwrap_or(0.0));
-            self.began = Some((issued, UNIX_EPOCH + wall.unwrap_or_default()));
+            let wall = wall.ok().and_then(|wall| UNIX_EPOCH.checked_add(wall));
+            self.began = Some((issued, wall.unwrap_or(UNIX_EPOCH)));
         }
         if let Some(redirect) = self.last(id).filter(|exchange| exchange.ended.is_none()) {
             redirect.answer(&params["redirectResponse"]);
@@ -276,4 +277,106 @@ fn fields(value: &Value) -> Fields {
         text(value).split('\n').map(|line| (name.clone(), line.to_owned())).collect()
     };
     object.iter().flat_map(lines).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(events: &[(&str, Value)]) -> Record {
+        let mut record = Record::default();
+        events.iter().for_each(|(method, params)| record.handle(&format!("Network.{method}"), params));
+        record
+    }
+
+    fn sent(id: &str, url: &str, at: f64) -> (&'static str, Value) {
+        let request = json!({ "url": url, "method": "GET", "headers": { "A": "1" }, "initialPriority": "High" });
+        (
+            "requestWillBeSent",
+            json!({ "requestId": id, "timestamp": at, "wallTime": 1.5e9, "request": request, "type": "Image" }),
+        )
+    }
+
+    fn response(status: u16, timing: Value) -> Value {
+        json!({ "status": status, "headers": { "Set-Cookie": "a\nb" }, "mimeType": "image/png", "protocol": "http/1.1",
+            "encodedDataLength": 90, "remoteIPAddress": "127.0.0.1", "remotePort": 80, "connectionId": 7, "timing": timing })
+    }
+
+    #[test]
+    fn phases() {
+        let timing = json!({ "requestTime": 10.01, "dnsStart": 1.0, "dnsEnd": 3.0, "connectStart": 3.0, "connectEnd": 23.0,
+            "sslStart": 13.0, "sslEnd": 23.0, "sendStart": 25.0, "sendEnd": 26.0, "receiveHeadersStart": 76.0,
+            "receiveHeadersEnd": 77.0 });
+        let har = record(&[
+            sent("1", "http://a.example/x?y", 10.0),
+            ("requestWillBeSentExtraInfo", json!({ "requestId": "1", "headers": { "Host": "a.example" } })),
+            ("responseReceived", json!({ "requestId": "1", "type": "Image", "response": response(200, timing) })),
+            ("dataReceived", json!({ "requestId": "1", "dataLength": 300 })),
+            ("dataReceived", json!({ "requestId": "1", "dataLength": 33 })),
+            ("loadingFinished", json!({ "requestId": "1", "timestamp": 10.1, "encodedDataLength": 423 })),
+        ])
+        .into_har(false);
+        let [entry] = &har.entries[..] else { panic!("one entry") };
+        let t = entry.timings;
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} is not {b}");
+        for (phase, wanted) in [(t.blocked, 13.0), (t.dns, 2.0), (t.connect, 20.0), (t.ssl, 10.0)] {
+            close(phase.expect("it had one"), wanted);
+        }
+        [(t.send, 1.0), (t.wait, 50.0), (t.receive, 14.0), (entry.end(), 100.0)].map(|(a, b)| close(a, b));
+        assert_eq!((entry.body, entry.received, entry.status), (333, Some(423), 200));
+        assert_eq!(entry.sent, Some("GET /x?y HTTP/1.1\r\nHost: a.example\r\n\r\n".len() as u64));
+        assert_eq!(
+            entry.response_fields,
+            [("Set-Cookie", "a"), ("Set-Cookie", "b")].map(|(n, v)| (n.into(), v.into()))
+        );
+        assert_eq!((entry.server.as_deref(), entry.connection.as_deref()), (Some("127.0.0.1:80"), Some("7")));
+    }
+
+    #[test]
+    fn redirects_failures_and_what_never_ends() {
+        let mut second = sent("1", "https://b.example/", 2.0);
+        second.1["redirectResponse"] = response(302, json!({ "requestTime": 1.0, "receiveHeadersEnd": 500.0 }));
+        let fields = |name: &str| json!({ "requestId": "1", "headers": { name: "x" } });
+        let events = [
+            ("requestWillBeSentExtraInfo", fields("First")),
+            sent("1", "http://a.example/", 1.0),
+            ("requestWillBeSentExtraInfo", fields("Second")),
+            second,
+            ("loadingFailed", json!({ "requestId": "1", "timestamp": 3.0, "errorText": "net::ERR_FAILED" })),
+            ("loadingFinished", json!({ "requestId": "1", "timestamp": 4.0 })),
+            sent("2", "http://a.example/open", 2.5),
+            sent("3", "data:image/png;base64,AAAA", 2.5),
+            ("loadingFinished", json!({ "requestId": "3", "timestamp": 4.0 })),
+        ];
+        let record = record(&events);
+        assert_eq!(record.counts(), (2, 1));
+        let har = record.into_har(true);
+        let rows: Vec<_> =
+            har.entries.iter().map(|e| (e.status, e.error.as_deref(), e.request_fields[0].0.as_str())).collect();
+        assert_eq!(rows, [(302, None, "First"), (0, Some("net::ERR_FAILED"), "Second"), (0, Some("not ended"), "A")]);
+        assert!((har.entries[0].end() - 500.0).abs() < 1e-6 && (har.entries[1].end() - 2000.0).abs() < 1e-6);
+        assert_eq!(har.started, UNIX_EPOCH.checked_add(Duration::from_secs(1_500_000_000)));
+    }
+
+    /// Events that make no sense leave a record that can be written all the same.
+    #[test]
+    fn nonsense() {
+        let odd = [json!(null), json!(-1), json!(1e300), json!("x"), json!([]), json!({ "requestTime": -1e300 })];
+        let methods =
+            ["requestWillBeSent", "responseReceived", "dataReceived", "loadingFinished", "loadingFailed", "else"];
+        for value in &odd {
+            let mut record = Record::default();
+            for method in methods.iter().chain(&methods) {
+                let params = json!({ "requestId": "1", "timestamp": value, "wallTime": value, "type": value,
+                    "request": { "url": "http://a.example/", "headers": value }, "dataLength": value,
+                    "response": { "status": value, "headers": value, "timing": value }, "redirectResponse": value,
+                    "encodedDataLength": value });
+                record.handle(&format!("Network.{method}"), &params);
+                record.handle(&format!("Network.{method}"), value);
+            }
+            record.into_har(true).to_json(&Value::Null);
+        }
+    }
 }
