@@ -324,7 +324,9 @@ mod tests {
         for (phase, wanted) in [(t.blocked, 13.0), (t.dns, 2.0), (t.connect, 20.0), (t.ssl, 10.0)] {
             close(phase.expect("it had one"), wanted);
         }
-        [(t.send, 1.0), (t.wait, 50.0), (t.receive, 14.0), (entry.end(), 100.0)].map(|(a, b)| close(a, b));
+        for (time, wanted) in [(t.send, 1.0), (t.wait, 50.0), (t.receive, 14.0), (entry.end(), 100.0)] {
+            close(time, wanted);
+        }
         assert_eq!((entry.body, entry.received, entry.status), (333, Some(423), 200));
         assert_eq!(entry.sent, Some("GET /x?y HTTP/1.1\r\nHost: a.example\r\n\r\n".len() as u64));
         assert_eq!(
