@@ -66,7 +66,7 @@ fn quantile(sorted: &[f64], at: f64) -> f64 {
 }
 
 /// The 0.975 quantile of Student's t distribution: what 95 % of means lie within, in standard errors.
-fn student_t_95(freedom: usize) -> f64 {
+pub fn student_t_95(freedom: usize) -> f64 {
     const SMALL: [f64; 12] = [
         12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139, 2.200985,
         2.178813,

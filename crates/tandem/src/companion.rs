@@ -7,8 +7,8 @@
 //!                       and SPDY alike let a push belong only to an open stream that the client began)
 //! ```
 //!
-//! A client asks for a companion only after a gateway has sent the field, so that other programs never see one. A report is
-//! five bytes: what became of the push, and a hash of its URL. It tells the gateway what it would have seen without push.
+//! A gateway that is another program finds no such origin, and is asked once in a session. A report is five bytes: what
+//! became of the push, and a hash of its URL. It tells the gateway no more than it would have seen without push.
 
 use tandem_http::{Method, RequestHead, Scheme};
 

@@ -28,6 +28,8 @@ pub enum Kind {
     Reset,
     /// Policy forbids the destination.
     Forbidden,
+    /// The request is for a host that nobody here stands for.
+    Misdirected,
     /// No valid access token or certificate.
     Unauthorized,
     /// The request is malformed.
@@ -131,6 +133,7 @@ impl Error {
         match (self.kind, self.side) {
             (Kind::BadRequest, _) => 400,
             (Kind::Forbidden, _) => 403,
+            (Kind::Misdirected, _) => 421,
             (Kind::Unauthorized, _) => 407,
             (Kind::TooLarge, Side::Client) => 431,
             (Kind::Timeout, _) => 504,
@@ -151,7 +154,7 @@ impl Error {
             Kind::Truncated => "http_response_incomplete",
             Kind::Reset => "connection_terminated",
             Kind::Forbidden => "destination_ip_prohibited",
-            Kind::Unauthorized => "http_request_denied",
+            Kind::Unauthorized | Kind::Misdirected => "http_request_denied",
             Kind::BadRequest | Kind::TooLarge => "http_request_error",
             Kind::Busy => "connection_limit_reached",
             Kind::Tls => "tls_protocol_error",

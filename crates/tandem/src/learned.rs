@@ -104,6 +104,11 @@ impl Learned {
         candidates
     }
 
+    /// See [`Auto::body_sent`].
+    pub fn body_sent(&self, url: &str, size: u64) {
+        self.lock().auto.body_sent(url, size);
+    }
+
     /// See [`Auto::push_used`].
     pub fn used(&self, session: u64, url: &str) {
         self.lock().auto.push_used(session, url);

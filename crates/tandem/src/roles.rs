@@ -123,7 +123,7 @@ impl Role for ClientConfig {
         let limits = PoolLimits {
             max_age: self.max_age,
             max_sessions: self.max_sessions,
-            push_memory: self.push_memory,
+            push_memory: if self.push { self.push_memory } else { 0 },
             cancel_pushes: self.cancel_pushes,
             early_hints: self.early_hints,
         };

@@ -145,13 +145,15 @@ impl Gateways {
         for attempt in 0..TRIES.max(count) {
             let index = (first + attempt) % count;
             let (session, pushed) = self.session(&exchange.isolation, index);
-            sink.tap(Rc::new(Arrival {
+            let arrival = Rc::new(Arrival {
                 store: pushed,
                 session: Rc::clone(&session),
                 isolation: exchange.isolation.clone(),
                 hints: self.limits.early_hints,
                 promised: RefCell::default(),
-            }));
+            });
+            arrival.begin(&exchange.request);
+            sink.tap(arrival);
             let error = match session.run(exchange, sink).await {
                 Ok(()) => {
                     self.preferred.set(index);

@@ -5,16 +5,20 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::rc::Rc;
+use std::str::FromStr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tandem_http::Scheme;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tandem_http::{Priority, Scheme};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use crate::endpoint::split_authority;
+use crate::back::places::{Place, Places};
+use crate::endpoint::{literal_ip, split_authority};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
 use crate::metrics::METRICS;
@@ -33,8 +37,13 @@ const IDLE_PER_TARGET: usize = 512;
 /// How long a connection is kept idle: below the 60 s and more after which servers close theirs.
 const IDLE_FOR: Duration = Duration::from_secs(45);
 
+pub use crate::back::places::Limits;
+
 /// How often an exchange is tried in all: a kept connection may have been closed just now.
 const TRIES: usize = 3;
+
+/// What a visitor with a wrong name is told; the operator may be the visitor.
+const NOT_SERVED: &str = "this gateway stands for one origin, and not for that host (--allow-host names others)";
 
 /// Which origin a request is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +56,76 @@ pub enum Mode {
         scheme: Scheme,
         /// Where it is.
         target: Target,
+        /// Who may ask for it.
+        hosts: Vec<HostPattern>,
     },
+}
+
+/// Names that a gateway in front of one origin answers to: `NAME`, `*.SUFFIX`, or `*` for all. Ports are not compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPattern {
+    /// Any.
+    Any,
+    /// This one.
+    Name(String),
+    /// All that end in a dot and this.
+    Below(String),
+}
+
+impl HostPattern {
+    /// Whether `host`, in lower case, is meant.
+    pub fn covers(&self, host: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Name(name) => host == name,
+            Self::Below(suffix) => host
+                .strip_suffix(suffix.as_str())
+                .and_then(|rest| rest.strip_suffix('.'))
+                .is_some_and(|label| !label.is_empty()),
+        }
+    }
+}
+
+impl FromStr for HostPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no host name, *.SUFFIX or *");
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        let (below, name) = text.strip_prefix("*.").map_or((false, text), |suffix| (true, suffix));
+        let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let written = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
+        // A port of its own would be taken for part of the pattern's meaning, which it is not.
+        let (host, _) = split_authority(&format!("{written}:0"), None).map_err(|_| bad())?;
+        if name.is_empty() || name.starts_with('.') || (below && literal_ip(name).is_some()) {
+            return Err(bad());
+        }
+        Ok(if below { Self::Below(host) } else { Self::Name(host) })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Name(name) => f.write_str(name),
+            Self::Below(suffix) => write!(f, "*.{suffix}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for HostPattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// The stage at the gateway's end.
@@ -64,8 +142,13 @@ pub struct Origin {
     pub h2: Rc<MuxSession>,
     /// Time for a TLS handshake.
     pub connect_timeout: Duration,
+    limits: Limits,
+    places: Rc<Places<Wanted>>,
     pool: RefCell<Pool>,
 }
+
+/// What places are counted by.
+type Wanted = (Scheme, Target);
 
 #[derive(Default)]
 struct Pool {
@@ -97,8 +180,10 @@ impl Origin {
         http1: Http1Session,
         h2: Rc<MuxSession>,
         connect_timeout: Duration,
+        limits: Limits,
     ) -> Rc<Self> {
-        let this = Rc::new(Self { mode, transport, tls, http1, h2, connect_timeout, pool: RefCell::default() });
+        let (places, pool) = (Places::new(limits), RefCell::default());
+        let this = Rc::new(Self { mode, transport, tls, http1, h2, connect_timeout, limits, places, pool });
         let weak = Rc::downgrade(&this);
         this.pool.borrow_mut().sweeper = Some(Task::spawn(async move {
             loop {
@@ -122,7 +207,13 @@ impl Origin {
 
     fn key(&self, exchange: &Exchange) -> Result<Key, Error> {
         match &self.mode {
-            Mode::Reverse { scheme, target } => {
+            Mode::Reverse { scheme, target, hosts } => {
+                let (host, _) = split_authority(&exchange.request.authority, Some(scheme.default_port()))
+                    .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
+                if !hosts.iter().any(|pattern| pattern.covers(&host)) {
+                    METRICS.destinations_refused.add(1);
+                    return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
+                }
                 Ok(Key { session: 0, isolation: Isolation::none(), scheme: *scheme, target: target.clone() })
             }
             Mode::Forward => {
@@ -137,10 +228,10 @@ impl Origin {
     }
 
     async fn answer(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-        let key = self.key(exchange)?;
         if exchange.request.is_connect() && exchange.request.protocol.is_none() {
-            return self.tunnel(exchange, &key, sink).await;
+            return self.tunnel(exchange, sink).await;
         }
+        let key = self.key(exchange)?;
         for attempt in 1.. {
             // Once a kept connection has failed, only a new one tells anything.
             let error = match self.attempt(exchange, &key, attempt > 1, sink).await {
@@ -161,10 +252,14 @@ impl Origin {
     }
 
     async fn attempt(&self, exchange: &mut Exchange, key: &Key, fresh: bool, sink: &mut Sink) -> Result<(), Error> {
-        let multiplexed = self.pool.borrow().multiplexed.get(key).filter(|session| session.is_ready()).cloned();
-        if let Some(session) = multiplexed {
-            METRICS.origin_reused.add(1);
-            return session.run(exchange, sink).await.map_err(|error| error.at(Side::Origin));
+        if let Some(session) = self.multiplexed(key) {
+            return over(&*session, exchange, sink).await;
+        }
+        let place = self.place(exchange, key).await?;
+        // While it waited, another may have found that the origin speaks HTTP/2.
+        if let Some(session) = self.multiplexed(key) {
+            drop(place);
+            return over(&*session, exchange, sink).await;
         }
         let kept = if fresh { None } else { self.take_idle(key) };
         let connection = match kept {
@@ -173,8 +268,10 @@ impl Origin {
                 connection
             }
             None => {
+                self.make_room(key.session);
                 let path = self.dial(exchange, key).await?;
                 if path.alpn() == Some(b"h2") {
+                    drop(place);
                     return self.over_h2(exchange, key, path, sink).await;
                 }
                 Http1Client::over(self.http1.clone(), path)
@@ -184,7 +281,48 @@ impl Origin {
         if connection.is_ready() {
             self.keep(key, connection);
         }
+        drop(place);
         result
+    }
+
+    /// The right to use a connection of its own. What becomes a tunnel needs none: it may last as long as it likes, and
+    /// waiting for such ones might never end; streams bound them.
+    async fn place(&self, exchange: &Exchange, key: &Key) -> Result<Option<Place<Wanted>>, Error> {
+        if exchange.request.protocol.is_some() {
+            return Ok(None);
+        }
+        let wanted = (key.scheme, key.target.clone());
+        let push = exchange.priority > Priority::default();
+        let place = self.places.take(exchange.peer.session, &wanted, push);
+        let busy = || Error::new(Kind::Busy, Side::Local, "all connections to that origin are in use, and none got free");
+        tokio::time::timeout(self.http1.response_timeout, place).await.map(Some).map_err(|_| busy())
+    }
+
+    fn multiplexed(&self, key: &Key) -> Option<Rc<dyn Connected>> {
+        self.pool.borrow().multiplexed.get(key).filter(|session| session.is_ready()).cloned()
+    }
+
+    /// Before a session gets one more connection, one that it does not use goes if it has too many.
+    fn make_room(&self, session: u64) {
+        let mut pool = self.pool.borrow_mut();
+        let multiplexed = pool.multiplexed.keys().filter(|key| key.session == session).count();
+        let idle = pool.idle.iter().filter(|(key, _)| key.session == session);
+        let (count, oldest) = idle.fold((0, None), |(count, oldest): (usize, Option<(Instant, &Key)>), (key, idle)| {
+            let first = idle.first().map(|kept| (kept.since, key));
+            let older = |one: &(Instant, &Key)| oldest.is_none_or(|(since, _)| one.0 < since);
+            (count + idle.len(), first.filter(older).or(oldest))
+        });
+        // Shared connections belong to no session; each target keeps a bounded number of them.
+        if session == 0 || multiplexed + count + self.places.taken(session) <= self.limits.per_session {
+            return;
+        }
+        if let Some(key) = oldest.map(|(_, key)| key.clone()) {
+            pool.drop_oldest(&key);
+        } else if let Some(key) = pool.multiplexed.keys().find(|key| key.session == session).cloned()
+            && let Some(unused) = pool.multiplexed.remove(&key)
+        {
+            unused.drain();
+        }
     }
 
     async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
@@ -201,6 +339,10 @@ impl Origin {
     }
 
     async fn over_h2(&self, exchange: &mut Exchange, key: &Key, path: Path, sink: &mut Sink) -> Result<(), Error> {
+        // Of those that found it out at the same time, one session serves all.
+        if let Some(session) = self.multiplexed(key) {
+            return over(&*session, exchange, sink).await;
+        }
         let session = self.h2.connect(Box::pin(std::future::ready(Ok(path))));
         self.pool.borrow_mut().multiplexed.insert(key.clone(), Rc::clone(&session));
         session.run(exchange, sink).await.map_err(|error| error.at(Side::Origin))
@@ -225,17 +367,35 @@ impl Origin {
         }
     }
 
-    async fn tunnel(&self, exchange: &Exchange, key: &Key, sink: &mut Sink) -> Result<(), Error> {
+    async fn tunnel(&self, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
         if matches!(self.mode, Mode::Reverse { .. }) {
             return Err(Error::new(Kind::Forbidden, Side::Local, "this gateway opens no tunnels"));
         }
         if !exchange.request.authority.contains(':') {
             return Err(Error::new(Kind::BadRequest, Side::Client, "a tunnel needs a port"));
         }
-        let path = self.transport.dial(&key.target, &exchange.isolation).await?;
+        let target = self.key(exchange)?.target;
+        let path = self.transport.dial(&target, &exchange.isolation).await?;
         sink.send(Part::Head(tandem_http::ResponseHead::new(200))).await;
         let (read, write) = tokio::io::split(path);
         crate::session::http1::tunnel(read, write, exchange.body.share(), BytesMut::new(), sink).await
+    }
+}
+
+async fn over(session: &dyn Connected, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+    METRICS.origin_reused.add(1);
+    session.run(exchange, sink).await.map_err(|error| error.at(Side::Origin))
+}
+
+impl Pool {
+    fn drop_oldest(&mut self, key: &Key) {
+        let Some(idle) = self.idle.get_mut(key) else { return };
+        if !idle.is_empty() {
+            idle.remove(0);
+        }
+        if idle.is_empty() {
+            self.idle.remove(key);
+        }
     }
 }
 

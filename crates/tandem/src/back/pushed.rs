@@ -119,6 +119,11 @@ impl PushStore {
         })
     }
 
+    /// Whether there is any room for pushes.
+    pub const fn takes_pushes(&self) -> bool {
+        self.limit > 0
+    }
+
     /// Takes in a push: reads it to its end in a task of its own.
     pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply) {
         METRICS.pushes_received.add(1);

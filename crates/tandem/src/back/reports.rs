@@ -1,6 +1,6 @@
-//! The client's side of a session's companion (see [`crate::companion`]): opened once a gateway has said that it pushes,
-//! it tells what became of each push and takes those whose page is over. It ends when the session has been quiet for a
-//! while, so that a session at rest stays at rest.
+//! The client's side of a session's companion (see [`crate::companion`]): opened with the request for a page, or once a
+//! gateway has said that it pushes, it tells what became of each push and takes those whose page is over. It ends when the
+//! session has been quiet for a while, so that a session at rest stays at rest.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_http::{Priority, RequestHead, ResponseHead};
+use tandem_http::{Method, Priority, RequestHead, ResponseHead};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::pushed::PushStore;
 use crate::companion::{self, FIELD, Fate, Treatment, write_report};
 use crate::error::Error;
-use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Peer, Reply, Tap};
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, Tap};
 use crate::session::Connected;
 
 /// How long reports are gathered, and how often the end is thought of.
@@ -33,7 +33,8 @@ const MAX_EARLY: usize = 24;
 #[derive(Default)]
 pub struct Reporter {
     waiting: RefCell<Vec<u8>>,
-    companion: Cell<bool>,
+    /// A companion is open, or the gateway knows none: another is not to be opened.
+    settled: Cell<bool>,
 }
 
 impl Reporter {
@@ -72,29 +73,50 @@ impl Tap for Arrival {
     fn head(&self, head: &mut ResponseHead) {
         let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse) else { return };
         for request in self.promised.take() {
-            head.fields.push("link", preload(&request));
+            if let Some(preload) = preload(&request) {
+                head.fields.push("link", preload);
+            }
         }
-        if treatment == Treatment::Pushed && !self.store.reporter.companion.replace(true) {
-            tokio::task::spawn_local(accompany(
-                Rc::clone(&self.session),
-                Rc::downgrade(&self.store),
-                self.isolation.clone(),
-            ));
+        if treatment == Treatment::Pushed {
+            self.open_companion();
         }
     }
 }
 
+impl Arrival {
+    /// The exchange begins. With a page's request the companion leaves as well: what is found late in a page, or beyond a
+    /// redirect, then need not wait for a round trip.
+    pub fn begin(&self, request: &RequestHead) {
+        let is_page = match request.fields.get("sec-fetch-dest") {
+            Some(destination) => destination == b"document",
+            None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
+        };
+        if is_page && request.method == Method::Get {
+            self.open_companion();
+        }
+    }
+
+    fn open_companion(&self) {
+        if !self.store.takes_pushes() || self.store.reporter.settled.replace(true) {
+            return;
+        }
+        let (session, store) = (Rc::clone(&self.session), Rc::downgrade(&self.store));
+        tokio::task::spawn_local(accompany(session, store, self.isolation.clone()));
+    }
+}
+
 /// What tells the browser that it will need something (RFC 8288; HTML standard, "preload").
-fn preload(request: &RequestHead) -> String {
+fn preload(request: &RequestHead) -> Option<String> {
     let path = request.path.split('?').next().unwrap_or_default();
     let kind = match path.rsplit_once('.').map(|(_, extension)| extension) {
         Some("css") => "; as=style",
         Some("js") => "; as=script",
         Some("woff2" | "woff") => "; as=font; crossorigin",
         Some("png" | "jpg" | "jpeg" | "gif" | "webp" | "avif" | "svg") => "; as=image",
-        _ => "; as=fetch; crossorigin",
+        // Whose kind is not known would be fetched twice.
+        _ => return None,
     };
-    format!("<{}://{}{}>; rel=preload{kind}", request.scheme.as_str(), request.authority, request.path)
+    Some(format!("<{}://{}{}>; rel=preload{kind}", request.scheme.as_str(), request.authority, request.path))
 }
 
 /// Keeps a companion open while the session is in use.
@@ -129,12 +151,15 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
         sink.tap(tap);
         session.run(&mut exchange, &mut sink).await
     });
+    let mut taken = false;
     while let Some(part) = reply.part().await {
-        if let Err(error) = part {
-            tracing::debug!(%error, "the session's companion ended");
+        match part {
+            Ok(Part::Head(head)) => taken = head.status == 200,
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the session's companion ended"),
         }
     }
-    reporter.companion.set(false);
+    reporter.settled.set(!taken);
 }
 
 /// The body of a companion.

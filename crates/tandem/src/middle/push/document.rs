@@ -40,15 +40,22 @@ impl Write for Reading {
 }
 
 impl Document {
-    /// A reader for the answer with this head to a request for `url`; `None` if it is nothing that can be read.
-    pub(super) fn of(url: &str, head: &ResponseHead) -> Option<Self> {
+    /// A reader for the answer with this head to a request for `url`, for `page`, whose browser said what images it
+    /// accepts; `None` if it is nothing that can be read.
+    pub(super) fn of(url: &str, head: &ResponseHead, page: &str, accept: &[u8]) -> Option<Self> {
         let media_type = head.fields.get("content-type").unwrap_or_default();
         let media_type = media_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
         let is = |name: &str| media_type.eq_ignore_ascii_case(name.as_bytes());
         let scanner = if is("text/html") || is("application/xhtml+xml") {
-            Scanner::html(url)?
+            let scanner = Scanner::html(url)?;
+            // Who names no formats takes what most take.
+            if accept.windows(6).any(|part| part == b"image/") {
+                scanner.accept(&String::from_utf8_lossy(accept))
+            } else {
+                scanner
+            }
         } else if is("text/css") {
-            Scanner::css(url)?
+            Scanner::css(url)?.page(page)
         } else {
             return None;
         };
@@ -109,7 +116,7 @@ mod tests {
     }
 
     fn read(coding: &str, body: &[u8], cut: usize) -> Vec<String> {
-        let mut document = Document::of("http://h/dir/page", &head(coding)).unwrap();
+        let mut document = Document::of("http://h/dir/page", &head(coding), "http://h/dir/page", b"").unwrap();
         assert!(body.chunks(cut).all(|piece| document.read(piece)));
         document.finish();
         document.take_needs().into_iter().map(|need| need.url).collect()
@@ -128,7 +135,7 @@ mod tests {
                 assert_eq!(read(coding, &body, cut), ["http://h/a.css", "http://h/dir/b.png"], "{coding} {cut}");
             }
         }
-        assert!(Document::of("http://h/", &head("br")).is_none());
+        assert!(Document::of("http://h/", &head("br"), "http://h/", b"").is_none());
     }
 
     #[test]
@@ -138,10 +145,10 @@ mod tests {
             bomb.write_all(&vec![b' '; 1 << 20]).unwrap();
         }
         let bomb = bomb.finish().unwrap();
-        let mut document = Document::of("http://h/", &head("gzip")).unwrap();
+        let mut document = Document::of("http://h/", &head("gzip"), "http://h/", b"").unwrap();
         assert!(bomb.chunks(4096).any(|piece| !document.read(piece)));
         assert!(document.reading().read <= MAX_READ);
-        let mut document = Document::of("http://h/", &head("gzip")).unwrap();
+        let mut document = Document::of("http://h/", &head("gzip"), "http://h/", b"").unwrap();
         assert!(!document.read(b"<img src=x> is no gzip at all"));
     }
 }

@@ -25,6 +25,7 @@ use std::task::{Context, Poll, Waker};
 
 use tandem_http::message::content_length;
 use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_predict::auto::url::Kind as Learnt;
 use tandem_predict::scan::{Kind, Need};
 use tandem_predict::{Candidate, Exchange as Seen};
 
@@ -103,9 +104,16 @@ impl Stage for Push {
         let (request, push) = (exchange.request.clone(), exchange.peer.push);
         let reply = self.next.call(exchange);
         match page {
-            Some(page) => {
-                Reply::new(Watched { page, request, push, reply, document: None, ready: VecDeque::new(), over: false })
-            }
+            Some(page) => Reply::new(Watched {
+                page,
+                request,
+                push,
+                reply,
+                document: None,
+                ready: VecDeque::new(),
+                unsized_body: None,
+                over: false,
+            }),
             None => reply,
         }
     }
@@ -276,6 +284,8 @@ struct Watched {
     reply: Reply,
     document: Option<Document>,
     ready: VecDeque<Part>,
+    /// Bytes of the body so far, where its head did not say how many there are.
+    unsized_body: Option<u64>,
     over: bool,
 }
 
@@ -298,11 +308,17 @@ impl Parts for Watched {
                 }
                 Some(Ok(part)) => {
                     if let Part::Data(data) = &part {
+                        self.unsized_body = self.unsized_body.map(|size| size + data.len() as u64);
                         self.read(data);
                     }
                     self.ready.push_back(part);
                 }
                 end => {
+                    if let (None, Some(size), Some(learned)) =
+                        (&end, self.unsized_body, &self.page.session.pushing.learned)
+                    {
+                        learned.body_sent(self.page.url(), size);
+                    }
                     if let Some(mut document) = self.document.take() {
                         document.finish();
                         self.page.promise(document.take_needs());
@@ -324,10 +340,11 @@ impl Watched {
             session.note_given(self.page.url(), head);
         }
         let candidates = session.learn(self.page.url(), &self.request, head);
+        self.unsized_body = (head.status == 200 && !head.fields.contains("content-length")).then_some(0);
         if !self.push {
             return;
         }
-        let document = (head.status == 200).then(|| Document::of(self.page.url(), head)).flatten();
+        let document = (head.status == 200).then(|| self.page.document(self.page.url(), head)).flatten();
         let target = redirect(self.page.url(), head);
         if (document.is_some() && is_page(head)) || (target.is_some() && asks_for_page(&self.request)) {
             head.fields.set(FIELD, session.treat().as_str());
@@ -376,16 +393,16 @@ fn is_page(head: &ResponseHead) -> bool {
     !head.fields.get("content-type").is_some_and(|value| value.to_ascii_lowercase().starts_with(b"text/css"))
 }
 
-/// What others needed, as a need: its kind is told by its path.
+/// What others needed, as a need.
 fn learned_need(candidate: &Candidate) -> Option<Need> {
-    let path = candidate.url.split('?').next().unwrap_or_default();
-    let (kind, urgency) = match path.rsplit_once('.').map(|(_, extension)| extension) {
-        Some("css") => (Kind::Style, 1),
-        Some("js" | "mjs") => (Kind::Script, 2),
-        Some("woff2" | "woff" | "ttf" | "otf") => (Kind::Font, 3),
-        Some("png" | "jpg" | "jpeg" | "gif" | "webp" | "avif" | "svg" | "ico") => (Kind::Image, 4),
-        Some("json" | "xml" | "txt" | "wasm") => (Kind::Fetch, 4),
-        _ => return None,
+    let (kind, urgency) = match candidate.kind {
+        Learnt::Style => (Kind::Style, 1),
+        Learnt::Script => (Kind::Script, 2),
+        Learnt::Font => (Kind::Font, 3),
+        Learnt::Data => (Kind::Fetch, 3),
+        Learnt::Image => (Kind::Image, 4),
+        Learnt::Open => (Kind::Other, 4),
+        Learnt::Page | Learnt::Download => return None,
     };
     Some(Need { url: candidate.url.to_string(), kind, urgency, anonymous: false })
 }

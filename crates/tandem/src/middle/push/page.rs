@@ -66,6 +66,11 @@ impl Page {
         &self.url
     }
 
+    /// A reader of the answer with this head to a request for `url`, which is this page or belongs to it.
+    pub(super) fn document(&self, url: &str, head: &ResponseHead) -> Option<Document> {
+        Document::of(url, head, &self.url, self.request.fields.get("accept").unwrap_or_default())
+    }
+
     /// The next promise, if there is one; else `cx` is woken when there is.
     pub(super) fn poll_promise(&self, cx: &Context<'_>) -> Poll<Part> {
         let mut promises = self.promises.borrow_mut();
@@ -242,7 +247,7 @@ impl Fetch {
                     return Err(Error::new(Fault::Forbidden, Side::Local, "the answer is not to be pushed"));
                 }
                 self.page.session.note_given(&self.url, head);
-                self.document = Document::of(&self.url, head);
+                self.document = self.page.document(&self.url, head);
                 if let Some(target) = redirect(&self.url, head) {
                     self.page.promise(vec![target]);
                 }
