@@ -12,7 +12,7 @@ use tandem_http::h1::{Form, Limits};
 use tandem_http::{MuxConfig, Role as End};
 
 use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
-use crate::back::origin::{Mode, Origin, ToOrigin};
+use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
 use crate::back::pushed::MAX_ENTRIES;
 use crate::config::client::{Fallback, GatewayEndpoint};
@@ -241,7 +241,8 @@ impl ClientConfig {
         let h2 = Rc::new(mux_session(Multiplexed::H2, &self.path, 256, Limits::default().head, None));
         let connector =
             ClientTls { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ClientTls::default() }.connector()?;
-        let origin = Origin::new(Mode::Forward, transport, connector, http1, h2, self.path.socket.connect_timeout);
+        let (timeout, limits) = (self.path.socket.connect_timeout, OriginLimits::default());
+        let origin = Origin::new(Mode::Forward, transport, connector, http1, h2, timeout, limits);
         Ok(Some(Rc::new(ToOrigin(origin))))
     }
 }
@@ -269,8 +270,8 @@ impl Role for GatewayConfig {
             ..ClientTls::default()
         }
         .connector()?;
-        let origin =
-            Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, self.path.socket.connect_timeout);
+        let (timeout, limits) = (self.path.socket.connect_timeout, self.origin_limits);
+        let origin = Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, timeout, limits);
         let out: Rc<dyn Stage> = Rc::new(ToOrigin(origin));
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),

@@ -294,7 +294,8 @@ impl Origin {
         let wanted = (key.scheme, key.target.clone());
         let push = exchange.priority > Priority::default();
         let place = self.places.take(exchange.peer.session, &wanted, push);
-        let busy = || Error::new(Kind::Busy, Side::Local, "all connections to that origin are in use, and none got free");
+        let busy =
+            || Error::new(Kind::Busy, Side::Local, "all connections to that origin are in use, and none got free");
         tokio::time::timeout(self.http1.response_timeout, place).await.map(Some).map_err(|_| busy())
     }
 

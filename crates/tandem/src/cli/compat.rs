@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::serve::{Loaded, serve};
+use crate::back::origin::HostPattern;
 use crate::back::policy::Family;
 use crate::config::units::Span;
 use crate::config::{ClientOptions, ConfigError, GatewayOptions};
@@ -143,9 +144,12 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
         let mode = args.backend_server.as_ref().map(|backend| format!("reverse=http://{backend}").parse());
         let mode = mode.transpose().map_err(|problem: String| ConfigError::value("backend-server", problem))?;
         let timeout = args.timeout.filter(|seconds| *seconds > 0).map_or(FOR_EVER, Duration::from_secs);
+        // A back-end server was asked for everything.
+        let allow_host = if mode.is_some() { vec![HostPattern::Any] } else { Vec::new() };
         let options = GatewayOptions {
             listen: vec![listen.parse()?],
             mode,
+            allow_host,
             open: Some(true),
             idle_timeout: Some(Span(SESSION_TIMEOUT)),
             response_timeout: Some(Span(timeout)),

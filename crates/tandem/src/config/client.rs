@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{Rate, Size, Span};
-use super::{Compression, ConfigError, PathConfig, PathValues, distinct, options, read_secret};
+use super::units::{Size, Span};
+use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
 use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
 use crate::transport::tor::Exit;
 
@@ -23,7 +23,13 @@ pub enum Fallback {
     Via,
 }
 
-options! {
+with_path! {
+    options [
+        "Time for connecting and for handshakes towards the gateway [default: 30s]"
+        "Sessions and connections without any exchange are closed after it [default: 3m]"
+        "Time after which an end that takes no bytes is cut off [default: 1m]"
+        "Silence after which a gateway is asked for a sign of life [default: 20s]"
+    ]
     /// Options of `tandem client`; each is a flag and a key of `[client]`.
     ClientOptions {
         /// Where the browser connects: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable) [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
@@ -52,30 +58,7 @@ options! {
         cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Tell the browser of what is pushed with a page, by Link rel=preload [default: true]
         early_hints: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Fastest path to make full use of [default: 100mbit]
-        path_rate: Option<Rate> [value_name = "RATE"],
-        /// Longest round trip to make full use of [default: 400ms]
-        path_rtt: Option<Span> [value_name = "TIME"],
-        /// Bytes held in memory for slow readers of one session [default: 64MiB]
-        receive_budget: Option<Size> [value_name = "BYTES"],
-        /// SPDY: what of header blocks is compressed [default: safe]
-        header_compression: Option<Compression> [value_name = "WHAT"],
-        /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel [default: 16KiB]
-        notsent_lowat: Option<Size> [value_name = "BYTES"],
-        /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
-        congestion: Option<String> [value_name = "NAME"],
-        /// Time for connecting and for handshakes towards the gateway [default: 30s]
-        connect_timeout: Option<Span> [value_name = "TIME"],
-        /// Sessions and connections without any exchange are closed after it [default: 3m]
-        idle_timeout: Option<Span> [value_name = "TIME"],
-        /// Time for the whole head of a request [default: 30s]
-        head_timeout: Option<Span> [value_name = "TIME"],
-        /// Time after which an end that takes no bytes is cut off [default: 1m]
-        write_timeout: Option<Span> [value_name = "TIME"],
-        /// Silence after which a gateway is asked for a sign of life [default: 20s]
-        probe_after: Option<Span> [value_name = "TIME"],
-        /// Time to give it [default: 30s]
-        probe_timeout: Option<Span> [value_name = "TIME"],
+    } {
         /// Connections from browsers at once [default: 1024]
         max_connections: Option<usize> [value_name = "N"],
         /// Address for Prometheus metrics, loopback only [default: none]
@@ -143,7 +126,8 @@ pub struct ClientConfig {
 
 impl ClientOptions {
     /// Checks everything that can be checked without touching the network.
-    pub fn typed(self) -> Result<ClientConfig, ConfigError> {
+    pub fn typed(mut self) -> Result<ClientConfig, ConfigError> {
+        let path = self.take_path();
         let listen = if self.listen.is_empty() { default_listen() } else { self.listen };
         distinct(&listen)?;
         for endpoint in &listen {
@@ -186,21 +170,7 @@ impl ClientOptions {
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
             early_hints: self.early_hints.unwrap_or(true),
-            path: PathValues {
-                path_rate: self.path_rate,
-                path_rtt: self.path_rtt,
-                receive_budget: self.receive_budget,
-                header_compression: self.header_compression,
-                notsent_lowat: self.notsent_lowat,
-                congestion: self.congestion,
-                connect_timeout: self.connect_timeout,
-                idle_timeout: self.idle_timeout,
-                head_timeout: self.head_timeout,
-                write_timeout: self.write_timeout,
-                probe_after: self.probe_after,
-                probe_timeout: self.probe_timeout,
-            }
-            .typed()?,
+            path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
             metrics: loopback(self.metrics)?,
             control: self.control,
@@ -284,6 +254,7 @@ fn own_address(endpoint: &Endpoint) -> Result<SocketAddr, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::units::Rate;
 
     fn options(gateway: &str, via: Option<&str>) -> ClientOptions {
         ClientOptions {

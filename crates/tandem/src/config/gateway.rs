@@ -11,11 +11,11 @@ use tandem_http::Scheme;
 use tandem_predict::{AutoConfig, Worth};
 
 use super::client::loopback;
-use super::units::{Rate, Size, Span};
-use super::{Compression, ConfigError, PathConfig, PathValues, distinct, options, read_secret};
-use crate::back::origin::Mode;
+use super::units::{Size, Span};
+use super::{ConfigError, PathConfig, distinct, options, positive, read_secret, with_path};
+use crate::back::origin::{HostPattern, Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
-use crate::endpoint::{Endpoint, SessionKind, TransportKind, split_authority};
+use crate::endpoint::{Endpoint, SessionKind, TransportKind, literal_ip, split_authority};
 use crate::learned::Learned;
 use crate::middle::push::Pushing;
 use crate::transport::Target;
@@ -55,7 +55,8 @@ impl ModeOption {
         let scheme = Scheme::parse(scheme.as_bytes()).ok_or_else(|| bad("the scheme is neither http nor https"))?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = split_authority(authority, Some(scheme.default_port())).map_err(bad)?;
-        Ok(Mode::Reverse { scheme, target: Target { host, port } })
+        let hosts = vec![HostPattern::Name(host.clone())];
+        Ok(Mode::Reverse { scheme, target: Target { host, port }, hosts })
     }
 }
 
@@ -81,7 +82,13 @@ impl Serialize for ModeOption {
     }
 }
 
-options! {
+with_path! {
+    options [
+        "Time for connecting to origins, and for handshakes [default: 30s]"
+        "Sessions without any exchange are closed after it [default: 3m]"
+        "Time after which a client that takes no bytes is cut off [default: 1m]"
+        "Silence after which a busy client is asked for a sign of life [default: 20s]"
+    ]
     /// Options of `tandem gateway`; each is a flag and a key of `[gateway]`.
     GatewayOptions {
         /// Where clients connect: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, h2+tcp://192.0.2.80:9980, … (repeatable)
@@ -94,6 +101,8 @@ options! {
         auth: Vec<String> [value_name = "WHO"],
         /// Destinations allowed besides the public Internet: a net, or a net and one port (repeatable)
         allow_dest: Vec<AllowDest> [value_name = "NET[:PORT]"],
+        /// mode=reverse: hosts it answers to besides its origin's own, NAME or *.SUFFIX, or * for all (repeatable) [default: *.onion where the origin is an address]
+        allow_host: Vec<HostPattern> [value_name = "HOST"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
         allow_port: Vec<u16> [value_name = "PORT"],
         /// PEM file of the authorities that origins' certificates are checked against [default: the public web's]
@@ -108,6 +117,10 @@ options! {
         max_connections: Option<usize> [value_name = "N"],
         /// Connections at once from one address; clients through Tor share theirs [default: 1024]
         max_connections_per_client: Option<usize> [value_name = "N"],
+        /// Connections to one origin at once for one session; more requests wait, pushes last [default: 64]
+        max_connections_per_origin: Option<usize> [value_name = "N"],
+        /// The same to all origins together [default: 256]
+        max_origin_connections: Option<usize> [value_name = "N"],
         /// Time for an origin's answer, and between two pieces of it [default: 1m]
         response_timeout: Option<Span> [value_name = "TIME"],
         /// Push what pages need: what they say, what their origins name, what others needed [default: true]
@@ -124,30 +137,7 @@ options! {
         predict_omega: Option<f64> [value_name = "W"],
         /// Percent of page loads without push, to measure what difference it makes [default: 2]
         hold_out: Option<f64> [value_name = "PERCENT"],
-        /// Fastest path to make full use of [default: 100mbit]
-        path_rate: Option<Rate> [value_name = "RATE"],
-        /// Longest round trip to make full use of [default: 400ms]
-        path_rtt: Option<Span> [value_name = "TIME"],
-        /// Bytes held in memory for slow readers of one session [default: 64MiB]
-        receive_budget: Option<Size> [value_name = "BYTES"],
-        /// SPDY: what of header blocks is compressed [default: safe]
-        header_compression: Option<Compression> [value_name = "WHAT"],
-        /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel [default: 16KiB]
-        notsent_lowat: Option<Size> [value_name = "BYTES"],
-        /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
-        congestion: Option<String> [value_name = "NAME"],
-        /// Time for connecting to origins, and for handshakes [default: 30s]
-        connect_timeout: Option<Span> [value_name = "TIME"],
-        /// Sessions without any exchange are closed after it [default: 3m]
-        idle_timeout: Option<Span> [value_name = "TIME"],
-        /// Time for the whole head of a request [default: 30s]
-        head_timeout: Option<Span> [value_name = "TIME"],
-        /// Time after which a client that takes no bytes is cut off [default: 1m]
-        write_timeout: Option<Span> [value_name = "TIME"],
-        /// Silence after which a busy client is asked for a sign of life [default: 20s]
-        probe_after: Option<Span> [value_name = "TIME"],
-        /// Time to give it [default: 30s]
-        probe_timeout: Option<Span> [value_name = "TIME"],
+    } {
         /// Time that sessions get to end after SIGTERM [default: 30s]
         drain_timeout: Option<Span> [value_name = "TIME"],
         /// Address for Prometheus metrics, loopback only [default: none]
@@ -188,6 +178,8 @@ pub struct GatewayConfig {
     pub max_connections: usize,
     /// The same from one address.
     pub max_connections_per_client: usize,
+    /// Connections to origins that a session may use.
+    pub origin_limits: Limits,
     /// What is pushed, if anything is.
     pub push: Option<Pushing>,
     /// Time for an origin's answer.
@@ -206,7 +198,8 @@ pub struct GatewayConfig {
 
 impl GatewayOptions {
     /// Checks everything that can be checked without touching the network.
-    pub fn typed(self) -> Result<GatewayConfig, ConfigError> {
+    pub fn typed(mut self) -> Result<GatewayConfig, ConfigError> {
+        let path = self.take_path();
         if self.listen.is_empty() {
             return Err(ConfigError::value("listen", "give at least one, such as h2+tcp://192.0.2.80:9980"));
         }
@@ -214,12 +207,7 @@ impl GatewayOptions {
         for endpoint in &self.listen {
             listener(endpoint)?;
         }
-        let mode = self
-            .mode
-            .clone()
-            .unwrap_or(ModeOption::Forward)
-            .typed()
-            .map_err(|problem| ConfigError::value("mode", problem))?;
+        let mode = self.mode()?;
         let (tokens, client_ca) = admission(&self.auth)?;
         let open = self.open.unwrap_or(false);
         if !open && tokens.is_empty() && client_ca.is_none() {
@@ -254,24 +242,15 @@ impl GatewayOptions {
                 .clamp(4096, 16 << 20),
             max_connections: self.max_connections.unwrap_or(4096).max(1),
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
+            origin_limits: Limits {
+                // Two at least: of one, pushes would get no half.
+                per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
+                per_session: self.max_origin_connections.unwrap_or(256).max(2),
+            },
             push,
-            response_timeout: self.response_timeout.map_or(Duration::from_secs(60), |span| span.0),
+            response_timeout: positive("response-timeout", self.response_timeout, Duration::from_secs(60))?,
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(30), |span| span.0),
-            path: PathValues {
-                path_rate: self.path_rate,
-                path_rtt: self.path_rtt,
-                receive_budget: self.receive_budget,
-                header_compression: self.header_compression,
-                notsent_lowat: self.notsent_lowat,
-                congestion: self.congestion,
-                connect_timeout: self.connect_timeout,
-                idle_timeout: self.idle_timeout,
-                head_timeout: self.head_timeout,
-                write_timeout: self.write_timeout,
-                probe_after: self.probe_after,
-                probe_timeout: self.probe_timeout,
-            }
-            .typed()?,
+            path: path.typed()?,
             metrics: loopback(self.metrics)?,
             control: self.control,
             log_urls: self.log_urls.unwrap_or(false),
@@ -281,6 +260,18 @@ impl GatewayOptions {
 }
 
 impl GatewayOptions {
+    fn mode(&self) -> Result<Mode, ConfigError> {
+        let mode = self.mode.as_ref().map_or(Ok(Mode::Forward), ModeOption::typed);
+        let mut mode = mode.map_err(|problem| ConfigError::value("mode", problem))?;
+        match &mut mode {
+            Mode::Reverse { hosts, .. } if self.allow_host.is_empty() => hosts.extend(default_hosts(hosts)),
+            Mode::Reverse { hosts, .. } => hosts.extend_from_slice(&self.allow_host),
+            Mode::Forward if self.allow_host.is_empty() => {}
+            Mode::Forward => return Err(ConfigError::value("allow-host", "needs --mode reverse=URL")),
+        }
+        Ok(mode)
+    }
+
     fn pushing(&self, mode: &Mode) -> Result<Pushing, ConfigError> {
         let percent = self.hold_out.unwrap_or(2.0);
         if !(0.0..=100.0).contains(&percent) {
@@ -314,6 +305,13 @@ impl GatewayOptions {
         let own_origin_only = matches!(mode, Mode::Reverse { .. });
         Ok(Pushing { learned, hold_out: percent / 100.0, own_origin_only })
     }
+}
+
+/// An origin that is an address has no name to be asked by. It is one behind an onion service, as a rule, whose own name
+/// nothing here can know.
+fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
+    let is_address = own.iter().any(|host| matches!(host, HostPattern::Name(name) if literal_ip(name).is_some()));
+    is_address.then(|| HostPattern::Below("onion".into()))
 }
 
 fn listener(endpoint: &Endpoint) -> Result<(), ConfigError> {
@@ -377,7 +375,9 @@ mod tests {
     fn reads_modes() {
         assert_eq!("forward".parse::<ModeOption>().unwrap().typed(), Ok(Mode::Forward));
         let reverse = "reverse=https://backend.example".parse::<ModeOption>().unwrap();
-        assert!(matches!(reverse.typed(), Ok(Mode::Reverse { scheme: Scheme::Https, target }) if target.port == 443));
+        assert!(
+            matches!(reverse.typed(), Ok(Mode::Reverse { scheme: Scheme::Https, target, .. }) if target.port == 443)
+        );
         for bad in ["reverse", "reverse=ftp://x", "reverse=http://x:y", "sideways"] {
             assert!(bad.parse::<ModeOption>().is_err(), "{bad}");
         }

@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod units;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -18,7 +19,7 @@ use crate::session::Timeouts;
 use crate::session::mux::HeaderCompression;
 use crate::transport::tcp::SocketOptions;
 use crate::transport::tls::TlsError;
-use units::{Rate, Size, Span};
+use units::{Rate, Span};
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +83,13 @@ impl File {
 }
 
 /// Declares options once: as flags, as keys of a file, and how one set wins over another. What stands in brackets goes to
-/// clap.
+/// clap. The slow path's options are listed between the other two groups.
 macro_rules! options {
-    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $field:ident: $kind:ident<$type:ty> $([$($arg:tt)*])?,)* }) => {
+    ($(#[$meta:meta])* $name:ident { $($before:tt)* } { $($after:tt)* } path { $($path:tt)* }) => {
+        $crate::config::options! { @all $(#[$meta])* $name { $($before)* $($path)* $($after)* } }
+        $crate::config::options! { @path $name { $($path)* } }
+    };
+    (@all $(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $field:ident: $kind:ident<$type:ty> $([$($arg:tt)*])?,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, clap::Args, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -100,8 +105,50 @@ macro_rules! options {
             }
         }
     };
+    (@path $name:ident { $($(#[doc = $doc:literal])+ $field:ident: Option<$type:ty> [$($arg:tt)*],)* }) => {
+        impl $name {
+            /// The slow path's options, taken out.
+            fn take_path(&mut self) -> $crate::config::PathValues {
+                $crate::config::PathValues { $($field: self.$field.take(),)* }
+            }
+        }
+    };
 }
 pub(crate) use options;
+
+/// Declares the slow path's options, the same for both roles, by a macro that takes such a list after what else it is
+/// given. In brackets: what the roles put in their own words.
+macro_rules! with_path {
+    ($then:ident [$connect:literal $idle:literal $write:literal $probe:literal] $($given:tt)*) => {
+        $then! { $($given)* path {
+            /// Fastest path to make full use of [default: 100mbit]
+            path_rate: Option<$crate::config::units::Rate> [value_name = "RATE"],
+            /// Longest round trip to make full use of [default: 400ms]
+            path_rtt: Option<$crate::config::units::Span> [value_name = "TIME"],
+            /// Bytes held in memory for slow readers of one session [default: 64MiB]
+            receive_budget: Option<$crate::config::units::Size> [value_name = "BYTES"],
+            /// SPDY: what of header blocks is compressed [default: safe]
+            header_compression: Option<$crate::config::Compression> [value_name = "WHAT"],
+            /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel [default: 16KiB]
+            notsent_lowat: Option<$crate::config::units::Size> [value_name = "BYTES"],
+            /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
+            congestion: Option<String> [value_name = "NAME"],
+            #[doc = $connect]
+            connect_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            #[doc = $idle]
+            idle_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            /// Time for the whole head of a request [default: 30s]
+            head_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            #[doc = $write]
+            write_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            #[doc = $probe]
+            probe_after: Option<$crate::config::units::Span> [value_name = "TIME"],
+            /// Time to give it [default: 30s]
+            probe_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+        } }
+    };
+}
+pub(crate) use with_path;
 
 /// How a value that was given wins over one below it.
 pub(crate) trait Or {
@@ -160,36 +207,29 @@ pub struct PathConfig {
     pub timeouts: Timeouts,
 }
 
-/// The raw values that a [`PathConfig`] is made from.
-#[derive(Debug, Default)]
-pub(crate) struct PathValues {
-    pub(crate) path_rate: Option<Rate>,
-    pub(crate) path_rtt: Option<Span>,
-    pub(crate) receive_budget: Option<Size>,
-    pub(crate) header_compression: Option<Compression>,
-    pub(crate) notsent_lowat: Option<Size>,
-    pub(crate) congestion: Option<String>,
-    pub(crate) connect_timeout: Option<Span>,
-    pub(crate) idle_timeout: Option<Span>,
-    pub(crate) head_timeout: Option<Span>,
-    pub(crate) write_timeout: Option<Span>,
-    pub(crate) probe_after: Option<Span>,
-    pub(crate) probe_timeout: Option<Span>,
+/// Declares the raw values that a [`PathConfig`] is made from.
+macro_rules! path_values {
+    (path { $($(#[doc = $doc:literal])+ $field:ident: Option<$type:ty> [$($arg:tt)*],)* }) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct PathValues {
+            $($field: Option<$type>,)*
+        }
+    };
 }
+with_path! { path_values ["" "" "" ""] }
 
 impl PathValues {
     /// Windows are 1.6 times the product of rate and round trip, so that they never limit; a session's is twice a
     /// stream's, so that one full stream leaves room for others.
     pub(crate) fn typed(self) -> Result<PathConfig, ConfigError> {
         let rate = self.path_rate.unwrap_or(Rate(100_000_000));
-        let rtt = self.path_rtt.unwrap_or(Span(std::time::Duration::from_millis(400)));
+        let rtt = self.path_rtt.unwrap_or(Span(Duration::from_millis(400)));
         let product = rate.0 as f64 / 8.0 * rtt.0.as_secs_f64();
         let window = (product * 1.6).max(65_536.0);
         if window > f64::from(1 << 29) {
             return Err(ConfigError::value("path-rate", "rate times round trip needs a window over 512 MiB"));
         }
         let window = (window as u32).next_multiple_of(64 << 10);
-        let span = |value: Option<Span>, default: std::time::Duration| value.map_or(default, |span| span.0);
         let (timeouts, socket) = (Timeouts::default(), SocketOptions::default());
         let budget = self.receive_budget.map_or(64 << 20, |size| size.0);
         if budget < 1 << 20 {
@@ -205,16 +245,27 @@ impl PathValues {
                 notsent_lowat: u32::try_from(lowat)
                     .map_err(|_| ConfigError::value("notsent-lowat", "must be below 4GiB"))?,
                 congestion: self.congestion.unwrap_or(socket.congestion),
-                connect_timeout: span(self.connect_timeout, socket.connect_timeout),
+                connect_timeout: positive("connect-timeout", self.connect_timeout, socket.connect_timeout)?,
             },
             timeouts: Timeouts {
-                idle: span(self.idle_timeout, timeouts.idle),
-                head: span(self.head_timeout, timeouts.head),
-                probe_after: span(self.probe_after, timeouts.probe_after),
-                probe_timeout: span(self.probe_timeout, timeouts.probe_timeout),
-                write: span(self.write_timeout, timeouts.write),
+                idle: positive("idle-timeout", self.idle_timeout, timeouts.idle)?,
+                head: positive("head-timeout", self.head_timeout, timeouts.head)?,
+                probe_after: positive("probe-after", self.probe_after, timeouts.probe_after)?,
+                probe_timeout: positive("probe-timeout", self.probe_timeout, timeouts.probe_timeout)?,
+                write: positive("write-timeout", self.write_timeout, timeouts.write)?,
             },
         })
+    }
+}
+
+/// A time limit, which nothing could keep if it were no time at all.
+pub(crate) fn positive(key: &'static str, value: Option<Span>, default: Duration) -> Result<Duration, ConfigError> {
+    match value {
+        Some(span) if span.0.is_zero() => {
+            Err(ConfigError::value(key, "must be longer than 0s, or everything would fail at once"))
+        }
+        Some(span) => Ok(span.0),
+        None => Ok(default),
     }
 }
 

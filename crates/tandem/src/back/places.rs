@@ -1,0 +1,316 @@
+//! How many connections to origins a session may use at once, to one origin and to all together, and who is next.
+//!
+//! ```text
+//!   room? ──yes──▶ Place ──dropped──▶ the first in the queue that has room
+//!     └──no──▶ queue: what was asked for, first asked first, then pushes; whoever gives up leaves it
+//! ```
+//!
+//! Pushes never hold more than half of the places: their data waits behind everything that was asked for, so one of them may
+//! keep its place for long, and must not keep it from what it waits for.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+
+/// Connections in use at once by one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// To one origin.
+    pub per_origin: usize,
+    /// To all together.
+    pub per_session: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { per_origin: 64, per_session: 256 }
+    }
+}
+
+/// What origins are told apart by.
+pub(super) trait Id: Clone + Eq + Hash {}
+impl<T: Clone + Eq + Hash> Id for T {}
+
+/// The places of all sessions.
+pub(super) struct Places<O: Id> {
+    limits: Limits,
+    /// Sessions that use or want any.
+    sessions: RefCell<HashMap<u64, Session<O>>>,
+}
+
+struct Session<O: Id> {
+    all: Taken,
+    origins: HashMap<O, Taken>,
+    /// Nobody in it has room, or it would not be in it. Pushes come after all others, each by age.
+    queue: BTreeMap<(bool, u64), Waiting<O>>,
+    issued: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    places: usize,
+    /// How many of them by pushes.
+    pushes: usize,
+}
+
+struct Waiting<O: Id> {
+    origin: O,
+    ready: oneshot::Sender<Place<O>>,
+}
+
+/// The right to use one connection; dropping it passes it on.
+pub(super) struct Place<O: Id> {
+    places: Rc<Places<O>>,
+    session: u64,
+    origin: O,
+    push: bool,
+}
+
+/// A turn in the queue; dropping it leaves the queue.
+struct Turn<'a, O: Id> {
+    places: &'a Places<O>,
+    session: u64,
+    number: (bool, u64),
+}
+
+impl<O: Id> Places<O> {
+    pub(super) fn new(limits: Limits) -> Rc<Self> {
+        Rc::new(Self { limits, sessions: RefCell::default() })
+    }
+
+    /// Places that a session uses.
+    pub(super) fn taken(&self, session: u64) -> usize {
+        self.sessions.borrow().get(&session).map_or(0, |session| session.all.places)
+    }
+
+    /// Waits for a place. `push`: nobody asked for it.
+    pub(super) async fn take(self: &Rc<Self>, session: u64, origin: &O, push: bool) -> Place<O> {
+        let (turn, arrived) = {
+            let mut sessions = self.sessions.borrow_mut();
+            let state = sessions.entry(session).or_default();
+            // Whoever waits has no room, so taking it overtakes nobody who could have gone.
+            if state.has_room(&self.limits, origin, push) {
+                state.take(origin, push);
+                return self.place(session, origin, push);
+            }
+            state.issued += 1;
+            let (ready, arrived) = oneshot::channel();
+            let number = (push, state.issued);
+            state.queue.insert(number, Waiting { origin: origin.clone(), ready });
+            (Turn { places: self, session, number }, arrived)
+        };
+        let place = arrived.await;
+        drop(turn);
+        place.expect("a turn stays in the queue until it is given a place or dropped")
+    }
+
+    fn place(self: &Rc<Self>, session: u64, origin: &O, push: bool) -> Place<O> {
+        Place { places: Rc::clone(self), session, origin: origin.clone(), push }
+    }
+
+    /// Gives back a place, and gives out what there is now.
+    fn give_back(self: &Rc<Self>, session: u64, origin: &O, push: bool) {
+        if let Some(state) = self.sessions.borrow_mut().get_mut(&session) {
+            state.give_back(origin, push);
+        }
+        // One at a time, and none while the state is borrowed: a place that nobody takes any more comes back here.
+        while let Some((waiting, push)) = self.next(session) {
+            let place = self.place(session, &waiting.origin, push);
+            drop(waiting.ready.send(place));
+        }
+        self.forget(session);
+    }
+
+    /// The first of the queue that has room, with the room taken.
+    fn next(&self, session: u64) -> Option<(Waiting<O>, bool)> {
+        let mut sessions = self.sessions.borrow_mut();
+        let state = sessions.get_mut(&session)?;
+        let has_room = |(number, waiting): (&(bool, u64), &Waiting<O>)| {
+            state.has_room(&self.limits, &waiting.origin, number.0).then_some(*number)
+        };
+        let number = state.queue.iter().find_map(has_room)?;
+        let waiting = state.queue.remove(&number)?;
+        state.take(&waiting.origin, number.0);
+        Some((waiting, number.0))
+    }
+
+    fn forget(&self, session: u64) {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions.get(&session).is_some_and(|state| state.all.places == 0 && state.queue.is_empty()) {
+            sessions.remove(&session);
+        }
+    }
+}
+
+impl<O: Id> Default for Session<O> {
+    fn default() -> Self {
+        Self { all: Taken::default(), origins: HashMap::new(), queue: BTreeMap::new(), issued: 0 }
+    }
+}
+
+impl<O: Id> Session<O> {
+    fn has_room(&self, limits: &Limits, origin: &O, push: bool) -> bool {
+        let here = self.origins.get(origin).copied().unwrap_or_default();
+        let fits = |taken: Taken, most: usize| taken.places < most && (!push || taken.pushes < most / 2);
+        fits(here, limits.per_origin) && fits(self.all, limits.per_session)
+    }
+
+    fn take(&mut self, origin: &O, push: bool) {
+        if !self.origins.contains_key(origin) {
+            self.origins.insert(origin.clone(), Taken::default());
+        }
+        for taken in self.origins.get_mut(origin).into_iter().chain([&mut self.all]) {
+            taken.places += 1;
+            taken.pushes += usize::from(push);
+        }
+    }
+
+    fn give_back(&mut self, origin: &O, push: bool) {
+        for taken in self.origins.get_mut(origin).into_iter().chain([&mut self.all]) {
+            taken.places -= 1;
+            taken.pushes -= usize::from(push);
+        }
+        if self.origins.get(origin).is_some_and(|taken| taken.places == 0) {
+            self.origins.remove(origin);
+        }
+    }
+}
+
+impl<O: Id> Drop for Place<O> {
+    fn drop(&mut self) {
+        self.places.give_back(self.session, &self.origin, self.push);
+    }
+}
+
+impl<O: Id> Drop for Turn<'_, O> {
+    fn drop(&mut self) {
+        if let Some(state) = self.places.sessions.borrow_mut().get_mut(&self.session) {
+            state.queue.remove(&self.number);
+        }
+        self.places.forget(self.session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Future1 = Pin<Box<dyn Future<Output = Place<u8>>>>;
+
+    fn ask(places: &Rc<Places<u8>>, session: u64, origin: u8, push: bool) -> Future1 {
+        let places = Rc::clone(places);
+        Box::pin(async move { places.take(session, &origin, push).await })
+    }
+
+    fn poll(future: &mut Future1) -> Option<Place<u8>> {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(place) => Some(place),
+            Poll::Pending => None,
+        }
+    }
+
+    fn places(per_origin: usize, per_session: usize) -> Rc<Places<u8>> {
+        Places::new(Limits { per_origin, per_session })
+    }
+
+    #[test]
+    fn first_asked_is_first_and_pushes_come_last() {
+        let places = places(1, 9);
+        let first = poll(&mut ask(&places, 1, 0, false)).expect("room");
+        let mut push = ask(&places, 1, 0, true);
+        let mut second = ask(&places, 1, 0, false);
+        let mut third = ask(&places, 1, 0, false);
+        assert!(poll(&mut push).is_none() && poll(&mut second).is_none() && poll(&mut third).is_none());
+        assert!(poll(&mut ask(&places, 1, 1, false)).is_some(), "another origin has room");
+        assert!(poll(&mut ask(&places, 2, 0, false)).is_some(), "another session has room");
+        drop(first);
+        assert!(poll(&mut third).is_none() && poll(&mut push).is_none());
+        drop(poll(&mut second).expect("its turn"));
+        assert!(poll(&mut third).is_some());
+    }
+
+    #[test]
+    fn whoever_gives_up_leaves_the_queue_and_gives_its_place_back() {
+        let places = places(1, 9);
+        let first = poll(&mut ask(&places, 1, 0, false)).expect("room");
+        let (mut second, mut third, mut fourth) =
+            (ask(&places, 1, 0, false), ask(&places, 1, 0, false), ask(&places, 1, 0, false));
+        assert!([&mut second, &mut third, &mut fourth].into_iter().all(|future| poll(future).is_none()));
+        drop(second);
+        drop(first);
+        // It was given a place and goes before it has seen it.
+        drop(third);
+        drop(poll(&mut fourth).expect("its turn"));
+        assert!(places.sessions.borrow().is_empty(), "nothing is kept of a session that wants nothing");
+    }
+
+    #[test]
+    fn pushes_leave_half_to_what_is_asked_for() {
+        let places = places(4, 100);
+        let pushes: Vec<_> = (0..2).map(|_| poll(&mut ask(&places, 1, 0, true)).expect("room")).collect();
+        let mut more = ask(&places, 1, 0, true);
+        assert!(poll(&mut more).is_none());
+        let asked: Vec<_> = (0..2).map(|_| poll(&mut ask(&places, 1, 0, false)).expect("room")).collect();
+        assert!(poll(&mut ask(&places, 1, 0, false)).is_none());
+        drop(asked);
+        assert!(poll(&mut more).is_none(), "half is the most, whatever is free");
+        drop(pushes);
+        assert!(poll(&mut more).is_some());
+    }
+
+    proptest! {
+        /// Whatever comes and goes: no bound is passed, nobody who has room waits, and in the end nothing is left.
+        #[test]
+        fn bounds_hold_and_nobody_waits_who_has_room(
+            steps in proptest::collection::vec((0u8..3, 0u64..2, 0u8..3, any::<bool>(), any::<prop::sample::Index>()), 1..120),
+            per_origin in 2usize..4,
+            per_session in 2usize..7,
+        ) {
+            let places = places(per_origin, per_session);
+            let mut waiting: Vec<(u64, u8, bool, Future1)> = Vec::new();
+            let mut held: Vec<(u64, u8, bool, Place<u8>)> = Vec::new();
+            for (what, session, origin, push, index) in steps {
+                match what {
+                    0 => waiting.push((session, origin, push, ask(&places, session, origin, push))),
+                    1 if !held.is_empty() => drop(held.swap_remove(index.index(held.len()))),
+                    _ if !waiting.is_empty() => drop(waiting.swap_remove(index.index(waiting.len()))),
+                    _ => {}
+                }
+                let mut still = Vec::new();
+                for (session, origin, push, mut future) in waiting {
+                    match poll(&mut future) {
+                        Some(place) => held.push((session, origin, push, place)),
+                        None => still.push((session, origin, push, future)),
+                    }
+                }
+                waiting = still;
+                let count = |of: &dyn Fn(u64, u8, bool) -> bool| held.iter().filter(|(s, o, p, _)| of(*s, *o, *p)).count();
+                let has_room = |session, origin, push: bool| {
+                    let (all, here) = (count(&|s, _, _| s == session), count(&|s, o, _| (s, o) == (session, origin)));
+                    let pushes = count(&|s, _, p| s == session && p);
+                    let pushes_here = count(&|s, o, p| (s, o) == (session, origin) && p);
+                    all < per_session && here < per_origin
+                        && (!push || (pushes < per_session / 2 && pushes_here < per_origin / 2))
+                };
+                for session in 0..2 {
+                    prop_assert!(count(&|s, _, _| s == session) <= per_session);
+                    prop_assert_eq!(places.taken(session), count(&|s, _, _| s == session));
+                    prop_assert!((0..3).all(|origin| count(&|s, o, _| (s, o) == (session, origin)) <= per_origin));
+                }
+                prop_assert!(waiting.iter().all(|(session, origin, push, _)| !has_room(*session, *origin, *push)));
+            }
+            waiting.clear();
+            held.clear();
+            prop_assert!(places.sessions.borrow().is_empty());
+        }
+    }
+}
