@@ -79,8 +79,11 @@ struct Stage {
     direct: Slow,
     between: Slow,
     client: Running,
+    /// A client that takes no pushes.
+    without_push: Running,
     gateway: Running,
     proxy: SocketAddr,
+    proxy_without_push: SocketAddr,
 }
 
 /// Runs the demo.
@@ -101,6 +104,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
             tokio::signal::ctrl_c().await?;
         }
         stage.client.drain(Duration::from_secs(1)).await;
+        stage.without_push.drain(Duration::from_secs(1)).await;
         stage.gateway.drain(Duration::from_secs(1)).await;
         Ok(())
     })
@@ -123,6 +127,9 @@ async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
         open: Some(true),
         allow_dest: vec!["127.0.0.1".parse()?],
         workers: Some(1),
+        // Loads are few here, and each is to show the same.
+        hold_out: Some(0.0),
+        predict: Some(false),
         ..GatewayOptions::default()
     };
     let gateway = Running::start(Arc::new(gateway_options.typed()?)).await?;
@@ -135,20 +142,25 @@ async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
         gateway: vec![format!("{}+tcp://{}", args.session, between.address).parse()?],
         ..ClientOptions::default()
     };
+    let without = ClientOptions { push: Some(false), ..client_options.clone() };
     let client = Running::start(Arc::new(client_options.typed()?)).await?;
     let proxy = client.address(&listen).ok_or("the client does not listen")?;
-    Ok(Stage { origin_address, site, direct, between, client, gateway, proxy })
+    let without_push = Running::start(Arc::new(without.typed()?)).await?;
+    let proxy_without_push = without_push.address(&listen).ok_or("the client does not listen")?;
+    Ok(Stage { origin_address, site, direct, between, client, without_push, gateway, proxy, proxy_without_push })
 }
 
 async fn measure(args: &DemoArgs, stage: &Stage, progress: &ProgressBar) -> Result<Outcome, Failure> {
     let direct_site = Site::new(stage.site.page().clone(), &[stage.direct.address.to_string()])?;
-    let through = Via::Http { proxy: stage.proxy.to_string() };
+    let through = |proxy: SocketAddr| Via::Http { proxy: proxy.to_string() };
     let many = 100;
     let mut rows = Vec::new();
     for (setup, via, site, connections, slow) in [
         ("HTTP/1.1, 6 connections", Via::Direct, &direct_site, 6, &stage.direct),
-        ("pair, 6 requests in flight", through.clone(), &stage.site, 6, &stage.between),
-        ("pair, 100 requests in flight", through, &stage.site, many, &stage.between),
+        ("pair without push, 6 in flight", through(stage.proxy_without_push), &stage.site, 6, &stage.between),
+        ("pair without push, 100 in flight", through(stage.proxy_without_push), &stage.site, many, &stage.between),
+        ("pair, 6 requests in flight", through(stage.proxy), &stage.site, 6, &stage.between),
+        ("pair, 100 requests in flight", through(stage.proxy), &stage.site, many, &stage.between),
     ] {
         progress.set_message(format!("loading {} resources: {setup}", site.page().resources.len()));
         let mut loader = Loader::new(via);
@@ -166,7 +178,7 @@ async fn measure(args: &DemoArgs, stage: &Stage, progress: &ProgressBar) -> Resu
         });
     }
     let bytes = |row: &Row| (row.bytes_up + row.bytes_down) as f64;
-    let (plain, pair) = (&rows[0], &rows[2]);
+    let (plain, pair) = (&rows[0], &rows[rows.len() - 1]);
     Ok(Outcome {
         page: stage.site.page().name.clone(),
         resources: stage.site.page().resources.len(),
@@ -188,10 +200,10 @@ fn print(args: &DemoArgs, outcome: &Outcome, stage: &Stage) -> Result<(), Failur
         "Page {:?}, {} resources, over an emulated path of {} round trip and {}:\n",
         outcome.page, outcome.resources, args.rtt, args.rate
     );
-    println!("{:<30} {:>8} {:>12} {:>12} {:>9}", "setup", "seconds", "bytes up", "bytes down", "requests");
+    println!("{:<34} {:>8} {:>12} {:>12} {:>9}", "setup", "seconds", "bytes up", "bytes down", "requests");
     for row in &outcome.rows {
         println!(
-            "{:<30} {:>8.2} {:>12} {:>12} {:>9}",
+            "{:<34} {:>8.2} {:>12} {:>12} {:>9}",
             row.setup, row.time_s, row.bytes_up, row.bytes_down, row.requests
         );
     }

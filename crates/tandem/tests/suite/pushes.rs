@@ -199,6 +199,37 @@ fn what_the_client_can_use_again_is_not_sent_again() {
 }
 
 #[test]
+fn who_has_lost_what_he_had_gets_it_again() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "ETag: \"1\"\r\n", "<img src=c.png><img src=d.png>"),
+        ("/dynamic", "text/html", "", "<img src=c.png><img src=d.png>"),
+        ("/c.png", "image/png", "Cache-Control: max-age=600\r\n", "c"),
+        ("/d.png", "image/png", "Cache-Control: max-age=600\r\n", "d"),
+    ];
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    let mut load = |page: &str, fields: &str| {
+        client.send(request("GET", &origin.url(page), fields));
+        client.answer("GET");
+        quiet(&told)
+    };
+    assert_eq!(load("/page", "").len(), 3);
+    assert_eq!(load("/page", "If-None-Match: \"0\"\r\n"), ["/page"], "a browser that checks what it has");
+    assert_eq!(load("/page", ""), ["/page"], "it takes the images from the store here, as a cold one would");
+    for path in ["/c.png", "/d.png"] {
+        assert_eq!(load(path, ""), [""; 0]);
+    }
+    assert_eq!(load("/page", "").len(), 3, "a browser that asks as if it had never seen the page");
+    for path in ["/c.png", "/d.png"] {
+        assert_eq!(load(path, ""), [""; 0]);
+    }
+    assert_eq!(load("/dynamic", ""), ["/dynamic"], "nothing tells that it lost the images");
+    assert_eq!(load("/c.png", ""), ["/c.png", "/d.png"], "now something does: the other comes along");
+    assert_eq!(load("/d.png", ""), [""; 0]);
+}
+
+#[test]
 fn cookies_go_to_the_page_s_own_origin_only() {
     let (other, other_told) = site(&[]);
     let elsewhere: &'static str = Box::leak(format!("<img src=own.png><img src={}>", other.url("/far.png")).into());

@@ -18,7 +18,7 @@ mod named;
 mod page;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -87,8 +87,16 @@ impl Push {
             later: RefCell::default(),
             held_out: Cell::new(false),
             companion: Cell::new(false),
+            last: RefCell::default(),
         };
         Self { session: Rc::new(session), next }
+    }
+}
+
+impl Drop for Push {
+    fn drop(&mut self) {
+        // The page holds the session in turn.
+        self.session.last.take();
     }
 }
 
@@ -102,6 +110,9 @@ impl Stage for Push {
         }
         let page = Page::new(&self.session, &exchange, &self.next);
         let (request, push) = (exchange.request.clone(), exchange.peer.push);
+        if let Some(page) = &page {
+            self.session.note_asked(page.url(), &request);
+        }
         let reply = self.next.call(exchange);
         match page {
             Some(page) => Reply::new(Watched {
@@ -135,6 +146,8 @@ struct SessionState {
     held_out: Cell<bool>,
     /// A companion is open.
     companion: Cell<bool>,
+    /// The last page, while it did without something that the client was thought to have.
+    last: RefCell<Option<Rc<Page>>>,
 }
 
 #[derive(Default)]
@@ -143,26 +156,27 @@ struct Later {
     waker: Option<Waker>,
 }
 
-/// URLs that the client was given and can use again, the older half forgotten now and then.
+/// URLs that the client was given and keeps, the older half forgotten now and then: whether it can use them again without
+/// asking.
 #[derive(Default)]
 struct Given {
-    recent: HashSet<String>,
-    before: HashSet<String>,
+    recent: HashMap<String, bool>,
+    before: HashMap<String, bool>,
 }
 
 /// URLs of each half.
 const GIVEN: usize = 4096;
 
 impl Given {
-    fn contains(&self, url: &str) -> bool {
-        self.recent.contains(url) || self.before.contains(url)
+    fn get(&self, url: &str) -> Option<bool> {
+        self.recent.get(url).or_else(|| self.before.get(url)).copied()
     }
 
-    fn insert(&mut self, url: String) {
+    fn insert(&mut self, url: String, reusable: bool) {
         if self.recent.len() >= GIVEN {
             self.before = std::mem::take(&mut self.recent);
         }
-        self.recent.insert(url);
+        self.recent.insert(url, reusable);
     }
 
     fn remove(&mut self, url: &str) {
@@ -176,14 +190,19 @@ impl SessionState {
         self.limits
     }
 
+    /// Whether the client has it already.
+    fn has(&self, url: &str) -> bool {
+        self.given.borrow().get(url) == Some(true)
+    }
+
     /// Whether one more may be promised; notes it if so.
     fn admits(&self, request: &RequestHead) -> bool {
         let url = url_of(request);
         let mut promised = self.promised.borrow_mut();
-        if promised.len() >= self.limits.session_pushes || self.given.borrow().contains(&url) {
+        if promised.len() >= self.limits.session_pushes {
             return false;
         }
-        self.given.borrow_mut().insert(url.clone());
+        self.given.borrow_mut().insert(url.clone(), true);
         promised.insert(url_hash(request), url);
         true
     }
@@ -191,10 +210,26 @@ impl SessionState {
     /// The client gets the answer with this head: whether it can use it again decides if it may be given it again.
     fn note_given(&self, url: &str, head: &ResponseHead) {
         let mut given = self.given.borrow_mut();
-        if is_reusable(head) {
-            given.insert(url.to_owned());
+        let reusable = is_reusable(head);
+        if reusable || is_kept(head) {
+            given.insert(url.to_owned(), reusable);
         } else {
             given.remove(url);
+        }
+    }
+
+    /// A request is here. Who asks for what he was given, as if he had never seen it, has lost what he had (a new profile,
+    /// an emptied cache, another browser): it is his to get again, what the last page did without as well.
+    fn note_asked(&self, url: &str, request: &RequestHead) {
+        let checks = ["if-none-match", "if-modified-since"].iter().any(|name| request.fields.contains(name))
+            || ["no-cache", "max-age=0"].iter().any(|word| request.fields.has_token("cache-control", word));
+        if checks || self.given.borrow().get(url).is_none() {
+            return;
+        }
+        self.given.take();
+        let last = self.last.take();
+        if let Some(page) = last {
+            page.promise_skipped();
         }
     }
 
@@ -267,6 +302,12 @@ fn is_reusable(head: &ResponseHead) -> bool {
     let never = ["no-store", "no-cache", "max-age=0"].iter().any(|word| fields.has_token("cache-control", word));
     let says = fields.get("cache-control").is_some_and(|value| value.windows(7).any(|part| part == b"max-age"));
     !never && (says || fields.contains("expires") || fields.contains("last-modified"))
+}
+
+/// Whether the browser's cache will hold it at least to check it (RFC 9111 section 4.3).
+fn is_kept(head: &ResponseHead) -> bool {
+    !head.fields.has_token("cache-control", "no-store")
+        && (head.fields.contains("etag") || head.fields.contains("last-modified"))
 }
 
 /// From 0 to 1; whoever could guess it would learn nothing.

@@ -34,6 +34,8 @@ pub(super) struct Page {
     /// URLs promised with it, and its own.
     known: RefCell<HashSet<String>>,
     promises: RefCell<Promises>,
+    /// Needs that the client was thought to have.
+    skipped: RefCell<Vec<Need>>,
     bytes_left: Cell<u64>,
 }
 
@@ -58,6 +60,7 @@ impl Page {
             url,
             request,
             promises: RefCell::default(),
+            skipped: RefCell::default(),
             bytes_left: Cell::new(session.limits().page_bytes),
         }))
     }
@@ -102,6 +105,21 @@ impl Page {
         }
     }
 
+    /// The client has lost what it was thought to have.
+    pub(super) fn promise_skipped(self: &Rc<Self>) {
+        self.promise(self.skipped.take());
+    }
+
+    fn skip(self: &Rc<Self>, need: Need) {
+        let mut skipped = self.skipped.borrow_mut();
+        if skipped.is_empty() {
+            self.session.last.replace(Some(Rc::clone(self)));
+        }
+        if skipped.len() < self.session.limits().page_pushes {
+            skipped.push(need);
+        }
+    }
+
     fn promise_one(self: &Rc<Self>, need: Need) {
         let limits = self.session.limits();
         let mut known = self.known.borrow_mut();
@@ -109,6 +127,9 @@ impl Page {
             return;
         }
         let Some(request) = self.request_for(&need) else { return };
+        if self.session.has(&need.url) {
+            return self.skip(need);
+        }
         if !self.session.admits(&request) {
             return;
         }
