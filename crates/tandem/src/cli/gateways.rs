@@ -1,9 +1,14 @@
 //! `tandem gateways`: the exits that announce a gateway, as Tor's control port tells them.
 
+use std::time::Duration;
+
 use crate::endpoint::Via;
 use crate::transport::tor::{Control, GatewayExit};
 
 use super::Failure;
+
+/// How long a Tor client that has just started may take to know its network.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `tandem gateways`.
 #[derive(Debug, clap::Args)]
@@ -33,7 +38,7 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
     };
     let mut found = super::runtime()?.block_on(async {
         let mut control = Control::connect(&args.via, password.as_deref()).await?;
-        control.gateways(&args.address.ip().to_string(), args.address.port()).await
+        control.gateways(&args.address.ip().to_string(), args.address.port(), PATIENCE).await
     })?;
     found.sort_by(|a, b| b.bandwidth.cmp(&a.bandwidth).then_with(|| a.fingerprint.cmp(&b.fingerprint)));
     print(&found, args.json)

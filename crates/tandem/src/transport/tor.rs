@@ -2,17 +2,19 @@
 //!
 //! A gateway at an exit listens on an address that means nothing on the Internet (192.0.2.80:9980, RFC 5737) and is
 //! announced by an exact line of the exit's policy. Tor does not compare addresses when it picks an exit, so a plain
-//! SOCKS connect would go to a wrong one: instead the full descriptors are read once, an exit with that line is chosen
-//! by weight, and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice. Control protocol:
-//! <https://spec.torproject.org/control-spec>.
+//! SOCKS connect would go to a wrong one: instead the full descriptors are read once ([`control`], [`directory`]), an exit with
+//! that line is chosen by weight, and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice.
+
+mod control;
+mod directory;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::OnceCell;
+
+pub use control::Control;
+pub use directory::GatewayExit;
 
 use super::socks::Socks;
 use super::tcp::SocketOptions;
@@ -21,15 +23,6 @@ use crate::endpoint::Via;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
-
-/// How long full descriptors may take to arrive.
-const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(90);
-
-/// Most bytes that one answer may have: all descriptors of the public network are about 30 MB.
-const ANSWER_LIMIT: usize = 128 << 20;
-
-/// Most bytes of one line: the single-line answers that are asked for are far shorter.
-const LINE_LIMIT: u64 = 1 << 20;
 
 /// Which exit to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,20 +88,26 @@ impl Tor {
     async fn prepare(&self, target: &Target) -> Result<Prepared, Error> {
         let mut control = Control::connect(&self.control, self.password.as_deref()).await?;
         let socks = control.socks_port().await?;
-        let mut name = None;
-        if let Some(exit) = &self.exit {
-            let fingerprint = match exit {
-                Exit::Fingerprint(fingerprint) => fingerprint.clone(),
-                Exit::Auto => {
-                    let found = control.gateways(&target.host, target.port).await?;
-                    self.choose(&found)?
+        let Some(exit) = self.exit.clone() else { return Ok(Prepared { socks, name: None }) };
+        let (host, port, patience) = (target.host.clone(), target.port, self.options.connect_timeout);
+        // In a task of its own: it goes on when whoever dials gives up, so that Tor's settings are as before in the end.
+        let asking = tokio::task::spawn_local(async move {
+            let found = match exit {
+                Exit::Auto => control.gateways(&host, port, patience).await?,
+                Exit::Fingerprint(fingerprint) => {
+                    control.descriptor(&fingerprint, &host, port, patience).await?;
+                    vec![GatewayExit { fingerprint, ..GatewayExit::default() }]
                 }
             };
-            let ours = format!("{:016x}{:016x}.invalid", random(), random());
-            control.map_to_exit(&ours, &target.host, &fingerprint).await?;
-            *self.chosen.borrow_mut() = Some(fingerprint);
-            name = Some(ours);
-        }
+            Ok((control, found))
+        });
+        let ended = |_| Error::new(Kind::Internal, Side::Local, "the talk with Tor's control port broke off");
+        let (mut control, found) = asking.await.map_err(ended)??;
+        let fingerprint = self.choose(&found)?;
+        let name = format!("{:016x}{:016x}.invalid", random(), random());
+        control.map_to_exit(&name, &target.host, &fingerprint).await?;
+        *self.chosen.borrow_mut() = Some(fingerprint);
+        let name = Some(name);
         Ok(Prepared { socks, name })
     }
 
@@ -170,335 +169,14 @@ impl Transport for Tor {
     }
 }
 
-/// An exit that announces a gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatewayExit {
-    /// 40 upper-case hexadecimal digits.
-    pub fingerprint: String,
-    /// The relay's name for itself.
-    pub nickname: String,
-    /// Its address.
-    pub address: String,
-    /// Its weight in the consensus, kB/s.
-    pub bandwidth: u64,
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
-
-/// An authenticated control connection.
-pub struct Control {
-    stream: BufReader<Box<dyn Stream>>,
-}
-
-impl std::fmt::Debug for Control {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Control")
-    }
-}
-
-/// One line of an answer, with the data that follows it where there is any.
-#[derive(Debug)]
-struct Line {
-    code: u16,
-    text: String,
-    data: Option<String>,
-}
-
-impl Control {
-    /// Connects and authenticates with what the client accepts: nothing, its cookie, or the given password.
-    pub async fn connect(via: &Via, password: Option<&str>) -> Result<Self, Error> {
-        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
-        let stream: Box<dyn Stream> = match via {
-            Via::TorPort(address) => Box::new(tokio::net::TcpStream::connect(address).await.map_err(io)?),
-            Via::TorSocket(path) => Box::new(tokio::net::UnixStream::connect(path).await.map_err(io)?),
-            Via::Socks(_) => return Err(Error::new(Kind::Internal, Side::Local, "a SOCKS port is no control port")),
-        };
-        let mut control = Self { stream: BufReader::new(stream) };
-        control.authenticate(password).await?;
-        Ok(control)
-    }
-
-    async fn authenticate(&mut self, password: Option<&str>) -> Result<(), Error> {
-        let info = self.ask("PROTOCOLINFO 1").await?;
-        let auth = info.iter().find(|line| line.text.starts_with("AUTH ")).map_or("", |line| &line.text);
-        let methods = auth.split("METHODS=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-        let has = |method: &str| methods.split(',').any(|m| m == method);
-        let command = if has("NULL") {
-            "AUTHENTICATE".into()
-        } else if let (true, Some(password)) = (has("HASHEDPASSWORD"), password) {
-            format!("AUTHENTICATE \"{}\"", password.replace('\\', "\\\\").replace('"', "\\\""))
-        } else if has("COOKIE") {
-            let file = auth.split("COOKIEFILE=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
-            let cookie = std::fs::read(file).map_err(|error| {
-                tracing::error!(file, %error, "cannot read Tor's cookie file");
-                unreachable("Tor's cookie file cannot be read: the log names it")
-            })?;
-            let hex: String = cookie.iter().map(|b| format!("{b:02x}")).collect();
-            format!("AUTHENTICATE {hex}")
-        } else {
-            return Err(unreachable("Tor's control port wants a password: give --tor-password-file"));
-        };
-        self.ask(&command).await.map(drop)
-    }
-
-    /// Sends a command and reads its answer; refusals are errors.
-    async fn ask(&mut self, command: &str) -> Result<Vec<Line>, Error> {
-        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
-        self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).await.map_err(io)?;
-        self.stream.get_mut().flush().await.map_err(io)?;
-        let mut lines = Vec::new();
-        let mut budget = ANSWER_LIMIT;
-        loop {
-            let (line, last) = self.line(&mut budget).await?;
-            // Events may come in between; nothing here asks for them.
-            if line.code >= 600 {
-                continue;
-            }
-            if line.code >= 400 {
-                let verb = command.split(' ').next().unwrap_or_default();
-                return Err(unreachable(format!("Tor refused {verb}: {} {}", line.code, line.text)));
-            }
-            lines.push(line);
-            if last {
-                return Ok(lines);
-            }
-        }
-    }
-
-    async fn text_line(&mut self, budget: &mut usize) -> Result<String, Error> {
-        let mut bytes = Vec::new();
-        let mut limited = tokio::io::AsyncReadExt::take(&mut self.stream, (*budget as u64).min(LINE_LIMIT));
-        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
-        tokio::time::timeout(Duration::from_secs(60), limited.read_until(b'\n', &mut bytes))
-            .await
-            .map_err(|_| unreachable("Tor's control port does not answer"))?
-            .map_err(io)?;
-        if !bytes.ends_with(b"\n") {
-            return Err(unreachable("Tor closed its control port"));
-        }
-        *budget = budget.checked_sub(bytes.len()).ok_or_else(|| unreachable("Tor's answer is too long"))?;
-        let text = String::from_utf8_lossy(&bytes);
-        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
-    }
-
-    async fn line(&mut self, budget: &mut usize) -> Result<(Line, bool), Error> {
-        let text = self.text_line(budget).await?;
-        let code = text.get(..3).and_then(|code| code.parse().ok());
-        let (Some(code), Some(separator)) = (code, text.as_bytes().get(3).copied()) else {
-            return Err(unreachable("what answers is not Tor's control port"));
-        };
-        let rest = text.get(4..).unwrap_or_default().to_owned();
-        let mut data = None;
-        if separator == b'+' {
-            let mut all = String::new();
-            loop {
-                let line = self.text_line(budget).await?;
-                if line == "." {
-                    break;
-                }
-                // RFC 821 section 4.5.2 dot stuffing.
-                all.push_str(line.strip_prefix('.').unwrap_or(&line));
-                all.push('\n');
-            }
-            data = Some(all);
-        }
-        Ok((Line { code, text: rest, data }, separator == b' '))
-    }
-
-    async fn info(&mut self, key: &str) -> Result<String, Error> {
-        let lines = self.ask(&format!("GETINFO {key}")).await?;
-        let prefix = format!("{key}=");
-        let line = lines.into_iter().find(|line| line.text.starts_with(&prefix));
-        let line = line.ok_or_else(|| unreachable(format!("Tor does not tell {key}")))?;
-        Ok(line.data.unwrap_or_else(|| line.text[prefix.len()..].to_owned()))
-    }
-
-    /// The first SOCKS port over TCP.
-    pub async fn socks_port(&mut self) -> Result<SocketAddr, Error> {
-        let listeners = self.info("net/listeners/socks").await?;
-        let port = listeners.split(' ').find_map(|listener| listener.trim_matches('"').parse().ok());
-        port.ok_or_else(|| unreachable("the Tor client has no SOCKS port over TCP: set SocksPort"))
-    }
-
-    /// Exits that announce `host:port` with an exact line of their policy.
-    pub async fn gateways(&mut self, host: &str, port: u16) -> Result<Vec<GatewayExit>, Error> {
-        let address: Ipv4Addr =
-            host.parse().map_err(|_| unreachable("a gateway at an exit has an IPv4 address such as 192.0.2.80"))?;
-        let before = self.ask("GETCONF UseMicrodescriptors").await?;
-        let before = before.first().map_or("UseMicrodescriptors", |line| line.text.as_str()).to_owned();
-        // The consensus is told in the flavour in use: after the change it would have to be fetched first.
-        let weights = parse_weights(&self.info("ns/all").await?);
-        if weights.is_empty() {
-            return Err(unreachable("Tor knows no relays yet: wait until it has started"));
-        }
-        self.ask("SETCONF UseMicrodescriptors=0").await?;
-        let found = self.wait_for_descriptors(&weights, address, port).await;
-        // Back to what the user had, whatever came of it.
-        let restore = if before.contains('=') { format!("SETCONF {before}") } else { format!("RESETCONF {before}") };
-        self.ask(&restore).await?;
-        found
-    }
-
-    /// Full descriptors arrive over some seconds: asks until as many are there as relays, or no more come.
-    async fn wait_for_descriptors(
-        &mut self,
-        weights: &HashMap<String, u64>,
-        address: Ipv4Addr,
-        port: u16,
-    ) -> Result<Vec<GatewayExit>, Error> {
-        let deadline = tokio::time::Instant::now() + DESCRIPTORS_TIMEOUT;
-        let (mut last, mut still) = (0, 0);
-        loop {
-            let text = self.info("desc/all-recent").await.unwrap_or_default();
-            let count = text.lines().filter(|line| line.starts_with("router ")).count();
-            still = if count == last { still + 1 } else { 0 };
-            last = count;
-            let complete = count > 0 && (count >= weights.len() || still >= 12);
-            if complete || tokio::time::Instant::now() >= deadline {
-                return Ok(parse_gateways(&text, weights, address, port));
-            }
-            tokio::time::sleep(Duration::from_millis(400)).await;
-        }
-    }
-
-    /// Has `name` lead to `host` through the relay with this fingerprint.
-    pub async fn map_to_exit(&mut self, name: &str, host: &str, fingerprint: &str) -> Result<(), Error> {
-        self.ask(&format!("MAPADDRESS {name}={host}.{fingerprint}.exit")).await.map(drop)
-    }
-}
-
-/// Running relays and their weights, by fingerprint, from a consensus (dir-spec section 3.4.1).
-fn parse_weights(consensus: &str) -> HashMap<String, u64> {
-    let mut weights = HashMap::new();
-    let mut current: Option<String> = None;
-    let mut running = false;
-    for line in consensus.lines() {
-        if let Some(rest) = line.strip_prefix("r ") {
-            current = rest.split(' ').nth(1).and_then(decode_identity);
-        } else if let Some(flags) = line.strip_prefix("s ") {
-            running = flags.split(' ').any(|flag| flag == "Running");
-            if let (true, Some(fingerprint)) = (running, &current) {
-                weights.insert(fingerprint.clone(), 0);
-            }
-        } else if let (Some(rest), Some(fingerprint), true) = (line.strip_prefix("w Bandwidth="), &current, running) {
-            let bandwidth = rest.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            weights.insert(fingerprint.clone(), bandwidth);
-        }
-    }
-    weights
-}
-
-/// The unpadded base64 of 20 bytes as hexadecimal digits.
-fn decode_identity(text: &str) -> Option<String> {
-    let value = |byte: u8| -> Option<u32> {
-        Some(match byte {
-            b'A'..=b'Z' => u32::from(byte - b'A'),
-            b'a'..=b'z' => u32::from(byte - b'a') + 26,
-            b'0'..=b'9' => u32::from(byte - b'0') + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        })
-    };
-    let mut hex = String::with_capacity(40);
-    let (mut bits, mut held) = (0u32, 0);
-    for byte in text.bytes() {
-        bits = (bits << 6) | value(byte)?;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            hex.push_str(&format!("{:02X}", (bits >> held) & 0xff));
-            bits &= (1 << held) - 1;
-        }
-    }
-    (hex.len() == 40).then_some(hex)
-}
-
-/// The gateways among router descriptors (dir-spec section 2.1.1).
-fn parse_gateways(descriptors: &str, weights: &HashMap<String, u64>, address: Ipv4Addr, port: u16) -> Vec<GatewayExit> {
-    let mut found = Vec::new();
-    for descriptor in descriptors.split("\nrouter ").map(|d| d.strip_prefix("router ").unwrap_or(d)) {
-        let mut names = descriptor.split(' ');
-        let (Some(nickname), Some(relay_address)) = (names.next(), names.next()) else { continue };
-        let fingerprint =
-            descriptor.lines().find_map(|line| line.trim_start_matches("opt ").strip_prefix("fingerprint "));
-        let Some(fingerprint) = fingerprint.map(|text| text.replace(' ', "")) else { continue };
-        let Some(&bandwidth) = weights.get(&fingerprint) else { continue };
-        if announces(descriptor, address, port) {
-            found.push(GatewayExit {
-                fingerprint,
-                nickname: nickname.into(),
-                address: relay_address.into(),
-                bandwidth,
-            });
-        }
-    }
-    found
-}
-
-/// Whether the first policy line that covers the address is exactly the one that announces a gateway.
-fn announces(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
-    let exact = format!("accept {address}:{port}");
-    for line in descriptor.lines() {
-        let Some(pattern) = line.strip_prefix("accept ").or_else(|| line.strip_prefix("reject ")) else { continue };
-        if line == exact {
-            return true;
-        }
-        if covers(pattern, address, port) {
-            return false;
-        }
-    }
-    false
-}
-
-fn covers(pattern: &str, address: Ipv4Addr, port: u16) -> bool {
-    let Some((net, ports)) = pattern.rsplit_once(':') else { return false };
-    let ports_match = match ports.split_once('-') {
-        _ if ports == "*" => true,
-        Some((low, high)) => {
-            low.parse().is_ok_and(|low: u16| low <= port) && high.parse().is_ok_and(|high: u16| port <= high)
-        }
-        None => ports.parse() == Ok(port),
-    };
-    let (base, bits) = net.split_once('/').unwrap_or((net, "32"));
-    let net_matches = net == "*"
-        || match (base.parse::<Ipv4Addr>(), bits.parse::<u32>()) {
-            (Ok(base), Ok(bits)) if bits <= 32 => {
-                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
-                (base.to_bits() & mask) == (address.to_bits() & mask)
-            }
-            _ => false,
-        };
-    ports_match && net_matches
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
-
-    const CONSENSUS: &str = "r one AAECAwQFBgcICQoLDA0ODxAREhM x 2026-01-01 00:00:00 198.18.1.1 5001 0\ns Exit Running Valid\nw Bandwidth=700\n\
-        r two //////////////////////////8 x 2026-01-01 00:00:00 198.18.2.1 5001 0\ns Valid\nw Bandwidth=9\n";
-
-    fn descriptor(policy: &str) -> String {
-        format!(
-            "router one 198.18.1.1 5001 0 0\nfingerprint 0001 0203 0405 0607 0809 0A0B 0C0D 0E0F 1011 1213\n{policy}\n"
-        )
-    }
-
-    #[test]
-    fn finds_the_exact_line_only() {
-        let weights = parse_weights(CONSENSUS);
-        assert_eq!(weights.len(), 1);
-        let address = Ipv4Addr::new(192, 0, 2, 80);
-        let find = |policy: &str| parse_gateways(&descriptor(policy), &weights, address, 9980);
-        let found = find("accept 192.0.2.80:9980\nreject *:*");
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].bandwidth, found[0].nickname.as_str()), (700, "one"));
-        assert!(find("reject 192.0.2.0/24:*\naccept 192.0.2.80:9980").is_empty());
-        assert!(find("accept *:9980\nreject *:*").is_empty());
-        assert_eq!(find("reject 10.0.0.0/8:*\nreject *:25\naccept 192.0.2.80:9980").len(), 1);
-    }
 
     #[test]
     fn reads_exits() {
@@ -507,15 +185,227 @@ mod tests {
         assert!("home".parse::<Exit>().is_err());
     }
 
-    proptest::proptest! {
-        #[test]
-        fn whatever_tor_says_is_read_without_panic(
-            consensus in "((r|s|w|x) [A-Za-z0-9+/=: ]{0,60}\n){0,12}",
-            descriptors in "((router|fingerprint|accept|reject|opt) [A-Fa-z0-9.:*/ -]{0,50}\n){0,12}",
-            port: u16,
-        ) {
-            let weights = parse_weights(&consensus);
-            parse_gateways(&descriptors, &weights, Ipv4Addr::new(192, 0, 2, 80), port);
+    const FINGERPRINT: &str = "000102030405060708090A0B0C0D0E0F10111213";
+
+    /// A Tor client as its control port shows it: it starts with microdescriptors and in its own time.
+    #[derive(Clone, Debug)]
+    struct Double {
+        /// Questions for the consensus before there is one.
+        starting: u32,
+        /// Seconds that it claims to run.
+        uptime: u64,
+        /// Questions for full descriptors, once it fetches them, before they are there.
+        arriving: u32,
+        /// Times that full descriptors are fetched before the exit announces a gateway.
+        announced_after: u32,
+        fetched: u32,
+        microdescriptors: &'static str,
+        has_descriptor: bool,
+        mapped: Vec<String>,
+    }
+
+    impl Double {
+        const fn new() -> Self {
+            Self {
+                starting: 0,
+                uptime: 3600,
+                arriving: 0,
+                announced_after: 0,
+                fetched: 0,
+                microdescriptors: "auto",
+                has_descriptor: false,
+                mapped: Vec::new(),
+            }
         }
+
+        fn descriptor(&self) -> String {
+            let policy = if self.fetched > self.announced_after { "accept 192.0.2.80:9980" } else { "accept *:80" };
+            format!(
+                "router one 198.18.1.1 5001 0 0\nfingerprint 0001 0203 0405 0607 0809 0A0B 0C0D 0E0F 1011 1213\n{policy}\nreject *:*\n"
+            )
+        }
+
+        /// Whether full descriptors are there, once they are asked for often enough.
+        fn arrive(&mut self) -> bool {
+            if self.microdescriptors == "0" && !self.has_descriptor {
+                if self.arriving > 0 {
+                    self.arriving -= 1;
+                } else {
+                    self.has_descriptor = true;
+                }
+            }
+            self.has_descriptor
+        }
+
+        fn answer(&mut self, command: &str, socks: SocketAddr) -> String {
+            let data = |key: &str, text: &str| format!("250+{key}=\r\n{}.\r\n250 OK\r\n", text.replace('\n', "\r\n"));
+            let one = |key: &str, text: &str| format!("250-{key}={text}\r\n250 OK\r\n");
+            match command {
+                "PROTOCOLINFO 1" => "250-PROTOCOLINFO 1\r\n250-AUTH METHODS=NULL\r\n250 OK\r\n".into(),
+                "AUTHENTICATE" => "250 OK\r\n".into(),
+                "GETINFO net/listeners/socks" => one("net/listeners/socks", &format!("\"{socks}\"")),
+                "GETINFO uptime" => one("uptime", &self.uptime.to_string()),
+                "GETINFO status/bootstrap-phase" => {
+                    one("status/bootstrap-phase", "NOTICE BOOTSTRAP PROGRESS=30 TAG=loading_status SUMMARY=\"x\"")
+                }
+                "GETINFO ns/all" if self.starting > 0 => {
+                    self.starting -= 1;
+                    "551 Internal error\r\n".into()
+                }
+                "GETINFO ns/all" => {
+                    assert_eq!(self.microdescriptors, "auto", "the other flavour would have to be fetched first");
+                    data(
+                        "ns/all",
+                        "r one AAECAwQFBgcICQoLDA0ODxAREhM x 2026-01-01 00:00:00 198.18.1.1 5001 0\ns Exit Running Valid\nw Bandwidth=700\n",
+                    )
+                }
+                "GETCONF UseMicrodescriptors" => format!("250 UseMicrodescriptors={}\r\n", self.microdescriptors),
+                "SETCONF UseMicrodescriptors=0" => {
+                    assert_eq!(self.microdescriptors, "auto", "only one at a time");
+                    (self.microdescriptors, self.has_descriptor) = ("0", false);
+                    self.fetched += 1;
+                    "250 OK\r\n".into()
+                }
+                "SETCONF UseMicrodescriptors=auto" => {
+                    self.microdescriptors = "auto";
+                    "250 OK\r\n".into()
+                }
+                "GETINFO desc/all-recent" => {
+                    let text = if self.arrive() { self.descriptor() } else { String::new() };
+                    data("desc/all-recent", &text)
+                }
+                _ if command == format!("GETINFO desc/id/{FINGERPRINT}") && self.arrive() => {
+                    data(&format!("desc/id/{FINGERPRINT}"), &self.descriptor())
+                }
+                _ if command.starts_with("GETINFO desc/id/") => {
+                    "551 We fetch microdescriptors, not router descriptors.\r\n".into()
+                }
+                _ if command.starts_with("MAPADDRESS ") => {
+                    self.mapped.push(command.to_owned());
+                    "250 OK\r\n".into()
+                }
+                other => panic!("the client asked {other:?}"),
+            }
+        }
+    }
+
+    /// Dials a gateway through the double as often as `dials` says, at once; gives what came of it and the double's end state.
+    fn dial(double: Double, exit: &str, patience: Duration, dials: usize) -> (Vec<Result<(), Error>>, Double) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+            let socks = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+            let (address, to_socks) = (control.local_addr().expect("bound"), socks.local_addr().expect("bound"));
+            let state = std::rc::Rc::new(RefCell::new(double));
+            tokio::task::spawn_local(accept(control, to_socks, std::rc::Rc::clone(&state)));
+            let options = SocketOptions { connect_timeout: patience, ..SocketOptions::default() };
+            let target = std::rc::Rc::new(Target { host: "192.0.2.80".into(), port: 9980 });
+            let dialling: Vec<_> = (0..dials)
+                .map(|_| Tor::new(Via::TorPort(address), None, Some(exit.parse().expect("an exit")), options.clone()))
+                .map(|tor| (tor, std::rc::Rc::clone(&target)))
+                .map(|(tor, target)| {
+                    tokio::task::spawn_local(async move { tor.dial(&target, &Isolation::none()).await.map(drop) })
+                })
+                .collect();
+            let mut results = Vec::new();
+            for one in dialling {
+                results.push(one.await.expect("no panic"));
+            }
+            let end = state.borrow().clone();
+            (results, end)
+        })
+    }
+
+    async fn accept(listener: TcpListener, socks: SocketAddr, state: std::rc::Rc<RefCell<Double>>) {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::task::spawn_local(converse(stream, socks, std::rc::Rc::clone(&state)));
+        }
+    }
+
+    async fn converse(stream: TcpStream, socks: SocketAddr, state: std::rc::Rc<RefCell<Double>>) {
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        while stream.read_line(&mut line).await.is_ok_and(|count| count > 0) {
+            let answer = state.borrow_mut().answer(line.trim_end(), socks);
+            if stream.get_mut().write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+            line.clear();
+        }
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_fingerprint_brings_its_descriptor() {
+        let (results, end) = dial(Double { arriving: 3, ..Double::new() }, FINGERPRINT, PATIENCE, 1);
+        assert_eq!(results, [Ok(())]);
+        assert!(end.has_descriptor && end.microdescriptors == "auto" && end.fetched == 1, "{end:?}");
+        assert!(end.mapped[0].ends_with(&format!("=192.0.2.80.{FINGERPRINT}.exit")), "{end:?}");
+        let known = Double { has_descriptor: true, fetched: 1, ..Double::new() };
+        let (results, end) = dial(known, FINGERPRINT, PATIENCE, 1);
+        assert_eq!((results, end.fetched), (vec![Ok(())], 1), "what is there is not fetched again");
+    }
+
+    #[test]
+    fn a_tor_that_starts_is_waited_for() {
+        for exit in ["auto", FINGERPRINT] {
+            let young = Double { starting: 4, arriving: 2, uptime: 5, announced_after: 2, ..Double::new() };
+            let (results, end) = dial(young, exit, PATIENCE, 1);
+            assert_eq!(results, [Ok(())]);
+            assert_eq!((end.fetched, end.microdescriptors), (3, "auto"));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let soon = Duration::from_millis(60);
+        let never = || Double { starting: u32::MAX, uptime: 5, ..Double::new() };
+        let silent = || Double { announced_after: u32::MAX, ..Double::new() };
+        let other = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+        for (double, exit, part) in [
+            (never(), "auto", "not started yet (30 % done)"),
+            (never(), FINGERPRINT, "not started yet (30 % done)"),
+            (silent(), "auto", "no exit announces a gateway at that address"),
+            (silent(), FINGERPRINT, "announces no gateway at that address"),
+            (Double::new(), other, "knows no running relay with that fingerprint"),
+        ] {
+            let (results, end) = dial(double, exit, soon, 1);
+            let error = results[0].as_ref().expect_err("nothing to reach").to_string();
+            assert!(error.contains(part), "{exit}: {error}");
+            assert!(end.mapped.is_empty() && end.microdescriptors == "auto", "{end:?}");
+        }
+    }
+
+    #[test]
+    fn several_at_once_leave_the_users_setting() {
+        let (results, end) = dial(Double { arriving: 5, ..Double::new() }, "auto", PATIENCE, 4);
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        assert_eq!((end.microdescriptors, end.mapped.len()), ("auto", 4));
+    }
+
+    #[test]
+    fn whoever_gives_up_leaves_the_users_setting() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+            let address = control.local_addr().expect("bound");
+            let state = std::rc::Rc::new(RefCell::new(Double { arriving: 20, ..Double::new() }));
+            tokio::task::spawn_local(accept(control, address, std::rc::Rc::clone(&state)));
+            let tor = Tor::new(Via::TorPort(address), None, Some(Exit::Auto), SocketOptions::default());
+            let target = Target { host: "192.0.2.80".into(), port: 9980 };
+            let isolation = Isolation::none();
+            {
+                let mut dialling = tor.dial(&target, &isolation);
+                while state.borrow().microdescriptors == "auto" {
+                    let step = Duration::from_millis(1);
+                    assert!(tokio::time::timeout(step, &mut dialling).await.is_err(), "it cannot be done yet");
+                }
+            }
+            while state.borrow().microdescriptors != "auto" {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(state.borrow().has_descriptor && state.borrow().mapped.is_empty());
+        });
     }
 }

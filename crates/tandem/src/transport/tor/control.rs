@@ -1,0 +1,340 @@
+//! Tor's control port: asking, and having full descriptors fetched. <https://spec.torproject.org/control-spec>.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::time::Instant;
+
+use super::directory::{GatewayExit, announces, parse_gateways, parse_weights};
+use super::unreachable;
+use crate::endpoint::Via;
+use crate::error::{Error, Kind, Side};
+
+/// How long full descriptors may take to arrive.
+const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Between two looks at what has arrived.
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 400 });
+
+/// Looks without anything new after which nothing more is expected.
+const STILL: u32 = 12;
+
+/// Seconds after its start in which a Tor client may not know all of its network yet.
+const YOUNG: u64 = 180;
+
+/// Most bytes that one answer may have: all descriptors of the public network are about 30 MB.
+const ANSWER_LIMIT: usize = 128 << 20;
+
+/// Most bytes of one line: the single-line answers that are asked for are far shorter.
+const LINE_LIMIT: u64 = 1 << 20;
+
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
+/// An authenticated control connection.
+pub struct Control {
+    stream: BufReader<Box<dyn Stream>>,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Control")
+    }
+}
+
+/// One line of an answer, with the data that follows it where there is any.
+#[derive(Debug)]
+struct Line {
+    code: u16,
+    text: String,
+    data: Option<String>,
+}
+
+/// While it lives, nobody else of this process changes which descriptors Tor fetches.
+struct Full {
+    /// The user's setting, as Tor tells it.
+    before: String,
+    _alone: tokio::sync::MutexGuard<'static, ()>,
+}
+
+static FETCHING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn gateway_address(host: &str) -> Result<Ipv4Addr, Error> {
+    host.parse().map_err(|_| unreachable("a gateway at an exit has an IPv4 address such as 192.0.2.80"))
+}
+
+/// The value of `key` in an answer to `GETINFO`; a refusal has none.
+fn value(lines: Vec<Line>, key: &str) -> Option<String> {
+    let prefix = format!("{key}=");
+    let line = lines.into_iter().find(|line| line.code < 400 && line.text.starts_with(&prefix))?;
+    Some(line.data.unwrap_or_else(|| line.text[prefix.len()..].to_owned()))
+}
+
+impl Control {
+    /// Connects and authenticates with what the client accepts: nothing, its cookie, or the given password.
+    pub async fn connect(via: &Via, password: Option<&str>) -> Result<Self, Error> {
+        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
+        let stream: Box<dyn Stream> = match via {
+            Via::TorPort(address) => Box::new(tokio::net::TcpStream::connect(address).await.map_err(io)?),
+            Via::TorSocket(path) => Box::new(tokio::net::UnixStream::connect(path).await.map_err(io)?),
+            Via::Socks(_) => return Err(Error::new(Kind::Internal, Side::Local, "a SOCKS port is no control port")),
+        };
+        let mut control = Self { stream: BufReader::new(stream) };
+        control.authenticate(password).await?;
+        Ok(control)
+    }
+
+    async fn authenticate(&mut self, password: Option<&str>) -> Result<(), Error> {
+        let info = self.ask("PROTOCOLINFO 1").await?;
+        let auth = info.iter().find(|line| line.text.starts_with("AUTH ")).map_or("", |line| &line.text);
+        let methods = auth.split("METHODS=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        let has = |method: &str| methods.split(',').any(|m| m == method);
+        let command = if has("NULL") {
+            "AUTHENTICATE".into()
+        } else if let (true, Some(password)) = (has("HASHEDPASSWORD"), password) {
+            format!("AUTHENTICATE \"{}\"", password.replace('\\', "\\\\").replace('"', "\\\""))
+        } else if has("COOKIE") {
+            let file = auth.split("COOKIEFILE=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+            let cookie = std::fs::read(file).map_err(|error| {
+                tracing::error!(file, %error, "cannot read Tor's cookie file");
+                unreachable("Tor's cookie file cannot be read: the log names it")
+            })?;
+            let hex: String = cookie.iter().map(|b| format!("{b:02x}")).collect();
+            format!("AUTHENTICATE {hex}")
+        } else {
+            return Err(unreachable("Tor's control port wants a password: give --tor-password-file"));
+        };
+        self.ask(&command).await.map(drop)
+    }
+
+    /// Sends a command and reads its answer; refusals are errors.
+    async fn ask(&mut self, command: &str) -> Result<Vec<Line>, Error> {
+        let lines = self.reply(command).await?;
+        match lines.iter().find(|line| line.code >= 400) {
+            Some(line) => {
+                let verb = command.split(' ').next().unwrap_or_default();
+                Err(unreachable(format!("Tor refused {verb}: {} {}", line.code, line.text)))
+            }
+            None => Ok(lines),
+        }
+    }
+
+    /// Sends a command and reads its answer, whatever it is.
+    async fn reply(&mut self, command: &str) -> Result<Vec<Line>, Error> {
+        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
+        self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).await.map_err(io)?;
+        self.stream.get_mut().flush().await.map_err(io)?;
+        let mut lines = Vec::new();
+        let mut budget = ANSWER_LIMIT;
+        loop {
+            let (line, last) = self.line(&mut budget).await?;
+            // Events may come in between; nothing here asks for them.
+            if line.code >= 600 {
+                continue;
+            }
+            lines.push(line);
+            if last {
+                return Ok(lines);
+            }
+        }
+    }
+
+    async fn text_line(&mut self, budget: &mut usize) -> Result<String, Error> {
+        let mut bytes = Vec::new();
+        let mut limited = tokio::io::AsyncReadExt::take(&mut self.stream, (*budget as u64).min(LINE_LIMIT));
+        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
+        tokio::time::timeout(Duration::from_secs(60), limited.read_until(b'\n', &mut bytes))
+            .await
+            .map_err(|_| unreachable("Tor's control port does not answer"))?
+            .map_err(io)?;
+        if !bytes.ends_with(b"\n") {
+            return Err(unreachable("Tor closed its control port"));
+        }
+        *budget = budget.checked_sub(bytes.len()).ok_or_else(|| unreachable("Tor's answer is too long"))?;
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    }
+
+    async fn line(&mut self, budget: &mut usize) -> Result<(Line, bool), Error> {
+        let text = self.text_line(budget).await?;
+        let code = text.get(..3).and_then(|code| code.parse().ok());
+        let (Some(code), Some(separator)) = (code, text.as_bytes().get(3).copied()) else {
+            return Err(unreachable("what answers is not Tor's control port"));
+        };
+        let rest = text.get(4..).unwrap_or_default().to_owned();
+        let mut data = None;
+        if separator == b'+' {
+            let mut all = String::new();
+            loop {
+                let line = self.text_line(budget).await?;
+                if line == "." {
+                    break;
+                }
+                // RFC 821 section 4.5.2 dot stuffing.
+                all.push_str(line.strip_prefix('.').unwrap_or(&line));
+                all.push('\n');
+            }
+            data = Some(all);
+        }
+        Ok((Line { code, text: rest, data }, separator == b' '))
+    }
+
+    async fn info(&mut self, key: &str) -> Result<String, Error> {
+        let lines = self.ask(&format!("GETINFO {key}")).await?;
+        value(lines, key).ok_or_else(|| unreachable(format!("Tor does not tell {key}")))
+    }
+
+    /// The same, where Tor may well not know.
+    async fn info_if_known(&mut self, key: &str) -> Result<Option<String>, Error> {
+        Ok(value(self.reply(&format!("GETINFO {key}")).await?, key))
+    }
+
+    /// The first SOCKS port over TCP.
+    pub async fn socks_port(&mut self) -> Result<SocketAddr, Error> {
+        let listeners = self.info("net/listeners/socks").await?;
+        let port = listeners.split(' ').find_map(|listener| listener.trim_matches('"').parse().ok());
+        port.ok_or_else(|| unreachable("the Tor client has no SOCKS port over TCP: set SocksPort"))
+    }
+
+    /// Exits that announce `host:port` with an exact line of their policy. A Tor client that has just started, and finds
+    /// none, is asked again for as long as `patience`.
+    pub async fn gateways(&mut self, host: &str, port: u16, patience: Duration) -> Result<Vec<GatewayExit>, Error> {
+        let address = gateway_address(host)?;
+        let deadline = Instant::now() + patience;
+        loop {
+            // The consensus is told in the flavour in use: after the change it would have to be fetched first.
+            let weights = self.relays(deadline).await?;
+            let full = self.full_descriptors().await?;
+            let found = self.wait_for_descriptors(&weights, address, port).await;
+            self.restore(full).await?;
+            let found = found?;
+            if !found.is_empty() || !self.may_improve(deadline).await? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Has Tor hold the full descriptor of the relay with this fingerprint, and checks that it announces `host:port`: by
+    /// its microdescriptor alone, Tor would not use it for a port that few exits allow.
+    pub async fn descriptor(
+        &mut self,
+        fingerprint: &str,
+        host: &str,
+        port: u16,
+        patience: Duration,
+    ) -> Result<(), Error> {
+        let address = gateway_address(host)?;
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut known = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
+            let good = |text: &String| announces(text, address, port);
+            let is_relay = known.is_some() || self.relays(deadline).await?.contains_key(fingerprint);
+            if is_relay && !known.as_ref().is_some_and(good) {
+                let full = self.full_descriptors().await?;
+                let fetched = self.wait_for_descriptor(fingerprint, good).await;
+                self.restore(full).await?;
+                known = fetched?;
+            }
+            let problem = match known {
+                Some(text) if good(&text) => return Ok(()),
+                Some(_) => "the exit with that fingerprint announces no gateway at that address",
+                None if is_relay => "the descriptor of the exit with that fingerprint did not arrive in time",
+                None => "Tor knows no running relay with that fingerprint",
+            };
+            if !self.may_improve(deadline).await? {
+                return Err(unreachable(problem));
+            }
+        }
+    }
+
+    /// Running relays and their weights, once Tor has a consensus.
+    async fn relays(&mut self, deadline: Instant) -> Result<HashMap<String, u64>, Error> {
+        loop {
+            let weights = parse_weights(&self.info_if_known("ns/all").await?.unwrap_or_default());
+            if !weights.is_empty() {
+                return Ok(weights);
+            }
+            if Instant::now() >= deadline {
+                let phase = self.info_if_known("status/bootstrap-phase").await?.unwrap_or_default();
+                let percent = phase.split(' ').find_map(|word| word.strip_prefix("PROGRESS=")?.parse::<u8>().ok());
+                let progress = percent.map_or_else(String::new, |n| format!(" ({n} % done)"));
+                return Err(unreachable(format!("Tor has not started yet{progress}: it knows no relays")));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether it is worth asking again, after a pause: Tor has just started, and there is time.
+    async fn may_improve(&mut self, deadline: Instant) -> Result<bool, Error> {
+        let uptime = self.info_if_known("uptime").await?.and_then(|seconds| seconds.parse().ok());
+        let again = uptime.is_some_and(|seconds: u64| seconds < YOUNG) && Instant::now() + PAUSE < deadline;
+        if again {
+            tokio::time::sleep(PAUSE * 5).await;
+        }
+        Ok(again)
+    }
+
+    /// Has Tor fetch full descriptors, until what this gives goes to [`Self::restore`].
+    async fn full_descriptors(&mut self) -> Result<Full, Error> {
+        // Who comes second would take the first one's setting for the user's.
+        let alone = FETCHING.lock().await;
+        let before = self.ask("GETCONF UseMicrodescriptors").await?;
+        let before = before.first().map_or("UseMicrodescriptors", |line| line.text.as_str()).to_owned();
+        self.ask("SETCONF UseMicrodescriptors=0").await?;
+        Ok(Full { before, _alone: alone })
+    }
+
+    /// Back to what the user had, whatever came of it.
+    async fn restore(&mut self, full: Full) -> Result<(), Error> {
+        let Full { before, _alone } = full;
+        let verb = if before.contains('=') { "SETCONF" } else { "RESETCONF" };
+        self.ask(&format!("{verb} {before}")).await.map(drop)
+    }
+
+    /// One that is not `good` may be an old one, and a newer one on its way.
+    async fn wait_for_descriptor(
+        &mut self,
+        fingerprint: &str,
+        good: impl Fn(&String) -> bool,
+    ) -> Result<Option<String>, Error> {
+        let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
+        let mut still = 0;
+        loop {
+            let known = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
+            still += u32::from(known.is_some());
+            if known.as_ref().is_some_and(&good) || still >= STILL || Instant::now() >= deadline {
+                return Ok(known);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Full descriptors arrive over some seconds: asks until as many are there as relays, or no more come.
+    async fn wait_for_descriptors(
+        &mut self,
+        weights: &HashMap<String, u64>,
+        address: Ipv4Addr,
+        port: u16,
+    ) -> Result<Vec<GatewayExit>, Error> {
+        let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
+        let (mut last, mut still) = (0, 0);
+        loop {
+            let text = self.info_if_known("desc/all-recent").await?.unwrap_or_default();
+            let count = text.lines().filter(|line| line.starts_with("router ")).count();
+            still = if count == last { still + 1 } else { 0 };
+            last = count;
+            let complete = count > 0 && (count >= weights.len() || still >= STILL);
+            if complete || Instant::now() >= deadline {
+                return Ok(parse_gateways(&text, weights, address, port));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Has `name` lead to `host` through the relay with this fingerprint.
+    pub async fn map_to_exit(&mut self, name: &str, host: &str, fingerprint: &str) -> Result<(), Error> {
+        self.ask(&format!("MAPADDRESS {name}={host}.{fingerprint}.exit")).await.map(drop)
+    }
+}
