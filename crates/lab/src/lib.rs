@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod browser;
 pub mod emulator;
+pub mod experiment;
 pub mod har;
 pub mod loader;
 pub mod measure;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod origin;
+mod run;
 mod timing;
 mod tornet;
 
@@ -22,6 +23,8 @@ enum Command {
     /// What the pair costs, beside its peers
     #[command(subcommand)]
     Bench(bench::Command),
+    /// An experiment from a file, on emulated links
+    Run(run::Arguments),
     /// Throughput, and the delay of single stamps beside it, between two ends of anything
     #[command(subcommand)]
     Timing(timing::Command),
@@ -35,6 +38,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(command) => bench::run(command),
+        Command::Run(arguments) => run::run(arguments),
         Command::Timing(command) => timing::run(command),
         Command::Tornet(command) => tornet::run(command),
         Command::Origin(arguments) => origin::run(&arguments),

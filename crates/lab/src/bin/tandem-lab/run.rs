@@ -1,0 +1,148 @@
+//! `tandem-lab run`: an experiment's file, measured.
+
+use std::error::Error;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use tandem_lab::bench::programs;
+use tandem_lab::experiment::plan::Selection;
+use tandem_lab::experiment::results::{Outcome, Record};
+use tandem_lab::experiment::run::{self, Event, Options, Tally};
+use tandem_lab::experiment::{Experiment, ExperimentError};
+
+/// Measures an experiment; what has a result already is not measured again.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The experiment, such as experiments/thesis.toml
+    file: PathBuf,
+    /// The large grid: hours instead of minutes
+    #[arg(long)]
+    full: bool,
+    /// Directory of results; by default results/NAME
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+    /// Only this sweep, set-up or axis=value; of several kinds one each must fit (repeatable)
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Pages of this directory (recorded pages, HAR files, page models) instead of the experiment's
+    #[arg(long, value_name = "DIRECTORY")]
+    pages: Option<PathBuf>,
+    /// The program under test; by default `tandem` beside this program
+    #[arg(long, value_name = "FILE")]
+    tandem: Option<PathBuf>,
+    /// Say nothing while it runs
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Does it.
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let named = |error: ExperimentError| format!("{}: {error}", arguments.file.display());
+    let (mut experiment, mut text) = Experiment::open(&arguments.file).map_err(named)?;
+    if let Some(directory) = &arguments.pages {
+        let pages = run::pages_of(directory)?;
+        // What is kept beside the results must say which pages they are of.
+        text = format!("pages = {}\n{text}", serde_json::to_string(&pages)?);
+        experiment = Experiment::parse(&text).map_err(named)?.at(&arguments.file);
+    }
+    let out = arguments.out.unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
+    let options = Options {
+        tandem: programs::tandem(arguments.tandem.as_deref())?,
+        out: out.clone(),
+        selection: Selection { full: arguments.full, only: arguments.only },
+    };
+    let mut show = Show::new(arguments.quiet);
+    let tally = run::run(&experiment, &text, &options, &mut |event| show.event(&event));
+    show.finish();
+    let Tally { before, measured, failed } = tally?;
+    say(&format!(
+        "{measured} page loads measured, {failed} failed, {before} were there; `tandem-lab report {}` shows them",
+        out.display()
+    ));
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+/// A bar on a terminal, lines elsewhere.
+struct Show {
+    quiet: bool,
+    bar: Option<ProgressBar>,
+    now: String,
+}
+
+impl Show {
+    fn new(quiet: bool) -> Self {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} of {prefix}  {wide_msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Self { quiet, bar, now: String::new() }
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Note(note) => self.line(note),
+            Event::Begin { done, total, left, setup, point } => self.begin(*done, *total, *left, setup, point),
+            Event::End(record) => self.end(record),
+        }
+    }
+
+    fn begin(&mut self, done: usize, total: usize, left: Option<Duration>, setup: &str, point: &str) {
+        let left = left.map_or_else(|| "?".to_owned(), in_words);
+        self.now = format!("{}/{total}, {left} left: {setup}, {point}", done + 1);
+        if let Some(bar) = &self.bar {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+            bar.set_prefix(format!("{left} left"));
+            bar.set_message(format!("{setup}, {point}"));
+            bar.tick();
+        }
+    }
+
+    fn end(&self, record: &Record) {
+        match &record.outcome {
+            Outcome::Failed(why) => self.line(&format!("{}: failed: {why}", self.now)),
+            Outcome::Measured(measured) => {
+                if let Some(trouble) = &measured.trouble {
+                    self.line(&format!("{}: caution: {trouble}", self.now));
+                }
+                if self.bar.is_none() {
+                    self.line(&format!("{}: {:.2} s", self.now, measured.page_load_ms / 1e3));
+                }
+            }
+        }
+    }
+
+    fn line(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None if self.quiet => {}
+            None => say(line),
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn in_words(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02} h", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// Lost when nobody listens any more.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "tandem-lab run: {line}");
+}

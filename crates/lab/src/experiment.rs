@@ -1,0 +1,93 @@
+//! Experiments as files: which pages over which links in which set-ups, run again by anyone, with a report.
+//!
+//! ```text
+//!  experiments/*.toml ──▶ Experiment ──▶ plan: trials ──▶ run: one stage for each ──▶ Results (JSON lines)
+//!                              │                                                          │
+//!                              └── documents' figures, reasons ──▶ report (one HTML file) ◀┘
+//! ```
+//!
+//! - [`file`]: the files. [`point`]: what a measurement holds fast. [`plan`]: what is to be measured, in which order.
+//! - [`stage`]: two network namespaces, the emulated link between them and the programs of one set-up. [`trial`]: one page
+//!   load on it. [`run`]: all of them, set-ups taking turns at each point, and what was done before is not done again.
+//! - [`results`]: the file of results. [`summary`]: what they say together. [`report`]: the same for readers.
+
+pub mod file;
+pub mod plan;
+pub mod point;
+//pub mod report;
+pub mod results;
+pub mod run;
+pub mod stage;
+pub mod summary;
+pub mod trial;
+
+use std::io;
+
+pub use file::{Experiment, Setup, Sweep, Way};
+pub use point::{Axis, Point};
+
+use crate::bench::BenchError;
+use crate::page::PageError;
+
+/// Why an experiment cannot be read, run or reported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// Not TOML, or a key that is missing, unknown or of the wrong type.
+    #[error("{0}")]
+    Toml(#[from] toml::de::Error),
+    /// A value that cannot be.
+    #[error("{key}: {what}")]
+    Value {
+        /// Where it stands.
+        key: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A page that is not there.
+    #[error("{key}: {source}")]
+    Page {
+        /// Where it is named.
+        key: String,
+        /// What is wrong.
+        source: PageError,
+    },
+    /// A file that cannot be read or written.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A line of a file of results is none.
+    #[error("{path}, line {line}: {source}")]
+    Line {
+        /// The file.
+        path: String,
+        /// Which line.
+        line: usize,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// Another run writes to the same directory.
+    #[error("{0} is in use by another run")]
+    Busy(String),
+    /// Network or programs.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+}
+
+impl ExperimentError {
+    fn value(key: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Value { key: key.into(), what: what.into() }
+    }
+
+    /// For `map_err`.
+    pub fn file(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.display().to_string();
+        move |source| Self::File { action, path, source }
+    }
+}

@@ -1,0 +1,601 @@
+//! Experiment files.
+//!
+//! ```toml
+//! name = "loss"
+//! title = "What loss does to one connection and to six"
+//! source = "002 section 4"
+//! baseline = "https6"               # the set-up that others are compared with
+//! passes = 3                        # turns of every set-up at every point; `full-passes` with --full
+//! base = { page = "imgur", rtt = "150ms", rate = "1mbit", queue = "256" }
+//! pages = ["demo", "shop.json"]     # instead of the pages that sweeps name
+//!
+//! [[setups]]
+//! name = "https6"
+//! way = "https"                     # http, https, h2: straight to the origin; pair; nghttpx: a pair of nghttpx
+//! parallel = 6                      # connections; open: the point's
+//!
+//! [[setups]]
+//! name = "pair"
+//! way = "pair"
+//!
+//! [[sweeps]]
+//! name = "loss"
+//! x = "loss"                        # `y` too makes a heat map
+//! axes = { loss = ["0", "1%"], page = ["twitter", "imgur"] }
+//! full = { loss = ["0", "0.5%", "1%", "2%", "3%"] }
+//! documents = [{ what = "SPDY", setup = "pair", at = { loss = "1%" }, measure = "gain", against = "https6", value = -20 }]
+//!
+//! [[why]]
+//! at = { loss = "1%" }
+//! text = "one connection halves its window where six lose a twelfth of theirs"
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tandem_link::text;
+use toml::Value;
+
+use super::point::{Axis, Point};
+use super::{ExperimentError, plan};
+use crate::page::{Page, PageError};
+
+/// Most set-ups or sweeps.
+const MOST: usize = 100;
+
+/// An experiment.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Name, also of its directory of results.
+    pub name: String,
+    /// Headline of its report.
+    pub title: String,
+    /// Where in the documents it comes from.
+    pub source: String,
+    /// What it is about.
+    pub about: String,
+    /// What decides everything that is left to chance; each pass has a seed of its own.
+    pub seed: u64,
+    /// Time for one page load.
+    pub deadline: Duration,
+    /// All resources are known at the start, instead of when what names them has arrived.
+    pub list: bool,
+    /// Set-ups.
+    pub setups: Vec<Setup>,
+    /// The set-up that the others are compared with, as an index.
+    pub baseline: usize,
+    /// Sweeps.
+    pub sweeps: Vec<Sweep>,
+    /// Reasons for what is not as it should be.
+    pub why: Vec<Why>,
+    /// Where names of page files begin: the directory of the experiment's file.
+    pub directory: PathBuf,
+}
+
+/// How a page is loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Setup {
+    /// Name in this experiment.
+    pub name: String,
+    /// What reports call it; the name unless given.
+    #[serde(default, skip_serializing)]
+    pub label: String,
+    /// The way to the origins.
+    pub way: Way,
+    /// Requests in flight to one origin; the point's unless given.
+    #[serde(default)]
+    pub parallel: Option<usize>,
+    /// Our pair: its session.
+    #[serde(default)]
+    pub session: Session,
+    /// Our pair: its session is over TLS.
+    #[serde(default)]
+    pub tls: bool,
+    /// Our pair: push what pages need.
+    #[serde(default)]
+    pub push: bool,
+    /// Pairs: the session is open and has carried something before the page is loaded.
+    #[serde(default)]
+    pub warm: bool,
+    /// Our pair: users who load the page first, each with a client of their own.
+    #[serde(default)]
+    pub visits: usize,
+    /// Further options of `tandem client`.
+    #[serde(default)]
+    pub client_options: Vec<String>,
+    /// Further options of `tandem gateway`.
+    #[serde(default)]
+    pub gateway_options: Vec<String>,
+}
+
+/// The way from loader to origins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// HTTP/1.1, straight.
+    Http,
+    /// HTTP/1.1 over TLS, straight.
+    Https,
+    /// HTTP/2 over TLS, straight, one session for each origin.
+    H2,
+    /// Our pair.
+    Pair,
+    /// A pair of nghttpx with one HTTP/2 session without TLS.
+    Nghttpx,
+}
+
+/// Protocol between our proxies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Session {
+    /// HTTP/2.
+    #[default]
+    #[serde(rename = "h2")]
+    H2,
+    /// SPDY/3.
+    #[serde(rename = "spdy3")]
+    Spdy3,
+    /// SPDY/3.1.
+    #[serde(rename = "spdy3.1")]
+    Spdy31,
+}
+
+impl Session {
+    /// As the proxies' URLs write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::H2 => "h2",
+            Self::Spdy3 => "spdy3",
+            Self::Spdy31 => "spdy3.1",
+        }
+    }
+}
+
+/// Points that vary one or more quantities.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// Name in this experiment.
+    pub name: String,
+    /// Headline in reports.
+    pub title: String,
+    /// What it is about.
+    pub about: String,
+    /// The quantity along a plot.
+    pub x: Axis,
+    /// The other one of a heat map.
+    pub y: Option<Axis>,
+    /// What all points have in common.
+    pub base: Point,
+    /// What is varied.
+    pub axes: Vec<(Axis, Vec<String>)>,
+    /// The same with `--full`.
+    pub full: Vec<(Axis, Vec<String>)>,
+    /// Turns of every set-up at every point.
+    pub passes: usize,
+    /// The same with `--full`.
+    pub full_passes: usize,
+    /// Set-ups that take part, as indices.
+    pub setups: Vec<usize>,
+    /// Figures of the documents.
+    pub documents: Vec<Figure>,
+}
+
+/// A figure of a document, to stand beside ours.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What the document says it is.
+    pub what: String,
+    /// Where it says so; the experiment's source unless given.
+    pub source: String,
+    /// Our set-up that corresponds, as an index.
+    pub setup: usize,
+    /// The one that it is compared with, as an index.
+    pub against: usize,
+    /// The points that correspond.
+    pub at: Point,
+    /// What is compared.
+    pub measure: Measure,
+    /// The document's figure.
+    pub value: f64,
+}
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    /// Seconds for the page.
+    Time,
+    /// The same in percent of the other set-up's.
+    Ratio,
+    /// What is saved of the other set-up's time, in percent.
+    Gain,
+    /// Bytes on the wire, both ways, in percent of the other set-up's.
+    Bytes,
+    /// Packets, both ways, in percent of the other set-up's.
+    Packets,
+}
+
+/// A reason for results at some points.
+#[derive(Clone, Debug)]
+pub struct Why {
+    /// The sweep; any unless given.
+    pub sweep: Option<String>,
+    /// The points.
+    pub at: Point,
+    /// The reason.
+    pub text: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawExperiment {
+    name: String,
+    title: String,
+    #[serde(default)]
+    source: String,
+    #[serde(default)]
+    about: String,
+    #[serde(default = "one")]
+    seed: u64,
+    #[serde(default = "three")]
+    passes: usize,
+    full_passes: Option<usize>,
+    deadline: Option<String>,
+    #[serde(default)]
+    list: bool,
+    baseline: String,
+    pages: Option<Vec<String>>,
+    #[serde(default)]
+    base: BTreeMap<String, Value>,
+    setups: Vec<Setup>,
+    sweeps: Vec<RawSweep>,
+    #[serde(default)]
+    why: Vec<RawWhy>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawSweep {
+    name: String,
+    #[serde(default)]
+    title: String,
+    #[serde(default)]
+    about: String,
+    x: Axis,
+    y: Option<Axis>,
+    #[serde(default)]
+    base: BTreeMap<String, Value>,
+    axes: BTreeMap<String, Vec<Value>>,
+    #[serde(default)]
+    full: BTreeMap<String, Vec<Value>>,
+    passes: Option<usize>,
+    full_passes: Option<usize>,
+    setups: Option<Vec<String>>,
+    #[serde(default)]
+    documents: Vec<RawFigure>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFigure {
+    what: String,
+    source: Option<String>,
+    setup: String,
+    against: Option<String>,
+    #[serde(default)]
+    at: BTreeMap<String, Value>,
+    measure: Measure,
+    value: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawWhy {
+    sweep: Option<String>,
+    #[serde(default)]
+    at: BTreeMap<String, Value>,
+    text: String,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+const fn three() -> usize {
+    3
+}
+
+impl Experiment {
+    /// Reads a file's text. Errors name the key.
+    pub fn parse(text: &str) -> Result<Self, ExperimentError> {
+        let raw: RawExperiment = toml::from_str(text)?;
+        let deadline = match &raw.deadline {
+            None => Duration::from_secs(300),
+            Some(text) => text::duration(text).map_err(|e| ExperimentError::value("deadline", e.to_string()))?,
+        };
+        if !is_name(&raw.name) {
+            return Err(ExperimentError::value("name", format!("{:?} is not letters, digits, - and _", raw.name)));
+        }
+        let setups = checked_setups(raw.setups)?;
+        let baseline = index_of(&setups, "baseline", &raw.baseline)?;
+        let base = point("base", &raw.base)?;
+        let defaults = Defaults {
+            setups: &setups,
+            baseline,
+            source: &raw.source,
+            base: &base,
+            passes: raw.passes,
+            full_passes: raw.full_passes.unwrap_or(raw.passes),
+        };
+        let sweeps = raw.sweeps.into_iter().map(|sweep| defaults.sweep(sweep)).collect::<Result<Vec<_>, _>>()?;
+        check_names("sweeps", sweeps.iter().map(|sweep| sweep.name.as_str()))?;
+        let why = raw.why.into_iter().enumerate().map(|(at, why)| reason(at, why, &sweeps));
+        let why = why.collect::<Result<_, _>>()?;
+        let RawExperiment { name, title, source, about, seed, list, pages, .. } = raw;
+        let directory = PathBuf::new();
+        let mut experiment =
+            Self { name, title, source, about, seed, deadline, list, setups, baseline, sweeps, why, directory };
+        if let Some(pages) = pages {
+            experiment.replace_pages(&pages)?;
+        }
+        plan::check(&experiment)?;
+        Ok(experiment)
+    }
+
+    /// Reads a file.
+    pub fn open(path: &Path) -> Result<(Self, String), ExperimentError> {
+        let text = std::fs::read_to_string(path).map_err(ExperimentError::file("read", path))?;
+        let experiment = Self::parse(&text)?;
+        Ok((experiment.at(path), text))
+    }
+
+    /// The same, beside a file.
+    pub fn at(self, path: &Path) -> Self {
+        Self { directory: path.parent().map(Path::to_owned).unwrap_or_default(), ..self }
+    }
+
+    /// Lets sweeps over pages have these pages instead of their own.
+    fn replace_pages(&mut self, pages: &[String]) -> Result<(), ExperimentError> {
+        if pages.is_empty() {
+            return Err(ExperimentError::value("pages", "no values"));
+        }
+        for sweep in &mut self.sweeps {
+            for (axis, values) in sweep.axes.iter_mut().chain(&mut sweep.full) {
+                if *axis == Axis::Page {
+                    *values = pages.to_vec();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A page by the name that points have for it.
+    pub fn page(&self, name: &str) -> Result<Page, PageError> {
+        let file = self.directory.join(name);
+        if file.is_file() { Page::read(&file) } else { Page::open(name) }
+    }
+
+    /// The reason given for results at a point, the first that fits.
+    pub fn reason(&self, sweep: &str, point: &Point) -> Option<&str> {
+        let fits = |why: &&Why| why.sweep.as_deref().is_none_or(|name| name == sweep) && point.lies_in(&why.at);
+        self.why.iter().find(fits).map(|why| why.text.as_str())
+    }
+}
+
+impl Setup {
+    /// What reports call it.
+    pub fn label(&self) -> &str {
+        if self.label.is_empty() { &self.name } else { &self.label }
+    }
+
+    /// Whether it is our pair.
+    pub fn is_ours(&self) -> bool {
+        self.way == Way::Pair
+    }
+}
+
+impl Sweep {
+    /// The values of each axis.
+    pub fn axes(&self, full: bool) -> Vec<(Axis, &[String])> {
+        let mut axes: Vec<(Axis, &[String])> = self.axes.iter().map(|(axis, values)| (*axis, &values[..])).collect();
+        for (axis, values) in self.full.iter().filter(|_| full) {
+            match axes.iter_mut().find(|(own, _)| own == axis) {
+                Some((_, own)) => *own = values,
+                None => axes.push((*axis, values)),
+            }
+        }
+        axes
+    }
+
+    /// Turns.
+    pub const fn passes(&self, full: bool) -> usize {
+        if full { self.full_passes } else { self.passes }
+    }
+}
+
+/// What sweeps take from their experiment.
+struct Defaults<'a> {
+    setups: &'a [Setup],
+    baseline: usize,
+    source: &'a str,
+    base: &'a Point,
+    passes: usize,
+    full_passes: usize,
+}
+
+impl Defaults<'_> {
+    fn sweep(&self, raw: RawSweep) -> Result<Sweep, ExperimentError> {
+        if !is_name(&raw.name) {
+            return Err(ExperimentError::value(
+                "sweeps.name",
+                format!("{:?} is not letters, digits, - and _", raw.name),
+            ));
+        }
+        let key = format!("sweeps.{}", raw.name);
+        let mut base = self.base.clone();
+        for (axis, value) in point(&format!("{key}.base"), &raw.base)?.values() {
+            base.set(axis, value);
+        }
+        let axes = axes(&format!("{key}.axes"), &raw.axes)?;
+        let full = axes_of_full(&format!("{key}.full"), &raw.full)?;
+        for axis in [Some(raw.x), raw.y].into_iter().flatten() {
+            if !axes.iter().any(|(own, _)| *own == axis) {
+                return Err(ExperimentError::value(key, format!("axes.{} is missing", axis.name())));
+            }
+        }
+        let setups = match &raw.setups {
+            None => (0..self.setups.len()).collect(),
+            Some(names) => {
+                let named = names.iter().map(|name| index_of(self.setups, &format!("{key}.setups"), name));
+                named.collect::<Result<BTreeSet<_>, _>>()?.into_iter().collect::<Vec<_>>()
+            }
+        };
+        let figures = raw.documents.into_iter().enumerate();
+        let documents = figures.map(|(at, raw)| self.figure(&format!("{key}.documents.{at}"), raw));
+        Ok(Sweep {
+            documents: documents.collect::<Result<_, _>>()?,
+            passes: passes(&key, raw.passes.unwrap_or(self.passes))?,
+            full_passes: passes(&key, raw.full_passes.or(raw.passes).unwrap_or(self.full_passes))?,
+            title: if raw.title.is_empty() { raw.name.clone() } else { raw.title },
+            name: raw.name,
+            about: raw.about,
+            x: raw.x,
+            y: raw.y,
+            base,
+            axes,
+            full,
+            setups,
+        })
+    }
+
+    fn figure(&self, key: &str, raw: RawFigure) -> Result<Figure, ExperimentError> {
+        if !raw.value.is_finite() {
+            return Err(ExperimentError::value(format!("{key}.value"), "not a finite number"));
+        }
+        let against = raw.against.as_ref();
+        Ok(Figure {
+            setup: index_of(self.setups, &format!("{key}.setup"), &raw.setup)?,
+            against: against
+                .map_or(Ok(self.baseline), |name| index_of(self.setups, &format!("{key}.against"), name))?,
+            at: point(&format!("{key}.at"), &raw.at)?,
+            source: raw.source.unwrap_or_else(|| self.source.to_owned()),
+            what: raw.what,
+            measure: raw.measure,
+            value: raw.value,
+        })
+    }
+}
+
+fn passes(key: &str, passes: usize) -> Result<usize, ExperimentError> {
+    let fits = (1..=1000).contains(&passes);
+    if fits { Ok(passes) } else { Err(ExperimentError::value(format!("{key}.passes"), "not from 1 to 1000")) }
+}
+
+fn checked_setups(setups: Vec<Setup>) -> Result<Vec<Setup>, ExperimentError> {
+    check_names("setups", setups.iter().map(|setup| setup.name.as_str()))?;
+    for setup in &setups {
+        let wrong = |field: &str, what: &str| {
+            Err(ExperimentError::value(format!("setups.{}.{field}", setup.name), what.to_owned()))
+        };
+        if !is_name(&setup.name) {
+            return wrong("name", "not letters, digits, -, _ and .");
+        }
+        if setup.parallel.is_some_and(|count| !(1..=2000).contains(&count)) {
+            return wrong("parallel", "not from 1 to 2000");
+        }
+        if setup.visits > 100 {
+            return wrong("visits", "more than 100");
+        }
+        let pair = Setup {
+            push: false,
+            visits: 0,
+            tls: false,
+            session: Session::H2,
+            client_options: Vec::new(),
+            gateway_options: Vec::new(),
+            ..setup.clone()
+        };
+        if !setup.is_ours() && *setup != pair {
+            return wrong("way", "session, tls, push, visits and options are for way = \"pair\"");
+        }
+        if setup.warm && !matches!(setup.way, Way::Pair | Way::Nghttpx) {
+            return wrong("warm", "only pairs have a session that can be open before");
+        }
+    }
+    Ok(setups)
+}
+
+fn check_names<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Result<(), ExperimentError> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(ExperimentError::value(key, format!("{name:?} is there twice")));
+        }
+    }
+    if seen.is_empty() || seen.len() > MOST {
+        return Err(ExperimentError::value(key, format!("not from 1 to {MOST} of them")));
+    }
+    Ok(())
+}
+
+/// Names become parts of file names and of the command line.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 60
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && !text.starts_with('.')
+}
+
+fn index_of(setups: &[Setup], key: &str, name: &str) -> Result<usize, ExperimentError> {
+    let known = || setups.iter().map(|setup| setup.name.as_str()).collect::<Vec<_>>().join(", ");
+    let index = setups.iter().position(|setup| setup.name == name);
+    index.ok_or_else(|| ExperimentError::value(key, format!("no set-up {name:?}; there are: {}", known())))
+}
+
+fn point(key: &str, raw: &BTreeMap<String, Value>) -> Result<Point, ExperimentError> {
+    let mut point = Point::default();
+    for (name, value) in raw {
+        point.set(axis(key, name)?, &scalar(&format!("{key}.{name}"), value)?);
+    }
+    Ok(point)
+}
+
+fn axes(key: &str, raw: &BTreeMap<String, Vec<Value>>) -> Result<Vec<(Axis, Vec<String>)>, ExperimentError> {
+    let axes = axes_of_full(key, raw)?;
+    if axes.is_empty() { Err(ExperimentError::value(key, "nothing is varied")) } else { Ok(axes) }
+}
+
+fn axes_of_full(key: &str, raw: &BTreeMap<String, Vec<Value>>) -> Result<Vec<(Axis, Vec<String>)>, ExperimentError> {
+    let values = |name: &String, values: &Vec<Value>| {
+        let key = format!("{key}.{name}");
+        if values.is_empty() {
+            return Err(ExperimentError::value(key, "no values"));
+        }
+        values.iter().map(|value| scalar(&key, value)).collect::<Result<Vec<_>, _>>()
+    };
+    raw.iter().map(|(name, list)| Ok((axis(key, name)?, values(name, list)?))).collect()
+}
+
+fn axis(key: &str, name: &str) -> Result<Axis, ExperimentError> {
+    let known = || Axis::ALL.map(Axis::name).join(", ");
+    Axis::named(name)
+        .ok_or_else(|| ExperimentError::value(format!("{key}.{name}"), format!("no such axis; there are: {}", known())))
+}
+
+fn scalar(key: &str, value: &Value) -> Result<String, ExperimentError> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        _ => Err(ExperimentError::value(key, "neither text nor a whole number")),
+    }
+}
+
+fn reason(at: usize, raw: RawWhy, sweeps: &[Sweep]) -> Result<Why, ExperimentError> {
+    let key = format!("why.{at}");
+    if let Some(name) = raw.sweep.as_ref().filter(|name| !sweeps.iter().any(|sweep| sweep.name == **name)) {
+        return Err(ExperimentError::value(format!("{key}.sweep"), format!("no sweep {name:?}")));
+    }
+    Ok(Why { at: point(&format!("{key}.at"), &raw.at)?, sweep: raw.sweep, text: raw.text })
+}

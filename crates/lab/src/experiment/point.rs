@@ -1,0 +1,289 @@
+//! What a measurement holds fast: page, link, TCP and how many requests are in flight. Values are kept as they are
+//! written, so that a point reads in results and reports as it does in its file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use tandem_link::text;
+
+use super::ExperimentError;
+use crate::emulator::topology::LinkText;
+
+/// Longest value.
+const LONGEST: usize = 200;
+
+/// A quantity that experiments vary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Axis {
+    /// The page: built in, or a file.
+    Page,
+    /// Round trip time.
+    Rtt,
+    /// Variation of the delay, as `tandem-link --jitter`.
+    Jitter,
+    /// Loss in each direction, as `tandem-link --loss`.
+    Loss,
+    /// Rate, as `tandem-link --rate`.
+    Rate,
+    /// Queue before the rate, as `tandem-link --queue`.
+    Queue,
+    /// TCP's initial window at both ends, in segments.
+    InitialWindow,
+    /// TCP's congestion control at both ends, where a program does not choose its own.
+    Congestion,
+    /// Origins that share the page's resources.
+    Shards,
+    /// Requests in flight to one origin: connections of HTTP/1.1, streams of HTTP/2.
+    Parallel,
+}
+
+impl Axis {
+    /// All.
+    pub const ALL: [Self; 10] = [
+        Self::Page,
+        Self::Rtt,
+        Self::Jitter,
+        Self::Loss,
+        Self::Rate,
+        Self::Queue,
+        Self::InitialWindow,
+        Self::Congestion,
+        Self::Shards,
+        Self::Parallel,
+    ];
+
+    /// As files write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Page => "page",
+            Self::Rtt => "rtt",
+            Self::Jitter => "jitter",
+            Self::Loss => "loss",
+            Self::Rate => "rate",
+            Self::Queue => "queue",
+            Self::InitialWindow => "initial-window",
+            Self::Congestion => "congestion",
+            Self::Shards => "shards",
+            Self::Parallel => "parallel",
+        }
+    }
+
+    /// With this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|axis| axis.name() == name)
+    }
+
+    /// For axes of plots, with its unit.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Page => "page",
+            Self::Rtt => "round trip, ms",
+            Self::Jitter => "jitter",
+            Self::Loss => "loss each way, %",
+            Self::Rate => "rate, kbit/s",
+            Self::Queue => "queue, packets",
+            Self::InitialWindow => "initial window, segments",
+            Self::Congestion => "congestion control",
+            Self::Shards => "origins",
+            Self::Parallel => "requests in flight",
+        }
+    }
+
+    /// A value as a number in the title's unit, where it has one.
+    pub fn number(self, value: &str) -> Option<f64> {
+        match self {
+            Self::Rtt => text::duration(value).ok().map(|time| time.as_secs_f64() * 1e3),
+            Self::Loss => text::probability(value).ok().map(|loss| loss * 100.0),
+            Self::Rate => text::bits_per_second(value).ok().map(|rate| rate as f64 / 1e3),
+            Self::InitialWindow | Self::Shards | Self::Parallel | Self::Queue => value.parse().ok(),
+            Self::Page | Self::Jitter | Self::Congestion => None,
+        }
+    }
+}
+
+/// One place in the space of all axes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Point(BTreeMap<Axis, String>);
+
+/// A point as the stage needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// The page.
+    pub page: String,
+    /// The link.
+    pub link: LinkText,
+    /// Segments; the kernel's own unless given.
+    pub initial_window: Option<u32>,
+    /// Congestion control by name; the kernel's own unless given.
+    pub congestion: Option<String>,
+    /// Origins, at least one.
+    pub shards: usize,
+    /// Requests in flight, for set-ups that leave it open.
+    pub parallel: Option<usize>,
+}
+
+impl Point {
+    /// The same with one value changed.
+    pub fn with(&self, axis: Axis, value: &str) -> Self {
+        let mut point = self.clone();
+        point.set(axis, value);
+        point
+    }
+
+    /// Changes a value.
+    pub fn set(&mut self, axis: Axis, value: &str) {
+        self.0.insert(axis, value.to_owned());
+    }
+
+    /// A value.
+    pub fn get(&self, axis: Axis) -> Option<&str> {
+        self.0.get(&axis).map(String::as_str)
+    }
+
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = (Axis, &str)> {
+        self.0.iter().map(|(axis, value)| (*axis, value.as_str()))
+    }
+
+    /// Whether all that `part` says holds here too; numbers compare as such, so that `1s` is `1000ms`.
+    pub fn lies_in(&self, part: &Self) -> bool {
+        let same = |axis: Axis, value: &str, own: &str| {
+            own == value || axis.number(own).is_some_and(|number| axis.number(value) == Some(number))
+        };
+        part.values().all(|(axis, value)| self.get(axis).is_some_and(|own| same(axis, value, own)))
+    }
+
+    /// Only what these axes say.
+    pub fn only(&self, axes: &[Axis]) -> Self {
+        Self(self.0.iter().filter(|(axis, _)| axes.contains(axis)).map(|(a, v)| (*a, v.clone())).collect())
+    }
+
+    /// Without what these axes say.
+    pub fn without(&self, axes: &[Axis]) -> Self {
+        Self(self.0.iter().filter(|(axis, _)| !axes.contains(axis)).map(|(a, v)| (*a, v.clone())).collect())
+    }
+
+    /// Understands the values; `key` is where they stand.
+    pub fn conditions(&self, key: &str) -> Result<Conditions, ExperimentError> {
+        if let Some((axis, _)) = self.values().find(|(_, value)| value.is_empty() || value.len() > LONGEST) {
+            return Err(ExperimentError::value(format!("{key}.{}", axis.name()), "empty, or too long"));
+        }
+        let text = |axis| self.get(axis).map(str::to_owned);
+        let link = LinkText {
+            rtt: text(Axis::Rtt),
+            jitter: text(Axis::Jitter),
+            loss: text(Axis::Loss),
+            rate: text(Axis::Rate),
+            queue: text(Axis::Queue),
+            ..LinkText::default()
+        };
+        self.check_link(key)?;
+        let page = text(Axis::Page).ok_or_else(|| ExperimentError::value(format!("{key}.page"), "missing"))?;
+        Ok(Conditions {
+            page,
+            link,
+            initial_window: self.count(Axis::InitialWindow, key, 1..=1000)?,
+            congestion: text(Axis::Congestion),
+            shards: self.count(Axis::Shards, key, 1..=64)?.map_or(1, |count| count as usize),
+            parallel: self.count(Axis::Parallel, key, 1..=2000)?.map(|count| count as usize),
+        })
+    }
+
+    /// Each value of the link by itself, so that an error names the one that is wrong.
+    fn check_link(&self, key: &str) -> Result<(), ExperimentError> {
+        let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
+        for (axis, value) in self.values() {
+            let mut link = LinkText::default();
+            let place = match axis {
+                Axis::Rtt => &mut link.rtt,
+                Axis::Jitter => &mut link.jitter,
+                Axis::Loss => &mut link.loss,
+                Axis::Rate => &mut link.rate,
+                Axis::Queue => &mut link.queue,
+                _ => continue,
+            };
+            *place = Some(value.to_owned());
+            link.directions(&format!("{key}.{}", axis.name()), &no_traces)
+                .map_err(|error| ExperimentError::value(format!("{key}.{}", axis.name()), error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn count(
+        &self,
+        axis: Axis,
+        key: &str,
+        range: std::ops::RangeInclusive<u32>,
+    ) -> Result<Option<u32>, ExperimentError> {
+        let Some(value) = self.get(axis) else { return Ok(None) };
+        let count = value.parse().ok().filter(|count| range.contains(count));
+        let what = || format!("{value:?} is not a number from {} to {}", range.start(), range.end());
+        count.map(Some).ok_or_else(|| ExperimentError::value(format!("{key}.{}", axis.name()), what()))
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (axis, value)) in self.values().enumerate() {
+            let gap = if index > 0 { ", " } else { "" };
+            write!(f, "{gap}{} {value}", axis.name())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(values: &[(Axis, &str)]) -> Point {
+        Point(values.iter().map(|(axis, value)| (*axis, (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn conditions_of_a_point() {
+        let point = point(&[(Axis::Page, "demo"), (Axis::Rtt, "100ms"), (Axis::Loss, "1%"), (Axis::Shards, "3")]);
+        let conditions = point.conditions("base").expect("valid");
+        assert_eq!((conditions.page.as_str(), conditions.shards, conditions.parallel), ("demo", 3, None));
+        assert_eq!(conditions.link.rtt.as_deref(), Some("100ms"));
+        assert_eq!(point.to_string(), "page demo, rtt 100ms, loss 1%, shards 3");
+    }
+
+    #[test]
+    fn errors_name_the_value() {
+        for (axis, value) in [
+            (Axis::Rtt, "soon"),
+            (Axis::Loss, "200%"),
+            (Axis::Rate, "trace:file"),
+            (Axis::Shards, "0"),
+            (Axis::Parallel, "many"),
+            (Axis::Queue, ""),
+        ] {
+            let error = point(&[(Axis::Page, "demo"), (axis, value)]).conditions("base").expect_err(value).to_string();
+            assert!(error.starts_with(&format!("base.{}: ", axis.name())), "{error}");
+        }
+        let error = Point::default().conditions("base").expect_err("no page").to_string();
+        assert_eq!(error, "base.page: missing");
+    }
+
+    #[test]
+    fn numbers_compare_as_such() {
+        let here = point(&[(Axis::Rtt, "1s"), (Axis::Loss, "1%")]);
+        assert!(here.lies_in(&point(&[(Axis::Rtt, "1000ms")])));
+        assert!(!here.lies_in(&point(&[(Axis::Rtt, "100ms")])));
+        assert!(!here.lies_in(&point(&[(Axis::Rate, "1mbit")])));
+        assert!(here.lies_in(&Point::default()));
+        assert_eq!(Axis::Rate.number("8mbit"), Some(8000.0));
+    }
+
+    #[test]
+    fn names_are_those_of_files() {
+        for axis in Axis::ALL {
+            assert_eq!(Axis::named(axis.name()), Some(axis));
+            assert_eq!(serde_json::to_string(&axis).expect("text"), format!("{:?}", axis.name()));
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! A stage: two network namespaces, the emulated link between them, the origins at the far side and the proxies of one
+//! set-up. Namespaces have no names and vanish with the stage; programs end with it.
+//!
+//! ```text
+//!   near                                       far (10.77.0.2)
+//!   loader ──────────────┐  emulated link  ┌──▶ origins :8080…, with TLS :8480…
+//!      └──▶ client :8118 ┴═════════════════┴▶ gateway :9980 ──▶ origins
+//! ```
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+
+use super::file::{Setup, Way};
+use super::point::Conditions;
+use crate::bench::workshop::{Program, Workshop};
+use crate::bench::{BenchError, programs};
+use crate::emulator::network::{self, NetworkError, Setup as NetworkSetup};
+use crate::emulator::report::Traffic;
+use crate::emulator::rtnl::TcpMetrics;
+use crate::emulator::topology::{HostPlan, LinkPlan, Topology};
+use crate::emulator::{Emulator, EmulatorError, Snapshot};
+use crate::netns::Netns;
+use crate::origin::{Origin, Running};
+
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Where the loader finds the client.
+pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
+const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8119);
+const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 9980);
+/// First ports of the origins.
+const PLAIN: u16 = 8080;
+const SECURE: u16 = 8480;
+
+/// The link's counters are this old at most, twice over.
+const COUNTERS: Duration = Duration::from_millis(220);
+/// After a load, what still moves gets this long.
+const SETTLE: Duration = Duration::from_secs(10);
+/// One exchange beside a load.
+const EXCHANGE: Duration = Duration::from_secs(60);
+
+/// What all stages of an experiment share.
+#[derive(Debug)]
+pub struct Theatre {
+    /// Programs and their files.
+    pub workshop: Workshop,
+    /// The program under test.
+    pub tandem: PathBuf,
+    /// Where origins run.
+    pub runtime: Runtime,
+}
+
+/// A network with origins.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    theatre: &'a Theatre,
+    near: Netns,
+    far: Netns,
+    emulator: Emulator,
+    origins: Vec<Running>,
+}
+
+/// What the link has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Carried {
+    /// From the near side.
+    pub up: Traffic,
+    /// To the near side.
+    pub down: Traffic,
+    /// Lost, or without room in the queue.
+    pub lost: u64,
+}
+
+impl Theatre {
+    /// Opens it. To be called before any thread is started: signals end everything from here on.
+    pub fn open(tandem: PathBuf) -> Result<Self, BenchError> {
+        let workshop = Workshop::open()?;
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().map_err(BenchError::system("start a runtime"))?;
+        certificate(&workshop)?;
+        Ok(Self { workshop, tandem, runtime })
+    }
+}
+
+impl<'a> Stage<'a> {
+    /// Sets up the network; the seed decides each packet's fate.
+    pub fn set_up(theatre: &'a Theatre, conditions: &Conditions, seed: u64) -> Result<Self, BenchError> {
+        let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
+        let directions = conditions.link.directions("link", &no_traces).map_err(NetworkError::from)?;
+        let host = |name: &str, address: Ipv4Addr| HostPlan {
+            name: name.into(),
+            addresses: vec![address.into()],
+            networks: Vec::new(),
+            run: None,
+        };
+        let topology = Topology {
+            seed,
+            hosts: vec![host("near", NEAR), host("far", FAR)],
+            routers: Vec::new(),
+            // The first direction is the download's, as on the command line of tandem-link.
+            links: vec![LinkPlan { between: ["far".into(), "near".into()], directions }],
+        };
+        let make = || Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
+        let namespaces = [make().map_err(NetworkError::from)?, make().map_err(NetworkError::from)?];
+        let setup = NetworkSetup {
+            no_realtime: false,
+            mtu: 1500,
+            tcp: TcpMetrics { congestion: conditions.congestion.clone(), initial_window: conditions.initial_window },
+            captures: Vec::new(),
+            outside_device: String::new(),
+            relay_outside: false,
+        };
+        let emulator = network::set_up(&topology, &namespaces, &setup)?;
+        let [near, far] = namespaces;
+        Ok(Self { theatre, near, far, emulator, origins: Vec::new() })
+    }
+
+    /// Authorities of the origins.
+    pub fn authorities(shards: usize, secure: bool) -> Vec<String> {
+        let first = if secure { SECURE } else { PLAIN };
+        (first..).take(shards.max(1)).map(|port| format!("{FAR}:{port}")).collect()
+    }
+
+    /// Serves a site at the authorities that it has.
+    pub fn serve(&mut self, origin: &Origin) -> Result<(), BenchError> {
+        let failed = || BenchError::system("listen at the far side");
+        let addresses: Vec<SocketAddr> =
+            origin.site().authorities().iter().filter_map(|authority| authority.parse().ok()).collect();
+        let bind = || addresses.iter().map(TcpListener::bind).collect::<io::Result<Vec<_>>>();
+        let _inside = self.theatre.runtime.enter();
+        for listener in self.far.run(bind).map_err(failed())? {
+            listener.set_nonblocking(true).map_err(failed())?;
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(failed())?;
+            self.origins.push(origin.spawn(listener).map_err(failed())?);
+        }
+        Ok(())
+    }
+
+    /// Starts the far proxy of a set-up; nothing where it has none.
+    pub fn start_gateway(&self, setup: &Setup) -> Result<(), BenchError> {
+        let command = match setup.way {
+            Way::Http | Way::Https | Way::H2 => return Ok(()),
+            Way::Pair => self.gateway(setup),
+            Way::Nghttpx => {
+                let origin = SocketAddr::new(FAR.into(), PLAIN);
+                let workshop = &self.theatre.workshop;
+                let mut command = programs::nghttpx(&front(GATEWAY), &programs::backend(origin), workshop)?;
+                command.args(["--frontend-http2-window-size=8M", "--frontend-http2-connection-window-size=16M"]);
+                command.args(["--no-location-rewrite", "--frontend-http2-max-concurrent-streams=2000"]);
+                command
+            }
+        };
+        self.start("gateway", command, GATEWAY, &self.far).map(drop)
+    }
+
+    fn gateway(&self, setup: &Setup) -> Command {
+        let files = self.theatre.workshop.directory();
+        let mut listen = format!("{}+tcp://{GATEWAY}", setup.session.name());
+        if setup.tls {
+            let (session, directory) = (setup.session.name(), files.display());
+            listen = format!("{session}+tls://{GATEWAY}?cert={directory}/cert.pem&key={directory}/key.pem");
+        }
+        let mut command = Command::new(&self.theatre.tandem);
+        command.args(["gateway", "--workers=1", "--open", "--listen", &listen, "--hold-out=0"]);
+        command.arg(format!("--allow-dest={FAR}/32")).arg("--max-streams=2000");
+        command.arg(format!("--push={}", setup.push)).args(&setup.gateway_options);
+        command
+    }
+
+    /// Starts the near proxy of a set-up, and says its process; nothing where it has none.
+    pub fn start_client(&self, setup: &Setup) -> Result<Option<u32>, BenchError> {
+        let command = match setup.way {
+            Way::Http | Way::Https | Way::H2 => return Ok(None),
+            Way::Pair => self.client(setup),
+            Way::Nghttpx => {
+                let backend = format!("{};;proto=h2", programs::backend(GATEWAY));
+                let mut command = programs::nghttpx(&front(PROXY), &backend, &self.theatre.workshop)?;
+                command.args(["--http2-proxy", "--backend-http2-window-size=8M"]);
+                command.arg("--backend-http2-connection-window-size=16M");
+                command
+            }
+        };
+        self.start("client", command, PROXY, &self.near).map(Some)
+    }
+
+    fn client(&self, setup: &Setup) -> Command {
+        let mut gateway = format!("{}+tcp://{GATEWAY}", setup.session.name());
+        if setup.tls {
+            let directory = self.theatre.workshop.directory().display();
+            gateway = format!("{}+tls://{GATEWAY}?ca={directory}/cert.pem", setup.session.name());
+        }
+        let mut command = Command::new(&self.theatre.tandem);
+        command.args(["client", "--listen", &format!("http://{PROXY}"), "--gateway", &gateway]);
+        command.arg(format!("--metrics={METRICS}")).arg("--max-connections=4000");
+        command.arg(format!("--push={}", setup.push)).args(&setup.client_options);
+        command
+    }
+
+    fn start(&self, name: &str, command: Command, address: SocketAddr, at: &Netns) -> Result<u32, BenchError> {
+        let workshop = &self.theatre.workshop;
+        let pid = workshop.start(Program { name, command, core: None, network: Some(at) })?;
+        workshop.wait_for(pid, name, address, Some(at))?;
+        Ok(pid)
+    }
+
+    /// Ends a program.
+    pub fn end(&self, pid: Option<u32>) {
+        if let Some(pid) = pid {
+            self.theatre.workshop.end(pid);
+        }
+    }
+
+    /// Runs something at the near side, on a thread and in a runtime of its own.
+    pub fn near<R: Send>(&self, work: impl AsyncFnOnce() -> R + Send) -> io::Result<R> {
+        self.near.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            Ok(runtime.block_on(work()))
+        })
+    }
+
+    /// Opens the session of a pair by one small exchange with an origin.
+    pub fn warm_up(&self) -> Result<(), BenchError> {
+        let origin = SocketAddr::new(FAR.into(), PLAIN);
+        self.get(PROXY, &format!("http://{origin}/bytes/1000"), &origin.to_string()).map(drop)
+    }
+
+    /// The counters of our client.
+    pub fn metrics(&self) -> Result<String, BenchError> {
+        let text = self.get(METRICS, "/metrics", &METRICS.to_string())?;
+        String::from_utf8(text).map_err(|_| BenchError::Value("the client's counters are no text".into()))
+    }
+
+    /// What follows the head of an answer with status 200.
+    fn get(&self, to: SocketAddr, target: &str, host: &str) -> Result<Vec<u8>, BenchError> {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let ask = || -> io::Result<Vec<u8>> {
+            let mut stream = TcpStream::connect(to)?;
+            stream.set_read_timeout(Some(EXCHANGE))?;
+            stream.write_all(request.as_bytes())?;
+            let mut answer = Vec::new();
+            stream.take(1 << 20).read_to_end(&mut answer)?;
+            Ok(answer)
+        };
+        let mut answer = self.near.run(ask).map_err(BenchError::system(format!("ask for {target}")))?;
+        let head = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(answer.len());
+        let status = answer[..head].split(|byte| *byte == b' ').nth(1);
+        if status == Some(b"200") {
+            Ok(answer.split_off((head + 4).min(answer.len())))
+        } else {
+            let head = String::from_utf8_lossy(&answer[..head]);
+            let line = head.lines().next().unwrap_or("no answer");
+            Err(BenchError::Value(format!("{target}: {line}")))
+        }
+    }
+
+    /// What the link has carried, once nothing moves any more: what was still under way when a load ended, pushes that
+    /// nobody wanted too, belongs to it.
+    pub fn until_quiet(&self) -> Carried {
+        let limit = Instant::now() + SETTLE;
+        let mut last = None;
+        loop {
+            thread::sleep(COUNTERS);
+            let snapshot = self.emulator.snapshot();
+            let now = carried(&snapshot);
+            if (last == Some(now) && !in_flight(&snapshot)) || Instant::now() > limit {
+                return now;
+            }
+            last = Some(now);
+        }
+    }
+
+    /// Takes everything down; the last state of the network.
+    pub fn take_down(self) -> Result<Snapshot, BenchError> {
+        self.theatre.workshop.clear();
+        let (snapshot, ended) = self.emulator.stop();
+        ended.map_err(BenchError::system("run the emulated link"))?;
+        Ok(snapshot)
+    }
+}
+
+impl Carried {
+    /// What came after an earlier moment.
+    pub fn since(self, before: Self) -> Self {
+        let less = |now: Traffic, then: Traffic| Traffic {
+            packets: now.packets.saturating_sub(then.packets),
+            bytes: now.bytes.saturating_sub(then.bytes),
+        };
+        let lost = self.lost.saturating_sub(before.lost);
+        Self { up: less(self.up, before.up), down: less(self.down, before.down), lost }
+    }
+}
+
+fn carried(snapshot: &Snapshot) -> Carried {
+    let port = snapshot.port("near").cloned().unwrap_or_default();
+    let lost = snapshot.links.iter().map(|link| link.lost + link.overflowed + link.managed).sum();
+    Carried { up: port.sent, down: port.received, lost }
+}
+
+fn in_flight(snapshot: &Snapshot) -> bool {
+    let gone = |link: &crate::emulator::report::LinkReport| link.lost + link.overflowed + link.managed;
+    snapshot.links.iter().any(|link| link.received.packets + link.duplicated > link.delivered.packets + gone(link))
+}
+
+fn front(address: SocketAddr) -> String {
+    format!("{},{};no-tls", address.ip(), address.port())
+}
+
+/// A certificate for the gateway, and the key to it.
+fn certificate(workshop: &Workshop) -> Result<PathBuf, BenchError> {
+    let made = rcgen::generate_simple_self_signed(vec![FAR.to_string()]);
+    let made = made.map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
+    workshop.write("key.pem", made.signing_key.serialize_pem())?;
+    workshop.write("cert.pem", made.cert.pem())
+}
+
+/// Whether this machine has what a set-up needs.
+pub fn check(setup: &Setup, tandem: &Path) -> Result<(), BenchError> {
+    match setup.way {
+        Way::Nghttpx => programs::find("nghttpx", "nghttp2-proxy").map(drop),
+        Way::Pair if !tandem.is_file() => Err(BenchError::NoTandem(tandem.display().to_string())),
+        _ => Ok(()),
+    }
+}

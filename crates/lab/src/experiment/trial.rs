@@ -1,0 +1,178 @@
+//! One page load in one set-up, on a stage of its own: nothing that a kernel or proxy remembers comes from another.
+
+use std::time::{Duration, Instant};
+
+use super::ExperimentError;
+use super::file::{Experiment, Setup, Way};
+use super::plan::Trial;
+use super::point::Conditions;
+use super::results::{Measured, Outcome, Push, Record};
+use super::stage::{PROXY, Stage, Theatre};
+use crate::bench::BenchError;
+use crate::loader::{Discovery, LoadError, Loader, Protocol, Via};
+use crate::measure::{Client, MeasureError, Outcome as Loaded};
+use crate::origin::{Origin, Protocols};
+use crate::page::{Page, Site};
+use tandem_http::Scheme;
+
+/// Between two users, so that the gateway knows their page loads apart.
+const BETWEEN_USERS: Duration = Duration::from_millis(100);
+
+/// Makes a load. An error is one of the machine; a page that does not come is a result.
+pub fn run(theatre: &Theatre, experiment: &Experiment, trial: &Trial) -> Result<Record, ExperimentError> {
+    let began = Instant::now();
+    let conditions = trial.point.conditions("point")?;
+    let setup = &experiment.setups[trial.setup];
+    let site = site(experiment, &conditions, setup)?;
+    let mut stage = Stage::set_up(theatre, &conditions, seed(experiment, trial))?;
+    let origin = match site.scheme() {
+        Scheme::Https => Origin::secure(site.clone(), Protocols::Both),
+        _ => Ok(Origin::new(site.clone())),
+    };
+    stage.serve(&origin.map_err(|error| BenchError::Value(error.to_string()))?)?;
+    stage.start_gateway(setup)?;
+    let loader = loader(experiment, setup, &conditions);
+    for _ in 0..setup.visits {
+        let client = stage.start_client(setup)?;
+        let visited = load(&stage, &loader, &site)?;
+        stage.end(client);
+        std::thread::sleep(BETWEEN_USERS);
+        if let Err(failed) = visited {
+            return Ok(record(setup, trial, began, Outcome::Failed(format!("an earlier user: {failed}"))));
+        }
+    }
+    let outcome = measure(&stage, setup, &loader, &site)?;
+    let snapshot = stage.take_down()?;
+    let outcome = match outcome {
+        Ok(measured) => {
+            let (late_ms, trouble) = (snapshot.lateness.p99_ms, snapshot.trouble());
+            Outcome::Measured(Box::new(Measured { late_ms, trouble, ..measured }))
+        }
+        Err(failed) => Outcome::Failed(failed.to_string()),
+    };
+    Ok(record(setup, trial, began, outcome))
+}
+
+fn record(setup: &Setup, trial: &Trial, began: Instant, outcome: Outcome) -> Record {
+    Record {
+        key: trial.key.clone(),
+        point: trial.point.clone(),
+        setup: setup.name.clone(),
+        pass: trial.pass,
+        took_s: began.elapsed().as_secs_f64(),
+        outcome,
+    }
+}
+
+/// The same packets are lost in every set-up of a pass, others in the next.
+const fn seed(experiment: &Experiment, trial: &Trial) -> u64 {
+    experiment.seed.wrapping_mul(1009).wrapping_add(trial.pass as u64)
+}
+
+fn site(experiment: &Experiment, conditions: &Conditions, setup: &Setup) -> Result<Site, ExperimentError> {
+    let failed = |source| ExperimentError::Page { key: format!("page {:?}", conditions.page), source };
+    let secure = matches!(setup.way, Way::Https | Way::H2);
+    let scheme = if secure { Scheme::Https } else { Scheme::Http };
+    let mut page = experiment.page(&conditions.page).map_err(failed)?;
+    if conditions.shards > 1 {
+        deal(&mut page, conditions.shards);
+    }
+    Site::with_scheme(page, scheme, &Stage::authorities(conditions.shards, secure)).map_err(failed)
+}
+
+/// Gives the resources of a page on one host to several in turn; the document stays.
+fn deal(page: &mut Page, shards: usize) {
+    if page.hosts.len() == 1 {
+        page.hosts = (0..shards).map(|shard| format!("shard{shard}.{}", page.hosts[0])).collect();
+        page.resources.iter_mut().enumerate().for_each(|(index, resource)| resource.host = index % shards);
+    }
+}
+
+fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Loader {
+    let via = match setup.way {
+        Way::Http | Way::Https | Way::H2 => Via::Direct,
+        Way::Pair | Way::Nghttpx => Via::Http { proxy: PROXY.to_string() },
+    };
+    let per_host = setup.parallel.or(conditions.parallel).unwrap_or(1);
+    Loader {
+        protocol: if setup.way == Way::H2 { Protocol::H2 } else { Protocol::Http1 },
+        per_host,
+        total: per_host.saturating_mul(conditions.shards).max(256),
+        discovery: if experiment.list { Discovery::List } else { Discovery::Triggers },
+        deadline: experiment.deadline,
+        ..Loader::new(via)
+    }
+}
+
+/// The outer error is one of the machine.
+fn load(stage: &Stage<'_>, loader: &Loader, site: &Site) -> Result<Result<Loaded, LoadError>, BenchError> {
+    let client = Client::Loader(loader.clone());
+    match stage.near(async || client.load(site).await).map_err(BenchError::system("start the loader"))? {
+        Ok(loaded) => Ok(Ok(loaded)),
+        Err(MeasureError::Load(error)) => Ok(Err(error)),
+        Err(error) => Err(BenchError::Value(error.to_string())),
+    }
+}
+
+fn measure(
+    stage: &Stage<'_>,
+    setup: &Setup,
+    loader: &Loader,
+    site: &Site,
+) -> Result<Result<Measured, LoadError>, BenchError> {
+    stage.start_client(setup)?;
+    if setup.warm {
+        stage.warm_up()?;
+    }
+    let before = if setup.warm || setup.visits > 0 { stage.until_quiet() } else { Default::default() };
+    let loaded = match load(stage, loader, site)? {
+        Ok(loaded) => loaded,
+        Err(failed) => return Ok(Err(failed)),
+    };
+    let carried = stage.until_quiet().since(before);
+    let push = if setup.way == Way::Pair && setup.push { Some(push(&stage.metrics()?)?) } else { None };
+    Ok(Ok(Measured {
+        page_load_ms: loaded.page_load_ms,
+        time_on_wire_ms: loaded.time_on_wire_ms,
+        first_byte_ms: loaded.first_byte_ms,
+        connections: loaded.connections,
+        requests: loaded.requests,
+        body_bytes: loaded.body_bytes,
+        up: carried.up,
+        down: carried.down,
+        lost: carried.lost,
+        push,
+        ..Measured::default()
+    }))
+}
+
+/// What our client says about pushes.
+fn push(metrics: &str) -> Result<Push, BenchError> {
+    let value = |name: &str| {
+        let mut lines = metrics.lines().filter(|line| !line.starts_with('#'));
+        let found = lines.find_map(|line| line.split_once(' ').filter(|(own, _)| *own == name));
+        let number = found.and_then(|(_, value)| value.trim().parse::<f64>().ok());
+        number.map(|number| number as u64).ok_or_else(|| BenchError::Value(format!("the client has no counter {name}")))
+    };
+    Ok(Push { received: value("tandem_push_bytes_received_total")?, used: value("tandem_push_bytes_used_total")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_clients_counters() {
+        let text = "# HELP tandem_push_bytes_used_total y\ntandem_push_bytes_received_total 300\ntandem_push_bytes_used_total 120\n";
+        assert_eq!(push(text).expect("both"), Push { received: 300, used: 120 });
+        assert!(push("").expect_err("none").to_string().contains("push_bytes_received"));
+    }
+
+    #[test]
+    fn pages_of_one_host_are_dealt_to_shards() {
+        let mut page = Page::uniform(6, 100);
+        deal(&mut page, 3);
+        assert_eq!(page.hosts.len(), 3);
+        assert_eq!(page.resources.iter().map(|resource| resource.host).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+    }
+}
