@@ -173,7 +173,7 @@ impl Entry {
         if self.pushed {
             put("_was_pushed", 1.into());
         }
-        if let Some(note) = self.field("proxy-status") {
+        if let Some(note) = self.field("proxy-status").or_else(|| self.field("cache-status")) {
             put("_tandem", note.into());
         }
         Value::Object(entry)

@@ -126,6 +126,7 @@ impl Role for ClientConfig {
             push_memory: if self.push { self.push_memory } else { 0 },
             cancel_pushes: self.cancel_pushes,
             early_hints: self.early_hints,
+            cache_status: self.cache_status,
         };
         let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));

@@ -52,6 +52,8 @@ pub struct PoolLimits {
     pub cancel_pushes: bool,
     /// Tell the browser of what is pushed with a page (`Link: rel=preload`).
     pub early_hints: bool,
+    /// Say in answers which of them were pushed (`Cache-Status`).
+    pub cache_status: bool,
 }
 
 /// The stage at the client's end.
@@ -127,7 +129,7 @@ impl Gateways {
                 tokio::task::spawn_local(rotate(this, key));
             })
         });
-        let pushed = PushStore::new(self.limits.push_memory, self.limits.cancel_pushes);
+        let pushed = PushStore::new(self.limits.push_memory, self.limits.cancel_pushes, self.limits.cache_status);
         Slot { current, pushed, used: Instant::now(), _rotation: rotation }
     }
 

@@ -37,6 +37,7 @@ pub struct PushStore {
     held: Rc<Cell<usize>>,
     limit: usize,
     cancel: bool,
+    status: bool,
     swept: Cell<Instant>,
     /// What the gateway is told.
     pub reporter: Rc<Reporter>,
@@ -108,12 +109,14 @@ impl Drop for Pushed {
 
 impl PushStore {
     /// A store of at most `limit` bytes of bodies. `cancel`: what is of no use is cancelled instead of thrown away.
-    pub fn new(limit: usize, cancel: bool) -> Rc<Self> {
+    /// `status`: answers say that they were pushed.
+    pub fn new(limit: usize, cancel: bool, status: bool) -> Rc<Self> {
         Rc::new(Self {
             entries: RefCell::default(),
             held: Rc::default(),
             limit,
             cancel,
+            status,
             swept: Cell::new(Instant::now()),
             reporter: Rc::default(),
         })
@@ -175,8 +178,13 @@ impl PushStore {
             return None;
         }
         self.entries.borrow_mut().remove(&key);
-        pushed.join(&request.fields);
-        Some(Reply::new(Serving { pushed, stage: Stage::Head }))
+        let fate = pushed.join(&request.fields);
+        // RFC 9211 sections 2.1 and 2.5: a stored answer, or one that another request was under way for.
+        let status = self.status.then_some(match fate {
+            Fate::Used => "tandem; hit; detail=pushed",
+            _ => "tandem; hit; collapsed; detail=pushed",
+        });
+        Some(Reply::new(Serving { pushed, status, stage: Stage::Head }))
     }
 }
 
@@ -204,7 +212,7 @@ impl Pushed {
         })
     }
 
-    fn join(&self, fields: &Fields) {
+    fn join(&self, fields: &Fields) -> Fate {
         let mut state = self.state.borrow_mut();
         state.joined = Some(fields.clone());
         let fate = if state.done {
@@ -220,6 +228,7 @@ impl Pushed {
                 waker.wake();
             }
         }
+        fate
     }
 
     /// Counts what became of it, and tells the gateway; once.
@@ -323,6 +332,7 @@ fn may_be_kept(head: &ResponseHead) -> bool {
 /// A pushed answer on its way to the browser.
 struct Serving {
     pushed: Rc<Pushed>,
+    status: Option<&'static str>,
     stage: Stage,
 }
 
@@ -361,7 +371,11 @@ impl Parts for Serving {
             Stage::Head => {
                 if let Some(head) = &state.head {
                     self.stage = Stage::Body;
-                    return Poll::Ready(Some(Ok(Part::Head(head.clone()))));
+                    let mut head = head.clone();
+                    if let Some(status) = self.status {
+                        head.fields.push("cache-status", status);
+                    }
+                    return Poll::Ready(Some(Ok(Part::Head(head))));
                 }
             }
             Stage::Body => {

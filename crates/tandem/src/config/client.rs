@@ -58,6 +58,8 @@ with_path! {
         cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Tell the browser of what is pushed with a page, by Link rel=preload [default: true]
         early_hints: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Say in answers, by Cache-Status, which of them were pushed; pages can read it [default: false]
+        cache_status: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     } {
         /// Connections from browsers at once [default: 1024]
         max_connections: Option<usize> [value_name = "N"],
@@ -112,6 +114,8 @@ pub struct ClientConfig {
     pub cancel_pushes: bool,
     /// The browser is told of what is pushed with a page.
     pub early_hints: bool,
+    /// Answers say which of them were pushed.
+    pub cache_status: bool,
     /// The slow path.
     pub path: PathConfig,
     /// Connections at once.
@@ -170,6 +174,7 @@ impl ClientOptions {
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
             early_hints: self.early_hints.unwrap_or(true),
+            cache_status: self.cache_status.unwrap_or(false),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
             metrics: loopback(self.metrics)?,

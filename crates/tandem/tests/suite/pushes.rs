@@ -229,6 +229,22 @@ fn who_has_lost_what_he_had_gets_it_again() {
 }
 
 #[test]
+fn answers_say_that_they_were_pushed_only_when_asked_to() {
+    let answers: &[_] =
+        &[("/page", "text/html", "", "<script src=a.js></script>"), ("/a.js", "text/javascript", "", "a")];
+    for asked in [false, true] {
+        let (origin, told) = site(answers);
+        let pair = Pair::with("h2", |gateway| gateway.hold_out = Some(0.0), |client| client.cache_status = Some(asked));
+        let mut client = pair.connect();
+        assert_eq!(client.get(&origin.url("/page")).field("cache-status"), None);
+        quiet(&told);
+        let pushed = client.get(&origin.url("/a.js"));
+        assert_eq!(pushed.field("cache-status"), asked.then_some("tandem; hit; detail=pushed"));
+        assert_eq!(client.get(&origin.url("/a.js")).field("cache-status"), None);
+    }
+}
+
+#[test]
 fn cookies_go_to_the_page_s_own_origin_only() {
     let (other, other_told) = site(&[]);
     let elsewhere: &'static str = Box::leak(format!("<img src=own.png><img src={}>", other.url("/far.png")).into());

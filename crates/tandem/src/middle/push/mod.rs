@@ -229,7 +229,7 @@ impl SessionState {
         self.given.take();
         let last = self.last.take();
         if let Some(page) = last {
-            page.promise_skipped();
+            page.promise_skipped(url);
         }
     }
 

@@ -105,9 +105,11 @@ impl Page {
         }
     }
 
-    /// The client has lost what it was thought to have.
-    pub(super) fn promise_skipped(self: &Rc<Self>) {
-        self.promise(self.skipped.take());
+    /// The client has lost what it was thought to have: it asks for `asked`.
+    pub(super) fn promise_skipped(self: &Rc<Self>, asked: &str) {
+        let mut needs = self.skipped.take();
+        needs.retain(|need| need.url != asked);
+        self.promise(needs);
     }
 
     fn skip(self: &Rc<Self>, need: Need) {
