@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Failure;
-use super::serve::{Loaded, serve};
+use super::serve::{Fixed, Loaded, serve};
 use crate::back::origin::HostPattern;
 use crate::back::policy::Family;
 use crate::config::units::Span;
@@ -59,12 +59,7 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
             gateway: vec![format!("spdy3+{transport}://{authority}?resolve=system").parse()?],
             ..ClientOptions::default()
         };
-        Ok(Loaded {
-            role: Arc::new(options.typed()?),
-            metrics: None,
-            control: None,
-            drain_limit: Duration::from_secs(5),
-        })
+        Ok(Loaded { role: Arc::new(options.typed()?), drain_limit: Duration::from_secs(5), fixed: Fixed::default() })
     })?;
     if args.statistics {
         println!("{}", METRICS.render());
@@ -161,6 +156,6 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             (_, true) => Family::V6,
             _ => Family::Any,
         };
-        Ok(Loaded { role: Arc::new(config), metrics: None, control: None, drain_limit: Duration::from_secs(5) })
+        Ok(Loaded { role: Arc::new(config), drain_limit: Duration::from_secs(5), fixed: Fixed::default() })
     })
 }

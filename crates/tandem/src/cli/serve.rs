@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ClientArgs, Failure, GatewayArgs, start_log};
 use crate::config::{ConfigError, File};
+use crate::endpoint::Endpoint;
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::front::local::own_authorities;
 use crate::learned::Learned;
@@ -27,9 +28,30 @@ use crate::session::{Drain, Session, Timeouts};
 /// What the process needs to know of a role beside the role itself.
 pub(super) struct Loaded {
     pub(super) role: Arc<dyn Role>,
+    pub(super) drain_limit: Duration,
+    pub(super) fixed: Fixed,
+}
+
+/// What a process keeps from its start to its end, whatever a reload says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fixed {
+    pub(super) log: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) control: Option<PathBuf>,
-    pub(super) drain_limit: Duration,
+    pub(super) workers: usize,
+}
+
+impl Fixed {
+    /// Names of the keys that say something else in `new`.
+    fn changed(&self, new: &Self) -> Vec<&'static str> {
+        let differs = [
+            ("log", self.log != new.log),
+            ("metrics", self.metrics != new.metrics),
+            ("control", self.control != new.control),
+            ("workers", self.workers != new.workers),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+    }
 }
 
 pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
@@ -37,9 +59,12 @@ pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
     start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
     serve("client", || {
         let file = read(args.config.as_deref())?.client.unwrap_or_default();
-        let config = args.options.clone().or(file).typed()?;
-        let (metrics, control) = (config.metrics, config.control.clone());
-        Ok(Loaded { metrics, control, drain_limit: Duration::from_secs(10), role: Arc::new(config) })
+        let options = args.options.clone().or(file);
+        let log = options.log.clone();
+        let config = options.typed()?;
+        warn_of_listeners(&config.listen);
+        let fixed = Fixed { log, metrics: config.metrics, control: config.control.clone(), workers: config.workers() };
+        Ok(Loaded { drain_limit: Duration::from_secs(10), fixed, role: Arc::new(config) })
     })
 }
 
@@ -48,16 +73,31 @@ pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
     start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
     // What was learned outlives a reload.
     let learned: OnceCell<Arc<Learned>> = OnceCell::new();
+    let workers = OnceCell::new();
     serve("gateway", || {
         let file = read(args.config.as_deref())?.gateway.unwrap_or_default();
-        let mut config = args.options.clone().or(file).typed()?;
+        let options = args.options.clone().or(file);
+        let log = options.log.clone();
+        let mut config = options.typed()?;
         if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
             *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
         }
-        let (metrics, control) = (config.metrics, config.control.clone());
-        Ok(Loaded { metrics, control, drain_limit: config.drain_timeout, role: Arc::new(config) })
+        let fixed = Fixed { log, metrics: config.metrics, control: config.control.clone(), workers: config.workers };
+        // Limits are shared out among the threads that there are.
+        config.workers = *workers.get_or_init(|| config.workers);
+        Ok(Loaded { drain_limit: config.drain_timeout, fixed, role: Arc::new(config) })
     })?;
     learned.get().map_or(Ok(()), |learned| learned.save()).map_err(|error| error.to_string().into())
+}
+
+/// A client lets in whoever connects: what it knows of them is what they say.
+fn warn_of_listeners(listen: &[Endpoint]) {
+    for endpoint in listen.iter().filter(|endpoint| endpoint.ip().is_some_and(|ip| !ip.is_loopback())) {
+        tracing::warn!(
+            %endpoint,
+            "anyone who reaches this listener uses the gateway through it, unencrypted and with this client's token"
+        );
+    }
 }
 
 fn read(file: Option<&Path>) -> Result<File, ConfigError> {
@@ -70,10 +110,10 @@ pub(super) fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) 
         let (mut terminate, mut interrupt, mut hangup) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
         let mut running = Running::start(Arc::clone(&loaded.role)).await?;
-        if let Some(address) = loaded.metrics {
+        if let Some(address) = loaded.fixed.metrics {
             serve_metrics(address).await?;
         }
-        let _control = loaded.control.as_deref().map(Control::listen).transpose()?;
+        let _control = loaded.fixed.control.as_deref().map(Control::listen).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.session.as_str());
@@ -87,6 +127,10 @@ pub(super) fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) 
                     Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
                     Ok(new) => match running.reload(new.role).await {
                         Ok(()) => {
+                            let changed = loaded.fixed.changed(&new.fixed);
+                            if !changed.is_empty() {
+                                tracing::warn!("{} changed: that takes a restart", changed.join(", "));
+                            }
                             drain_limit = new.drain_limit;
                             tracing::info!("the configuration was reloaded");
                         }
@@ -183,7 +227,7 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), Failure> {
 /// Builds the role as it would be built, certificates and all, but listens on nothing.
 #[expect(clippy::print_stdout, reason = "the command's output")]
 fn check_role(name: &str, role: &dyn Role) -> Result<(), ConfigError> {
-    let addresses: Vec<_> = role.listen().iter().filter_map(crate::endpoint::Endpoint::socket_addr).collect();
+    let addresses: Vec<_> = role.listen().iter().filter_map(Endpoint::socket_addr).collect();
     role.build(&addresses, &Drain::new())?;
     let listen: Vec<_> = role.listen().iter().map(ToString::to_string).collect();
     println!("{name}: listens on {}, {} thread(s)", listen.join(", "), role.workers());

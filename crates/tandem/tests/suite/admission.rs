@@ -102,12 +102,14 @@ fn origins_are_spoken_to_in_http_2_where_tls_agrees_on_it() {
             certificates.path("gateway.key")
         ))];
         origin.mode = Some(format!("reverse=http://{}", behind.address).parse().unwrap());
+        origin.allow_host = vec!["*".parse().unwrap()];
         let (_origin, address) = crate::harness::start_gateway(origin);
         for (ca, status) in [(Some(certificates.path("ca.pem")), 200), (None, 502)] {
             let pair = Pair::with(
                 "h2",
                 |gateway| {
                     gateway.mode = Some(format!("reverse=https://{address}").parse().unwrap());
+                    gateway.allow_host = vec!["site.example".parse().unwrap()];
                     gateway.origin_ca = ca;
                 },
                 |_| {},
@@ -160,6 +162,52 @@ fn tls_checks_both_ends() {
             let (_client, http, _) = crate::harness::start_client(options);
             let answer = crate::harness::Client::to(http).get(&origin.url("/"));
             assert_eq!(answer.status, status, "{session} {name} {query}");
+        }
+    }
+}
+
+#[test]
+fn a_reverse_gateway_answers_to_its_own_names_only() {
+    let origin = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            let host = asked.field("host").unwrap();
+            assert!(!host.contains("other"), "{host} came through");
+            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{host}", host.len()));
+        }
+    });
+    let own = origin.address.to_string();
+    let (onion, other_onion) = (format!("{}.onion", "a".repeat(56)), format!("other{}.onion", "b".repeat(51)));
+    for (session, named, hosts) in [
+        // What an onion service's operator starts with, and what a careful one says.
+        ("h2", vec![], vec![(own.as_str(), 200), (&onion, 200), ("other.example", 421), ("other.onion.example", 421)]),
+        ("h2", vec![onion.as_str()], vec![(&own, 200), (&onion, 200), (&other_onion, 421), ("other.example", 421)]),
+        ("spdy3.1", vec!["*.site.example", "SITE.example"], vec![("Site.Example", 200), ("a.b.site.example", 200)]),
+        ("h2", vec!["*.site.example"], vec![("site.example:8080", 421), ("othersite.example", 421), (&onion, 421)]),
+        ("http", vec!["*"], vec![("any.example", 200), ("x.example:99", 200)]),
+    ] {
+        let mode = |gateway: &mut tandem::config::GatewayOptions| {
+            gateway.mode = Some(format!("reverse=http://{}", origin.address).parse().unwrap());
+            gateway.allow_host = named.iter().map(|name| name.parse().unwrap()).collect();
+        };
+        if session == "http" {
+            let mut gateway = crate::harness::gateway_options();
+            gateway.listen = vec![crate::harness::endpoint("http://127.0.0.1:0")];
+            mode(&mut gateway);
+            let (_gateway, address) = crate::harness::start_gateway(gateway);
+            for (host, status) in hosts {
+                let mut client = crate::harness::Client::to(address);
+                client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+                assert_eq!(client.answer("GET").status, status, "{host}");
+            }
+            continue;
+        }
+        let pair = Pair::with(session, mode, |_| {});
+        for (host, status) in hosts {
+            let answer = pair.connect().get(&format!("http://{host}/"));
+            assert_eq!(answer.status, status, "{session} {named:?} {host}");
+            let body = String::from_utf8(answer.body).unwrap();
+            let wanted = if status == 200 { host.to_ascii_lowercase() } else { "allow-host".into() };
+            assert!(body.to_ascii_lowercase().contains(&wanted), "{host}: {body}");
         }
     }
 }

@@ -28,13 +28,15 @@ pub(crate) struct Process {
     /// Where it said it listens.
     pub(crate) address: std::net::SocketAddr,
     stderr: BufReader<std::process::ChildStderr>,
+    /// What it said before.
+    before: String,
 }
 
 impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = tandem(arguments).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut process = Self { child, address: ([0, 0, 0, 0], 0).into(), stderr };
+        let mut process = Self { child, address: ([0, 0, 0, 0], 0).into(), stderr, before: String::new() };
         let mut line = String::new();
         loop {
             line.clear();
@@ -44,6 +46,7 @@ impl Process {
                 process.address = address.parse().unwrap();
                 return process;
             }
+            process.before.push_str(&line);
         }
     }
 
@@ -107,6 +110,26 @@ fn check_config_names_what_is_wrong() {
         ("nothing.toml", "", "neither [client] nor [gateway]"),
         ("noone.toml", "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:1\"]\n", "let no one in"),
         (
+            "never.toml",
+            "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nhead-timeout = \"0s\"\n",
+            "head-timeout: must be",
+        ),
+        (
+            "answer.toml",
+            "[gateway]\nopen = true\nlisten = [\"h2+tcp://127.0.0.1:1\"]\nresponse-timeout = \"0s\"\n",
+            "response-timeout: must be",
+        ),
+        (
+            "host.toml",
+            "[gateway]\nopen = true\nlisten = [\"h2+tcp://127.0.0.1:1\"]\nallow-host = [\"a.example\"]\n",
+            "allow-host: needs --mode reverse=URL",
+        ),
+        (
+            "port.toml",
+            "[gateway]\nopen = true\nlisten = [\"h2+tcp://127.0.0.1:1\"]\nallow-host = [\"a.example:80\"]\n",
+            "a.example:80",
+        ),
+        (
             "cert.toml",
             "[gateway]\nopen = true\nlisten = [\"h2+tls://127.0.0.1:1?cert=/nonexistent&key=/nonexistent\"]\n",
             "/nonexistent",
@@ -166,6 +189,40 @@ fn hangup_reloads_and_terminate_drains() {
     assert_eq!(slow.answer("GET").body, b"ok", "what was under way ends well");
     assert!(process.child.wait().unwrap().success());
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_reload_says_what_needs_a_restart() {
+    let text =
+        |more: &str| format!("[gateway]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\nopen = true\nlog = \"info\"\n{more}\n");
+    let path = file("restart.toml", &text("workers = 1"));
+    let mut process = Process::start(&["gateway", "-c", path.to_str().unwrap()]);
+    let changed = "workers = 2\nmetrics = \"127.0.0.1:0\"\ncontrol = \"/tmp/other\"";
+    std::fs::write(&path, text(changed).replace("info", "debug")).unwrap();
+    process.signal("HUP");
+    wait_for(&mut process, "log, metrics, control, workers changed: that takes a restart");
+    wait_for(&mut process, "was reloaded");
+    std::fs::write(&path, text("workers = 1")).unwrap();
+    process.signal("HUP");
+    let mut line = String::new();
+    while !line.contains("was reloaded") {
+        line.clear();
+        assert!(process.stderr.read_line(&mut line).unwrap() > 0, "it ended");
+        assert!(!line.contains("restart"), "nothing differs from what it runs with: {line}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn who_listens_for_others_is_warned() {
+    for (listen, warned) in [("http://0.0.0.0:0", true), ("socks5://127.0.0.2:0", false)] {
+        let mut process = Process::start(&["client", "--listen", listen, "--gateway", "h2+tcp://127.0.0.1:1"]);
+        process.signal("TERM");
+        assert!(process.child.wait().unwrap().success());
+        let mut log = std::mem::take(&mut process.before);
+        process.stderr.read_to_string(&mut log).unwrap();
+        assert_eq!(log.contains("anyone who reaches"), warned, "{listen}: {log}");
+    }
 }
 
 fn wait_for(process: &mut Process, text: &str) {
