@@ -141,7 +141,7 @@ pub fn gateway(tandem: &Path, listen: &str, origin: SocketAddr) -> Command {
     let mut command = Command::new(tandem);
     command.args(["gateway", "--workers", "1", "--open", "--max-connections", "16384"]);
     command.args(["--max-connections-per-client", "16384", "--listen", listen]);
-    command.arg("--mode").arg(format!("reverse=http://{origin}"));
+    command.args(["--allow-host", "*", "--mode"]).arg(format!("reverse=http://{origin}"));
     command
 }
 
