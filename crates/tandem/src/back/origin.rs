@@ -295,7 +295,7 @@ impl Origin {
         let push = exchange.priority > Priority::default();
         let place = self.places.take(exchange.peer.session, &wanted, push);
         let busy =
-            || Error::new(Kind::Busy, Side::Local, "all connections to that origin are in use, and none got free");
+            || Error::new(Kind::Timeout, Side::Origin, "all connections to that origin are in use, and none got free");
         tokio::time::timeout(self.http1.response_timeout, place).await.map(Some).map_err(|_| busy())
     }
 

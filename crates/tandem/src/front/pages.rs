@@ -35,6 +35,7 @@ const fn headline(error: &Error) -> &'static str {
         (400, _) => "The request is malformed",
         (403, _) => "That destination is not allowed",
         (407, _) => "The gateway wants an access token",
+        (421, _) => "This gateway does not stand for that site",
         (431, _) => "The request is too large",
         (503, _) => "Too much at once",
         (504, _) => "No answer in time",

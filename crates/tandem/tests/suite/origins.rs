@@ -1,0 +1,139 @@
+//! The gateway bounds what it asks of an origin at once; what waits is served in turn or told why not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use crate::harness::{PATIENCE, Pair, Scene, request};
+
+/// A gate that opens once for all.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let closed = self.1.wait_timeout_while(self.0.lock().unwrap(), PATIENCE, |open| !*open).unwrap();
+        assert!(!closed.1.timed_out(), "nobody opened it");
+    }
+}
+
+#[test]
+fn a_slow_origin_is_asked_by_a_few_connections_and_answers_all() {
+    let (busy, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (Arc::clone(&busy), Arc::clone(&most));
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            counts.1.fetch_max(counts.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(15));
+            counts.0.fetch_sub(1, Ordering::SeqCst);
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len()));
+        }
+    });
+    for session in ["h2", "spdy3.1"] {
+        let pair = Pair::with(session, |gateway| gateway.max_connections_per_origin = Some(4), |_| {});
+        most.store(0, Ordering::SeqCst);
+        let mut clients: Vec<_> = (0..60).map(|_| pair.connect()).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.send(request("GET", &origin.url(&format!("/{number}")), ""));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let answer = client.answer("GET");
+            assert_eq!((answer.status, answer.body), (200, format!("/{number}").into_bytes()), "{session}");
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 4, "{session}: what is allowed is used, and no more");
+    }
+}
+
+#[test]
+fn all_origins_together_are_bounded_and_one_does_not_block_another() {
+    let gate = Arc::new(Gate::default());
+    let held = Arc::clone(&gate);
+    let slow = Scene::new(move |_, mut client| {
+        while client.request().is_some() {
+            held.wait();
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nslow");
+        }
+    });
+    let quick = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nquick");
+    let pair = Pair::with(
+        "h2",
+        |gateway| {
+            gateway.max_connections_per_origin = Some(3);
+            gateway.max_origin_connections = Some(4);
+        },
+        |_| {},
+    );
+    let mut waiting: Vec<_> = (0..9).map(|_| pair.connect()).collect();
+    for client in &mut waiting {
+        client.send(request("GET", &slow.url("/"), ""));
+    }
+    for _ in 0..3 {
+        assert_eq!(pair.connect().get(&quick.url("/")).body, b"quick", "the slow origin leaves one of four");
+    }
+    // Tunnels are no part of it.
+    let mut tunnels: Vec<_> = (0..6).map(|_| pair.connect()).collect();
+    for tunnel in &mut tunnels {
+        tunnel.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", quick.address));
+        assert_eq!(tunnel.head().unwrap().status, 200);
+        tunnel.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(tunnel.answer("GET").body, b"quick");
+    }
+    gate.open();
+    for client in &mut waiting {
+        assert_eq!(client.answer("GET").body, b"slow");
+    }
+}
+
+#[test]
+fn what_never_gets_its_turn_is_told() {
+    let gate = Arc::new(Gate::default());
+    let held = Arc::clone(&gate);
+    let origin = Scene::new(move |_, mut client| {
+        if client.request().is_none_or(|asked| !asked.line.contains("/endless")) {
+            return client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        }
+        client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        while !*held.0.lock().unwrap() {
+            client.send("1\r\nx\r\n");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        client.send("0\r\n\r\n");
+    });
+    let pair = Pair::with(
+        "h2",
+        |gateway| {
+            gateway.max_connections_per_origin = Some(2);
+            gateway.response_timeout = Some("1s".parse().unwrap());
+        },
+        |_| {},
+    );
+    let mut endless: Vec<_> = (0..2).map(|_| pair.connect()).collect();
+    for client in &mut endless {
+        client.send(request("GET", &origin.url("/endless"), ""));
+        assert_eq!(client.head().unwrap().status, 200);
+    }
+    let told = pair.connect().get(&origin.url("/"));
+    assert_eq!(told.status, 504);
+    assert!(told.field("proxy-status").unwrap().contains("in use"));
+    gate.open();
+    for client in &mut endless {
+        let mut rest = Vec::new();
+        while !rest.ends_with(b"0\r\n\r\n") {
+            rest.extend(client.read_exact(1));
+        }
+    }
+    // The places are free again: in a moment, or in the next.
+    for _ in 0..100 {
+        if pair.connect().get(&origin.url("/")).body == b"ok" {
+            return;
+        }
+    }
+    panic!("a place that was given back was not given out again");
+}
