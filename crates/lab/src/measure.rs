@@ -24,6 +24,7 @@ mod run;
 mod served;
 
 pub use self::link::Wire;
+pub(crate) use self::outcome::loader_har;
 pub use self::outcome::{Outcome, Phases};
 pub use self::report::{METRICS, Metric, Report};
 pub use self::run::{Machine, Run};

@@ -187,7 +187,7 @@ fn path_of(url: &str) -> Option<&str> {
     rest.find('/').map(|at| &rest[at..])
 }
 
-fn loader_har(load: &Load, protocol: Protocol, site: &Site) -> Har {
+pub(crate) fn loader_har(load: &Load, protocol: Protocol, site: &Site) -> Har {
     let mut entries: Vec<Entry> = load.requests.iter().map(|timing| loader_entry(timing, protocol, site)).collect();
     entries.sort_by(|a, b| a.start.total_cmp(&b.start));
     let initiators: HashMap<usize, String> = (0..site.page().resources.len())

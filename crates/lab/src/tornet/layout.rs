@@ -26,7 +26,7 @@ pub const GATEWAY_PORTS: [(&str, u16); 3] = [("h2", GATEWAY_PORT), ("spdy3.1", 9
 pub const DOMAIN: &str = "test";
 
 /// Sites that the web host can have, each with an address of its own: `site1.test`, `site2.test`, …
-pub const MOST_SITES: u8 = 8;
+pub const MOST_SITES: u8 = 64;
 
 /// The name of the n-th site, from 1.
 pub fn site_name(n: u8) -> String {
@@ -39,10 +39,10 @@ pub fn site_address(web: Ipv4Addr, n: u8) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, n)
 }
 
-/// Which site a name belongs to: other names in the domain lead to the first.
+/// Which site a name belongs to, itself or below it: other names in the domain lead to the first.
 pub fn site_number(name: &str) -> u8 {
-    let number =
-        name.strip_suffix(DOMAIN).and_then(|rest| rest.strip_suffix('.')).and_then(|label| label.strip_prefix("site"));
+    let labels = name.strip_suffix(DOMAIN).and_then(|rest| rest.strip_suffix('.'));
+    let number = labels.and_then(|labels| labels.rsplit('.').next()).and_then(|label| label.strip_prefix("site"));
     number.and_then(|n| n.parse().ok()).filter(|n| (1..=MOST_SITES).contains(n)).unwrap_or(1)
 }
 
@@ -197,9 +197,10 @@ mod tests {
             assert_eq!(site_number(&site_name(n)), n);
             assert_eq!(site_address(web, n), Ipv4Addr::new(198, 18, 50, n));
         }
-        for other in ["test", "www.test", "site9.test", "site0.test", "a.site2.test", "site2"] {
+        for other in ["test", "www.test", "site65.test", "site0.test", "site2.www.test", "site2"] {
             assert_eq!(site_number(other), 1, "{other}");
         }
+        assert_eq!(site_number("some.name.site2.test"), 2, "names below a site's are the site's");
     }
 
     #[test]

@@ -1,22 +1,32 @@
-//! A page over the private Tor network: plain HTTP/1.1 and the pair, in alternation through the same Tor client.
+//! A page over the private Tor network: plain HTTP/1.1 and the pair, with and without push, in alternation through the
+//! same Tor client.
 //!
-//! - [`Plan`] says what to load and how; [`run`] takes turns, every load on a circuit of its own.
-//! - `load`: one load, with what it moved over the client's link. `report`: the table.
+//! - [`Plan`] says what to load and how; [`run`] takes turns, every load with a client, a session and a circuit of its own.
+//! - `setup`: the ways to load a page. `load`: one load, with what it moved. `client`: the client of a load.
+//! - `report`: a row per setup. `verdict`: what the rows say of push, over all pages.
+//!
+//! Every load asks for the page under a name of its own, so that to the gateway it is a site that nobody has visited; only
+//! [`Push::Visited`] loads share a name, which other users have visited before. Each of them has a session, and those come
+//! from an address that many share, so to the gateway each is a user.
 //!
 //! Bytes and packets are those of the client's interface, as the emulator counted them: TLS records full of cells, TCP
-//! acknowledgements, and the little that tor says on its own account (measured too, on an idle network).
+//! acknowledgements, and the little that tor says on its own account (measured too, on an idle network). Those between
+//! middle relay and exit are counted where all traffic between the exit's side and the other relays passes.
 
+mod client;
 mod load;
 mod report;
+mod setup;
+mod verdict;
 
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-pub use load::Loaded;
+pub use load::{ExitLink, Loaded, Pushes};
 pub use report::{Background, Report, Row};
+pub use setup::{BROWSER_CONNECTIONS, Protocol, Push, Setup, Way};
+pub use verdict::Verdict;
 
 use super::{State, TornetError};
 use crate::loader::Discovery;
@@ -38,82 +48,23 @@ pub struct Plan {
     pub sessions: Vec<Protocol>,
     /// Requests in flight at the pair's local proxy, one setup for each.
     pub in_flight: Vec<usize>,
+    /// What the gateway may push, one setup for each.
+    pub pushes: Vec<Push>,
+    /// Visits of other users before the first load with [`Push::Visited`]; that load is one more for those after it.
+    pub visits: usize,
     /// Turns that each setup gets.
     pub passes: usize,
-    /// When the loader knows of resources; by page unless given.
-    pub discovery: Option<Discovery>,
+    /// When the loader knows of resources.
+    pub discovery: Discovery,
     /// Use circuit and session once before the page.
     pub warm: bool,
     /// The plain loader sends its first requests with the SOCKS handshake, as no browser does.
     pub optimistic: bool,
+    /// Where a HAR file of every load goes.
+    pub har: Option<PathBuf>,
     /// Further arguments of the client.
     pub client_arguments: Vec<String>,
 }
-
-/// Where the page is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// On the web host, through an exit.
-    Exit,
-    /// Behind the onion service.
-    Onion,
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exit => "exit",
-            Self::Onion => "onion",
-        })
-    }
-}
-
-/// A session protocol that the network's gateways speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Protocol {
-    /// As in endpoint URLs.
-    pub name: &'static str,
-    /// Port of the gateways that speak it.
-    pub port: u16,
-}
-
-impl FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        use super::layout::GATEWAY_PORTS;
-        let found = GATEWAY_PORTS.iter().find(|(name, _)| *name == text);
-        let names = || GATEWAY_PORTS.map(|(name, _)| name).join(", ");
-        found.map(|&(name, port)| Self { name, port }).ok_or_else(|| format!("not one of {}", names()))
-    }
-}
-
-/// How a page is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Setup {
-    /// HTTP/1.1 on six connections through the SOCKS port.
-    Plain,
-    /// Through the pair.
-    Pair {
-        /// Between client and gateway.
-        session: Protocol,
-        /// Requests that the loader has in flight.
-        in_flight: usize,
-    },
-}
-
-impl fmt::Display for Setup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plain => f.write_str("HTTP/1.1 x6"),
-            Self::Pair { session, in_flight } => write!(f, "{} x{in_flight}", session.name),
-        }
-    }
-}
-
-/// Connections that browsers open to one host.
-pub const BROWSER_CONNECTIONS: usize = 6;
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -145,29 +96,38 @@ pub enum MeasureError {
 
 /// A page on a way, and the setups that it is loaded with.
 struct Subject {
+    /// As the network names it.
     page: String,
+    /// As reports do.
+    name: String,
     way: Way,
     discovery: Discovery,
     setups: Vec<Setup>,
 }
 
+/// Loads of one subject, by setup and pass.
+type Loads = Vec<Vec<Result<Loaded, String>>>;
+
 /// Measures; `progress` gets a line per load.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, MeasureError> {
     let bench = Bench::open(plan)?;
     let subjects = subjects(plan, bench.state())?;
-    if plan.ways.contains(&Way::Exit) && !(plan.sessions.is_empty() || plan.in_flight.is_empty()) {
+    if plan.ways.contains(&Way::Exit) && subjects.iter().any(|subject| subject.setups.len() > 1) {
         bench.find_gateways()?;
     }
     let background = bench.background()?;
-    let mut loads: Vec<Vec<Vec<Result<Loaded, String>>>> =
-        subjects.iter().map(|subject| vec![Vec::new(); subject.setups.len()]).collect();
+    let mut loads: Vec<Loads> = subjects.iter().map(|subject| vec![Vec::new(); subject.setups.len()]).collect();
+    let mut visits = vec![0; subjects.len()];
     for pass in 0..plan.passes {
-        for (subject, loads) in subjects.iter().zip(&mut loads) {
+        for ((subject, loads), visits) in subjects.iter().zip(&mut loads).zip(&mut visits) {
             for turn in crate::bench::turns(pass, subject.setups.len()) {
                 let setup = subject.setups[turn];
-                bench.settle()?;
-                let loaded = bench.load(subject, setup, pass)?;
-                progress(&line(subject, setup, pass + 1, &loaded));
+                if setup.push() == Some(Push::Visited) {
+                    bench.visit(subject, setup, visits, progress)?;
+                }
+                let loaded = bench.load(subject, setup, *visits)?;
+                *visits += usize::from(setup.push() == Some(Push::Visited));
+                progress(&line(subject, setup, &format!("pass {}", pass + 1), &loaded));
                 loads[turn].push(loaded);
             }
         }
@@ -175,21 +135,23 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, Measur
     Ok(report::report(plan, &subjects, loads, background, bench.trouble()))
 }
 
-fn line(subject: &Subject, setup: Setup, pass: usize, loaded: &Result<Loaded, String>) -> String {
-    let what = format!("pass {pass}, {} ({}), {setup}", subject.page, subject.way);
-    match loaded {
-        Ok(loaded) => format!("{what}: {:.2} s", loaded.time_s),
-        Err(error) => format!("{what}: failed: {error}"),
-    }
+fn line(subject: &Subject, setup: Setup, when: &str, loaded: &Result<Loaded, String>) -> String {
+    let what = format!("{when}, {} ({}), {setup}", subject.name, subject.way);
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return format!("{what}: failed: {error}"),
+    };
+    let pushes = loaded.pushes.filter(|pushes| pushes.received > 0).map_or_else(String::new, |pushes| {
+        let Pushes { received, used, late, .. } = pushes;
+        format!(", {received} pushes: {used} used, {late} late, {:.1} % of bytes wasted", pushes.waste() * 100.0)
+    });
+    format!("{what}: {:.2} s{pushes}", loaded.time_s)
 }
 
 /// Every page on every way that has it: the onion service has the first site's.
 fn subjects(plan: &Plan, state: &State) -> Result<Vec<Subject>, MeasureError> {
     let sites = &state.endpoints.sites;
-    let mut setups = vec![Setup::Plain];
-    for &session in &plan.sessions {
-        setups.extend(plan.in_flight.iter().map(|&in_flight| Setup::Pair { session, in_flight }));
-    }
+    let setups = setups(plan);
     if setups.len() > 1 && state.endpoints.exit_gateway.is_none() {
         return Err(MeasureError::NoGateways(plan.instance.clone()));
     }
@@ -201,26 +163,47 @@ fn subjects(plan: &Plan, state: &State) -> Result<Vec<Subject>, MeasureError> {
             served: sites.iter().map(|site| site.page.as_str()).collect::<Vec<_>>().join(", "),
         })?;
         let ways = plan.ways.iter().filter(|way| **way == Way::Exit || at == 0);
-        // The thesis' loader knew all addresses beforehand.
-        let usual = if page == "thesis" { Discovery::List } else { Discovery::Triggers };
-        let discovery = plan.discovery.unwrap_or(usual);
-        subjects.extend(ways.map(|&way| Subject { page: page.clone(), way, discovery, setups: setups.clone() }));
+        subjects.extend(ways.map(|&way| Subject {
+            page: page.clone(),
+            name: name(page),
+            way,
+            discovery: plan.discovery,
+            // An onion service has one name: once visited, it is known.
+            setups: setups.iter().copied().filter(|s| way == Way::Exit || s.push() != Some(Push::First)).collect(),
+        }));
     }
     Ok(subjects)
 }
 
-/// What the link may carry in a quiet second.
-const QUIET_BYTES: u64 = 4_000;
+fn setups(plan: &Plan) -> Vec<Setup> {
+    let mut setups = vec![Setup::Plain];
+    for &session in &plan.sessions {
+        for &in_flight in &plan.in_flight {
+            setups.extend(plan.pushes.iter().map(|&push| Setup::Pair { session, in_flight, push }));
+        }
+    }
+    setups
+}
+
+/// A file by its name alone.
+fn name(page: &str) -> String {
+    let stem = Path::new(page).file_stem().filter(|_| page.contains('/'));
+    stem.map_or_else(|| page.to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
 
 impl Bench<'_> {
-    /// Waits until what went before has ebbed away and tor has fetched what it wanted, for ten seconds at most.
-    fn settle(&self) -> Result<(), MeasureError> {
-        for _ in 0..10 {
-            let before = self.counters()?;
-            thread::sleep(Duration::from_secs(1));
-            if (self.counters()? - before).bytes() < QUIET_BYTES {
-                break;
-            }
+    /// As many visits as are still to come before others.
+    fn visit(
+        &self,
+        subject: &Subject,
+        setup: Setup,
+        visits: &mut usize,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), MeasureError> {
+        while *visits < self.plan().visits {
+            let loaded = self.load(subject, setup, *visits)?;
+            *visits += 1;
+            progress(&line(subject, setup, &format!("visit {visits}"), &loaded));
         }
         Ok(())
     }
@@ -240,16 +223,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protocols_by_name() {
-        assert_eq!("h2".parse::<Protocol>().expect("spoken").port, 9980);
-        assert_eq!("spdy3.1".parse::<Protocol>().expect("spoken").name, "spdy3.1");
-        assert!("http".parse::<Protocol>().expect_err("no session of many").contains("h2"));
-    }
-
-    #[test]
-    fn setups_have_names() {
-        let session = "h2".parse().expect("spoken");
-        assert_eq!(Setup::Pair { session, in_flight: 32 }.to_string(), "h2 x32");
-        assert_eq!(Setup::Plain.to_string(), "HTTP/1.1 x6");
+    fn pages_have_short_names() {
+        assert_eq!(name("/some/where/wikipedia-en.json"), "wikipedia-en");
+        assert_eq!(name("gallery:100x2000"), "gallery:100x2000");
     }
 }

@@ -538,10 +538,10 @@ fn gateway_arguments(layout: &Layout, node: &Node) -> Option<Vec<String>> {
     let line = match node.role {
         Role::Exit => {
             let [a, b, c, _] = layout.node(Role::Web).address.octets();
-            format!("gateway --mode forward --open --allow-dest {a}.{b}.{c}.0/24{}", listen(MARKER))
+            format!("gateway --mode forward --open --hold-out 0 --allow-dest {a}.{b}.{c}.0/24{}", listen(MARKER))
         }
         Role::Onion => {
-            format!("gateway --mode reverse=http://127.0.0.1:80 --open{}", listen(Ipv4Addr::LOCALHOST))
+            format!("gateway --mode reverse=http://127.0.0.1:80 --open --hold-out 0{}", listen(Ipv4Addr::LOCALHOST))
         }
         _ => return None,
     };

@@ -1,22 +1,23 @@
-//! One load: a client started for it, the loader beside it, and the counters of the link around it.
+//! One load: a client started for it, the loader beside it, and the counters of the links around it.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::ops::Sub;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{BROWSER_CONNECTIONS, MeasureError, Plan, Protocol, Setup, Subject, Way};
-use crate::emulator::report::Traffic;
+use super::client::{Client, counter};
+use super::{BROWSER_CONNECTIONS, MeasureError, Plan, Protocol, Push, Setup, Subject, Way};
+use crate::emulator::report::{Snapshot, Traffic};
 use crate::emulator::sys::{self, ChildSetup};
-use crate::loader::{Load, Loader, Via};
+use crate::loader::{self, Load, Loader, Via};
+use crate::measure::loader_har;
 use crate::netns::Netns;
 use crate::page::{Page, Site};
 use crate::tornet::layout::MARKER;
@@ -26,11 +27,14 @@ use crate::tornet::{RunDirectory, State, TornetError};
 /// Time that a page may take.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Time that the client has to begin to listen.
-const START_LIMIT: Duration = Duration::from_secs(10);
-
 /// Time until the directory has full descriptors.
 const DIRECTORY_LIMIT: Duration = Duration::from_secs(90);
+
+/// What the link may carry in a quiet second.
+const QUIET_BYTES: u64 = 4_000;
+
+/// How long what a load left on the way may take to ebb away, in seconds.
+const SETTLE_LIMIT: u32 = 20;
 
 /// What a load took and moved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,6 +49,8 @@ pub struct Loaded {
     pub packets_up: u64,
     /// And back.
     pub packets_down: u64,
+    /// The same between the exit and the relays before it; none where no exit is on the way.
+    pub exit: Option<ExitLink>,
     /// Bytes that the loader wrote.
     pub loader_up: u64,
     /// Bytes that it read.
@@ -53,16 +59,92 @@ pub struct Loaded {
     pub connections: usize,
     /// Requests that it made.
     pub requests: usize,
+    /// What the client says of pushes; none without a pair.
+    pub pushes: Option<Pushes>,
 }
 
-/// What passed the client's interface.
+/// Traffic between middle relay and exit, as IP packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ExitLink {
+    /// Bytes towards the exit.
+    pub bytes_up: u64,
+    /// And from it.
+    pub bytes_down: u64,
+    /// Packets towards the exit.
+    pub packets_up: u64,
+    /// And from it.
+    pub packets_down: u64,
+}
+
+/// What a client counted while one page was loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Pushes {
+    /// Visits of other users that the gateway had seen before.
+    pub visits_before: usize,
+    /// Pushes that arrived.
+    pub received: u64,
+    /// Those that were there when they were asked for.
+    pub used: u64,
+    /// Those that were asked for while they were under way.
+    pub late: u64,
+    /// Bytes of their bodies.
+    pub bytes_received: u64,
+    /// Bytes of those that answered a request.
+    pub bytes_used: u64,
+    /// Bytes of bodies that the browser got, pushed or not.
+    pub body_bytes: u64,
+}
+
+impl Pushes {
+    /// From a client's counters before and after.
+    fn between(before: &str, after: &str, visits_before: usize) -> Self {
+        let total = |name: &str| {
+            let name = format!("tandem_{name}_total");
+            counter(after, &name).saturating_sub(counter(before, &name))
+        };
+        Self {
+            visits_before,
+            received: total("pushes_received"),
+            used: total("pushes_used"),
+            late: total("pushes_late"),
+            bytes_received: total("push_bytes_received"),
+            bytes_used: total("push_bytes_used"),
+            body_bytes: total("body_bytes_down"),
+        }
+    }
+
+    /// Bytes of bodies that nobody asked for.
+    pub const fn wasted(self) -> u64 {
+        self.bytes_received.saturating_sub(self.bytes_used)
+    }
+
+    /// Their share of all bytes of bodies that came.
+    pub fn waste(self) -> f64 {
+        let all = self.body_bytes + self.wasted();
+        if all == 0 { 0.0 } else { self.wasted() as f64 / all as f64 }
+    }
+}
+
+/// What passed the client's interface, and the link between the exit's side and all other relays.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     up: Traffic,
     down: Traffic,
+    to_exit: Traffic,
+    from_exit: Traffic,
 }
 
 impl Counted {
+    fn of(snapshot: &Snapshot) -> Option<Self> {
+        let port = snapshot.port("client")?;
+        let link = |from: &str, to: &str| {
+            let link = snapshot.links.iter().find(|link| link.from == from && link.to == to);
+            link.map(|link| link.received)
+        };
+        let (to_exit, from_exit) = (link("core", "edge")?, link("edge", "core")?);
+        Some(Self { up: port.sent, down: port.received, to_exit, from_exit })
+    }
+
     pub(super) fn bytes(self) -> u64 {
         self.up.bytes + self.down.bytes
     }
@@ -76,7 +158,12 @@ impl Sub for Counted {
             packets: now.packets.saturating_sub(before.packets),
             bytes: now.bytes.saturating_sub(before.bytes),
         };
-        Self { up: less(self.up, before.up), down: less(self.down, before.down) }
+        Self {
+            up: less(self.up, before.up),
+            down: less(self.down, before.down),
+            to_exit: less(self.to_exit, before.to_exit),
+            from_exit: less(self.from_exit, before.from_exit),
+        }
     }
 }
 
@@ -86,8 +173,8 @@ pub(super) struct Bench<'a> {
     directory: RunDirectory,
     state: State,
     network: Netns,
-    /// Makes every load's isolation key unlike all others.
-    keys: AtomicUsize,
+    /// Makes every load's isolation key and host name unlike all others.
+    loads: AtomicUsize,
 }
 
 impl<'a> Bench<'a> {
@@ -98,7 +185,11 @@ impl<'a> Bench<'a> {
         let state = state.ok_or_else(|| TornetError::State(format!("{} is not up", plan.instance)))?;
         let name = &state.endpoints.client_namespace;
         let network = Netns::named(name).map_err(TornetError::of(format!("open namespace {name}")))?;
-        Ok(Self { plan, directory, state, network, keys: AtomicUsize::new(0) })
+        Ok(Self { plan, directory, state, network, loads: AtomicUsize::new(0) })
+    }
+
+    pub(super) const fn plan(&self) -> &Plan {
+        self.plan
     }
 
     pub(super) fn state(&self) -> &State {
@@ -107,8 +198,8 @@ impl<'a> Bench<'a> {
 
     pub(super) fn counters(&self) -> Result<Counted, MeasureError> {
         let snapshot = self.directory.counters()?;
-        let port = snapshot.port("client").ok_or_else(|| TornetError::State("the client's link is gone".into()))?;
-        Ok(Counted { up: port.sent, down: port.received })
+        Ok(Counted::of(&snapshot)
+            .ok_or_else(|| TornetError::State("the client's or the exit's link is gone".into()))?)
     }
 
     /// Why the numbers should not be believed, if there is a reason.
@@ -116,18 +207,34 @@ impl<'a> Bench<'a> {
         self.directory.counters().ok()?.trouble()
     }
 
-    /// Loads the page once. The inner error is a load that failed; the outer ends the measurement.
+    /// Waits until what went before has ebbed away and tor has fetched what it wanted, for some time at most.
+    pub(super) fn settle(&self) -> Result<Counted, MeasureError> {
+        let mut before = self.counters()?;
+        for _ in 0..SETTLE_LIMIT {
+            thread::sleep(Duration::from_secs(1));
+            let now = self.counters()?;
+            if (now - before).bytes() < QUIET_BYTES {
+                return Ok(now);
+            }
+            before = now;
+        }
+        Ok(before)
+    }
+
+    /// Loads the page once, as a user who is new to the gateway. The inner error is a load that failed; the outer ends
+    /// the measurement.
     pub(super) fn load(
         &self,
         subject: &Subject,
         setup: Setup,
-        pass: usize,
+        visits: usize,
     ) -> Result<Result<Loaded, String>, MeasureError> {
-        let site = self.site(subject)?;
-        let key = format!("measure-{}-{pass}-{}", std::process::id(), self.keys.fetch_add(1, Ordering::Relaxed));
+        let number = self.loads.fetch_add(1, Ordering::Relaxed);
+        let key = format!("measure-{}-{number}", std::process::id());
+        let site = self.site(subject, setup, &key)?;
         let client = match setup {
             Setup::Plain => None,
-            Setup::Pair { session, .. } => match self.start_client(subject.way, session) {
+            Setup::Pair { session, push, .. } => match self.start_client(subject.way, session, push) {
                 Ok(client) => Some(client),
                 Err(error) => return Ok(Err(format!("the client did not start: {error}"))),
             },
@@ -139,11 +246,21 @@ impl<'a> Bench<'a> {
         {
             return Ok(Err(format!("warming up: {error}")));
         }
-        let before = self.counters()?;
+        let metrics = || client.as_ref().map(|client| client.metrics(&self.network)).transpose();
+        let metrics = || metrics().map_err(TornetError::of("read the client's counters"));
+        let (before, counted) = (self.settle()?, metrics()?);
         let loaded = once();
-        let moved = self.counters()? - before;
-        let told = |error| format!("{error}{}", client.as_ref().map_or_else(String::new, Client::last_words));
-        Ok(loaded.map(|load| summary(&load, moved)).map_err(told))
+        let moved = self.settle()? - before;
+        let load = match loaded {
+            Ok(load) => load,
+            Err(error) => {
+                let told = client.as_ref().map_or_else(String::new, Client::last_words);
+                return Ok(Err(format!("{error}{told}")));
+            }
+        };
+        self.write_har(&load, &site, &format!("{}-{setup}-{number}", subject.name))?;
+        let pushes = counted.zip(metrics()?).map(|(before, after)| Pushes::between(&before, &after, visits));
+        Ok(Ok(summary(&load, moved, subject.way, pushes)))
     }
 
     /// Has tor fetch the descriptors by which it knows what an exit lets out to a single address: with microdescriptors
@@ -168,10 +285,16 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn site(&self, subject: &Subject) -> Result<Site, MeasureError> {
+    /// The page under a name of its own for each load, so that it is a site that the gateway has never seen; what others
+    /// have visited has one name for all of them.
+    fn site(&self, subject: &Subject, setup: Setup, key: &str) -> Result<Site, MeasureError> {
         let ends = &self.state.endpoints;
         let host = match subject.way {
-            Way::Exit => ends.sites.iter().find(|site| site.page == subject.page).map(|site| site.host.clone()),
+            Way::Exit => ends.sites.iter().find(|site| site.page == subject.page).map(|site| {
+                let visited = format!("visited-{}", std::process::id());
+                let label = if setup.push() == Some(Push::Visited) { &visited } else { key };
+                format!("{label}.{}", site.host)
+            }),
             Way::Onion => ends.onion.clone(),
         };
         let host = host.ok_or_else(|| TornetError::State(format!("nobody serves {}", subject.page)))?;
@@ -201,7 +324,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Starts a client that has no session yet. Its exit is named, so that looking for one is not in the numbers.
-    fn start_client(&self, way: Way, session: Protocol) -> io::Result<Client> {
+    fn start_client(&self, way: Way, session: Protocol, push: Push) -> io::Result<Client> {
         let ends = &self.state.endpoints;
         let Protocol { name, port } = session;
         let (gateway, via) = match way {
@@ -214,36 +337,18 @@ impl<'a> Bench<'a> {
                 (format!("{name}+tcp://{onion}:{port}"), format!("socks5://{}", ends.socks))
             }
         };
-        let free = self.network.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
-        let listen = free.local_addr()?;
-        drop(free);
+        let mut arguments = vec!["--gateway".to_owned(), gateway, "--via".to_owned(), via];
+        arguments.push(format!("--push={}", push != Push::Off));
+        arguments.extend(self.plan.client_arguments.iter().cloned());
         let log = self.directory.path().join("measure-client.log");
-        let output = File::create(&log)?;
-        let mut command = Command::new(&self.plan.tandem);
-        command.args(["client", "--listen", &format!("http://{listen}"), "--gateway", &gateway, "--via", &via]);
-        command.args(&self.plan.client_arguments);
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        let network = Some(self.network.as_fd());
-        sys::prepare(&mut command, ChildSetup { network, die_with_parent: true, own_session: true });
-        sys::unblock_in_child(&mut command);
-        let mut client = Client { process: command.spawn()?, listen, log };
-        self.await_client(&mut client)?;
-        Ok(client)
+        Client::start(&self.network, &self.plan.tandem, &arguments, log)
     }
 
-    fn await_client(&self, client: &mut Client) -> io::Result<()> {
-        let until = Instant::now() + START_LIMIT;
-        let address = client.listen;
-        while self.network.run(|| TcpStream::connect(address)).is_err() {
-            if let Some(status) = client.process.try_wait()? {
-                return Err(io::Error::other(format!("it ended with {status}{}", client.last_words())));
-            }
-            if Instant::now() > until {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+    fn write_har(&self, load: &Load, site: &Site, name: &str) -> Result<(), MeasureError> {
+        let Some(directory) = &self.plan.har else { return Ok(()) };
+        let file = directory.join(format!("{}.har", name.replace([' ', '/', ',', ':'], "-")));
+        let har = loader_har(load, loader::Protocol::Http1, site).to_json(&serde_json::Value::Null);
+        Ok(fs::write(&file, har.to_string()).map_err(TornetError::of(format!("write {}", file.display())))?)
     }
 }
 
@@ -253,44 +358,59 @@ fn load_page(loader: &Loader, site: &Site) -> io::Result<Result<Load, String>> {
     Ok(runtime.block_on(loader.load(site)).map_err(|error| error.to_string()))
 }
 
-fn summary(load: &Load, moved: Counted) -> Loaded {
+fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loaded {
+    let exit = (way == Way::Exit).then_some(ExitLink {
+        bytes_up: moved.to_exit.bytes,
+        bytes_down: moved.from_exit.bytes,
+        packets_up: moved.to_exit.packets,
+        packets_down: moved.from_exit.packets,
+    });
     Loaded {
         time_s: load.time.as_secs_f64(),
         bytes_up: moved.up.bytes,
         bytes_down: moved.down.bytes,
         packets_up: moved.up.packets,
         packets_down: moved.down.packets,
+        exit,
         loader_up: load.bytes_up,
         loader_down: load.bytes_down,
         connections: load.connections,
         requests: load.requests.len(),
+        pushes,
     }
 }
 
-/// A running `tandem client`, ended with this value.
-struct Client {
-    process: Child,
-    listen: SocketAddr,
-    log: PathBuf,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::report::{LinkReport, PortReport};
 
-impl Client {
-    /// The end of its log.
-    fn last_words(&self) -> String {
-        let mut text = String::new();
-        let read = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut text));
-        let last: Vec<&str> = text.lines().rev().take(3).collect();
-        if read.is_err() || last.is_empty() {
-            return String::new();
-        }
-        format!(" (client: {})", last.into_iter().rev().collect::<Vec<_>>().join("; "))
+    fn traffic(bytes: u64) -> Traffic {
+        Traffic { packets: bytes / 100, bytes }
     }
-}
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        // One that has ended by itself needs no signal.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    fn link(from: &str, to: &str, bytes: u64) -> LinkReport {
+        LinkReport { from: from.into(), to: to.into(), received: traffic(bytes), ..LinkReport::default() }
+    }
+
+    #[test]
+    fn counts_both_ends_of_the_path() {
+        let client =
+            PortReport { host: "client".into(), sent: traffic(300), received: traffic(4000), ..PortReport::default() };
+        let links = vec![link("web", "edge", 9000), link("core", "edge", 500), link("edge", "core", 6000)];
+        let snapshot = Snapshot { ports: vec![client], links, ..Snapshot::default() };
+        let now = Counted::of(&snapshot).expect("all links are there");
+        let moved = now - Counted { up: traffic(100), to_exit: traffic(200), ..Counted::default() };
+        assert_eq!((moved.bytes(), moved.to_exit.bytes, moved.from_exit.packets), (4200, 300, 60));
+        assert!(Counted::of(&Snapshot { links: Vec::new(), ..snapshot }).is_none());
+    }
+
+    #[test]
+    fn waste_is_a_share_of_all_that_came() {
+        let text = "tandem_push_bytes_received_total 900\ntandem_push_bytes_used_total 800\ntandem_body_bytes_down_total 1900\n";
+        let pushes = Pushes::between("tandem_push_bytes_used_total 0\n", text, 4);
+        assert_eq!((pushes.wasted(), pushes.visits_before), (100, 4));
+        assert!((pushes.waste() - 0.05).abs() < 1e-12);
+        assert_eq!(Pushes::between(text, text, 4).waste(), 0.0);
     }
 }

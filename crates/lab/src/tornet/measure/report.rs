@@ -1,11 +1,13 @@
-//! What was measured: a row per page, way and setup, compared with plain HTTP/1.1 in the same run.
+//! What was measured: a row per page, way and setup, compared with plain HTTP/1.1 and with the pair without push in the
+//! same run.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::load::Loaded;
-use super::{Plan, Setup, Subject, Way};
+use super::load::{ExitLink, Loaded, Pushes};
+use super::verdict::{Verdict, verdicts};
+use super::{Loads, Plan, Push, Setup, Subject, Way};
 use crate::loader::Discovery;
 use crate::stats::{Summary, median};
 
@@ -14,12 +16,20 @@ use crate::stats::{Summary, median};
 pub struct Report {
     /// One per page, way and setup.
     pub rows: Vec<Row>,
+    /// What they say of push, by setup.
+    pub verdicts: Vec<Verdict>,
     /// What tor moves over the client's link by itself; it is in all numbers of the link.
     pub background: Background,
     /// Turns that each setup had.
     pub passes: usize,
+    /// Visits of other users before the first load of a visited site.
+    pub visits: usize,
     /// Whether circuit and session had carried the page before.
     pub warm: bool,
+    /// What the loader knew from the start.
+    pub known: &'static str,
+    /// Further arguments of the client.
+    pub client_arguments: Vec<String>,
     /// Why the numbers should not be believed.
     pub trouble: Option<String>,
 }
@@ -40,12 +50,14 @@ pub struct Row {
     pub way: Way,
     /// How.
     pub setup: String,
-    /// What the loader knew from the start.
-    pub known: &'static str,
+    /// With push: the setup that differs by it alone.
+    pub without_push: Option<String>,
     /// Median, spread and the like; none if every load failed.
     pub time_s: Option<Summary>,
     /// Time as a share of plain HTTP/1.1's.
     pub ratio_time: Option<f64>,
+    /// With push: time as a share of the same without.
+    pub ratio_without_push: Option<f64>,
     /// IP bytes up the client's link.
     pub bytes_up: Option<f64>,
     /// And down.
@@ -56,10 +68,24 @@ pub struct Row {
     pub packets_up: Option<f64>,
     /// And down.
     pub packets_down: Option<f64>,
+    /// IP bytes from middle relay to exit.
+    pub exit_bytes_up: Option<f64>,
+    /// And back.
+    pub exit_bytes_down: Option<f64>,
+    /// IP packets from middle relay to exit.
+    pub exit_packets_up: Option<f64>,
+    /// And back.
+    pub exit_packets_down: Option<f64>,
     /// Bytes that the loader wrote.
     pub loader_up: Option<f64>,
     /// Bytes that it read.
     pub loader_down: Option<f64>,
+    /// Pushes that were there when they were asked for.
+    pub used: Option<f64>,
+    /// Those that were still under way then.
+    pub late: Option<f64>,
+    /// Bytes of bodies that nobody asked for, as a share of all that came.
+    pub waste: Option<f64>,
     /// Every load that succeeded, in order.
     pub loads: Vec<Loaded>,
     /// What the others said.
@@ -70,7 +96,7 @@ pub struct Row {
 pub(super) fn report(
     plan: &Plan,
     subjects: &[Subject],
-    loads: Vec<Vec<Vec<Result<Loaded, String>>>>,
+    loads: Vec<Loads>,
     background: Background,
     trouble: Option<String>,
 ) -> Report {
@@ -78,13 +104,23 @@ pub(super) fn report(
     for (subject, loads) in subjects.iter().zip(loads) {
         let own: Vec<Row> =
             subject.setups.iter().zip(loads).map(|(&setup, loads)| row(subject, setup, loads)).collect();
-        let plain = own.first().cloned();
-        rows.extend(own.into_iter().map(|row| match &plain {
-            Some(plain) => row.beside(plain),
-            None => row,
-        }));
+        let compared = own.iter().map(|row| row.clone().beside(&own));
+        rows.extend(compared);
     }
-    Report { rows, background, passes: plan.passes, warm: plan.warm, trouble }
+    Report {
+        verdicts: verdicts(&rows),
+        rows,
+        background,
+        passes: plan.passes,
+        visits: plan.visits,
+        warm: plan.warm,
+        known: match plan.discovery {
+            Discovery::List => "everything",
+            Discovery::Triggers => "the document",
+        },
+        client_arguments: plan.client_arguments.clone(),
+        trouble,
+    }
 }
 
 fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> Row {
@@ -95,28 +131,75 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
             Err(error) => failures.push(error),
         }
     }
-    let each = |value: fn(&Loaded) -> f64| good.iter().map(value).collect::<Vec<_>>();
-    let middle = |value: fn(&Loaded) -> f64| median(&each(value));
+    let middle = |value: fn(&Loaded) -> f64| median(&good.iter().map(value).collect::<Vec<_>>());
+    let exit = |value: fn(ExitLink) -> u64| {
+        median(&good.iter().filter_map(|load| Some(value(load.exit?) as f64)).collect::<Vec<_>>())
+    };
+    let pushed = setup.push().is_some_and(|push| push != Push::Off);
+    let pushes = |value: fn(Pushes) -> f64| {
+        median(&good.iter().filter_map(|load| load.pushes.filter(|_| pushed).map(value)).collect::<Vec<_>>())
+    };
     Row {
-        page: subject.page.clone(),
+        page: subject.name.clone(),
         way: subject.way,
         setup: setup.to_string(),
-        known: match subject.discovery {
-            Discovery::List => "everything",
-            Discovery::Triggers => "the document",
-        },
-        time_s: Summary::of(&each(|load| load.time_s)),
+        without_push: pushed.then(|| setup.without_push().to_string()),
+        time_s: Summary::of(&good.iter().map(|load| load.time_s).collect::<Vec<_>>()),
         ratio_time: None,
+        ratio_without_push: None,
         bytes_up: middle(|load| load.bytes_up as f64),
         bytes_down: middle(|load| load.bytes_down as f64),
         ratio_bytes: None,
         packets_up: middle(|load| load.packets_up as f64),
         packets_down: middle(|load| load.packets_down as f64),
+        exit_bytes_up: exit(|link| link.bytes_up),
+        exit_bytes_down: exit(|link| link.bytes_down),
+        exit_packets_up: exit(|link| link.packets_up),
+        exit_packets_down: exit(|link| link.packets_down),
         loader_up: middle(|load| load.loader_up as f64),
         loader_down: middle(|load| load.loader_down as f64),
+        used: pushes(|pushes| pushes.used as f64),
+        late: pushes(|pushes| pushes.late as f64),
+        waste: pushes(Pushes::waste),
         loads: good,
         failures,
     }
+}
+
+/// A column: its heading, its width and what stands in it.
+type Column = (&'static str, usize, fn(&Row) -> String);
+
+const COLUMNS: [Column; 15] = [
+    ("seconds", 7, |row| row.time_s.map_or_else(nothing, |time| format!("{:.2}", time.median))),
+    ("min-max", 13, |row| row.time_s.map_or_else(nothing, |time| format!("{:.2}-{:.2}", time.min, time.max))),
+    ("% HTTP", 6, |row| share(row.ratio_time)),
+    ("% pair", 6, |row| share(row.ratio_without_push)),
+    ("bytes up", 9, |row| number(row.bytes_up)),
+    ("down", 10, |row| number(row.bytes_down)),
+    ("% bytes", 7, |row| share(row.ratio_bytes)),
+    ("packets", 7, |row| number(row.packets_up)),
+    ("down", 7, |row| number(row.packets_down)),
+    ("exit up", 9, |row| number(row.exit_bytes_up)),
+    ("down", 10, |row| number(row.exit_bytes_down)),
+    ("packets", 7, |row| number(row.exit_packets_up)),
+    ("down", 7, |row| number(row.exit_packets_down)),
+    ("used+late", 10, |row| match row.used.zip(row.late) {
+        Some((used, late)) => format!("{used:.0}+{late:.0}"),
+        None => nothing(),
+    }),
+    ("% waste", 7, |row| share(row.waste)),
+];
+
+fn nothing() -> String {
+    "-".into()
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(nothing, |value| format!("{value:.0}"))
+}
+
+fn share(value: Option<f64>) -> String {
+    value.map_or_else(nothing, |value| format!("{:.1}", value * 100.0))
 }
 
 impl Row {
@@ -124,70 +207,57 @@ impl Row {
         Some(self.bytes_up? + self.bytes_down?)
     }
 
-    fn beside(mut self, plain: &Self) -> Self {
+    fn seconds(&self) -> Option<f64> {
+        self.time_s.map(|time| time.median)
+    }
+
+    /// Compares it with other rows of the same page, the first of which is plain HTTP/1.1.
+    fn beside(mut self, rows: &[Self]) -> Self {
         let ratio = |own: Option<f64>, other: Option<f64>| Some(own? / other.filter(|other| *other > 0.0)?);
-        self.ratio_time = ratio(self.time_s.map(|time| time.median), plain.time_s.map(|time| time.median));
-        self.ratio_bytes = ratio(self.bytes(), plain.bytes());
+        let base = rows.iter().find(|row| Some(&row.setup) == self.without_push.as_ref());
+        self.ratio_without_push = ratio(self.seconds(), base.and_then(Self::seconds));
+        if let Some(plain) = rows.first() {
+            self.ratio_time = ratio(self.seconds(), plain.seconds());
+            self.ratio_bytes = ratio(self.bytes(), plain.bytes());
+        }
         self
     }
 
     fn line(&self) -> String {
-        let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.0}"));
-        let share = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{:.1}", value * 100.0));
-        let (seconds, spread) = self.time_s.map_or_else(
-            || ("-".into(), "-".into()),
-            |time| (format!("{:.2}", time.median), format!("{:.2}-{:.2}", time.min, time.max)),
-        );
-        let failed = if self.failures.is_empty() { String::new() } else { format!("  {} failed", self.failures.len()) };
-        format!(
-            "{:<18} {:<5} {:<13} {seconds:>7} {spread:>13} {:>6} {:>9} {:>10} {:>7} {:>8} {:>8} {:>9} {:>10}{failed}",
-            self.page,
-            self.way.to_string(),
-            self.setup,
-            share(self.ratio_time),
-            number(self.bytes_up),
-            number(self.bytes_down),
-            share(self.ratio_bytes),
-            number(self.packets_up),
-            number(self.packets_down),
-            number(self.loader_up),
-            number(self.loader_down),
-        )
+        let mut line = format!("{:<24} {:<5} {:<22}", self.page, self.way.to_string(), self.setup);
+        for (_, width, value) in COLUMNS {
+            let _ = write!(line, " {:>width$}", value(self));
+        }
+        if !self.failures.is_empty() {
+            let _ = write!(line, "  {} failed", self.failures.len());
+        }
+        line
     }
 }
 
 impl Report {
     /// For people.
     pub fn table(&self) -> String {
-        let mut out = format!(
-            "{:<18} {:<5} {:<13} {:>7} {:>13} {:>6} {:>9} {:>10} {:>7} {:>8} {:>8} {:>9} {:>10}\n",
-            "page",
-            "way",
-            "setup",
-            "seconds",
-            "min-max",
-            "% time",
-            "bytes up",
-            "down",
-            "% bytes",
-            "packets",
-            "down",
-            "loader up",
-            "down"
-        );
+        let mut out = format!("{:<24} {:<5} {:<22}", "page", "way", "setup");
+        for (heading, width, _) in COLUMNS {
+            let _ = write!(out, " {heading:>width$}");
+        }
+        out.push('\n');
         for row in &self.rows {
             out += &row.line();
             out.push('\n');
         }
-        let mut known: Vec<_> = self.rows.iter().map(|row| (row.page.as_str(), row.known)).collect();
-        known.dedup();
-        for (page, known) in known {
-            let _ = writeln!(out, "{page}: the loader knows {known} from the start");
-        }
         let state = if self.warm { "the page once before" } else { "nothing before: new circuit, new session" };
+        let Self { passes, visits, known, .. } = self;
         let rate = self.background.bytes_per_s;
-        let _ =
-            writeln!(out, "medians of {} passes; {state}; tor's own traffic {rate:.0} B/s on the link", self.passes);
+        let _ = writeln!(
+            out,
+            "medians of {passes} passes; {state}; the loader knows {known} from the start; \"visited\": by at least \
+             {visits} other users before; tor's own traffic {rate:.0} B/s on the link"
+        );
+        for verdict in &self.verdicts {
+            out += &verdict.text();
+        }
         for row in &self.rows {
             for failure in &row.failures {
                 let _ = writeln!(out, "failed: {} ({}), {}: {failure}", row.page, row.way, row.setup);
@@ -211,11 +281,26 @@ mod tests {
             bytes_down: bytes * 3,
             packets_up: 5,
             packets_down: 7,
+            exit: Some(ExitLink { bytes_up: bytes + 1, bytes_down: bytes * 4, packets_up: 6, packets_down: 8 }),
             loader_up: 1,
             loader_down: 2,
             connections: 6,
             requests: 101,
+            pushes: None,
         }
+    }
+
+    fn pushed(time_s: f64, wasted: u64) -> Loaded {
+        let pushes = Pushes {
+            visits_before: 4,
+            received: 30,
+            used: 20,
+            late: 5,
+            bytes_received: 500 + wasted,
+            bytes_used: 500,
+            body_bytes: 1000,
+        };
+        Loaded { pushes: Some(pushes), ..loaded(time_s, 70) }
     }
 
     fn plan() -> Plan {
@@ -225,39 +310,83 @@ mod tests {
             pages: vec!["p".into()],
             ways: vec![Way::Exit],
             sessions: vec!["h2".parse().expect("spoken")],
-            in_flight: vec![100],
+            in_flight: vec![6],
+            pushes: vec![Push::Off, Push::Visited],
+            visits: 4,
             passes: 3,
-            discovery: None,
+            discovery: Discovery::Triggers,
             warm: false,
             optimistic: false,
+            har: None,
             client_arguments: Vec::new(),
         }
     }
 
+    fn pair(push: Push) -> Setup {
+        Setup::Pair { session: "h2".parse().expect("spoken"), in_flight: 6, push }
+    }
+
+    fn subject(name: &str, setups: Vec<Setup>) -> Subject {
+        Subject { page: "/x/p.json".into(), name: name.into(), way: Way::Exit, discovery: Discovery::Triggers, setups }
+    }
+
+    const QUIET: Background = Background { bytes_per_s: 12.0 };
+
     #[test]
     fn compares_medians_and_tells_failures() {
-        let pair = Setup::Pair { session: "h2".parse().expect("spoken"), in_flight: 100 };
-        let setups = vec![Setup::Plain, pair];
-        let subject = Subject { page: "p".into(), way: Way::Exit, discovery: Discovery::List, setups };
+        let subject = subject("p", vec![Setup::Plain, pair(Push::Off)]);
         let plain = vec![Ok(loaded(10.0, 100)), Ok(loaded(8.0, 100)), Ok(loaded(30.0, 100))];
         let ours = vec![Ok(loaded(1.0, 70)), Err("no answer".to_owned()), Ok(loaded(2.0, 70))];
-        let background = Background { bytes_per_s: 12.0 };
-        let report = report(&plan(), &[subject], vec![vec![plain, ours]], background, None);
+        let report = report(&plan(), &[subject], vec![vec![plain, ours]], QUIET, None);
         assert_eq!(report.rows[0].ratio_time, Some(1.0));
         assert_eq!(report.rows[1].time_s.expect("two loads").median, 1.5);
         assert_eq!(report.rows[1].ratio_time, Some(0.15));
         assert_eq!(report.rows[1].ratio_bytes, Some(0.7));
+        assert_eq!((report.rows[1].exit_bytes_up, report.rows[1].exit_packets_down), (Some(71.0), Some(8.0)));
+        assert_eq!((report.rows[1].waste, report.rows[1].ratio_without_push), (None, None));
         let table = report.table();
         assert!(table.contains("15.0") && table.contains("70.0") && table.contains("1 failed"), "{table}");
-        assert!(table.contains("failed: p (exit), h2 x100: no answer"), "{table}");
+        assert!(table.contains("failed: p (exit), h2 x6: no answer"), "{table}");
+        assert!(report.verdicts.is_empty());
+    }
+
+    #[test]
+    fn push_is_judged_beside_the_pair_without_it() {
+        let setups = vec![Setup::Plain, pair(Push::Off), pair(Push::Visited)];
+        let subjects = [subject("fast", setups.clone()), subject("slow", setups)];
+        let fast =
+            vec![vec![Ok(loaded(10.0, 9))], vec![Ok(loaded(4.0, 9)), Ok(loaded(4.0, 9))], vec![Ok(pushed(2.0, 0))]];
+        let slow =
+            vec![vec![Ok(loaded(10.0, 9))], vec![Ok(loaded(2.0, 9)), Ok(loaded(4.0, 9))], vec![Ok(pushed(4.5, 1000))]];
+        let report = report(&plan(), &subjects, vec![fast, slow], QUIET, None);
+        assert_eq!(report.rows[2].ratio_without_push, Some(0.5));
+        assert_eq!((report.rows[5].ratio_without_push, report.rows[5].waste), (Some(1.5), Some(0.5)));
+        let verdict = &report.verdicts[0];
+        assert_eq!((verdict.setup.as_str(), verdict.pages), ("h2 x6 push, visited", 2));
+        assert_eq!((verdict.ratio_without_push, verdict.ratio_plain), (Some(1.0), Some(0.325)));
+        assert!((verdict.waste - 1.0 / 3.0).abs() < 1e-12);
+        assert_eq!(
+            (&verdict.slower, &verdict.wasteful),
+            (&vec!["slow (exit)".to_owned()], &vec!["slow (exit)".to_owned()])
+        );
+        let table = report.table();
+        assert!(table.contains("20+5") && table.contains("slower than without push: slow (exit)"), "{table}");
+    }
+
+    #[test]
+    fn a_page_within_the_spread_is_not_slower() {
+        let subject = subject("p", vec![Setup::Plain, pair(Push::Off), pair(Push::First)]);
+        let without = vec![Ok(loaded(2.0, 9)), Ok(loaded(4.0, 9))];
+        let with = vec![Ok(pushed(3.5, 0)), Ok(pushed(6.0, 0))];
+        let report = report(&plan(), &[subject], vec![vec![Vec::new(), without, with]], QUIET, None);
+        assert!(report.rows[2].ratio_without_push.expect("both have times") > 1.5);
+        assert!(report.verdicts[0].slower.is_empty());
     }
 
     #[test]
     fn nothing_loaded_is_no_number() {
-        let subject =
-            Subject { page: "p".into(), way: Way::Onion, discovery: Discovery::Triggers, setups: vec![Setup::Plain] };
-        let background = Background { bytes_per_s: 0.0 };
-        let report = report(&plan(), &[subject], vec![vec![vec![Err("down".to_owned())]]], background, None);
+        let subject = Subject { way: Way::Onion, ..subject("p", vec![Setup::Plain]) };
+        let report = report(&plan(), &[subject], vec![vec![vec![Err("down".to_owned())]]], QUIET, None);
         assert!(report.rows[0].time_s.is_none() && report.rows[0].ratio_time.is_none());
         assert!(report.table().contains("failed: p (onion), HTTP/1.1 x6: down"));
     }

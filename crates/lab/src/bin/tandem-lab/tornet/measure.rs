@@ -1,13 +1,13 @@
-//! `tandem-lab tornet measure`: pages over the private Tor network, plain and through the pair.
+//! `tandem-lab tornet measure`: pages over the private Tor network, plain and through the pair, with and without push.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode, Stdio};
 
 use clap::{Args, ValueEnum};
 use tandem_lab::emulator::sys::{self, ChildSetup};
 use tandem_lab::loader;
-use tandem_lab::tornet::measure::{Plan, Protocol, Way, run as measure};
+use tandem_lab::tornet::measure::{Plan, Protocol, Push, Way, run as measure};
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::{RunDirectory, take_down};
 
@@ -22,15 +22,22 @@ pub(crate) struct Arguments {
     /// The program under test; by default `tandem` beside this program
     #[arg(long, value_name = "FILE")]
     tandem: Option<PathBuf>,
-    /// Pages; a network that is up must serve them, otherwise one is brought up for the measurement
+    /// Pages by name, or files (recorded pages, HAR, page models), or directories of such; a network that is up must serve
+    /// them, otherwise one is brought up for the measurement
     #[arg(long, value_delimiter = ',', default_value = "thesis,gallery:100x2000", value_name = "PAGE")]
     pages: Vec<String>,
     /// Session protocols between client and gateway
     #[arg(long, value_delimiter = ',', default_value = "h2,spdy3.1", value_name = "SESSION")]
     sessions: Vec<Protocol>,
-    /// Requests that the loader has in flight at the client
-    #[arg(long, value_delimiter = ',', default_value = "100,32,6", value_name = "NUMBER", value_parser = in_flight)]
+    /// Requests that the loader has in flight at the client; a browser has 6
+    #[arg(long, value_delimiter = ',', default_value = "6", value_name = "NUMBER", value_parser = in_flight)]
     in_flight: Vec<usize>,
+    /// What the gateway pushes, a setup for each
+    #[arg(long, value_delimiter = ',', default_value = "off,first,visited", value_name = "WHAT")]
+    push: Vec<Push>,
+    /// Visits of other users before the first load of a visited site
+    #[arg(long, default_value_t = 4, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
+    visits: u16,
     /// Turns that each setup gets, in alternation
     #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
     passes: u16,
@@ -40,9 +47,9 @@ pub(crate) struct Arguments {
     /// Not through the exit
     #[arg(long, requires = "onion")]
     no_exit: bool,
-    /// What the loader knows from the start; by default everything of the page `thesis`, the document of others
-    #[arg(long, value_name = "WHAT")]
-    known: Option<Known>,
+    /// What the loader knows from the start
+    #[arg(long, default_value = "document", value_name = "WHAT")]
+    known: Known,
     /// Load the page once before, unmeasured, over the same circuit and session
     #[arg(long)]
     warm: bool,
@@ -52,6 +59,9 @@ pub(crate) struct Arguments {
     /// A network that is brought up for this: Conflux off at its client
     #[arg(long)]
     no_conflux: bool,
+    /// Write a HAR file of every load into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    har: Option<PathBuf>,
     /// For programs
     #[arg(long)]
     json: bool,
@@ -78,6 +88,9 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let json = arguments.json;
     let no_conflux = arguments.no_conflux;
     let plan = plan(arguments)?;
+    if let Some(directory) = &plan.har {
+        std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
     sys::block_signals(&SIGNALS)?;
     let network = Network::of(&plan, no_conflux)?;
     network.end_on_signals()?;
@@ -98,19 +111,48 @@ fn plan(arguments: Arguments) -> Result<Plan, Box<dyn Error>> {
     Ok(Plan {
         instance: arguments.instance.instance,
         tandem,
-        pages: arguments.pages,
+        pages: pages(&arguments.pages)?,
         ways,
         sessions: arguments.sessions,
         in_flight: arguments.in_flight,
+        pushes: arguments.push,
+        visits: arguments.visits.into(),
         passes: arguments.passes.into(),
-        discovery: arguments.known.map(|known| match known {
+        discovery: match arguments.known {
             Known::Everything => loader::Discovery::List,
             Known::Document => loader::Discovery::Triggers,
-        }),
+        },
         warm: arguments.warm,
         optimistic: arguments.optimistic,
+        har: arguments.har,
         client_arguments: arguments.client_arguments,
     })
+}
+
+/// Directories as the files in them; files as `tornet up` notes them.
+fn pages(given: &[String]) -> Result<Vec<String>, Failure> {
+    let mut pages = Vec::new();
+    for page in given {
+        let path = Path::new(page);
+        let mut files = match std::fs::read_dir(path) {
+            Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?,
+            Err(_) if path.is_file() => vec![path.to_owned()],
+            Err(_) => {
+                pages.push(page.clone());
+                continue;
+            }
+        };
+        let is_page = |file: &PathBuf| file.extension().is_some_and(|end| end == "json" || end == "har");
+        files.retain(|file| !path.is_dir() || is_page(file));
+        if files.is_empty() {
+            return Err(format!("no page in {page}").into());
+        }
+        files.sort();
+        for file in files {
+            pages.push(std::path::absolute(file)?.display().to_string());
+        }
+    }
+    Ok(pages)
 }
 
 /// The network that is measured; taken down at the end if it was brought up for this.

@@ -1,0 +1,130 @@
+//! What a page is loaded with: the way to it, the session protocol, requests in flight, and what the gateway pushes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::tornet::layout::GATEWAY_PORTS;
+
+/// Connections that browsers open to one host.
+pub const BROWSER_CONNECTIONS: usize = 6;
+
+/// Where the page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// On the web host, through an exit.
+    Exit,
+    /// Behind the onion service.
+    Onion,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exit => "exit",
+            Self::Onion => "onion",
+        })
+    }
+}
+
+/// A session protocol that the network's gateways speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Protocol {
+    /// As in endpoint URLs.
+    pub name: &'static str,
+    /// Port of the gateways that speak it.
+    pub port: u16,
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = GATEWAY_PORTS.iter().find(|(name, _)| *name == text);
+        let names = || GATEWAY_PORTS.map(|(name, _)| name).join(", ");
+        found.map(|&(name, port)| Self { name, port }).ok_or_else(|| format!("not one of {}", names()))
+    }
+}
+
+/// What the gateway may push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Push {
+    /// Nothing: the client takes no pushes
+    Off,
+    /// What the page itself says: nobody has visited the site before
+    First,
+    /// What other users' visits taught the gateway, too
+    Visited,
+}
+
+/// How a page is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Setup {
+    /// HTTP/1.1 on six connections through the SOCKS port.
+    Plain,
+    /// Through the pair.
+    Pair {
+        /// Between client and gateway.
+        session: Protocol,
+        /// Requests that the loader has in flight.
+        in_flight: usize,
+        /// What comes unasked.
+        push: Push,
+    },
+}
+
+impl Setup {
+    /// What the gateway may push, through the pair.
+    pub const fn push(self) -> Option<Push> {
+        match self {
+            Self::Plain => None,
+            Self::Pair { push, .. } => Some(push),
+        }
+    }
+
+    /// The same without push.
+    pub const fn without_push(self) -> Self {
+        match self {
+            Self::Plain => Self::Plain,
+            Self::Pair { session, in_flight, .. } => Self::Pair { session, in_flight, push: Push::Off },
+        }
+    }
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain => f.write_str("HTTP/1.1 x6"),
+            Self::Pair { session, in_flight, push } => {
+                let push = match push {
+                    Push::Off => "",
+                    Push::First => " push, first",
+                    Push::Visited => " push, visited",
+                };
+                write!(f, "{} x{in_flight}{push}", session.name)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_by_name() {
+        assert_eq!("h2".parse::<Protocol>().expect("spoken").port, 9980);
+        assert_eq!("spdy3.1".parse::<Protocol>().expect("spoken").name, "spdy3.1");
+        assert!("http".parse::<Protocol>().expect_err("no session of many").contains("h2"));
+    }
+
+    #[test]
+    fn setups_have_names() {
+        let session = "h2".parse().expect("spoken");
+        let pushed = Setup::Pair { session, in_flight: 32, push: Push::Visited };
+        assert_eq!(pushed.to_string(), "h2 x32 push, visited");
+        assert_eq!(pushed.without_push().to_string(), "h2 x32");
+        assert_eq!(Setup::Plain.to_string(), "HTTP/1.1 x6");
+    }
+}

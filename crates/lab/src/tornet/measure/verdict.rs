@@ -1,0 +1,96 @@
+//! What the rows say of push, over all pages: how it compares with the same pair without it and with plain HTTP/1.1, where
+//! it was slower, and what it wasted.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::report::Row;
+use super::{Loaded, Pushes};
+use crate::stats::median;
+
+/// One setup with push, over all pages that have it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The setup.
+    pub setup: String,
+    /// Pages that were loaded with it.
+    pub pages: usize,
+    /// Median over pages of the time as a share of the same pair's without push.
+    pub ratio_without_push: Option<f64>,
+    /// The same, of plain HTTP/1.1's.
+    pub ratio_plain: Option<f64>,
+    /// Bytes of bodies that nobody asked for, as a share of all that came, over all loads.
+    pub waste: f64,
+    /// Pages that no load with push brought as fast as the slowest without.
+    pub slower: Vec<String>,
+    /// Pages of which more than a tenth of the bytes were for nothing.
+    pub wasteful: Vec<String>,
+}
+
+/// Share of wasted bytes that a page is named for.
+const MOST_WASTE: f64 = 0.1;
+
+/// A verdict for each setup with push.
+pub(super) fn verdicts(rows: &[Row]) -> Vec<Verdict> {
+    let mut setups: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| row.without_push.is_some()) {
+        if !setups.contains(&row.setup.as_str()) {
+            setups.push(&row.setup);
+        }
+    }
+    setups.into_iter().map(|setup| verdict(setup, rows)).collect()
+}
+
+fn verdict(setup: &str, rows: &[Row]) -> Verdict {
+    let own: Vec<&Row> = rows.iter().filter(|row| row.setup == setup).collect();
+    let middle = |value: fn(&Row) -> Option<f64>| median(&own.iter().filter_map(|row| value(row)).collect::<Vec<_>>());
+    let named = |which: &dyn Fn(&Row) -> bool| {
+        own.iter().filter(|row| which(row)).map(|row| format!("{} ({})", row.page, row.way)).collect::<Vec<_>>()
+    };
+    let slower = |row: &Row| {
+        let base = rows.iter().find(|other| {
+            other.page == row.page && other.way == row.way && Some(&other.setup) == row.without_push.as_ref()
+        });
+        row.time_s.zip(base.and_then(|base| base.time_s)).is_some_and(|(own, base)| own.min > base.max)
+    };
+    Verdict {
+        setup: setup.to_owned(),
+        pages: own.len(),
+        ratio_without_push: middle(|row| row.ratio_without_push),
+        ratio_plain: middle(|row| row.ratio_time),
+        waste: waste(own.iter().flat_map(|row| &row.loads)),
+        slower: named(&slower),
+        wasteful: named(&|row| row.waste.is_some_and(|waste| waste > MOST_WASTE)),
+    }
+}
+
+/// The share of wasted bytes over several loads.
+fn waste<'a>(loads: impl Iterator<Item = &'a Loaded>) -> f64 {
+    let pushes = loads.filter_map(|load| load.pushes);
+    let (wasted, all) = pushes.fold((0, 0), |(wasted, all), pushes: Pushes| {
+        (wasted + pushes.wasted(), all + pushes.wasted() + pushes.body_bytes)
+    });
+    if all == 0 { 0.0 } else { wasted as f64 / all as f64 }
+}
+
+impl Verdict {
+    /// A few lines for people.
+    pub(super) fn text(&self) -> String {
+        let share = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{:.1} %", value * 100.0));
+        let mut out = format!(
+            "{}, medians over {} pages: {} of the time without push, {} of HTTP/1.1 x6; {:.1} % of bytes wasted\n",
+            self.setup,
+            self.pages,
+            share(self.ratio_without_push),
+            share(self.ratio_plain),
+            self.waste * 100.0
+        );
+        for (what, pages) in [("slower than without push", &self.slower), ("over a tenth wasted", &self.wasteful)] {
+            if !pages.is_empty() {
+                let _ = writeln!(out, "{}, {what}: {}", self.setup, pages.join(", "));
+            }
+        }
+        out
+    }
+}
