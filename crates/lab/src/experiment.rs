@@ -14,7 +14,7 @@
 pub mod file;
 pub mod plan;
 pub mod point;
-//pub mod report;
+pub mod report;
 pub mod results;
 pub mod run;
 pub mod stage;

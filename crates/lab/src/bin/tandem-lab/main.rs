@@ -2,6 +2,7 @@
 
 mod bench;
 mod origin;
+mod report;
 mod run;
 mod timing;
 mod tornet;
@@ -25,6 +26,8 @@ enum Command {
     Bench(bench::Command),
     /// An experiment from a file, on emulated links
     Run(run::Arguments),
+    /// The results of an experiment as one HTML file
+    Report(report::Arguments),
     /// Throughput, and the delay of single stamps beside it, between two ends of anything
     #[command(subcommand)]
     Timing(timing::Command),
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(command) => bench::run(command),
         Command::Run(arguments) => run::run(arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Timing(command) => timing::run(command),
         Command::Tornet(command) => tornet::run(command),
         Command::Origin(arguments) => origin::run(&arguments),

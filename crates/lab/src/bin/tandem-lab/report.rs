@@ -1,0 +1,32 @@
+//! `tandem-lab report`: results of an experiment as one HTML file.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use tandem_lab::experiment::{ExperimentError, report};
+
+/// Makes a report of an experiment's results.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Directory of results
+    directory: PathBuf,
+    /// The report; by default report.html in that directory, - is standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Does it.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let html = report::of_directory(&arguments.directory)?;
+    let file = arguments.output.clone().unwrap_or_else(|| arguments.directory.join("report.html"));
+    if file.as_os_str() == "-" {
+        std::io::stdout().write_all(html.as_bytes())?;
+    } else {
+        std::fs::write(&file, html).map_err(ExperimentError::file("write", &file))?;
+        writeln!(std::io::stderr(), "tandem-lab report: {}", file.display())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

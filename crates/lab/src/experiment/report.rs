@@ -1,0 +1,500 @@
+//! Reports: one HTML file without scripts, readable as XML too. Plots are SVG within it.
+//!
+//! - [`plot`]: lines with the spread of passes, and heat maps. [`table`]: rows and cells. [`text`]: escaping and numbers.
+
+mod plot;
+mod table;
+mod text;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use self::plot::{Heat, Line as Curve, Plot};
+use self::table::Table;
+use self::text::{escaped, number, percent, signed, spread};
+use super::file::{Experiment, Measure, Sweep};
+use super::point::{Axis, Point};
+use super::results::{self, Line};
+use super::summary::{Cells, Contest, Verdict};
+use super::{ExperimentError, run};
+use crate::stats::{self, Summary};
+
+/// Other results that a report takes in, if they lie beside its own: the corpus over the private Tor network.
+pub const TORNET: &str = "tornet.json";
+
+const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}\
+    table{border-collapse:collapse;margin:.8em 0}td,th{padding:.2em .6em;border-bottom:1px solid #ddd;text-align:right;\
+    vertical-align:top}td:first-child,th:first-child,td.t,th.t{text-align:left}svg{margin:.4em 1em .4em 0;vertical-align:top}\
+    .wins{color:#116611}.loses{color:#aa1111}.even{color:#666}code{background:#f3f3f3}small{color:#555}";
+
+/// A report of what lies in a directory of results.
+pub fn of_directory(directory: &Path) -> Result<String, ExperimentError> {
+    let file = directory.join(results::EXPERIMENT);
+    let (experiment, _) = Experiment::open(&file)?;
+    let lines = results::read(directory)?;
+    let tornet = directory.join(TORNET);
+    let tornet = if tornet.is_file() {
+        let text = std::fs::read_to_string(&tornet).map_err(ExperimentError::file("read", &tornet))?;
+        let wrong = |source| ExperimentError::Line { path: tornet.display().to_string(), line: 1, source };
+        Some(serde_json::from_str(&text).map_err(wrong)?)
+    } else {
+        None
+    };
+    Ok(html(&experiment, &lines, tornet.as_ref()))
+}
+
+/// A report of an experiment's results.
+pub fn html(experiment: &Experiment, lines: &[Line], tornet: Option<&Value>) -> String {
+    let report = Report { experiment, cells: Cells::of(experiment, lines) };
+    let title = escaped(&experiment.title);
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><title>{title}</title><style>{STYLE}</style></head><body>\n\
+         <h1>{title}</h1>\n"
+    );
+    let _ = writeln!(out, "<p>After {}. {}</p>", escaped(&experiment.source), escaped(&experiment.about));
+    out += &report.contest();
+    for sweep in &experiment.sweeps {
+        out += &report.sweep(sweep);
+    }
+    out += &tornet.map_or_else(String::new, tor);
+    out += &report.runs(lines);
+    out + "</body></html>\n"
+}
+
+struct Report<'a> {
+    experiment: &'a Experiment,
+    cells: Cells,
+}
+
+impl Report<'_> {
+    /// Where ours wins, and where not.
+    fn contest(&self) -> String {
+        let baseline = escaped(self.experiment.setups[self.experiment.baseline].label());
+        let mut out = format!("<h2>Our pair against {baseline}</h2>\n");
+        let mut table =
+            Table::new(&["sweep", "points", "wins", "even", "loses", "median gain", "least gain", "greatest gain"]);
+        let mut others: Vec<(&Sweep, Contest)> = Vec::new();
+        for sweep in &self.experiment.sweeps {
+            let points = self.cells.points(sweep);
+            let contests: Vec<Contest> =
+                points.iter().filter_map(|point| self.cells.contest(self.experiment, sweep, point)).collect();
+            let gains: Vec<f64> = contests.iter().map(|contest| contest.gain.median).collect();
+            let Some(gain) = Summary::of(&gains) else { continue };
+            let count = |verdict| contests.iter().filter(|contest| contest.verdict == verdict).count();
+            table.row(vec![
+                escaped(&sweep.title),
+                contests.len().to_string(),
+                count(Verdict::Wins).to_string(),
+                count(Verdict::Even).to_string(),
+                count(Verdict::Loses).to_string(),
+                signed(gain.median * 100.0),
+                signed(gain.min * 100.0),
+                signed(gain.max * 100.0),
+            ]);
+            others.extend(contests.into_iter().filter(|contest| contest.verdict != Verdict::Wins).map(|c| (sweep, c)));
+        }
+        if table.is_empty() {
+            return out + "<p>Nothing of both has been measured yet.</p>\n";
+        }
+        out += "<p>At each point the best of our set-ups; the gain is what it saves of the other's time. It wins where it was faster \
+                in every pass, by 1 % at least.</p>\n";
+        out += &table.html();
+        if others.is_empty() {
+            return out + "<p>It wins everywhere on this grid.</p>\n";
+        }
+        others.sort_by(|a, b| (a.1.gain.median).total_cmp(&b.1.gain.median));
+        out += "<h3>Where it does not win</h3>\n";
+        let mut table =
+            Table::new(&["point", "best of ours", "gain", "least to greatest", "", "why"]).text_columns(&[1, 4, 5]);
+        for (sweep, contest) in &others {
+            let why = self.experiment.reason(&sweep.name, &contest.point);
+            let (class, word) = word(contest.verdict);
+            table.row(vec![
+                format!("{}: {}", escaped(&sweep.title), escaped(&self.varied(&contest.point).to_string())),
+                escaped(self.experiment.setups[contest.best].label()),
+                signed(contest.gain.median * 100.0),
+                format!("{} to {}", signed(contest.gain.min * 100.0), signed(contest.gain.max * 100.0)),
+                format!("<span class=\"{class}\">{word}</span>"),
+                escaped(why.unwrap_or("not explained yet")),
+            ]);
+        }
+        out + &table.html()
+    }
+
+    fn varied(&self, point: &Point) -> Point {
+        shortened(&run::varied(self.experiment, point))
+    }
+
+    fn sweep(&self, sweep: &Sweep) -> String {
+        let points = self.cells.points(sweep);
+        let mut out = format!("<h2>{}</h2>\n", escaped(&sweep.title));
+        if !sweep.about.is_empty() {
+            let _ = writeln!(out, "<p>{}</p>", escaped(&sweep.about));
+        }
+        if points.is_empty() {
+            return out + "<p>Not measured yet.</p>\n";
+        }
+        let common = common(&points);
+        let _ = writeln!(out, "<p><small>At all points: {}.</small></p>", escaped(&shortened(&common).to_string()));
+        out += &self.plots(sweep, &points);
+        out += &self.times(sweep, &points, &common);
+        out += &self.overall(sweep, &points);
+        out += &self.traffic(sweep, &points, &common);
+        out += &self.pushes(sweep, &points, &common);
+        out + &self.documents(sweep)
+    }
+
+    /// One plot, or heat map, for each combination of what is neither along nor up.
+    fn plots(&self, sweep: &Sweep, points: &[Point]) -> String {
+        let inner: Vec<Axis> = [Some(sweep.x), sweep.y].into_iter().flatten().collect();
+        let common = common(points);
+        let panels: Vec<Point> = unique(points.iter().map(|point| point.without(&inner)));
+        let mut out = String::new();
+        for panel in panels {
+            let own: Vec<&Point> = points.iter().filter(|point| point.without(&inner) == panel).collect();
+            let differs = Axis::ALL.into_iter().filter(|axis| common.get(*axis).is_none()).collect::<Vec<_>>();
+            let title = shortened(&panel.only(&differs)).to_string();
+            out += &match sweep.y {
+                Some(y) => self.heat(sweep, y, &own, &title),
+                None => self.lines(sweep, &own, &title),
+            };
+        }
+        out + "\n"
+    }
+
+    fn lines(&self, sweep: &Sweep, points: &[&Point], title: &str) -> String {
+        let label = |point: &&Point| shortened(point).get(sweep.x).unwrap_or_default().to_owned();
+        let labels = unique(points.iter().map(label));
+        let curve = |&setup: &usize| {
+            let at = |point: &&Point| {
+                let place = labels.iter().position(|own| *own == label(point))?;
+                Some((place, self.cells.at(point, setup)?.seconds()?))
+            };
+            let points: Vec<(usize, Summary)> = points.iter().filter_map(at).collect();
+            let name = self.experiment.setups[setup].label().to_owned();
+            (!points.is_empty()).then_some(Curve { name, colour: setup, points })
+        };
+        let curves = sweep.setups.iter().filter_map(curve).collect();
+        Plot { title, x: sweep.x, labels, curves }.svg()
+    }
+
+    fn heat(&self, sweep: &Sweep, y: Axis, points: &[&Point], title: &str) -> String {
+        let label = |point: &Point, axis| shortened(point).get(axis).unwrap_or_default().to_owned();
+        let columns = unique(points.iter().map(|point| label(point, sweep.x)));
+        let rows = unique(points.iter().map(|point| label(point, y)));
+        let mut cells = vec![vec![None; columns.len()]; rows.len()];
+        for point in points {
+            let place = (
+                rows.iter().position(|row| *row == label(point, y)),
+                columns.iter().position(|column| *column == label(point, sweep.x)),
+            );
+            if let ((Some(row), Some(column)), Some(contest)) =
+                (place, self.cells.contest(self.experiment, sweep, point))
+            {
+                cells[row][column] = Some(contest.gain.median * 100.0);
+            }
+        }
+        Heat { title, x: sweep.x, y, columns, rows, cells }.svg()
+    }
+
+    /// Seconds of every set-up at every point.
+    fn times(&self, sweep: &Sweep, points: &[Point], common: &Point) -> String {
+        let baseline = self.experiment.baseline;
+        let mut table = Table::new(&self.heads("point", sweep));
+        for point in points {
+            let mut row = vec![name_of(point, common)];
+            row.extend(sweep.setups.iter().map(|&setup| self.time(point, setup, baseline)));
+            table.row(row);
+        }
+        format!(
+            "<h3>Seconds</h3>\n<p><small>Median of the passes (least–greatest), ± the 95 % interval of the mean where there are three \
+             passes or more; then percent of {}, pass by pass.</small></p>\n{}",
+            escaped(self.experiment.setups[baseline].label()),
+            table.html()
+        )
+    }
+
+    fn time(&self, point: &Point, setup: usize, baseline: usize) -> String {
+        let Some(cell) = self.cells.at(point, setup) else { return "–".into() };
+        let mut out = cell.seconds().map_or_else(String::new, |seconds| spread(&seconds));
+        if setup != baseline
+            && let Some(gain) = self.cells.gain(point, setup, baseline)
+        {
+            let _ = write!(out, "<br/>{}", percent((1.0 - gain.median) * 100.0));
+        }
+        let troubled = cell.passes.values().filter(|measured| measured.trouble.is_some()).count();
+        if troubled > 0 {
+            let _ = write!(out, "<br/><small>busy machine: {troubled}</small>");
+        }
+        if let Some(why) = cell.failed.first() {
+            let _ = write!(
+                out,
+                "<br/><span class=\"loses\" title=\"{}\">{} failed</span>",
+                escaped(why),
+                cell.failed.len()
+            );
+        }
+        out
+    }
+
+    fn heads(&self, first: &str, sweep: &Sweep) -> Vec<String> {
+        let labels = sweep.setups.iter().map(|&setup| escaped(self.experiment.setups[setup].label()));
+        std::iter::once(first.to_owned()).chain(labels).collect()
+    }
+
+    /// Ratios to the baseline over all points.
+    fn overall(&self, sweep: &Sweep, points: &[Point]) -> String {
+        let baseline = self.experiment.baseline;
+        let mut table = Table::new(&["set-up", "points", "time: median", "least", "greatest", "points faster"]);
+        for &setup in sweep.setups.iter().filter(|&&setup| setup != baseline) {
+            let gains = points.iter().filter_map(|point| self.cells.gain(point, setup, baseline));
+            let ratios: Vec<f64> = gains.map(|gain| (1.0 - gain.median) * 100.0).collect();
+            let Some(all) = Summary::of(&ratios) else { continue };
+            let faster = ratios.iter().filter(|ratio| **ratio < 100.0).count();
+            table.row(vec![
+                escaped(self.experiment.setups[setup].label()),
+                all.count.to_string(),
+                percent(all.median),
+                percent(all.min),
+                percent(all.max),
+                format!("{faster} of {}", all.count),
+            ]);
+        }
+        if table.is_empty() {
+            return String::new();
+        }
+        let baseline = escaped(self.experiment.setups[baseline].label());
+        format!("<h3>All points together, in percent of {baseline}</h3>\n{}", table.html())
+    }
+
+    /// Bytes and packets on the link.
+    fn traffic(&self, sweep: &Sweep, points: &[Point], common: &Point) -> String {
+        let mut table = Table::new(&self.heads("point", sweep));
+        for point in points {
+            let mut row = vec![name_of(point, common)];
+            row.extend(sweep.setups.iter().map(|&setup| {
+                let cell = self.cells.at(point, setup);
+                let median = |take: fn(&results::Measured) -> f64| cell?.summary(take).map(|all| all.median);
+                let bytes = median(|m| m.bytes() as f64).map(|bytes| number(bytes / 1e3));
+                let packets = median(|m| m.packets() as f64).map(|packets| format!("{packets:.0}"));
+                let lost = median(|m| m.lost as f64).filter(|lost| *lost > 0.0);
+                let lost = lost.map_or_else(String::new, |lost| format!(", {lost:.0} lost"));
+                bytes.zip(packets).map_or_else(|| "–".into(), |(b, p)| format!("{b} kB<br/>{p} packets{lost}"))
+            }));
+            table.row(row);
+        }
+        format!("<h3>On the link, both ways</h3>\n{}", table.html())
+    }
+
+    fn pushes(&self, sweep: &Sweep, points: &[Point], common: &Point) -> String {
+        let mut table =
+            Table::new(&["point", "set-up", "bytes of the page", "pushed", "of use", "wasted"]).text_columns(&[1]);
+        for point in points {
+            for &setup in &sweep.setups {
+                let Some(cell) = self.cells.at(point, setup) else { continue };
+                let pushes: Vec<_> = cell.passes.values().filter_map(|m| Some((m.push?, m.body_bytes))).collect();
+                let median = |values: Vec<f64>| stats::median(&values);
+                let received = median(pushes.iter().map(|(push, _)| push.received as f64).collect());
+                let used = median(pushes.iter().map(|(push, _)| push.used as f64).collect());
+                let body = median(pushes.iter().map(|(_, body)| *body as f64).collect());
+                let (Some(received), Some(used), Some(body)) = (received, used, body) else { continue };
+                let share = |part: f64| if body > 0.0 { part / body * 100.0 } else { 0.0 };
+                table.row(vec![
+                    name_of(point, common),
+                    escaped(self.experiment.setups[setup].label()),
+                    format!("{body:.0}"),
+                    format!("{received:.0} ({})", percent(share(received))),
+                    format!("{used:.0} ({})", percent(share(used))),
+                    format!("{:.0} ({})", received - used, percent(share(received - used))),
+                ]);
+            }
+        }
+        if table.is_empty() {
+            return String::new();
+        }
+        format!("<h3>Pushed bodies, bytes and percent of the page</h3>\n{}", table.html())
+    }
+
+    /// The documents' figures and ours.
+    fn documents(&self, sweep: &Sweep) -> String {
+        if sweep.documents.is_empty() {
+            return String::new();
+        }
+        let heads = ["figure", "source", "theirs", "ours", "our set-up", "at"];
+        let mut table = Table::new(&heads).text_columns(&[1, 4, 5]);
+        for figure in &sweep.documents {
+            let unit = |value: f64| match figure.measure {
+                Measure::Time => format!("{} s", number(value)),
+                Measure::Gain => signed(value),
+                _ => percent(value),
+            };
+            let ours = self.cells.figure(sweep, figure).map_or_else(
+                || "not measured".to_owned(),
+                |ours| match ours.count {
+                    1 => unit(ours.median),
+                    count => format!("{} ({}–{}, {count} points)", unit(ours.median), unit(ours.min), unit(ours.max)),
+                },
+            );
+            let (own, other) = (&self.experiment.setups[figure.setup], self.experiment.setups[figure.against].label());
+            let against = match figure.measure {
+                Measure::Time => String::new(),
+                Measure::Bytes => format!(", bytes of {other}'s"),
+                Measure::Packets => format!(", packets of {other}'s"),
+                Measure::Ratio => format!(", time of {other}'s"),
+                Measure::Gain => format!(", gain over {other}"),
+            };
+            table.row(vec![
+                escaped(&figure.what),
+                escaped(&figure.source),
+                unit(figure.value),
+                ours,
+                escaped(&format!("{}{against}", own.label())),
+                escaped(&figure.at.to_string()),
+            ]);
+        }
+        format!("<h3>The documents' figures beside ours</h3>\n{}", table.html())
+    }
+
+    /// How the results came about.
+    fn runs(&self, lines: &[Line]) -> String {
+        let mut out = String::from("<h2>How this came about</h2>\n<ul>\n");
+        for line in lines {
+            let Line::Run(run) = line else { continue };
+            let text = |path: &str| match run.pointer(path) {
+                Some(Value::String(text)) => escaped(text),
+                Some(Value::Array(parts)) => {
+                    let parts: Vec<&str> = parts.iter().filter_map(Value::as_str).collect();
+                    escaped(&parts.join(if path == "/command" { " " } else { ", " }))
+                }
+                Some(value) => escaped(&value.to_string()),
+                None => "?".into(),
+            };
+            let _ = writeln!(
+                out,
+                "<li><code>{}</code>, {}, tandem-lab {}, {}, seed {}; Linux {}, {} × {}, {} MiB, load {} at the start</li>",
+                text("/command"),
+                text("/started"),
+                text("/version"),
+                text("/programs"),
+                text("/seed"),
+                text("/machine/kernel"),
+                text("/machine/processors"),
+                text("/machine/processor"),
+                text("/machine/memory_mib"),
+                text("/machine/load"),
+            );
+        }
+        out += "</ul>\n";
+        let loads = lines.iter().filter_map(|line| match line {
+            Line::Load(record) => match &record.outcome {
+                results::Outcome::Measured(measured) => Some(measured),
+                results::Outcome::Failed(_) => None,
+            },
+            Line::Run(_) => None,
+        });
+        let late: Vec<f64> = loads.map(|measured| measured.late_ms).collect();
+        if let Some(late) = Summary::of(&late) {
+            let _ = writeln!(
+                out,
+                "<p>{} page loads; the emulator handed packets over {} ms late at most at the 99th percentile of the worst load, {} \
+                 ms at that of the median one.</p>",
+                late.count,
+                number(late.max),
+                number(late.median)
+            );
+        }
+        if self.cells.stale > 0 {
+            let _ = writeln!(
+                out,
+                "<p>{} results are of other versions of the experiment's file and do not count.</p>",
+                self.cells.stale
+            );
+        }
+        out
+    }
+}
+
+const fn word(verdict: Verdict) -> (&'static str, &'static str) {
+    match verdict {
+        Verdict::Wins => ("wins", "wins"),
+        Verdict::Even => ("even", "even"),
+        Verdict::Loses => ("loses", "loses"),
+    }
+}
+
+/// What all points say alike.
+fn common(points: &[Point]) -> Point {
+    let differs = |axis: &Axis| points.windows(2).any(|two| two[0].get(*axis) != two[1].get(*axis));
+    points
+        .first()
+        .map(|point| point.without(&Axis::ALL.into_iter().filter(differs).collect::<Vec<_>>()))
+        .unwrap_or_default()
+}
+
+/// What is a point's own.
+fn name_of(point: &Point, common: &Point) -> String {
+    let own: Vec<Axis> = Axis::ALL.into_iter().filter(|axis| common.get(*axis).is_none()).collect();
+    let own = shortened(point).only(&own).to_string();
+    if own.is_empty() { "all".into() } else { escaped(&own) }
+}
+
+/// With the names of page files instead of their paths.
+fn shortened(point: &Point) -> Point {
+    match point.get(Axis::Page).map(Path::new) {
+        Some(page) if page.extension().is_some() => {
+            let name = page.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            point.with(Axis::Page, &name)
+        }
+        _ => point.clone(),
+    }
+}
+
+fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all = Vec::new();
+    for value in values {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+    }
+    all
+}
+
+/// Tables of whatever lists of objects another measurement's JSON has.
+fn tor(value: &Value) -> String {
+    let mut out = String::from("<h2>Over the private Tor network</h2>\n");
+    lists(value, "", &mut out);
+    out
+}
+
+fn lists(value: &Value, name: &str, out: &mut String) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| lists(value, name, out)),
+        Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_object) => {
+            let rows: Vec<Vec<(String, String)>> = items.iter().map(|item| flat(item, "")).collect();
+            let columns: BTreeSet<&String> = rows.iter().flatten().map(|(name, _)| name).collect();
+            let columns: Vec<&String> = columns.into_iter().collect();
+            let heads: Vec<String> = columns.iter().map(|name| escaped(name)).collect();
+            let mut table = Table::new(&heads);
+            for row in &rows {
+                let cell = |name: &&String| row.iter().find(|(own, _)| own == *name);
+                table.row(columns.iter().map(|n| cell(n).map_or_else(|| "–".into(), |(_, v)| escaped(v))).collect());
+            }
+            let _ = write!(out, "<h3>{}</h3>\n{}", escaped(name), table.html());
+        }
+        _ => {}
+    }
+}
+
+fn flat(value: &Value, name: &str) -> Vec<(String, String)> {
+    let join = |inner: &str| if name.is_empty() { inner.to_owned() } else { format!("{name} {inner}") };
+    match value {
+        Value::Object(members) => members.iter().flat_map(|(inner, value)| flat(value, &join(inner))).collect(),
+        Value::Array(_) | Value::Null => Vec::new(),
+        Value::String(text) => vec![(name.to_owned(), text.clone())],
+        Value::Number(count) => vec![(name.to_owned(), count.as_f64().map_or_else(|| count.to_string(), number))],
+        Value::Bool(flag) => vec![(name.to_owned(), flag.to_string())],
+    }
+}
