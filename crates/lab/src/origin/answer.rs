@@ -88,7 +88,7 @@ fn fields(site: &Site, index: usize) -> Fields {
     if resource.is_redirect()
         && let Some(reference) = site.asset(index).references.first()
     {
-        fields.push("location", site.url(reference.child));
+        fields.push("location", site.mention(index, reference.child));
     }
     fields
 }

@@ -102,6 +102,12 @@ impl Site {
         format!("{}://{}{}", self.0.scheme.as_str(), self.authority(index), self.0.page.resources[index].path)
     }
 
+    /// How `parent` mentions `child`: by its path where both have the same authority, so that a site is the same under
+    /// any name.
+    pub fn mention(&self, parent: usize, child: usize) -> String {
+        self.0.mention(parent, child)
+    }
+
     /// Body bytes of all resources, as served.
     pub fn bytes(&self) -> u64 {
         self.0.assets.iter().map(|a| a.body.len() as u64).sum()
@@ -116,11 +122,13 @@ impl Inner {
     /// How the body of `parent` mentions `child`.
     fn mention(&self, parent: usize, child: usize) -> String {
         let path = &self.page.resources[child].path;
-        // Two slashes at the start would name a host.
-        if self.authority(parent) == self.authority(child) && !path.starts_with("//") {
-            path.clone()
-        } else {
+        if self.authority(parent) != self.authority(child) {
             format!("{}://{}{path}", self.scheme.as_str(), self.authority(child))
+        } else if path.starts_with("//") {
+            // Two slashes at the start would name a host; the dot goes when the reference is resolved.
+            format!("/.{path}")
+        } else {
+            path.clone()
         }
     }
 
