@@ -19,6 +19,8 @@ pub mod endpoint;
 pub mod error;
 pub mod exchange;
 pub mod front;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod learned;
 pub mod metrics;
 pub mod middle;

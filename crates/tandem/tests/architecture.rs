@@ -38,6 +38,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", EVERYTHING),
     ("demo", &["cli", "config", "endpoint", "runtime"]),
     ("predict", &["cli"]),
+    // What fuzz targets reach; in no other build.
+    ("fuzzing", &["error", "middle", "transport"]),
     ("lib", EVERYTHING),
     ("main", EVERYTHING),
 ];

@@ -5,8 +5,8 @@
 //! SOCKS connect would go to a wrong one: instead the full descriptors are read once ([`control`], [`directory`]), an exit with
 //! that line is chosen by weight, and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice.
 
-mod control;
-mod directory;
+pub(crate) mod control;
+pub(crate) mod directory;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -199,6 +199,8 @@ mod tests {
         /// Times that full descriptors are fetched before the exit announces a gateway.
         announced_after: u32,
         fetched: u32,
+        /// Questions for the setting before another program puts it back.
+        others_end: u32,
         microdescriptors: &'static str,
         has_descriptor: bool,
         mapped: Vec<String>,
@@ -212,6 +214,7 @@ mod tests {
                 arriving: 0,
                 announced_after: 0,
                 fetched: 0,
+                others_end: 0,
                 microdescriptors: "auto",
                 has_descriptor: false,
                 mapped: Vec::new(),
@@ -219,7 +222,7 @@ mod tests {
         }
 
         fn descriptor(&self) -> String {
-            let policy = if self.fetched > self.announced_after { "accept 192.0.2.80:9980" } else { "accept *:80" };
+            let policy = if self.fetched >= self.announced_after { "accept 192.0.2.80:9980" } else { "accept *:80" };
             format!(
                 "router one 198.18.1.1 5001 0 0\nfingerprint 0001 0203 0405 0607 0809 0A0B 0C0D 0E0F 1011 1213\n{policy}\nreject *:*\n"
             )
@@ -252,14 +255,17 @@ mod tests {
                     self.starting -= 1;
                     "551 Internal error\r\n".into()
                 }
-                "GETINFO ns/all" => {
-                    assert_eq!(self.microdescriptors, "auto", "the other flavour would have to be fetched first");
-                    data(
-                        "ns/all",
-                        "r one AAECAwQFBgcICQoLDA0ODxAREhM x 2026-01-01 00:00:00 198.18.1.1 5001 0\ns Exit Running Valid\nw Bandwidth=700\n",
-                    )
+                "GETINFO ns/all" => data(
+                    "ns/all",
+                    "r one AAECAwQFBgcICQoLDA0ODxAREhM x 2026-01-01 00:00:00 198.18.1.1 5001 0\ns Exit Running Valid\nw Bandwidth=700\n",
+                ),
+                "GETCONF UseMicrodescriptors" => {
+                    self.others_end = self.others_end.saturating_sub(1);
+                    if self.others_end == 1 {
+                        self.microdescriptors = "auto";
+                    }
+                    format!("250 UseMicrodescriptors={}\r\n", self.microdescriptors)
                 }
-                "GETCONF UseMicrodescriptors" => format!("250 UseMicrodescriptors={}\r\n", self.microdescriptors),
                 "SETCONF UseMicrodescriptors=0" => {
                     assert_eq!(self.microdescriptors, "auto", "only one at a time");
                     (self.microdescriptors, self.has_descriptor) = ("0", false);
@@ -350,7 +356,7 @@ mod tests {
     #[test]
     fn a_tor_that_starts_is_waited_for() {
         for exit in ["auto", FINGERPRINT] {
-            let young = Double { starting: 4, arriving: 2, uptime: 5, announced_after: 2, ..Double::new() };
+            let young = Double { starting: 4, arriving: 2, uptime: 5, announced_after: 3, ..Double::new() };
             let (results, end) = dial(young, exit, PATIENCE, 1);
             assert_eq!(results, [Ok(())]);
             assert_eq!((end.fetched, end.microdescriptors), (3, "auto"));
@@ -382,6 +388,17 @@ mod tests {
         let (results, end) = dial(Double { arriving: 5, ..Double::new() }, "auto", PATIENCE, 4);
         assert!(results.iter().all(Result::is_ok), "{results:?}");
         assert_eq!((end.microdescriptors, end.mapped.len()), ("auto", 4));
+    }
+
+    #[test]
+    fn settings_that_others_change_come_back_in_the_end() {
+        // Another program has Tor fetch full descriptors, and ends before we do.
+        let other = Double { microdescriptors: "0", arriving: 6, others_end: 3, ..Double::new() };
+        let (results, end) = dial(other, FINGERPRINT, PATIENCE, 1);
+        assert_eq!((results, end.microdescriptors, end.fetched), (vec![Ok(())], "auto", 1));
+        // The user has it so.
+        let (results, end) = dial(Double { microdescriptors: "0", ..Double::new() }, FINGERPRINT, PATIENCE, 1);
+        assert_eq!((results, end.microdescriptors, end.fetched), (vec![Ok(())], "0", 0));
     }
 
     #[test]

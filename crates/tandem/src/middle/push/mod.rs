@@ -13,8 +13,9 @@
 
 mod companion;
 mod document;
+mod fetch;
 mod gate;
-mod named;
+pub(crate) mod named;
 mod page;
 
 use std::cell::{Cell, RefCell};
@@ -22,6 +23,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use tandem_http::message::content_length;
 use tandem_http::{Method, RequestHead, ResponseHead};
@@ -29,15 +31,16 @@ use tandem_predict::auto::url::Kind as Learnt;
 use tandem_predict::scan::{Kind, Need};
 use tandem_predict::{Candidate, Exchange as Seen};
 
-use crate::companion::{FIELD, Treatment, is_companion, url_hash};
-use crate::error::Error;
+use crate::companion::{FIELD, Treatment, is_companion, is_reserved, url_hash};
+use crate::error::{Error, Kind as Fault, Side};
 use crate::exchange::{Exchange, Part, Parts, Peer, Reply};
 use crate::learned::Learned;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 use document::Document;
+use fetch::redirect;
 use gate::Gate;
-use page::{Page, redirect, url_of};
+use page::{Page, url_of};
 
 /// What a gateway pushes.
 #[derive(Clone, Debug)]
@@ -85,7 +88,8 @@ impl Push {
             given: RefCell::default(),
             promised: RefCell::default(),
             later: RefCell::default(),
-            held_out: Cell::new(false),
+            closed: Cell::new(false),
+            page: RefCell::default(),
             companion: Cell::new(false),
             last: RefCell::default(),
         };
@@ -95,15 +99,38 @@ impl Push {
 
 impl Drop for Push {
     fn drop(&mut self) {
-        // The page holds the session in turn.
+        // Both hold pages, which hold the session in turn.
+        self.session.closed.set(true);
         self.session.last.take();
+        let later = self.session.later.take();
+        drop(later);
     }
+}
+
+/// The stage of a session for which nothing is pushed: it knows no companion, and asks nobody else for one.
+pub struct NoPush {
+    /// Where exchanges go on.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for NoPush {
+    fn call(&self, exchange: Exchange) -> Reply {
+        if is_reserved(&exchange.request.authority) { unknown() } else { self.next.call(exchange) }
+    }
+}
+
+/// What a name is answered with that is nobody's.
+fn unknown() -> Reply {
+    Reply::fail(Error::new(Fault::Dns, Side::Origin, "no origin has this name"))
 }
 
 impl Stage for Push {
     fn call(&self, exchange: Exchange) -> Reply {
         if is_companion(&exchange.request) {
             return companion::answer(&self.session, exchange);
+        }
+        if is_reserved(&exchange.request.authority) {
+            return unknown();
         }
         if exchange.request.method != Method::Get || exchange.request.protocol.is_some() {
             return self.next.call(exchange);
@@ -142,10 +169,12 @@ struct SessionState {
     promised: RefCell<HashMap<u32, String>>,
     /// Pushes that wait for the companion.
     later: RefCell<Later>,
-    /// The page loaded now gets no pushes.
-    held_out: Cell<bool>,
     /// A companion is open.
     companion: Cell<bool>,
+    /// The session is over.
+    closed: Cell<bool>,
+    /// The page loaded last: its URL, when, and whether it was held out.
+    page: RefCell<Option<(String, Instant, Treatment)>>,
     /// The last page, while it did without something that the client was thought to have.
     last: RefCell<Option<Rc<Page>>>,
 }
@@ -163,6 +192,9 @@ struct Given {
     recent: HashMap<String, bool>,
     before: HashMap<String, bool>,
 }
+
+/// A page of which another names itself the cause so soon is part of it.
+const FRAMES: Duration = Duration::from_secs(4);
 
 /// URLs of each half.
 const GIVEN: usize = 4096;
@@ -207,6 +239,12 @@ impl SessionState {
         true
     }
 
+    /// A promise came to nothing.
+    fn withdraw(&self, hash: u32, url: &str) {
+        self.promised.borrow_mut().remove(&hash);
+        self.given.borrow_mut().remove(url);
+    }
+
     /// The client gets the answer with this head: whether it can use it again decides if it may be given it again.
     fn note_given(&self, url: &str, head: &ResponseHead) {
         let mut given = self.given.borrow_mut();
@@ -236,7 +274,10 @@ impl SessionState {
     /// A promise without a stream of its page's: it goes with the companion, while there is one or may be one soon.
     fn promise_later(&self, promise: Part) {
         let mut later = self.later.borrow_mut();
-        if later.ready.len() >= self.limits.page_pushes {
+        if self.closed.get() || later.ready.len() >= self.limits.page_pushes {
+            // What is in it looks at the session as it goes.
+            drop(later);
+            drop(promise);
             return;
         }
         later.ready.push_back(promise);
@@ -245,16 +286,29 @@ impl SessionState {
         }
     }
 
-    /// A page is about to be sent: whether anything is pushed with it.
-    fn treat(&self) -> Treatment {
-        let held_out = self.pushing.hold_out > 0.0 && random() < self.pushing.hold_out;
-        self.held_out.set(held_out);
-        if held_out {
-            METRICS.pages_held_out.add(1);
-            return Treatment::HeldOut;
+    /// A page is about to be sent: whether anything is pushed with it. What belongs to a page that was just sent, as a frame
+    /// does, shares its treatment, and the client is told nothing new.
+    fn treat(&self, url: &str, request: &RequestHead) -> (Treatment, bool) {
+        let referer = request.fields.get("referer").unwrap_or_default();
+        if let Some((page, at, treatment)) = &*self.page.borrow()
+            && page.as_bytes() == referer
+            && at.elapsed() < FRAMES
+        {
+            return (*treatment, false);
         }
-        METRICS.pages_pushed.add(1);
-        Treatment::Pushed
+        let held_out = self.pushing.hold_out > 0.0 && random() < self.pushing.hold_out;
+        let (treatment, count) = match held_out {
+            true => (Treatment::HeldOut, &METRICS.pages_held_out),
+            false => (Treatment::Pushed, &METRICS.pages_pushed),
+        };
+        count.add(1);
+        self.page.replace(Some((url.to_owned(), Instant::now(), treatment)));
+        (treatment, true)
+    }
+
+    /// Whether what a request asks for belongs to a page that gets no pushes.
+    fn is_held_out(&self) -> bool {
+        self.page.borrow().as_ref().is_some_and(|(_, _, treatment)| *treatment == Treatment::HeldOut)
     }
 
     /// Tells the predictor of an answer and asks what will be needed with it.
@@ -360,10 +414,7 @@ impl Parts for Watched {
                     {
                         learned.body_sent(self.page.url(), size);
                     }
-                    if let Some(mut document) = self.document.take() {
-                        document.finish();
-                        self.page.promise(document.take_needs());
-                    }
+                    self.end_document();
                     self.over = true;
                     self.page.end();
                     return Poll::Ready(end);
@@ -376,6 +427,8 @@ impl Parts for Watched {
 impl Watched {
     fn on_head(&mut self, head: &mut ResponseHead) {
         let session = Rc::clone(&self.page.session);
+        // It is ours to say, not an origin's.
+        head.fields.remove(FIELD);
         let mut needs = named::named(self.page.url(), head);
         if head.status == 200 {
             session.note_given(self.page.url(), head);
@@ -385,23 +438,28 @@ impl Watched {
         if !self.push {
             return;
         }
-        let document = (head.status == 200).then(|| self.page.document(self.page.url(), head)).flatten();
+        self.page.mind_referrer(head);
+        let document = if head.status == 200 { self.page.document(self.page.url(), head) } else { None };
         let target = redirect(self.page.url(), head);
         if (document.is_some() && is_page(head)) || (target.is_some() && asks_for_page(&self.request)) {
-            head.fields.set(FIELD, session.treat().as_str());
+            let (treatment, new) = session.treat(self.page.url(), &self.request);
+            if new {
+                head.fields.set(FIELD, treatment.as_str());
+            }
         }
-        // A page that the browser only checks, or loads again, comes with what its cache has.
-        let known = ["if-none-match", "if-modified-since"].iter().any(|name| self.request.fields.contains(name));
-        if session.held_out.get() || known {
+        // A page that the browser only checks, or loads again, comes with what its cache has, or with nothing from ours.
+        let known = ["if-none-match", "if-modified-since"].iter().any(|name| self.request.fields.contains(name))
+            || self.request.fields.has_token("cache-control", "no-cache");
+        if session.is_held_out() || known {
             return;
         }
         if head.status != 200 {
             needs.clear();
         }
-        needs.extend(candidates.iter().filter_map(learned_need));
         needs.extend(target);
         self.document = document;
         self.page.promise(needs);
+        self.page.promise_learned(candidates.iter().filter_map(learned_need).collect());
     }
 
     fn read(&mut self, data: &[u8]) {
@@ -409,7 +467,15 @@ impl Watched {
         let more = document.read(data);
         self.page.promise(document.take_needs());
         if !more {
-            self.document = None;
+            self.end_document();
+        }
+    }
+
+    fn end_document(&mut self) {
+        if let Some(mut document) = self.document.take() {
+            document.finish();
+            self.page.promise(document.take_needs());
+            self.page.give_back(&mut document);
         }
     }
 }
@@ -417,7 +483,7 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         if !self.over {
-            self.page.end();
+            self.page.abandon();
         }
     }
 }

@@ -5,7 +5,7 @@ use tandem_http::ResponseHead;
 use tandem_predict::scan::{Kind, Need, resolve};
 
 /// The resources that the head of the answer to a request for `page` names, in order.
-pub(super) fn named(page: &str, head: &mut ResponseHead) -> Vec<Need> {
+pub(crate) fn named(page: &str, head: &mut ResponseHead) -> Vec<Need> {
     let mut needs = Vec::new();
     for value in head.fields.get_all("x-associated-content") {
         for item in String::from_utf8_lossy(value).split(',') {

@@ -15,6 +15,9 @@ use crate::error::{Error, Kind, Side};
 /// How long full descriptors may take to arrive.
 const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// The setting with which Tor fetches full descriptors.
+const FULL: &str = "UseMicrodescriptors=0";
+
 /// Between two looks at what has arrived.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 400 });
 
@@ -30,7 +33,8 @@ const ANSWER_LIMIT: usize = 128 << 20;
 /// Most bytes of one line: the single-line answers that are asked for are far shorter.
 const LINE_LIMIT: u64 = 1 << 20;
 
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
+/// What a control connection runs over.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
 /// An authenticated control connection.
@@ -52,13 +56,11 @@ struct Line {
     data: Option<String>,
 }
 
-/// While it lives, nobody else of this process changes which descriptors Tor fetches.
-struct Full {
-    /// The user's setting, as Tor tells it.
-    before: String,
-    _alone: tokio::sync::MutexGuard<'static, ()>,
-}
+/// What `UseMicrodescriptors` was before it was changed, as Tor tells it.
+#[derive(Default)]
+struct Before(Option<String>);
 
+/// Held by who changes which descriptors Tor fetches. Other processes may do the same at any time.
 static FETCHING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn gateway_address(host: &str) -> Result<Ipv4Addr, Error> {
@@ -81,9 +83,14 @@ impl Control {
             Via::TorSocket(path) => Box::new(tokio::net::UnixStream::connect(path).await.map_err(io)?),
             Via::Socks(_) => return Err(Error::new(Kind::Internal, Side::Local, "a SOCKS port is no control port")),
         };
-        let mut control = Self { stream: BufReader::new(stream) };
+        let mut control = Self::over(stream);
         control.authenticate(password).await?;
         Ok(control)
+    }
+
+    /// A connection that needs no authentication, or had it.
+    pub(crate) fn over(stream: Box<dyn Stream>) -> Self {
+        Self { stream: BufReader::new(stream) }
     }
 
     async fn authenticate(&mut self, password: Option<&str>) -> Result<(), Error> {
@@ -187,7 +194,7 @@ impl Control {
     }
 
     /// The same, where Tor may well not know.
-    async fn info_if_known(&mut self, key: &str) -> Result<Option<String>, Error> {
+    pub(crate) async fn info_if_known(&mut self, key: &str) -> Result<Option<String>, Error> {
         Ok(value(self.reply(&format!("GETINFO {key}")).await?, key))
     }
 
@@ -202,13 +209,14 @@ impl Control {
     /// none, is asked again for as long as `patience`.
     pub async fn gateways(&mut self, host: &str, port: u16, patience: Duration) -> Result<Vec<GatewayExit>, Error> {
         let address = gateway_address(host)?;
+        let _alone = FETCHING.lock().await;
         let deadline = Instant::now() + patience;
         loop {
             // The consensus is told in the flavour in use: after the change it would have to be fetched first.
             let weights = self.relays(deadline).await?;
-            let full = self.full_descriptors().await?;
-            let found = self.wait_for_descriptors(&weights, address, port).await;
-            self.restore(full).await?;
+            let mut before = Before::default();
+            let found = self.wait_for_descriptors(&weights, address, port, &mut before).await;
+            self.restore(before).await?;
             let found = found?;
             if !found.is_empty() || !self.may_improve(deadline).await? {
                 return Ok(found);
@@ -226,15 +234,16 @@ impl Control {
         patience: Duration,
     ) -> Result<(), Error> {
         let address = gateway_address(host)?;
+        let _alone = FETCHING.lock().await;
         let deadline = Instant::now() + patience;
         loop {
             let mut known = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
             let good = |text: &String| announces(text, address, port);
             let is_relay = known.is_some() || self.relays(deadline).await?.contains_key(fingerprint);
             if is_relay && !known.as_ref().is_some_and(good) {
-                let full = self.full_descriptors().await?;
-                let fetched = self.wait_for_descriptor(fingerprint, good).await;
-                self.restore(full).await?;
+                let mut before = Before::default();
+                let fetched = self.wait_for_descriptor(fingerprint, good, &mut before).await;
+                self.restore(before).await?;
                 known = fetched?;
             }
             let problem = match known {
@@ -276,19 +285,21 @@ impl Control {
         Ok(again)
     }
 
-    /// Has Tor fetch full descriptors, until what this gives goes to [`Self::restore`].
-    async fn full_descriptors(&mut self) -> Result<Full, Error> {
-        // Who comes second would take the first one's setting for the user's.
-        let alone = FETCHING.lock().await;
-        let before = self.ask("GETCONF UseMicrodescriptors").await?;
-        let before = before.first().map_or("UseMicrodescriptors", |line| line.text.as_str()).to_owned();
-        self.ask("SETCONF UseMicrodescriptors=0").await?;
-        Ok(Full { before, _alone: alone })
+    /// Has Tor fetch full descriptors, or still do: another program of ours may just have ended and put back what was.
+    /// Where Tor fetches them already, whoever had it do so will see to it.
+    async fn fetch_full(&mut self, before: &mut Before) -> Result<(), Error> {
+        let now = self.ask("GETCONF UseMicrodescriptors").await?;
+        let now = now.first().map_or("UseMicrodescriptors", |line| line.text.as_str());
+        if now == FULL {
+            return Ok(());
+        }
+        *before = Before(Some(now.to_owned()));
+        self.ask(&format!("SETCONF {FULL}")).await.map(drop)
     }
 
     /// Back to what the user had, whatever came of it.
-    async fn restore(&mut self, full: Full) -> Result<(), Error> {
-        let Full { before, _alone } = full;
+    async fn restore(&mut self, before: Before) -> Result<(), Error> {
+        let Before(Some(before)) = before else { return Ok(()) };
         let verb = if before.contains('=') { "SETCONF" } else { "RESETCONF" };
         self.ask(&format!("{verb} {before}")).await.map(drop)
     }
@@ -298,10 +309,12 @@ impl Control {
         &mut self,
         fingerprint: &str,
         good: impl Fn(&String) -> bool,
+        before: &mut Before,
     ) -> Result<Option<String>, Error> {
         let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
         let mut still = 0;
         loop {
+            self.fetch_full(before).await?;
             let known = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
             still += u32::from(known.is_some());
             if known.as_ref().is_some_and(&good) || still >= STILL || Instant::now() >= deadline {
@@ -317,10 +330,12 @@ impl Control {
         weights: &HashMap<String, u64>,
         address: Ipv4Addr,
         port: u16,
+        before: &mut Before,
     ) -> Result<Vec<GatewayExit>, Error> {
         let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
         let (mut last, mut still) = (0, 0);
         loop {
+            self.fetch_full(before).await?;
             let text = self.info_if_known("desc/all-recent").await?.unwrap_or_default();
             let count = text.lines().filter(|line| line.starts_with("router ")).count();
             still = if count == last { still + 1 } else { 0 };

@@ -17,7 +17,7 @@ pub struct GatewayExit {
 }
 
 /// Running relays and their weights, by fingerprint, from a consensus (dir-spec section 3.4.1).
-pub(super) fn parse_weights(consensus: &str) -> HashMap<String, u64> {
+pub(crate) fn parse_weights(consensus: &str) -> HashMap<String, u64> {
     let mut weights = HashMap::new();
     let mut current: Option<String> = None;
     let mut running = false;
@@ -64,7 +64,7 @@ fn decode_identity(text: &str) -> Option<String> {
 }
 
 /// The gateways among router descriptors (dir-spec section 2.1.1).
-pub(super) fn parse_gateways(
+pub(crate) fn parse_gateways(
     descriptors: &str,
     weights: &HashMap<String, u64>,
     address: Ipv4Addr,
@@ -91,7 +91,7 @@ pub(super) fn parse_gateways(
 }
 
 /// Whether the first policy line that covers the address is exactly the one that announces a gateway.
-pub(super) fn announces(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
+pub(crate) fn announces(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
     let exact = format!("accept {address}:{port}");
     for line in descriptor.lines() {
         let Some(pattern) = line.strip_prefix("accept ").or_else(|| line.strip_prefix("reject ")) else { continue };

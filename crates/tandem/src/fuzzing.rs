@@ -1,0 +1,35 @@
+//! What fuzz targets reach of parsers that are private otherwise. Built with `--cfg fuzzing` only; no part of the library.
+
+use std::net::Ipv4Addr;
+
+use tandem_http::ResponseHead;
+use tandem_predict::scan::Need;
+
+use crate::error::Error;
+use crate::middle::push::named;
+use crate::transport::tor::GatewayExit;
+use crate::transport::tor::control::Control;
+use crate::transport::tor::directory::{announces, parse_gateways, parse_weights};
+
+/// What the head of the answer to a request for `page` names.
+pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
+    named::named(page, head)
+}
+
+/// The gateways at `address` and `port` that a consensus and descriptors tell of.
+pub fn gateways(consensus: &str, descriptors: &str, address: Ipv4Addr, port: u16) -> Vec<GatewayExit> {
+    parse_gateways(descriptors, &parse_weights(consensus), address, port)
+}
+
+/// Whether one descriptor announces a gateway.
+pub fn is_gateway(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
+    announces(descriptor, address, port)
+}
+
+/// What Tor's control port says of `key`, where `reply` is all that it says.
+pub fn control_reply(reply: &'static [u8], key: &str) -> Result<Option<String>, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(|error| Error::io(&error, crate::error::Side::Local))?;
+    let stream = tokio::io::join(reply, tokio::io::sink());
+    runtime.block_on(Control::over(Box::new(stream)).info_if_known(key))
+}
