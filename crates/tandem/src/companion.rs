@@ -23,6 +23,21 @@ pub fn request() -> RequestHead {
     RequestHead { method: Method::Post, ..RequestHead::get(Scheme::Http, AUTHORITY, "/") }
 }
 
+/// Whether an authority is the companion's, with any port: no page is to reach it.
+pub fn is_reserved(authority: &str) -> bool {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    host.trim_end_matches('.').eq_ignore_ascii_case(AUTHORITY)
+}
+
+/// Field in the head of a push: which cookie it was fetched with, where one went along. SPDY promises carry no request
+/// fields, so the client could not tell otherwise. It never leaves the pair.
+pub const COOKIE_FIELD: &str = "tandem-cookie";
+
+/// Number of a cookie within a session.
+pub fn cookie_hash(cookie: &[u8]) -> u32 {
+    fnv(cookie.iter().copied())
+}
+
 /// Whether a request opens a companion.
 pub fn is_companion(request: &RequestHead) -> bool {
     request.authority == AUTHORITY && request.method == Method::Post
@@ -100,7 +115,10 @@ impl Reports {
 /// Number of a URL within a session (FNV-1a, 32 bits): what collides is reported wrongly, which harms only a count.
 pub fn url_hash(request: &RequestHead) -> u32 {
     let authority = request.authority.bytes().map(|byte| byte.to_ascii_lowercase());
-    let bytes = request.scheme.as_str().bytes().chain(authority).chain(request.path.bytes());
+    fnv(request.scheme.as_str().bytes().chain(authority).chain(request.path.bytes()))
+}
+
+fn fnv(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 

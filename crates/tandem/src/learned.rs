@@ -80,8 +80,10 @@ impl Learned {
     /// Who is behind a session: all sessions of a public address are one user. Where many may share an address, as all do
     /// who come through Tor or a tunnel, each session counts.
     pub fn user(&self, session: u64, address: Option<IpAddr>) -> u64 {
-        match address.filter(|address| is_public(address.to_canonical())) {
-            Some(address) => self.secret.hash_one(address),
+        match address.map(|address| address.to_canonical()).filter(|address| is_public(*address)) {
+            Some(IpAddr::V4(address)) => self.secret.hash_one(address),
+            // A network of this size is one subscriber's, who changes addresses in it (RFC 8981).
+            Some(IpAddr::V6(address)) => self.secret.hash_one(&address.octets()[..8]),
             None => self.secret.hash_one(session),
         }
     }
@@ -96,10 +98,13 @@ impl Learned {
             kept.auto.save()
         });
         drop(kept);
-        if let Some(state) = state
-            && let Err(error) = self.write(&state)
-        {
-            tracing::error!(%error, "what was learned was not saved");
+        if let (Some(state), Some(file)) = (state, self.file.clone()) {
+            // Disks are slow, and this thread has sessions to serve.
+            std::thread::spawn(move || {
+                if let Err(error) = replace(&file, &state) {
+                    tracing::error!(%error, "what was learned was not saved");
+                }
+            });
         }
         candidates
     }
@@ -162,6 +167,8 @@ fn read(file: &Path, config: &AutoConfig) -> Result<Auto, LearnedError> {
 /// Writes a file so that whoever reads it finds the old content or the new, whatever happens in between.
 fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = file.with_file_name(name);
@@ -204,6 +211,9 @@ mod tests {
         let address = |text: &str| Some(text.parse().unwrap());
         let is_one = |text: &str| learned.user(1, address(text)) == learned.user(2, address(text));
         assert!(is_one("9.9.9.9") && is_one("2620:fe::9") && is_one("::ffff:9.9.9.9"));
+        for (one, same) in [("2620:fe::9", "2620:fe::1:2:3:4"), ("9.9.9.9", "::ffff:9.9.9.9")] {
+            assert_eq!(learned.user(1, address(one)), learned.user(2, address(same)));
+        }
         for shared in ["127.0.0.1", "192.0.2.80", "10.1.2.3", "100.96.0.2", "::1", "fd00::1", "::ffff:127.0.0.1"] {
             assert!(!is_one(shared), "{shared}");
         }

@@ -26,7 +26,7 @@ use crate::middle::auth::Auth;
 use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
 use crate::middle::loads::Loads;
-use crate::middle::push::Push;
+use crate::middle::push::{NoPush, Push};
 use crate::path::Path;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
@@ -325,7 +325,7 @@ impl GatewayConfig {
         let (log_urls, pushing) = (self.log_urls, self.push.clone().map(Rc::new));
         Rc::new(move |path: &Path, peer: Peer| {
             let pushed = |pushing| Rc::new(Push::new(pushing, peer, Rc::clone(&out))) as Rc<dyn Stage>;
-            let next = pushing.as_ref().map_or_else(|| Rc::clone(&out), pushed);
+            let next = pushing.as_ref().map_or_else(|| Rc::new(NoPush { next: Rc::clone(&out) }) as _, pushed);
             let admitted = open || (by_certificate && path.has_peer_certificate());
             let next = Rc::new(Count { log_urls, next });
             Rc::new(Auth { tokens: Rc::clone(&tokens), admitted: Cell::new(admitted), next })

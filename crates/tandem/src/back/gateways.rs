@@ -8,11 +8,13 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tandem_http::Method;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::back::pushed::PushStore;
 use crate::back::reports::Arrival;
+use crate::companion::is_reserved;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::front::early::Liveness;
@@ -148,7 +150,7 @@ impl Gateways {
             let index = (first + attempt) % count;
             let (session, pushed) = self.session(&exchange.isolation, index);
             let arrival = Rc::new(Arrival {
-                store: pushed,
+                store: Rc::downgrade(&pushed),
                 session: Rc::clone(&session),
                 isolation: exchange.isolation.clone(),
                 hints: self.limits.early_hints,
@@ -229,6 +231,13 @@ impl Stage for ToGateway {
         let pool = Rc::clone(&self.0);
         let key = (exchange.isolation.clone(), pool.preferred.get());
         let pushed = pool.slots.borrow().get(&key).map(|slot| Rc::clone(&slot.pushed));
+        if is_reserved(&exchange.request.authority) {
+            let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
+            return Reply::fail(error);
+        }
+        if let (Some(pushed), false) = (&pushed, is_safe(&exchange.request.method)) {
+            pushed.forget_origin(&exchange.request);
+        }
         let pushed = pushed.and_then(|pushed| pushed.answer(&exchange));
         Reply::generate(|mut sink| async move {
             if let Some(pushed) = pushed {
@@ -253,6 +262,11 @@ impl Stage for ToGateway {
             }
         })
     }
+}
+
+/// Whether a request changes nothing (RFC 9110 section 9.2.1). A tunnel is nobody's resource.
+const fn is_safe(method: &Method) -> bool {
+    matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect)
 }
 
 /// Whether the failed exchange may be sent again: surely unprocessed, or harmless when processed twice.

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,13 +16,20 @@ use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 use tokio::time::Instant;
 
 use super::reports::Reporter;
-use crate::companion::{Fate, url_hash};
+use crate::companion::{COOKIE_FIELD, Fate, cookie_hash, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
 
-/// How long a pushed answer may wait for its request, whatever its own freshness.
+/// How long a pushed answer may wait for its request, however fresh it stays.
 const KEEP_FOR: Duration = Duration::from_secs(300);
+
+/// How long one may that says nothing of its freshness, or that it must be checked: about as long as its page loads. A push
+/// counts as checked when it arrives (RFC 9113 section 8.4.2).
+const KEEP_UNSAID: Duration = Duration::from_secs(30);
+
+/// How long a request waits for a push of which nothing has come, before it goes its own way.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often the store is searched for answers that waited too long.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -74,6 +81,10 @@ struct State {
     bytes: usize,
     /// Bytes of the body that came in all.
     received: usize,
+    /// Of the cookie that it was fetched with; 0 for none.
+    cookie: u32,
+    /// How long it may wait for its request.
+    keep: Option<Duration>,
     /// Nothing more will come.
     done: bool,
     /// It must not be used.
@@ -147,9 +158,12 @@ impl PushStore {
             return;
         }
         if wanted {
+            if entries == 0 {
+                tokio::task::spawn_local(keep_swept(Rc::downgrade(self)));
+            }
             self.entries.borrow_mut().insert(key, Rc::clone(&pushed));
         }
-        tokio::task::spawn_local(fill(Rc::clone(self), pushed, reply));
+        tokio::task::spawn_local(fill(self.limit, self.cancel, pushed, reply));
     }
 
     fn sweep(&self) {
@@ -158,7 +172,14 @@ impl PushStore {
             return;
         }
         self.swept.set(now);
-        self.entries.borrow_mut().retain(|_, pushed| now - pushed.since < KEEP_FOR && !pushed.state.borrow().unusable);
+        self.entries.borrow_mut().retain(|_, pushed| !pushed.is_over());
+    }
+
+    /// Something of this origin's may have been changed: what was fetched before does not tell (RFC 9111 section 4.4).
+    pub fn forget_origin(&self, request: &RequestHead) {
+        let of = Key::of(request);
+        let same = |key: &Key| key.scheme == of.scheme && key.authority == of.authority;
+        self.entries.borrow_mut().retain(|key, _| !same(key));
     }
 
     /// The answer to a request, if it was pushed and the request asks for just that.
@@ -174,7 +195,7 @@ impl PushStore {
         }
         let key = Key::of(request);
         let pushed = self.entries.borrow().get(&key).cloned()?;
-        if pushed.since.elapsed() >= KEEP_FOR || !pushed.fits(request) {
+        if pushed.is_over() || !pushed.fits(request) {
             return None;
         }
         self.entries.borrow_mut().remove(&key);
@@ -189,25 +210,49 @@ impl PushStore {
 }
 
 impl Pushed {
-    /// Whether it answers this request: kept, usable, and alike in what the answer varies on.
+    /// Whether it is of no use any more.
+    fn is_over(&self) -> bool {
+        let state = self.state.borrow();
+        state.unusable || self.since.elapsed() >= state.keep.unwrap_or(KEEP_FOR)
+    }
+
+    /// Whether it answers this request: kept, usable, and alike in what the answer varies on. Of one that has not come
+    /// that is found out when it does.
     fn fits(&self, request: &RequestHead) -> bool {
         let state = self.state.borrow();
-        if state.unusable {
+        if state.unusable || (state.head.is_none() && self.since.elapsed() > PATIENCE) {
             return false;
         }
-        self.varies_alike(&state, &request.fields)
+        self.is_of_same_page(&request.fields) && self.varies_alike(&state, &request.fields)
+    }
+
+    /// What one site's page had fetched from another origin, by another's leave to link or its own, is not what a page of
+    /// that origin's would get.
+    fn is_of_same_page(&self, fields: &Fields) -> bool {
+        let (Some(promised), Some(asked)) = (self.request.fields.get("referer"), fields.get("referer")) else {
+            return true;
+        };
+        let own = format!("{}://{}", self.request.scheme.as_str(), self.request.authority);
+        origin_of(promised) == own.as_bytes() || origin_of(promised) == origin_of(asked)
     }
 
     fn varies_alike(&self, state: &State, fields: &Fields) -> bool {
-        // While the head is under way, cookies decide: they are what answers vary on without saying so.
-        if self.request.fields.get("cookie") != fields.get("cookie") {
+        // Answers vary on cookies and origins without saying so. Between requests to one's own origin the latter is no matter.
+        let own = format!("{}://{}", self.request.scheme.as_str(), self.request.authority);
+        let origin =
+            |fields: &Fields| fields.get("origin").filter(|origin| *origin != own.as_bytes()).map(<[u8]>::to_vec);
+        if origin(&self.request.fields) != origin(fields) {
             return false;
         }
         let Some(head) = &state.head else { return true };
+        let cookie = fields.get("cookie").map_or(0, cookie_hash);
+        if cookie != state.cookie && !is_for_all(head) {
+            return false;
+        }
         head.fields.get_all("vary").all(|names| {
             names.split(|&b| b == b',').all(|name| {
                 let name = name.trim_ascii().to_ascii_lowercase();
-                name != b"*" && self.request.fields.get(&name) == fields.get(&name)
+                name != b"*" && (name == b"origin" || self.request.fields.get(&name) == fields.get(&name))
             })
         })
     }
@@ -247,11 +292,11 @@ impl Pushed {
 }
 
 /// Reads a push to its end, as fast as there is room.
-async fn fill(store: Rc<PushStore>, pushed: Rc<Pushed>, mut reply: Reply) {
+async fn fill(limit: usize, cancel: bool, pushed: Rc<Pushed>, mut reply: Reply) {
     loop {
         let part = std::future::poll_fn(|cx| {
             // Who reads it sets the pace once there is no room to run ahead.
-            std::task::ready!(pushed.poll_room(store.limit, cx));
+            std::task::ready!(pushed.poll_room(limit, cx));
             if std::mem::take(&mut pushed.state.borrow_mut().hurry) {
                 reply.prioritise(Priority::default());
             }
@@ -260,8 +305,8 @@ async fn fill(store: Rc<PushStore>, pushed: Rc<Pushed>, mut reply: Reply) {
         .await;
         let Some(part) = part else { break };
         let broken = part.is_err();
-        pushed.put(part, store.limit);
-        if broken || (pushed.state.borrow().unusable && store.cancel) {
+        pushed.put(part, limit);
+        if broken || (pushed.state.borrow().unusable && cancel) {
             break;
         }
     }
@@ -275,7 +320,7 @@ impl Pushed {
     fn poll_room(&self, limit: usize, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state.borrow_mut();
         state.filler = Some(cx.waker().clone());
-        if state.joined.is_none() || state.bytes == 0 || self.held.get() < limit {
+        if state.joined.is_none() || state.body.is_empty() || self.held.get() < limit {
             return Poll::Ready(());
         }
         Poll::Pending
@@ -284,8 +329,12 @@ impl Pushed {
     fn put(&self, part: Result<Part, Error>, limit: usize) {
         let mut state = self.state.borrow_mut();
         match part {
-            Ok(Part::Head(head)) => {
+            Ok(Part::Head(mut head)) => {
                 state.unusable |= !may_be_kept(&head);
+                let cookie = head.fields.get(COOKIE_FIELD).map(|hash| String::from_utf8_lossy(hash).into_owned());
+                state.cookie = cookie.and_then(|hash| u32::from_str_radix(&hash, 16).ok()).unwrap_or(0);
+                head.fields.remove(COOKIE_FIELD);
+                state.keep = Some(keep_for(&head));
                 self.hold(&mut state, head.fields.text_len());
                 state.head = Some(head);
                 if let Some(fields) = state.joined.clone() {
@@ -327,6 +376,47 @@ fn may_be_kept(head: &ResponseHead) -> bool {
         && !head.fields.has_token("cache-control", "no-store")
         && !head.fields.has_token("vary", "*")
         && !head.fields.contains("content-range")
+}
+
+/// How long an answer may wait: as long as it is fresh (RFC 9111 section 4.2), within bounds.
+fn keep_for(head: &ResponseHead) -> Duration {
+    if head.fields.has_token("cache-control", "no-cache") {
+        return KEEP_UNSAID;
+    }
+    let values = head.fields.get_all("cache-control");
+    let mut words = values.flat_map(|value| value.split(|&byte| byte == b','));
+    let age = words.find_map(|word| {
+        let word = String::from_utf8_lossy(word).trim().to_ascii_lowercase();
+        word.strip_prefix("max-age=").and_then(|age| age.trim_matches('"').parse::<u64>().ok())
+    });
+    age.map_or(KEEP_UNSAID, |age| Duration::from_secs(age).clamp(KEEP_UNSAID, KEEP_FOR))
+}
+
+/// Whether an answer is the same for whoever asks: its origin says how long anybody may keep it.
+fn is_for_all(head: &ResponseHead) -> bool {
+    let fields = &head.fields;
+    let control = |word: &str| fields.has_token("cache-control", word);
+    let kept = control("public") || keep_for(head) > KEEP_UNSAID;
+    kept && !control("private") && !fields.contains("set-cookie") && !fields.has_token("vary", "cookie")
+}
+
+/// Scheme and authority of a URL.
+fn origin_of(url: &[u8]) -> &[u8] {
+    let from = url.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
+    let length = url[from..].iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+    &url[..length.map_or(url.len(), |length| from + length)]
+}
+
+/// Forgets what waited too long, while there is anything.
+async fn keep_swept(store: Weak<PushStore>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY * 2).await;
+        let Some(store) = store.upgrade() else { return };
+        store.sweep();
+        if store.entries.borrow().is_empty() {
+            return;
+        }
+    }
 }
 
 /// A pushed answer on its way to the browser.
@@ -372,6 +462,12 @@ impl Parts for Serving {
                 if let Some(head) = &state.head {
                     self.stage = Stage::Body;
                     let mut head = head.clone();
+                    let waited = self.pushed.since.elapsed().as_secs();
+                    if waited > 0 {
+                        let age = |age: &[u8]| String::from_utf8_lossy(age).trim().parse::<u64>().ok();
+                        let age = head.fields.get("age").and_then(age).unwrap_or(0);
+                        head.fields.set("age", age.saturating_add(waited).to_string());
+                    }
                     if let Some(status) = self.status {
                         head.fields.push("cache-status", status);
                     }

@@ -49,8 +49,8 @@ impl Reporter {
 
 /// What an exchange's answer leaves with its session: pushes for the store, and the wish for a companion.
 pub struct Arrival {
-    /// Where pushes are kept.
-    pub store: Rc<PushStore>,
+    /// Where pushes are kept; once it is gone they are of no use.
+    pub store: Weak<PushStore>,
     /// What the answer came on.
     pub session: Rc<dyn Connected>,
     /// The key of both.
@@ -63,11 +63,12 @@ pub struct Arrival {
 
 impl Tap for Arrival {
     fn pushed(&self, request: RequestHead, reply: Reply) {
+        let Some(store) = self.store.upgrade() else { return };
         let mut promised = self.promised.borrow_mut();
         if self.hints && promised.len() < MAX_EARLY {
             promised.push(request.clone());
         }
-        self.store.take_in(request, reply);
+        store.take_in(request, reply);
     }
 
     fn head(&self, head: &mut ResponseHead) {
@@ -97,10 +98,11 @@ impl Arrival {
     }
 
     fn open_companion(&self) {
-        if !self.store.takes_pushes() || self.store.reporter.settled.replace(true) {
+        let Some(store) = self.store.upgrade() else { return };
+        if !store.takes_pushes() || store.reporter.settled.replace(true) {
             return;
         }
-        let (session, store) = (Rc::clone(&self.session), Rc::downgrade(&self.store));
+        let (session, store) = (Rc::clone(&self.session), Weak::clone(&self.store));
         tokio::task::spawn_local(accompany(session, store, self.isolation.clone()));
     }
 }
@@ -121,15 +123,15 @@ fn preload(request: &RequestHead) -> Option<String> {
 
 /// Keeps a companion open while the session is in use.
 async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation: Isolation) {
-    let Some(kept) = store.upgrade() else { return };
-    let reporter = Rc::clone(&kept.reporter);
+    let Some(reporter) = store.upgrade().map(|store| Rc::clone(&store.reporter)) else { return };
     let tap = Rc::new(Arrival {
-        store: kept,
+        store: Weak::clone(&store),
         session: Rc::clone(&session),
         isolation: isolation.clone(),
         hints: false,
         promised: RefCell::default(),
     });
+    let over = Rc::new(Cell::new(None));
     let mut ticks = tokio::time::interval(GATHER);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let reports = ReportBody {
@@ -138,7 +140,7 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
         session: Rc::clone(&session),
         ticks,
         quiet_since: Instant::now(),
-        over: false,
+        over: Rc::clone(&over),
     };
     let mut exchange = Exchange {
         request: companion::request(),
@@ -152,7 +154,14 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
         session.run(&mut exchange, &mut sink).await
     });
     let mut taken = false;
-    while let Some(part) = reply.part().await {
+    loop {
+        let part = match tokio::time::timeout(QUIET, reply.part()).await {
+            Ok(Some(part)) => part,
+            Ok(None) => break,
+            // Who does not end his answer when all is said does not keep the session.
+            Err(_) if over.get().is_some_and(|at: Instant| at.elapsed() >= QUIET) => break,
+            Err(_) => continue,
+        };
         match part {
             Ok(Part::Head(head)) => taken = head.status == 200,
             Ok(_) => {}
@@ -169,20 +178,22 @@ struct ReportBody {
     session: Rc<dyn Connected>,
     ticks: Interval,
     quiet_since: Instant,
-    over: bool,
+    /// When the last was said.
+    over: Rc<Cell<Option<Instant>>>,
 }
 
 impl Chunks for ReportBody {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        while !self.over {
+        while self.over.get().is_none() {
             let now = std::task::ready!(self.ticks.poll_tick(cx));
             let waiting = self.reporter.waiting.take();
             if self.session.active() > 1 || !waiting.is_empty() {
                 self.quiet_since = now;
             }
-            self.over = self.store.strong_count() == 0
+            let over = self.store.strong_count() == 0
                 || self.session.is_closed()
                 || now.saturating_duration_since(self.quiet_since) >= QUIET;
+            self.over.set(over.then_some(now));
             if !waiting.is_empty() {
                 return Poll::Ready(Some(Ok(Chunk::Data(Bytes::from(waiting)))));
             }

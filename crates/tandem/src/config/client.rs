@@ -56,7 +56,7 @@ with_path! {
         push_memory: Option<Size> [value_name = "BYTES"],
         /// Cancel pushes of no use; over Tor this tells what the browser has [default: false]
         cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Tell the browser of what is pushed with a page, by Link rel=preload [default: true]
+        /// Tell the browser of what is pushed with a page, by Link rel=preload; pages can see it [default: true without --via]
         early_hints: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Say in answers, by Cache-Status, which of them were pushed; pages can read it [default: false]
         cache_status: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -173,7 +173,7 @@ impl ClientOptions {
             push: self.push.unwrap_or(true),
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
-            early_hints: self.early_hints.unwrap_or(true),
+            early_hints: self.early_hints.unwrap_or(via.is_none()),
             cache_status: self.cache_status.unwrap_or(false),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),

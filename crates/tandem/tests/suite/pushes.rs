@@ -248,14 +248,18 @@ fn answers_say_that_they_were_pushed_only_when_asked_to() {
 fn cookies_go_to_the_page_s_own_origin_only() {
     let (other, other_told) = site(&[]);
     let elsewhere: &'static str = Box::leak(format!("<img src=own.png><img src={}>", other.url("/far.png")).into());
-    let answers: &'static [_] = Box::leak(Box::new([("/page", "text/html", "", elsewhere)]));
+    let answers: &'static [_] =
+        Box::leak(Box::new([("/page", "text/html", "", elsewhere), ("/page?2", "text/html", "", elsewhere)]));
     let (origin, told) = site(answers);
     let pair = gateway_that_always_pushes("h2");
     let mut client = pair.connect();
-    client.send(request("GET", &origin.url("/page"), "Cookie: login=1\r\nAuthorization: Basic eDp5\r\n"));
+    client.send(request("GET", &origin.url("/page"), "Cookie: login=1\r\n"));
     assert_eq!(client.answer("GET").status, 200);
     assert_eq!(quiet(&told), ["/own.pnglogin=1", "/pagelogin=1"]);
     assert_eq!(quiet(&other_told), ["/far.png"]);
+    client.send(request("GET", &origin.url("/page?2"), "Authorization: Basic eDp5\r\n"));
+    client.answer("GET");
+    assert_eq!(quiet(&told), ["/page?2"], "what takes a login is not asked for in its name");
 }
 
 #[test]
@@ -311,4 +315,138 @@ fn what_depends_on_who_asks_is_not_pushed() {
         assert_eq!(client.get(&origin.url("/c.png")).body, b"c");
         assert_eq!(quiet(&told), ["/c.png"], "{fields:?}: asked for by who wanted it");
     }
+}
+
+#[test]
+fn an_answer_that_may_be_old_is_asked_for_again() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<script src=/cart></script><script src=/other></script>"),
+        ("/cart", "text/javascript", "", "cart"),
+        ("/other", "text/javascript", "", "other"),
+    ];
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    client.get(&origin.url("/page"));
+    quiet(&told);
+    client.send(request("POST", &origin.url("/buy"), "Content-Length: 0\r\n"));
+    assert_eq!(client.answer("POST").status, 404);
+    client.get(&origin.url("/cart"));
+    assert_eq!(quiet(&told), ["/buy", "/cart"], "what was fetched before something was changed is not used");
+}
+
+#[test]
+fn a_large_gallery_comes_whole() {
+    let image: &'static str = Box::leak("x".repeat(3_900_000).into_boxed_str());
+    let mut answers = vec![("/page", "text/html", "", {
+        let page: String = (0..12).map(|i| format!("<img src=/{i}.jpg>")).collect();
+        &*Box::leak(page.into_boxed_str())
+    })];
+    answers.extend((0..12).map(|i| (&*Box::leak(format!("/{i}.jpg").into_boxed_str()), "image/jpeg", "", image)));
+    let (origin, _told) = site(Box::leak(answers.into_boxed_slice()));
+    let pair = gateway_that_always_pushes("h2");
+    pair.connect().get(&origin.url("/page"));
+    for i in 0..12 {
+        assert_eq!(pair.connect().get(&origin.url(&format!("/{i}.jpg"))).body.len(), image.len(), "{i}");
+    }
+}
+
+#[test]
+fn a_full_store_still_serves_who_waits() {
+    let image: &'static str = Box::leak("x".repeat(300_000).into_boxed_str());
+    let answers: &'static [_] = Box::leak(Box::new([
+        ("/page", "text/html", "", "<img src=/1.jpg><img src=/2.jpg><img src=/3.jpg>"),
+        ("/1.jpg", "image/jpeg", "", image),
+        ("/2.jpg", "image/jpeg", "", image),
+        ("/3.jpg", "image/jpeg", "", image),
+    ]));
+    let (origin, _told) = site(answers);
+    let pair = Pair::with(
+        "h2",
+        |gateway| gateway.hold_out = Some(0.0),
+        |client| client.push_memory = Some("100KiB".parse().unwrap()),
+    );
+    let mut client = pair.connect();
+    client.get(&origin.url("/page"));
+    for path in ["/3.jpg", "/2.jpg", "/1.jpg"] {
+        assert_eq!(client.get(&origin.url(path)).body.len(), image.len());
+    }
+}
+
+#[test]
+fn cookies_and_origins_part_answers() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<script src=/own.js></script><script src=/all.js></script>"),
+        ("/own.js", "text/javascript", "", "mine"),
+        ("/all.js", "text/javascript", "Cache-Control: public, max-age=600\r\n", "all's"),
+    ];
+    for session in SESSIONS {
+        let (origin, told) = site(answers);
+        let pair = gateway_that_always_pushes(session);
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/page"), "Cookie: who=anna\r\n"));
+        client.answer("GET");
+        assert_eq!(quiet(&told), ["/all.jswho=anna", "/own.jswho=anna", "/pagewho=anna"]);
+        client.send(request("GET", &origin.url("/own.js"), "Cookie: who=bert\r\n"));
+        let answer = client.answer("GET");
+        assert_eq!((answer.body.as_slice(), answer.field("tandem-cookie")), (b"mine".as_slice(), None));
+        assert_eq!(quiet(&told), ["/own.jswho=bert"], "{session}: another's cookie, another's answer");
+        client.send(request("GET", &origin.url("/all.js"), "Cookie: who=bert\r\nOrigin: http://elsewhere.test\r\n"));
+        client.answer("GET");
+        assert_eq!(quiet(&told), ["/all.jswho=bert"], "{session}: who asks across origins wants to hear that he may");
+        client.send(request("GET", &origin.url("/all.js"), "Cookie: who=bert\r\n"));
+        assert_eq!(client.answer("GET").body, b"all's");
+        assert_eq!(quiet(&told), [""; 0], "{session}: the same for all, as its origin says");
+    }
+}
+
+#[test]
+fn what_one_site_had_fetched_is_not_another_site_s() {
+    let (other, other_told) = site(&[("/p.png", "image/png", "", "no hotlinks")]);
+    let page: &'static str = Box::leak(format!("<img src={}>", other.url("/p.png")).into());
+    let (origin, _told) = site(Box::leak(Box::new([("/page", "text/html", "", page)])));
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    client.get(&origin.url("/page"));
+    assert_eq!(quiet(&other_told), ["/p.png"]);
+    client.send(request("GET", &other.url("/p.png"), &format!("Referer: {}\r\n", other.url("/"))));
+    client.answer("GET");
+    assert_eq!(quiet(&other_told), ["/p.png"], "its own page asks for itself");
+}
+
+#[test]
+fn no_page_reaches_the_companion() {
+    let pair = gateway_that_always_pushes("h2");
+    for method in ["POST", "GET"] {
+        let mut client = pair.connect();
+        client.send(request(method, "http://push.tandem.invalid/", "Content-Length: 0\r\n"));
+        assert_eq!(client.answer(method).status, 502, "{method}: as any name that is nobody's");
+    }
+}
+
+#[test]
+fn a_page_that_was_left_is_not_gone_on_with() {
+    let many: String = (0..600).map(|i| format!("<img src=/i{i}>")).collect();
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            tell.send(path.clone()).unwrap();
+            if path == "/page" {
+                // The rest never comes.
+                client
+                    .send(format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 99999\r\n\r\n{many}"));
+            } else {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx");
+            }
+        }
+    });
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/page"), ""));
+    told.recv_timeout(PATIENCE).unwrap();
+    drop(client);
+    let asked = quiet(&told).len();
+    assert!(asked < 400, "{asked} more requests for a page that nobody waits for");
 }

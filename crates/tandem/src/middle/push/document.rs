@@ -6,8 +6,11 @@ use flate2::write::{GzDecoder, ZlibDecoder};
 use tandem_http::ResponseHead;
 use tandem_predict::scan::{Need, Scanner};
 
-/// Bytes of one document that are read, uncompressed.
-const MAX_READ: usize = 8 << 20;
+/// Bytes of a page that are read, uncompressed.
+const MAX_PAGE: usize = 8 << 20;
+
+/// Bytes of a style sheet.
+const MAX_STYLE: usize = 1 << 20;
 
 /// Reads a document's body and collects what it needs.
 pub(super) enum Document {
@@ -21,11 +24,12 @@ pub(super) struct Reading {
     scanner: Scanner,
     found: Vec<Need>,
     read: usize,
+    limit: usize,
 }
 
 impl Write for Reading {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let bytes = &bytes[..bytes.len().min(MAX_READ - self.read)];
+        let bytes = &bytes[..bytes.len().min(self.limit - self.read)];
         if bytes.is_empty() {
             return Err(std::io::Error::other("enough has been read"));
         }
@@ -41,11 +45,12 @@ impl Write for Reading {
 
 impl Document {
     /// A reader for the answer with this head to a request for `url`, for `page`, whose browser said what images it
-    /// accepts; `None` if it is nothing that can be read.
-    pub(super) fn of(url: &str, head: &ResponseHead, page: &str, accept: &[u8]) -> Option<Self> {
+    /// accepts; `None` if it is nothing that can be read. At most `limit` bytes of it are.
+    pub(super) fn of(url: &str, head: &ResponseHead, page: &str, accept: &[u8], limit: usize) -> Option<Self> {
         let media_type = head.fields.get("content-type").unwrap_or_default();
         let media_type = media_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
         let is = |name: &str| media_type.eq_ignore_ascii_case(name.as_bytes());
+        let limit = limit.min(if is("text/css") { MAX_STYLE } else { MAX_PAGE });
         let scanner = if is("text/html") || is("application/xhtml+xml") {
             let scanner = Scanner::html(url)?;
             // Who names no formats takes what most take.
@@ -59,7 +64,7 @@ impl Document {
         } else {
             return None;
         };
-        let reading = Reading { scanner, found: Vec::new(), read: 0 };
+        let reading = Reading { scanner, found: Vec::new(), read: 0, limit };
         let coding = head.fields.get("content-encoding").unwrap_or_default().to_ascii_lowercase();
         match coding.as_slice() {
             b"" | b"identity" => Some(Self::Plain(Box::new(reading))),
@@ -84,6 +89,17 @@ impl Document {
     pub(super) fn finish(&mut self) {
         let reading = self.reading();
         reading.scanner.finish(&mut reading.found);
+    }
+
+    /// Bytes that it may read in all.
+    pub(super) fn limit(&mut self) -> usize {
+        self.reading().limit
+    }
+
+    /// Bytes that it did not read.
+    pub(super) fn unread(&mut self) -> usize {
+        let reading = self.reading();
+        reading.limit - reading.read
     }
 
     /// What was found since the last call.
@@ -116,7 +132,8 @@ mod tests {
     }
 
     fn read(coding: &str, body: &[u8], cut: usize) -> Vec<String> {
-        let mut document = Document::of("http://h/dir/page", &head(coding), "http://h/dir/page", b"").unwrap();
+        let mut document =
+            Document::of("http://h/dir/page", &head(coding), "http://h/dir/page", b"", MAX_PAGE).unwrap();
         assert!(body.chunks(cut).all(|piece| document.read(piece)));
         document.finish();
         document.take_needs().into_iter().map(|need| need.url).collect()
@@ -135,7 +152,7 @@ mod tests {
                 assert_eq!(read(coding, &body, cut), ["http://h/a.css", "http://h/dir/b.png"], "{coding} {cut}");
             }
         }
-        assert!(Document::of("http://h/", &head("br"), "http://h/", b"").is_none());
+        assert!(Document::of("http://h/", &head("br"), "http://h/", b"", MAX_PAGE).is_none());
     }
 
     #[test]
@@ -145,10 +162,10 @@ mod tests {
             bomb.write_all(&vec![b' '; 1 << 20]).unwrap();
         }
         let bomb = bomb.finish().unwrap();
-        let mut document = Document::of("http://h/", &head("gzip"), "http://h/", b"").unwrap();
+        let mut document = Document::of("http://h/", &head("gzip"), "http://h/", b"", MAX_PAGE).unwrap();
         assert!(bomb.chunks(4096).any(|piece| !document.read(piece)));
-        assert!(document.reading().read <= MAX_READ);
-        let mut document = Document::of("http://h/", &head("gzip"), "http://h/", b"").unwrap();
+        assert!(document.reading().read <= MAX_PAGE);
+        let mut document = Document::of("http://h/", &head("gzip"), "http://h/", b"", MAX_PAGE).unwrap();
         assert!(!document.read(b"<img src=x> is no gzip at all"));
     }
 }

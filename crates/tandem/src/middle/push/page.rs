@@ -1,27 +1,25 @@
-//! One page on its way: what has been promised for it, what still may be, and each push as a reply of its own.
+//! One page on its way: what has been promised for it, and what still may be.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
-use tandem_http::message::content_length;
 use tandem_http::{Fields, Priority, RequestHead, ResponseHead, Scheme};
 use tandem_predict::scan::{self, Kind, Need};
 
 use super::document::Document;
-use super::gate::Ticket;
+use super::fetch::Fetch;
 use super::{Limits, SessionState};
-use crate::error::{Error, Kind as Fault, Side};
-use crate::exchange::{Body, Exchange, Isolation, Part, Parts, Peer, Reply};
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 
 /// Fields of the page's request that a push repeats because the browser would send the same again.
 const INHERITED: [&[u8]; 5] = [b"user-agent", b"accept-encoding", b"accept-language", b"dnt", b"sec-gpc"];
 
-/// The same, to the page's own origin only.
-const OWN: [&[u8]; 2] = [b"cookie", b"authorization"];
+/// Bytes of a cookie that do not fit a header table: they are sent again with each promise.
+const LONG_COOKIE: usize = 2048;
 
 /// A page and what goes with it.
 pub(super) struct Page {
@@ -36,7 +34,38 @@ pub(super) struct Page {
     promises: RefCell<Promises>,
     /// Needs that the client was thought to have.
     skipped: RefCell<Vec<Need>>,
-    bytes_left: Cell<u64>,
+    /// Hosts that the page's own bytes name.
+    named: RefCell<HashSet<String>>,
+    referrer: Cell<Referrer>,
+    /// Nobody waits for the page any more.
+    abandoned: Cell<bool>,
+    left: Left,
+}
+
+/// What may still be spent on the page.
+struct Left {
+    /// Bytes of bodies.
+    bytes: Cell<u64>,
+    /// Bytes of promises, which no flow control holds back.
+    promises: Cell<usize>,
+    /// Bytes of documents to read.
+    reading: Cell<usize>,
+    /// Resources of other origins.
+    foreign: Cell<usize>,
+}
+
+/// What the page lets others know of it (Referrer Policy, as far as it is told in its head).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Referrer {
+    /// Its URL to its own origin, its origin to others.
+    #[default]
+    Default,
+    /// Its origin only.
+    Origin,
+    /// Nothing to others.
+    Own,
+    /// Nothing.
+    None,
 }
 
 #[derive(Default)]
@@ -61,7 +90,15 @@ impl Page {
             request,
             promises: RefCell::default(),
             skipped: RefCell::default(),
-            bytes_left: Cell::new(session.limits().page_bytes),
+            named: RefCell::default(),
+            referrer: Cell::default(),
+            abandoned: Cell::new(false),
+            left: Left {
+                bytes: Cell::new(session.limits().page_bytes),
+                promises: Cell::new(256 << 10),
+                reading: Cell::new(32 << 20),
+                foreign: Cell::new(256),
+            },
         }))
     }
 
@@ -71,7 +108,54 @@ impl Page {
 
     /// A reader of the answer with this head to a request for `url`, which is this page or belongs to it.
     pub(super) fn document(&self, url: &str, head: &ResponseHead) -> Option<Document> {
-        Document::of(url, head, &self.url, self.request.fields.get("accept").unwrap_or_default())
+        let accept = self.request.fields.get("accept").unwrap_or_default();
+        let mut document = Document::of(url, head, &self.url, accept, self.left.reading.get())?;
+        self.left.reading.set(self.left.reading.get() - document.limit());
+        Some(document)
+    }
+
+    /// A document is over: what it was not is left for others.
+    pub(super) fn give_back(&self, document: &mut Document) {
+        self.left.reading.set(self.left.reading.get() + document.unread());
+    }
+
+    /// Takes so many bytes of bodies; false if they are not there.
+    pub(super) fn spend(&self, bytes: u64) -> bool {
+        let left = self.left.bytes.get().checked_sub(bytes);
+        self.left.bytes.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    /// What its head says of how much it tells others (Referrer Policy section 4.1; the last word that is known counts).
+    pub(super) fn mind_referrer(&self, head: &ResponseHead) {
+        for value in head.fields.get_all("referrer-policy") {
+            for word in value.split(|&byte| byte == b',') {
+                match word.trim_ascii().to_ascii_lowercase().as_slice() {
+                    b"no-referrer" => self.referrer.set(Referrer::None),
+                    b"same-origin" => self.referrer.set(Referrer::Own),
+                    b"origin" | b"strict-origin" => self.referrer.set(Referrer::Origin),
+                    b"strict-origin-when-cross-origin" | b"origin-when-cross-origin" | b"unsafe-url" => {
+                        self.referrer.set(Referrer::Default);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.get()
+    }
+
+    /// The browser has left it: what is not under way yet does not begin.
+    pub(super) fn abandon(&self) {
+        self.abandoned.set(true);
+        let mut promises = self.promises.borrow_mut();
+        promises.over = true;
+        let rest = std::mem::take(&mut promises.ready);
+        drop(promises);
+        drop(rest);
     }
 
     /// The next promise, if there is one; else `cx` is woken when there is.
@@ -97,11 +181,23 @@ impl Page {
         }
     }
 
-    /// Promises what is needed, as far as that is allowed, most urgent first.
+    /// Promises what its own bytes say that it needs, as far as that is allowed, most urgent first.
     pub(super) fn promise(self: &Rc<Self>, mut needs: Vec<Need>) {
         needs.sort_by_key(|need| need.urgency);
         for need in needs {
+            self.named.borrow_mut().insert(host(&need.url).to_owned());
             self.promise_one(need);
+        }
+    }
+
+    /// The same for what others needed with it: of its own host, or of hosts that it names itself. Whoever could have others
+    /// fetch what he likes would see them come.
+    pub(super) fn promise_learned(self: &Rc<Self>, needs: Vec<Need>) {
+        for need in needs {
+            let named = host(&need.url) == host(&self.url) || self.named.borrow().contains(host(&need.url));
+            if named {
+                self.promise_one(need);
+            }
         }
     }
 
@@ -113,6 +209,9 @@ impl Page {
     }
 
     fn skip(self: &Rc<Self>, need: Need) {
+        if self.session.closed.get() {
+            return;
+        }
         let mut skipped = self.skipped.borrow_mut();
         if skipped.is_empty() {
             self.session.last.replace(Some(Rc::clone(self)));
@@ -123,36 +222,31 @@ impl Page {
     }
 
     fn promise_one(self: &Rc<Self>, need: Need) {
-        let limits = self.session.limits();
-        let mut known = self.known.borrow_mut();
-        if known.len() > limits.page_pushes || known.contains(&need.url) || need.kind == Kind::Media {
+        let full = self.known.borrow().len() > self.session.limits().page_pushes;
+        if full || self.is_abandoned() || need.kind == Kind::Media || self.known.borrow().contains(&need.url) {
             return;
         }
-        let Some(request) = self.request_for(&need) else { return };
+        let Some((request, cost)) = self.request_for(&need) else { return };
         if self.session.has(&need.url) {
             return self.skip(need);
         }
+        let Some(left) = self.left.promises.get().checked_sub(cost) else { return };
         if !self.session.admits(&request) {
             return;
         }
+        self.left.promises.set(left);
         METRICS.pushes_promised.add(1);
         let priority = priority(need.urgency);
-        let reply = Reply::new(Fetch {
-            page: Rc::clone(self),
-            ticket: Some(self.session.gate.ticket(need.urgency)),
-            exchange: Some(Exchange {
-                request: request.clone(),
-                body: Body::empty(),
-                isolation: self.isolation.clone(),
-                peer: self.peer,
-                priority,
-            }),
-            reply: None,
-            document: None,
-            url: need.url.clone(),
-        });
-        known.insert(need.url);
-        drop(known);
+        let exchange = Exchange {
+            request: request.clone(),
+            body: Body::empty(),
+            isolation: self.isolation.clone(),
+            peer: self.peer,
+            priority,
+        };
+        let ticket = self.session.gate.ticket(need.urgency);
+        let reply = Reply::new(Fetch::new(Rc::clone(self), ticket, exchange, Rc::clone(&self.next), need.url.clone()));
+        self.known.borrow_mut().insert(need.url);
         let promise = Part::Pushed { request, reply, priority };
         let mut promises = self.promises.borrow_mut();
         if promises.over {
@@ -165,36 +259,52 @@ impl Page {
         }
     }
 
-    /// The request that the browser would make, as far as that can be known.
-    fn request_for(&self, need: &Need) -> Option<RequestHead> {
-        let (scheme, rest) = need.url.split_once("://")?;
+    /// The request that the browser would make, as far as that can be known, and what its promise costs in bytes.
+    fn request_for(&self, need: &Need) -> Option<(RequestHead, usize)> {
+        let (scheme, authority, path) = scan::split(&need.url)?;
         let scheme = Scheme::parse(scheme.as_bytes())?;
-        let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
         let page = &self.request;
         let own = scheme == page.scheme && authority.eq_ignore_ascii_case(&page.authority);
         // What is fetched over TLS reaches the gateway as a tunnel only; nobody would ask for it in the clear.
         if (scheme != page.scheme && scheme == Scheme::Https) || (!own && self.session.limits().own_origin_only) {
             return None;
         }
+        // What only a login shows: answers to it are the asker's own, and some logins count their uses.
+        if own && page.fields.contains("authorization") {
+            return None;
+        }
+        if !own {
+            self.left.foreign.set(self.left.foreign.get().checked_sub(1)?);
+        }
         let mut fields: Fields = page
             .fields
             .iter()
-            .filter(|field| INHERITED.contains(&field.name) || (own && OWN.contains(&field.name)))
+            .filter(|field| INHERITED.contains(&field.name) || (own && field.name == b"cookie"))
             .map(|field| (field.name, field.value))
             .collect();
-        fields.push("accept", accept(need.kind, page.fields.get("user-agent").unwrap_or_default()));
-        if own {
-            fields.push("referer", &self.url);
-        } else {
-            let origin = format!("{}://{}", page.scheme.as_str(), page.authority);
-            if need.anonymous {
-                fields.push("origin", &origin);
-            }
-            fields.push("referer", origin + "/");
+        match need.kind {
+            Kind::Document => fields.push("accept", page.fields.get("accept").unwrap_or(b"*/*")),
+            kind => fields.push("accept", accept(kind, page.fields.get("user-agent").unwrap_or_default())),
         }
+        let origin = format!("{}://{}", page.scheme.as_str(), page.authority);
+        if !own && need.anonymous {
+            fields.push("origin", &origin);
+        }
+        match (self.referrer.get(), own) {
+            (Referrer::Default | Referrer::Own, true) => fields.push("referer", &self.url),
+            (Referrer::Default, false) | (Referrer::Origin, _) => fields.push("referer", origin + "/"),
+            (Referrer::Own, false) | (Referrer::None, _) => {}
+        }
+        let cookie = fields.get("cookie").map_or(0, <[u8]>::len);
+        let cost = need.url.len() + if cookie > LONG_COOKIE { cookie } else { 0 };
         let authority = if own { page.authority.clone() } else { authority.to_owned() };
-        Some(RequestHead { fields, ..RequestHead::get(scheme, authority, path) })
+        Some((RequestHead { fields, ..RequestHead::get(scheme, authority, path) }, cost))
     }
+}
+
+/// Host and port of a URL.
+fn host(url: &str) -> &str {
+    scan::split(url).map_or("", |(_, authority, _)| authority)
 }
 
 /// What a request asks for, as an absolute URL.
@@ -223,114 +333,12 @@ fn accept(kind: Kind, agent: &[u8]) -> &'static str {
     }
 }
 
-/// A push: waits for its turn, fetches, and reads on in what it fetched.
-struct Fetch {
-    page: Rc<Page>,
-    ticket: Option<Ticket>,
-    exchange: Option<Exchange>,
-    reply: Option<Reply>,
-    document: Option<Document>,
-    url: String,
-}
-
-impl Parts for Fetch {
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        loop {
-            if let Some(exchange) = self.exchange.take_if(|_| self.reply.is_none()) {
-                if self.ticket.as_mut().is_some_and(|ticket| ticket.poll_enter(cx).is_pending()) {
-                    self.exchange = Some(exchange);
-                    return Poll::Pending;
-                }
-                self.reply = Some(self.page.next.call(exchange));
-            }
-            let Some(reply) = &mut self.reply else { return Poll::Ready(None) };
-            let part = match ready!(reply.poll_part(cx)) {
-                Some(Ok(Part::Hints(_) | Part::Pushed { .. })) => continue,
-                Some(Ok(part)) => self.pass(part),
-                end => {
-                    self.end();
-                    return Poll::Ready(end);
-                }
-            };
-            if part.is_err() {
-                self.end();
-            }
-            return Poll::Ready(Some(part));
-        }
-    }
-}
-
-impl Fetch {
-    fn pass(&mut self, part: Part) -> Result<Part, Error> {
-        let limits = self.page.session.limits();
-        match &part {
-            Part::Head(head) => {
-                let length = content_length(&head.fields).ok().flatten().unwrap_or(0);
-                if !may_be_pushed(head) || length > limits.asset_bytes.min(self.page.bytes_left.get()) {
-                    return Err(Error::new(Fault::Forbidden, Side::Local, "the answer is not to be pushed"));
-                }
-                self.page.session.note_given(&self.url, head);
-                self.document = self.page.document(&self.url, head);
-                if let Some(target) = redirect(&self.url, head) {
-                    self.page.promise(vec![target]);
-                }
-            }
-            Part::Data(data) => {
-                let left = self.page.bytes_left.get().checked_sub(data.len() as u64);
-                let left = left.ok_or_else(|| Error::new(Fault::TooLarge, Side::Local, "enough has been pushed"))?;
-                self.page.bytes_left.set(left);
-                METRICS.push_bytes_sent.add(data.len() as u64);
-                self.read(data);
-            }
-            _ => {}
-        }
-        Ok(part)
-    }
-
-    fn read(&mut self, data: &[u8]) {
-        let Some(document) = &mut self.document else { return };
-        let more = document.read(data);
-        self.page.promise(document.take_needs());
-        if !more {
-            self.document = None;
-        }
-    }
-
-    fn end(&mut self) {
-        self.reply = None;
-        self.ticket = None;
-        if let Some(mut document) = self.document.take() {
-            document.finish();
-            self.page.promise(document.take_needs());
-        }
-    }
-}
-
-/// Whether an answer may go to a client that has not asked for it: nothing that must not be kept, depends on who asks, or
-/// is no complete answer to a plain GET.
-fn may_be_pushed(head: &ResponseHead) -> bool {
-    let varies = ["*", "cookie", "authorization"].iter().any(|name| head.fields.has_token("vary", name));
-    matches!(head.status, 200 | 301 | 302 | 303 | 307 | 308 | 404 | 410)
-        && !varies
-        && !head.fields.has_token("cache-control", "no-store")
-}
-
-/// Where a redirect leads.
-pub(super) fn redirect(url: &str, head: &ResponseHead) -> Option<Need> {
-    if !matches!(head.status, 301 | 302 | 303 | 307 | 308) {
-        return None;
-    }
-    let target = String::from_utf8_lossy(head.fields.get("location")?).into_owned();
-    let url = scan::resolve(url, &target)?;
-    Some(Need { url, kind: Kind::Document, urgency: 0, anonymous: false })
-}
-
 /// Bounds that hold for every page.
 impl Limits {
     pub(super) const fn new(own_origin_only: bool) -> Self {
         Self {
             page_pushes: 2048,
-            page_bytes: 16 << 20,
+            page_bytes: 32 << 20,
             asset_bytes: 4 << 20,
             session_pushes: 4096,
             fetches: 32,

@@ -1,0 +1,203 @@
+//! One push as a reply of its own: it waits for its turn, fetches, and reads on in what it fetched.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tandem_http::ResponseHead;
+use tandem_http::message::content_length;
+use tandem_predict::scan::{self, Kind as For, Need};
+use tokio::time::Sleep;
+
+use super::document::Document;
+use super::gate::Ticket;
+use super::page::Page;
+use crate::companion::{COOKIE_FIELD, cookie_hash, url_hash};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::metrics::METRICS;
+use crate::stage::Stage;
+
+/// A fetch that has no answer for so long makes room for others, and goes on.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes of a body that did not say how long it is: no page waits for more.
+const ENDLESS: u64 = 32 << 20;
+
+/// The reply.
+pub(super) struct Fetch {
+    page: Rc<Page>,
+    next: Rc<dyn Stage>,
+    ticket: Option<Ticket>,
+    /// Until it is sent.
+    exchange: Option<Exchange>,
+    reply: Option<Reply>,
+    patience: Option<Pin<Box<Sleep>>>,
+    document: Option<Document>,
+    url: String,
+    hash: u32,
+    /// Of the cookie that went along.
+    cookie: Option<u32>,
+    sized: bool,
+    received: u64,
+    /// Its head has been passed on: the client will tell what became of it.
+    given: bool,
+}
+
+impl Fetch {
+    pub(super) fn new(page: Rc<Page>, ticket: Ticket, exchange: Exchange, next: Rc<dyn Stage>, url: String) -> Self {
+        Self {
+            page,
+            next,
+            ticket: Some(ticket),
+            hash: url_hash(&exchange.request),
+            cookie: exchange.request.fields.get("cookie").map(cookie_hash),
+            exchange: Some(exchange),
+            reply: None,
+            patience: None,
+            document: None,
+            url,
+            sized: false,
+            received: 0,
+            given: false,
+        }
+    }
+
+    /// Begins once it is its turn.
+    fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.exchange.is_none() {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(ticket) = &mut self.ticket {
+            ready!(ticket.poll_enter(cx));
+        }
+        if self.page.is_abandoned() {
+            return Poll::Ready(Err(Error::new(Kind::Reset, Side::Client, "nobody waits for the page")));
+        }
+        if let Some(exchange) = self.exchange.take() {
+            self.reply = Some(self.next.call(exchange));
+            self.patience = Some(Box::pin(tokio::time::sleep(PATIENCE)));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn pass(&mut self, part: Part) -> Result<Part, Error> {
+        match part {
+            Part::Head(head) => self.on_head(head).map(Part::Head),
+            Part::Data(data) => {
+                self.received += data.len() as u64;
+                METRICS.push_bytes_sent.add(data.len() as u64);
+                if !self.sized && !self.page.spend(data.len() as u64) && self.received > ENDLESS {
+                    return Err(Error::new(Kind::TooLarge, Side::Local, "a push without end"));
+                }
+                self.read(&data);
+                Ok(Part::Data(data))
+            }
+            part => Ok(part),
+        }
+    }
+
+    fn on_head(&mut self, mut head: ResponseHead) -> Result<ResponseHead, Error> {
+        self.ticket = None;
+        self.patience = None;
+        let length = content_length(&head.fields).ok().flatten();
+        self.sized = length.is_some();
+        let length = length.unwrap_or(0);
+        let fits = length <= self.page.session.limits().asset_bytes && self.page.spend(length);
+        if !may_be_pushed(&head) || !fits {
+            return Err(Error::new(Kind::Forbidden, Side::Local, "the answer is not to be pushed"));
+        }
+        self.given = true;
+        self.page.session.note_given(&self.url, &head);
+        self.document = self.page.document(&self.url, &head);
+        if let Some(target) = redirect(&self.url, &head) {
+            self.page.promise(vec![target]);
+        }
+        head.fields.remove(COOKIE_FIELD);
+        if let Some(cookie) = self.cookie {
+            head.fields.push(COOKIE_FIELD, format!("{cookie:08x}"));
+        }
+        Ok(head)
+    }
+
+    fn read(&mut self, data: &[u8]) {
+        let Some(document) = &mut self.document else { return };
+        let more = document.read(data);
+        self.page.promise(document.take_needs());
+        if !more {
+            self.end_document();
+        }
+    }
+
+    fn end_document(&mut self) {
+        if let Some(mut document) = self.document.take() {
+            document.finish();
+            self.page.promise(document.take_needs());
+            self.page.give_back(&mut document);
+        }
+    }
+
+    fn end(&mut self) {
+        self.reply = None;
+        self.ticket = None;
+        self.end_document();
+    }
+}
+
+impl Parts for Fetch {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        if let Err(error) = ready!(self.poll_begin(cx)) {
+            self.end();
+            return Poll::Ready(Some(Err(error)));
+        }
+        if let Some(patience) = &mut self.patience
+            && patience.as_mut().poll(cx).is_ready()
+        {
+            self.patience = None;
+            self.ticket = None;
+        }
+        loop {
+            let Some(reply) = &mut self.reply else { return Poll::Ready(None) };
+            let part = match ready!(reply.poll_part(cx)) {
+                Some(Ok(Part::Hints(_) | Part::Pushed { .. })) => continue,
+                Some(Ok(part)) => self.pass(part),
+                end => {
+                    self.end();
+                    return Poll::Ready(end);
+                }
+            };
+            if part.is_err() {
+                self.end();
+            }
+            return Poll::Ready(Some(part));
+        }
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        if !self.given {
+            self.page.session.withdraw(self.hash, &self.url);
+        }
+    }
+}
+
+/// Whether an answer may go to a client that has not asked for it: nothing that must not be kept, depends on who asks, or
+/// is no complete answer to a plain GET.
+fn may_be_pushed(head: &ResponseHead) -> bool {
+    let varies = ["*", "cookie", "authorization"].iter().any(|name| head.fields.has_token("vary", name));
+    matches!(head.status, 200 | 301 | 302 | 303 | 307 | 308 | 404 | 410)
+        && !varies
+        && !head.fields.has_token("cache-control", "no-store")
+}
+
+/// Where a redirect leads. One that sets a cookie may lead to what can be asked for once, with that cookie.
+pub(super) fn redirect(url: &str, head: &ResponseHead) -> Option<Need> {
+    if !matches!(head.status, 301 | 302 | 303 | 307 | 308) || head.fields.contains("set-cookie") {
+        return None;
+    }
+    let target = String::from_utf8_lossy(head.fields.get("location")?).into_owned();
+    let url = scan::resolve(url, &target)?;
+    Some(Need { url, kind: For::Document, urgency: 0, anonymous: false })
+}
