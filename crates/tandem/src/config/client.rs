@@ -173,7 +173,7 @@ impl ClientOptions {
             push: self.push.unwrap_or(true),
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
-            early_hints: self.early_hints.unwrap_or(via.is_none()),
+            early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
             cache_status: self.cache_status.unwrap_or(false),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
