@@ -76,23 +76,7 @@ impl Axis {
         Self::ALL.into_iter().find(|axis| axis.name() == name)
     }
 
-    /// For axes of plots, with its unit.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::Page => "page",
-            Self::Rtt => "round trip, ms",
-            Self::Jitter => "jitter",
-            Self::Loss => "loss each way, %",
-            Self::Rate => "rate, kbit/s",
-            Self::Queue => "queue, packets",
-            Self::InitialWindow => "initial window, segments",
-            Self::Congestion => "congestion control",
-            Self::Shards => "origins",
-            Self::Parallel => "requests in flight",
-        }
-    }
-
-    /// A value as a number in the title's unit, where it has one.
+    /// A value as a number, where it has one: milliseconds, percent, kilobits per second, counts.
     pub fn number(self, value: &str) -> Option<f64> {
         match self {
             Self::Rtt => text::duration(value).ok().map(|time| time.as_secs_f64() * 1e3),

@@ -78,7 +78,7 @@ impl Report<'_> {
             Table::new(&["sweep", "points", "wins", "even", "loses", "median gain", "least gain", "greatest gain"]);
         let mut others: Vec<(&Sweep, Contest)> = Vec::new();
         for sweep in &self.experiment.sweeps {
-            let points = self.cells.points(sweep);
+            let points = self.cells.points(self.experiment, sweep);
             let contests: Vec<Contest> =
                 points.iter().filter_map(|point| self.cells.contest(self.experiment, sweep, point)).collect();
             let gains: Vec<f64> = contests.iter().map(|contest| contest.gain.median).collect();
@@ -129,7 +129,7 @@ impl Report<'_> {
     }
 
     fn sweep(&self, sweep: &Sweep) -> String {
-        let points = self.cells.points(sweep);
+        let points = self.cells.points(self.experiment, sweep);
         let mut out = format!("<h2>{}</h2>\n", escaped(&sweep.title));
         if !sweep.about.is_empty() {
             let _ = writeln!(out, "<p>{}</p>", escaped(&sweep.about));
@@ -331,7 +331,7 @@ impl Report<'_> {
                 Measure::Gain => signed(value),
                 _ => percent(value),
             };
-            let ours = self.cells.figure(sweep, figure).map_or_else(
+            let ours = self.cells.figure(self.experiment, sweep, figure).map_or_else(
                 || "not measured".to_owned(),
                 |ours| match ours.count {
                     1 => unit(ours.median),

@@ -1,6 +1,6 @@
 //! What results say together: each set-up at each point, what one gains over another, and where ours wins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::file::{Experiment, Figure, Measure, Sweep};
 use super::plan;
@@ -88,13 +88,18 @@ impl Cells {
         self.cells.get(&(point.clone(), setup))
     }
 
-    /// Points of a sweep, of the small grid and the full one, at which something was measured or failed.
-    pub fn points(&self, sweep: &Sweep) -> Vec<Point> {
-        let mut points = plan::points(sweep, true);
-        let small = plan::points(sweep, false);
-        points.extend(small.into_iter().filter(|point| !points.contains(point)).collect::<Vec<_>>());
-        points.retain(|point| sweep.setups.iter().any(|&setup| self.at(point, setup).is_some()));
-        points
+    /// Points of a sweep at which something was measured or failed: of the full grid as soon as the sweep has any point that
+    /// is in no small one, else of the small grid, where others may have left points of the full one.
+    pub fn points(&self, experiment: &Experiment, sweep: &Sweep) -> Vec<Point> {
+        let seen = |point: &Point| sweep.setups.iter().any(|&setup| self.at(point, setup).is_some());
+        let full: Vec<Point> = plan::points(sweep, true).into_iter().filter(seen).collect();
+        let small: BTreeSet<Point> = experiment.sweeps.iter().flat_map(|sweep| plan::points(sweep, false)).collect();
+        let own = plan::points(sweep, false).into_iter().filter(seen);
+        if full.iter().all(|point| small.contains(point)) {
+            return own.collect();
+        }
+        let further: Vec<Point> = own.filter(|point| !full.contains(point)).collect();
+        full.into_iter().chain(further).collect()
     }
 
     /// What one set-up saves of the other's time, pass by pass, as a share.
@@ -113,7 +118,7 @@ impl Cells {
     }
 
     /// Our figure for one of a document, over all points that correspond: median, least, most.
-    pub fn figure(&self, sweep: &Sweep, figure: &Figure) -> Option<Summary> {
+    pub fn figure(&self, experiment: &Experiment, sweep: &Sweep, figure: &Figure) -> Option<Summary> {
         let value = |point: &Point| {
             let own = self.at(point, figure.setup)?;
             if figure.measure == Measure::Time {
@@ -130,7 +135,7 @@ impl Cells {
                 Measure::Packets => compare(|m| m.packets() as f64),
             }
         };
-        let points = self.points(sweep);
+        let points = self.points(experiment, sweep);
         let values: Vec<f64> = points.iter().filter(|point| point.lies_in(&figure.at)).filter_map(value).collect();
         Summary::of(&values)
     }
@@ -221,9 +226,25 @@ mod tests {
         assert_eq!((contest.best, contest.verdict), (2, Verdict::Wins));
         assert!((contest.gain.min - 0.2).abs() < 1e-9 && (contest.gain.max - 0.25).abs() < 1e-9);
         assert_eq!(cells.contest(&experiment, sweep, &points[1]).expect("measured").verdict, Verdict::Even);
-        let figure = cells.figure(sweep, &sweep.documents[0]).expect("measured");
+        let figure = cells.figure(&experiment, sweep, &sweep.documents[0]).expect("measured");
         assert_eq!((figure.count, figure.max), (2, 22.5));
         assert_eq!(cells.stale, 0);
+    }
+
+    #[test]
+    fn points_that_another_sweep_left_are_not_the_full_grid() {
+        let more = "full = { rtt = ['10ms', '30ms', '40ms'] }\n[[sweeps]]\nname = 'far'\nx = 'rtt'\naxes = { rtt = ['30ms'] }\n";
+        let experiment = Experiment::parse(&FILE.replace("documents =", &format!("{more}documents ="))).expect("valid");
+        let sweep = &experiment.sweeps[0];
+        let rtts = |cells: &Cells| {
+            let points = cells.points(&experiment, sweep);
+            points.iter().filter_map(|point| point.get(super::super::Axis::Rtt)).collect::<Vec<_>>().join(" ")
+        };
+        let at = |rtt: &str| line(&experiment, &sweep.base.with(super::super::Axis::Rtt, rtt), 0, 0, 1.0);
+        let mut lines = vec![at("10ms"), at("20ms"), at("30ms")];
+        assert_eq!(rtts(&Cells::of(&experiment, &lines)), "10ms 20ms");
+        lines.push(at("40ms"));
+        assert_eq!(rtts(&Cells::of(&experiment, &lines)), "10ms 30ms 40ms 20ms");
     }
 
     #[test]

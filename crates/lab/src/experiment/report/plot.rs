@@ -59,18 +59,16 @@ impl Scale {
         let high = values.clone().fold(f64::MIN_POSITIVE, f64::max);
         let low = values.fold(high, f64::min).max(high * 1e-6);
         let logarithmic = high / low > WIDE;
-        if logarithmic {
-            Self { low: low * 0.9, high: high * 1.1, logarithmic }
-        } else {
-            Self { low: 0.0, high: high * 1.05, logarithmic }
-        }
+        // What differs little is not seen on a scale from zero.
+        let from = if logarithmic || high / low < 2.0 { low * 0.9 } else { 0.0 };
+        Self { low: from, high: high * 1.05, logarithmic }
     }
 
     fn place(&self, value: f64) -> f64 {
         let share = if self.logarithmic {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
         } else {
-            value / self.high
+            (value - self.low) / (self.high - self.low)
         };
         TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - share.clamp(0.0, 1.0))
     }
@@ -83,12 +81,19 @@ impl Scale {
             let all = (first..=last).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
             return all.filter(|tick| (self.low..=self.high).contains(tick)).collect();
         }
-        let rough = self.high / 5.0;
+        let rough = (self.high - self.low) / 5.0;
         let power = 10f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|step| *step >= rough);
         let step = step.unwrap_or(rough);
-        (0..=6).map(|count| f64::from(count) * step).filter(|tick| *tick <= self.high).collect()
+        let first = (self.low / step).ceil();
+        (0..=6).map(|count| (first + f64::from(count)) * step).filter(|tick| *tick <= self.high).collect()
     }
+}
+
+/// As short as it is round.
+fn tick_text(tick: f64) -> String {
+    let text = format!("{tick:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 impl Plot<'_> {
@@ -106,7 +111,7 @@ impl Plot<'_> {
                 WIDTH - RIGHT,
                 LEFT - 5.0,
                 y + 4.0,
-                number(tick)
+                tick_text(tick)
             );
         }
         for (index, label) in self.labels.iter().enumerate() {
@@ -152,13 +157,13 @@ impl Plot<'_> {
         let at = |index: usize| self.across(index) + aside;
         let mut sorted: Vec<&(usize, Summary)> = line.points.iter().collect();
         sorted.sort_by(|a, b| at(a.0).total_cmp(&at(b.0)));
-        let path: Vec<String> =
-            sorted.iter().map(|(index, all)| format!("{:.1},{:.1}", at(*index), scale.place(all.median))).collect();
-        let _ = write!(
-            out,
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{}\"/>",
-            path.join(" ")
-        );
+        // Between words there is nothing to be on a line.
+        if self.labels.iter().all(|label| self.x.number(label).is_some()) {
+            let place = |(index, all): &&(usize, Summary)| format!("{:.1},{:.1}", at(*index), scale.place(all.median));
+            let path: Vec<String> = sorted.iter().map(place).collect();
+            let path = path.join(" ");
+            let _ = write!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{path}\"/>");
+        }
         for (index, all) in sorted {
             let (x, y) = (at(*index), scale.place(all.median));
             let _ = write!(
@@ -236,8 +241,8 @@ impl Heat<'_> {
             out,
             "<text x=\"{SIDE}\" y=\"{:.1}\">{}; upwards {}; gain in %</text>",
             under + 34.0,
-            escaped(self.x.title()),
-            escaped(self.y.title())
+            escaped(self.x.name()),
+            escaped(self.y.name())
         );
         out + "</svg>\n"
     }
@@ -283,7 +288,9 @@ mod tests {
             assert!(scale.ticks().iter().all(|tick| *tick <= scale.high));
         }
         assert!(Scale::of([1.0, 100.0].into_iter()).logarithmic);
-        assert_eq!(Scale::of([9.0, 10.0].into_iter()).ticks(), [0.0, 5.0, 10.0]);
+        assert_eq!(Scale::of([4.0, 10.0].into_iter()).ticks(), [0.0, 5.0, 10.0]);
+        assert_eq!(Scale::of([9.0, 10.0].into_iter()).ticks(), [8.5, 9.0, 9.5, 10.0, 10.5]);
+        assert_eq!([0.0, 0.05, 2.5, 100.0].map(tick_text), ["0", "0.05", "2.5", "100"]);
     }
 
     #[test]
