@@ -16,7 +16,9 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     for full in [false, true] {
-        for trial in trials(&experiment, &Selection { full, only: Vec::new() }).expect("what was read can be planned") {
+        for trial in
+            trials(&experiment, &Selection { full, ..Selection::default() }).expect("what was read can be planned")
+        {
             trial.point.conditions("point").expect("what was read was checked");
         }
     }

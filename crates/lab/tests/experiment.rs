@@ -254,12 +254,14 @@ fn parts_of_an_experiment() {
     let experiment = Experiment::parse(TINY).expect("valid");
     let trials = |only: &[&str]| {
         let only = only.iter().map(|term| (*term).to_owned()).collect();
-        plan::trials(&experiment, &Selection { full: false, only })
+        plan::trials(&experiment, &Selection { only, ..Selection::default() })
     };
     assert_eq!(trials(&[]).expect("all").len(), 12);
     assert_eq!(trials(&["pair", "h2"]).expect("two set-ups").len(), 4);
     assert_eq!(trials(&["all", "pair", "shards=2"]).expect("one").len(), 1);
     assert_eq!(trials(&["shards=1", "shards=2"]).expect("both").len(), 12);
+    let twice = Selection { passes: Some(2), ..Selection::default() };
+    assert_eq!(plan::trials(&experiment, &twice).expect("all, twice").len(), 24);
     for (only, expected) in [("pears", "\"pears\"; there are: all, http2"), ("shards=3", "nothing is left")] {
         let error = trials(&[only]).expect_err(only).to_string();
         assert!(error.contains(expected), "{error}");
@@ -276,7 +278,7 @@ fn the_repositorys_experiments_are_valid() {
         let (experiment, _) = Experiment::open(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let [small, full] = [false, true].map(|full| {
             let trials =
-                plan::trials(&experiment, &Selection { full, only: Vec::new() }).expect("something to measure");
+                plan::trials(&experiment, &Selection { full, ..Selection::default() }).expect("something to measure");
             for trial in &trials {
                 let page = trial.point.get(Axis::Page).expect("checked");
                 let page = experiment.page(page).expect("a page");
@@ -326,7 +328,7 @@ fn usable(text: &str) -> Result<(), TestCaseError> {
     match Experiment::parse(text) {
         Err(error) => prop_assert!(!error.to_string().is_empty()),
         Ok(experiment) => {
-            let planned = plan::trials(&experiment, &Selection { full: true, only: Vec::new() });
+            let planned = plan::trials(&experiment, &Selection { full: true, ..Selection::default() });
             prop_assert!(planned.is_ok_and(|trials| (1..=100_000 * experiment.sweeps.len()).contains(&trials.len())));
             well_formed(&report::html(&experiment, &[], None));
         }

@@ -41,6 +41,8 @@ struct Key<'a> {
 pub struct Selection {
     /// The large grid.
     pub full: bool,
+    /// Turns of every set-up, instead of the experiment's.
+    pub passes: Option<usize>,
     /// Names of sweeps, of set-ups, or `axis=value`; of each kind one must fit. Empty: everything.
     pub only: Vec<String>,
 }
@@ -50,10 +52,11 @@ pub fn trials(experiment: &Experiment, selection: &Selection) -> Result<Vec<Tria
     let only = Only::parse(experiment, selection)?;
     let mut trials = Vec::new();
     let mut seen = HashSet::new();
-    let passes = experiment.sweeps.iter().map(|sweep| sweep.passes(selection.full)).max().unwrap_or(0);
+    let turns_of = |sweep: &Sweep| selection.passes.unwrap_or_else(|| sweep.passes(selection.full));
+    let passes = experiment.sweeps.iter().map(turns_of).max().unwrap_or(0);
     for pass in 0..passes {
         for sweep in &experiment.sweeps {
-            if pass >= sweep.passes(selection.full) || !only.sweep(sweep) {
+            if pass >= turns_of(sweep) || !only.sweep(sweep) {
                 continue;
             }
             let setups: Vec<usize> = sweep.setups.iter().copied().filter(|&at| only.setup(experiment, at)).collect();

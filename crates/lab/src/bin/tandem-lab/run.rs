@@ -22,6 +22,9 @@ pub(crate) struct Arguments {
     /// The large grid: hours instead of minutes
     #[arg(long)]
     full: bool,
+    /// Turns of every set-up at every point, instead of the experiment's
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    passes: Option<u16>,
     /// Directory of results; by default results/NAME
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
@@ -53,7 +56,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let options = Options {
         tandem: programs::tandem(arguments.tandem.as_deref())?,
         out: out.clone(),
-        selection: Selection { full: arguments.full, only: arguments.only },
+        selection: Selection { full: arguments.full, passes: arguments.passes.map(usize::from), only: arguments.only },
     };
     let mut show = Show::new(arguments.quiet);
     let tally = run::run(&experiment, &text, &options, &mut |event| show.event(&event));
