@@ -94,7 +94,7 @@ step_doc() {
 
 # With the coverage that libFuzzer wants, as far as a stable compiler can be asked for it: no nightly, no cargo-fuzz.
 step_fuzz() {
-    local host target name corpus seeds coverage='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4'
+    local host target coverage='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4'
     coverage+=' -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table'
     coverage+=' -Cllvm-args=-sanitizer-coverage-trace-compares'
     host=$(rustc -vV | sed -n 's/^host: //p')
@@ -102,17 +102,25 @@ step_fuzz() {
     RUSTFLAGS="--cfg fuzzing $coverage -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks" \
         cargo build --manifest-path fuzz/Cargo.toml --locked --release --bins --target "$host" --target-dir "$target" ||
         return 1
-    for name in fuzz/fuzz_targets/*.rs; do
-        name=$(basename "$name" .rs)
-        corpus=$(mktemp -d) seeds=()
-        [ -d "fuzz/corpus-seeds/$name" ] && seeds=("fuzz/corpus-seeds/$name")
-        echo "== $name"
-        # What broke it is left beside the log.
-        "$target/$host/release/$name" "$corpus" "${seeds[@]}" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=20 \
-            -rss_limit_mb=2048 -max_len=65536 -verbosity=0 -print_final_stats=1 -artifact_prefix="$logs/$name-" ||
-            { rm -rf "$corpus" && return 1; }
-        rm -rf "$corpus"
-    done
+    export -f fuzz
+    export logs
+    # As many at a time as there are processors.
+    printf '%s\n' fuzz/fuzz_targets/*.rs | xargs -P "$(nproc)" -I{} bash -c 'fuzz "$@"' fuzz {} "$target/$host/release"
+}
+
+# One target for its time: fuzz FILE DIRECTORY-OF-PROGRAMS
+fuzz() {
+    local name corpus said status seeds=()
+    name=$(basename "$1" .rs)
+    corpus=$(mktemp -d)
+    [ -d "fuzz/corpus-seeds/$name" ] && seeds=("fuzz/corpus-seeds/$name")
+    # What broke it is left beside the log.
+    said=$("$2/$name" "$corpus" "${seeds[@]}" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=20 \
+        -rss_limit_mb=2048 -max_len=65536 -verbosity=0 -print_final_stats=1 -artifact_prefix="$logs/$name-" 2>&1)
+    status=$?
+    rm -rf "$corpus"
+    printf '== %s: status %s\n%s\n' "$name" "$status" "$said"
+    return "$status"
 }
 
 # Other people's programs at the other end of our sessions, and one that looks on.

@@ -1,0 +1,47 @@
+//! What users write, of any bytes: an error, or a value that is written as it reads.
+#![no_main]
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use libfuzzer_sys::fuzz_target;
+use tandem::back::origin::HostPattern;
+use tandem::back::policy::AllowDest;
+use tandem::config::gateway::ModeOption;
+use tandem::config::units::{Rate, Size, Span};
+use tandem::endpoint::{Endpoint, Via, split_authority};
+use tandem::transport::tor::Exit;
+
+fuzz_target!(|text: &str| {
+    same::<Endpoint>(text);
+    same::<Via>(text);
+    same::<ModeOption>(text);
+    same::<AllowDest>(text);
+    same::<HostPattern>(text);
+    let _ = text.parse::<Exit>();
+    if let Ok((host, port)) = split_authority(text, Some(1)) {
+        let written = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        assert_eq!(split_authority(&written, None), Ok((host, port)));
+    }
+    // Units are written rounded, so it is the second writing that must be the first.
+    rounded::<Span>(text);
+    rounded::<Size>(text);
+    rounded::<Rate>(text);
+});
+
+fn same<T: FromStr + Display + Debug + PartialEq>(text: &str) {
+    let Ok(value) = text.parse::<T>() else { return };
+    match value.to_string().parse::<T>() {
+        Ok(again) => assert_eq!(again, value),
+        Err(_) => panic!("{value} is not read again"),
+    }
+}
+
+fn rounded<T: FromStr + Display>(text: &str) {
+    let Ok(value) = text.parse::<T>() else { return };
+    let written = value.to_string();
+    match written.parse::<T>() {
+        Ok(again) => assert_eq!(again.to_string(), written),
+        Err(_) => panic!("{written} is not read again"),
+    }
+}
