@@ -41,6 +41,8 @@ const SETTLE_LIMIT: u32 = 20;
 pub struct Loaded {
     /// From the loader's first byte to its last.
     pub time_s: f64,
+    /// From the start to the first byte of the first answer: mostly the circuit's, which may have to be built first.
+    pub first_byte_s: f64,
     /// IP bytes from the client's host into the network.
     pub bytes_up: u64,
     /// And back.
@@ -365,8 +367,10 @@ fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loa
         packets_up: moved.to_exit.packets,
         packets_down: moved.from_exit.packets,
     });
+    let first_byte = load.requests.iter().map(|request| request.end() - request.receive).min().unwrap_or_default();
     Loaded {
         time_s: load.time.as_secs_f64(),
+        first_byte_s: first_byte.as_secs_f64(),
         bytes_up: moved.up.bytes,
         bytes_down: moved.down.bytes,
         packets_up: moved.up.packets,

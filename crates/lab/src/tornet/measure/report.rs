@@ -54,6 +54,8 @@ pub struct Row {
     pub without_push: Option<String>,
     /// Median, spread and the like; none if every load failed.
     pub time_s: Option<Summary>,
+    /// Median time to the first byte of the first answer.
+    pub first_byte_s: Option<f64>,
     /// Time as a share of plain HTTP/1.1's.
     pub ratio_time: Option<f64>,
     /// With push: time as a share of the same without.
@@ -145,6 +147,7 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
         setup: setup.to_string(),
         without_push: pushed.then(|| setup.without_push().to_string()),
         time_s: Summary::of(&good.iter().map(|load| load.time_s).collect::<Vec<_>>()),
+        first_byte_s: middle(|load| load.first_byte_s),
         ratio_time: None,
         ratio_without_push: None,
         bytes_up: middle(|load| load.bytes_up as f64),
@@ -169,9 +172,10 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
 /// A column: its heading, its width and what stands in it.
 type Column = (&'static str, usize, fn(&Row) -> String);
 
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 16] = [
     ("seconds", 7, |row| row.time_s.map_or_else(nothing, |time| format!("{:.2}", time.median))),
     ("min-max", 13, |row| row.time_s.map_or_else(nothing, |time| format!("{:.2}-{:.2}", time.min, time.max))),
+    ("first", 5, |row| row.first_byte_s.map_or_else(nothing, |time| format!("{time:.2}"))),
     ("% HTTP", 6, |row| share(row.ratio_time)),
     ("% pair", 6, |row| share(row.ratio_without_push)),
     ("bytes up", 9, |row| number(row.bytes_up)),
@@ -252,7 +256,7 @@ impl Report {
         let rate = self.background.bytes_per_s;
         let _ = writeln!(
             out,
-            "medians of {passes} passes; {state}; the loader knows {known} from the start; \"visited\": by at least \
+            "medians of {passes} passes; {state}; \"first\": the first byte; the loader knows {known} from the start; \"visited\": by at least \
              {visits} other users before; tor's own traffic {rate:.0} B/s on the link"
         );
         for verdict in &self.verdicts {
@@ -277,6 +281,7 @@ mod tests {
     fn loaded(time_s: f64, bytes: u64) -> Loaded {
         Loaded {
             time_s,
+            first_byte_s: time_s / 4.0,
             bytes_up: bytes,
             bytes_down: bytes * 3,
             packets_up: 5,
@@ -340,7 +345,7 @@ mod tests {
         let report = report(&plan(), &[subject], vec![vec![plain, ours]], QUIET, None);
         assert_eq!(report.rows[0].ratio_time, Some(1.0));
         assert_eq!(report.rows[1].time_s.expect("two loads").median, 1.5);
-        assert_eq!(report.rows[1].ratio_time, Some(0.15));
+        assert_eq!((report.rows[1].ratio_time, report.rows[1].first_byte_s), (Some(0.15), Some(0.375)));
         assert_eq!(report.rows[1].ratio_bytes, Some(0.7));
         assert_eq!((report.rows[1].exit_bytes_up, report.rows[1].exit_packets_down), (Some(71.0), Some(8.0)));
         assert_eq!((report.rows[1].waste, report.rows[1].ratio_without_push), (None, None));
