@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A gateway that is another program finds no such origin, and is asked once in a session. A report is five bytes: what
-//! became of the push, and a hash of its URL. It tells the gateway no more than it would have seen without push.
+//! became of the push, and a hash of its URL. It tells the gateway no more than it would have seen without push. Where the
+//! user allows it (`--push-digest`), the body begins with what the browser got on earlier sessions and can use still.
 
 use tandem_http::{Method, RequestHead, Scheme};
 
@@ -82,12 +83,30 @@ pub enum Fate {
 
 const FATES: [Fate; 4] = [Fate::Used, Fate::Late, Fate::Wasted, Fate::Cancelled];
 
+/// What a client says in its companion's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// What became of a push.
+    Became(Fate, u32),
+    /// The browser was given this before, on another session, and can use it still.
+    Holds(u32),
+}
+
 /// Bytes of a report.
 const REPORT: usize = 5;
+
+/// First byte of one that is about no push.
+const HOLDS: u8 = 16;
 
 /// Appends a report to a companion's body.
 pub fn write_report(fate: Fate, url: u32, out: &mut Vec<u8>) {
     out.push(fate as u8);
+    out.extend_from_slice(&url.to_be_bytes());
+}
+
+/// Appends what the browser holds.
+pub fn write_holds(url: u32, out: &mut Vec<u8>) {
+    out.push(HOLDS);
     out.extend_from_slice(&url.to_be_bytes());
 }
 
@@ -99,13 +118,16 @@ pub struct Reports {
 
 impl Reports {
     /// Takes in more of the body and gives what it says to `each`. What is no report is passed over.
-    pub fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Fate, u32)) {
+    pub fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Said)) {
         self.rest.extend_from_slice(bytes);
         let whole = self.rest.len() / REPORT * REPORT;
         for report in self.rest[..whole].chunks_exact(REPORT) {
-            let &[fate, a, b, c, d] = report else { continue };
-            if let Some(fate) = FATES.get(usize::from(fate)) {
-                each(*fate, u32::from_be_bytes([a, b, c, d]));
+            let &[kind, a, b, c, d] = report else { continue };
+            let url = u32::from_be_bytes([a, b, c, d]);
+            match FATES.get(usize::from(kind)) {
+                Some(fate) => each(Said::Became(*fate, url)),
+                None if kind == HOLDS => each(Said::Holds(url)),
+                None => {}
             }
         }
         self.rest.drain(..whole);
@@ -129,16 +151,22 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn reports_arrive_however_they_are_cut(
-            reports in proptest::collection::vec((0usize..4, proptest::num::u32::ANY), 0..20),
+            reports in proptest::collection::vec((0usize..5, proptest::num::u32::ANY), 0..20),
             cut in 1usize..9,
         ) {
             let mut body = Vec::new();
             for &(fate, url) in &reports {
-                write_report(FATES[fate], url, &mut body);
+                match FATES.get(fate) {
+                    Some(fate) => write_report(*fate, url, &mut body),
+                    None => write_holds(url, &mut body),
+                }
             }
             let (mut reader, mut read) = (Reports::default(), Vec::new());
             for piece in body.chunks(cut) {
-                reader.read(piece, |fate, url| read.push((fate as usize, url)));
+                reader.read(piece, |said| match said {
+                    Said::Became(fate, url) => read.push((fate as usize, url)),
+                    Said::Holds(url) => read.push((4, url)),
+                });
             }
             proptest::prop_assert_eq!(read, reports);
         }
@@ -146,7 +174,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes: Vec<u8>) {
             let mut reader = Reports::default();
-            reader.read(&bytes, |_, _| {});
+            reader.read(&bytes, |_| {});
             proptest::prop_assert!(reader.rest.len() < REPORT);
         }
     }

@@ -127,6 +127,7 @@ impl Role for ClientConfig {
             cancel_pushes: self.cancel_pushes,
             early_hints: self.early_hints,
             cache_status: self.cache_status,
+            push_digest: self.push_digest,
         };
         let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));

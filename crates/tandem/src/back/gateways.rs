@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::back::pushed::PushStore;
-use crate::back::reports::Arrival;
+use crate::back::reports::{Arrival, Digest};
 use crate::companion::is_reserved;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
@@ -56,6 +56,8 @@ pub struct PoolLimits {
     pub early_hints: bool,
     /// Say in answers which of them were pushed (`Cache-Status`).
     pub cache_status: bool,
+    /// Tell a gateway's next session what the browser got on the last.
+    pub push_digest: bool,
 }
 
 /// The stage at the client's end.
@@ -65,6 +67,7 @@ pub struct Gateways {
     fallback: Option<Rc<dyn Stage>>,
     /// By key and gateway: while one gateway is tried, another's session stays.
     slots: RefCell<HashMap<(Isolation, usize), Slot>>,
+    digests: RefCell<HashMap<Isolation, Rc<Digest>>>,
     /// Index of the gateway that answered last.
     preferred: Cell<usize>,
     this: Weak<Self>,
@@ -86,6 +89,7 @@ impl Gateways {
             limits,
             fallback,
             slots: RefCell::default(),
+            digests: RefCell::default(),
             preferred: Cell::new(0),
             this: this.clone(),
         })
@@ -123,6 +127,7 @@ impl Gateways {
     }
 
     fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> Slot {
+        let digest = self.digest(&key.0);
         let rotation = self.limits.max_age.map(|age| {
             let this = self.this.clone();
             Task::spawn(async move {
@@ -131,8 +136,23 @@ impl Gateways {
                 tokio::task::spawn_local(rotate(this, key));
             })
         });
-        let pushed = PushStore::new(self.limits.push_memory, self.limits.cancel_pushes, self.limits.cache_status);
+        let pushed = {
+            let PoolLimits { push_memory, cancel_pushes, cache_status, .. } = self.limits;
+            PushStore::new(push_memory, cancel_pushes, cache_status, digest)
+        };
         Slot { current, pushed, used: Instant::now(), _rotation: rotation }
+    }
+
+    /// What a key's browser holds, if that is told at all: as long as there are not too many keys.
+    fn digest(&self, isolation: &Isolation) -> Option<Rc<Digest>> {
+        if !self.limits.push_digest {
+            return None;
+        }
+        let mut digests = self.digests.borrow_mut();
+        if digests.len() >= self.limits.max_sessions && !digests.contains_key(isolation) {
+            digests.clear();
+        }
+        Some(Rc::clone(digests.entry(isolation.clone()).or_default()))
     }
 
     fn open(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
@@ -153,6 +173,7 @@ impl Gateways {
                 store: Rc::downgrade(&pushed),
                 session: Rc::clone(&session),
                 isolation: exchange.isolation.clone(),
+                request: exchange.request.clone(),
                 hints: self.limits.early_hints,
                 promised: RefCell::default(),
             });

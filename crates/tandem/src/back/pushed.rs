@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 use tokio::time::Instant;
 
-use super::reports::Reporter;
+use super::reports::{Digest, Reporter};
 use crate::companion::{COOKIE_FIELD, Fate, cookie_hash, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
@@ -120,8 +120,8 @@ impl Drop for Pushed {
 
 impl PushStore {
     /// A store of at most `limit` bytes of bodies. `cancel`: what is of no use is cancelled instead of thrown away.
-    /// `status`: answers say that they were pushed.
-    pub fn new(limit: usize, cancel: bool, status: bool) -> Rc<Self> {
+    /// `status`: answers say that they were pushed. `digest`: what the gateway is told of earlier sessions.
+    pub fn new(limit: usize, cancel: bool, status: bool, digest: Option<Rc<Digest>>) -> Rc<Self> {
         Rc::new(Self {
             entries: RefCell::default(),
             held: Rc::default(),
@@ -129,7 +129,7 @@ impl PushStore {
             cancel,
             status,
             swept: Cell::new(Instant::now()),
-            reporter: Rc::default(),
+            reporter: Rc::new(Reporter::new(digest)),
         })
     }
 
@@ -378,18 +378,27 @@ fn may_be_kept(head: &ResponseHead) -> bool {
         && !head.fields.contains("content-range")
 }
 
+/// Until when a browser's cache can use an answer without asking, where its origin says so.
+pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
+    let cached = head.status == 200 && may_be_kept(head) && !head.fields.has_token("cache-control", "no-cache");
+    max_age(head).filter(|_| cached).map(Duration::from_secs)
+}
+
+fn max_age(head: &ResponseHead) -> Option<u64> {
+    let values = head.fields.get_all("cache-control");
+    let mut words = values.flat_map(|value| value.split(|&byte| byte == b','));
+    words.find_map(|word| {
+        let word = String::from_utf8_lossy(word).trim().to_ascii_lowercase();
+        word.strip_prefix("max-age=").and_then(|age| age.trim_matches('"').parse::<u64>().ok())
+    })
+}
+
 /// How long an answer may wait: as long as it is fresh (RFC 9111 section 4.2), within bounds.
 fn keep_for(head: &ResponseHead) -> Duration {
     if head.fields.has_token("cache-control", "no-cache") {
         return KEEP_UNSAID;
     }
-    let values = head.fields.get_all("cache-control");
-    let mut words = values.flat_map(|value| value.split(|&byte| byte == b','));
-    let age = words.find_map(|word| {
-        let word = String::from_utf8_lossy(word).trim().to_ascii_lowercase();
-        word.strip_prefix("max-age=").and_then(|age| age.trim_matches('"').parse::<u64>().ok())
-    });
-    age.map_or(KEEP_UNSAID, |age| Duration::from_secs(age).clamp(KEEP_UNSAID, KEEP_FOR))
+    max_age(head).map_or(KEEP_UNSAID, |age| Duration::from_secs(age).clamp(KEEP_UNSAID, KEEP_FOR))
 }
 
 /// Whether an answer is the same for whoever asks: its origin says how long anybody may keep it.
@@ -462,6 +471,7 @@ impl Parts for Serving {
                 if let Some(head) = &state.head {
                     self.stage = Stage::Body;
                     let mut head = head.clone();
+                    self.pushed.reporter.note_given(&self.pushed.request, &head);
                     let waited = self.pushed.since.elapsed().as_secs();
                     if waited > 0 {
                         let age = |age: &[u8]| String::from_utf8_lossy(age).trim().parse::<u64>().ok();

@@ -3,6 +3,7 @@
 //! session has been quiet for a while, so that a session at rest stays at rest.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use bytes::Bytes;
 use tandem_http::{Method, Priority, RequestHead, ResponseHead};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::pushed::PushStore;
-use crate::companion::{self, FIELD, Fate, Treatment, write_report};
+use super::pushed::{PushStore, fresh_for};
+use crate::companion::{self, FIELD, Fate, Treatment, url_hash, write_holds, write_report};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, Tap};
 use crate::session::Connected;
@@ -33,11 +34,56 @@ const MAX_EARLY: usize = 24;
 #[derive(Default)]
 pub struct Reporter {
     waiting: RefCell<Vec<u8>>,
+    /// What the browser got on this key's sessions, for the gateway's digest; `None` where it is to be told nothing.
+    pub digest: Option<Rc<Digest>>,
     /// A companion is open, or the gateway knows none: another is not to be opened.
     settled: Cell<bool>,
 }
 
+/// What a key's browser got and can use still, by hash of its URL.
+#[derive(Default)]
+pub struct Digest(RefCell<VecDeque<(u32, Instant)>>);
+
+/// URLs in a digest.
+const MAX_DIGEST: usize = 1024;
+
+impl Digest {
+    fn note(&self, request: &RequestHead, head: &ResponseHead) {
+        let Some(fresh) = fresh_for(head).filter(|fresh| *fresh > QUIET) else { return };
+        let Some(until) = Instant::now().checked_add(fresh) else { return };
+        let mut held = self.0.borrow_mut();
+        if held.len() >= MAX_DIGEST {
+            held.pop_front();
+        }
+        held.push_back((url_hash(request), until));
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let now = Instant::now();
+        self.0.borrow_mut().retain(|(_, until)| *until > now);
+        for (url, _) in &*self.0.borrow() {
+            write_holds(*url, out);
+        }
+    }
+}
+
 impl Reporter {
+    /// One that begins with what `digest` says of earlier sessions.
+    pub fn new(digest: Option<Rc<Digest>>) -> Self {
+        let this = Self { digest, ..Self::default() };
+        if let Some(digest) = &this.digest {
+            digest.write(&mut this.waiting.borrow_mut());
+        }
+        this
+    }
+
+    /// The browser gets this answer.
+    pub fn note_given(&self, request: &RequestHead, head: &ResponseHead) {
+        if let Some(digest) = &self.digest {
+            digest.note(request, head);
+        }
+    }
+
     /// Tells the gateway, in a while, what became of a push.
     pub fn report(&self, fate: Fate, url: u32) {
         let mut waiting = self.waiting.borrow_mut();
@@ -57,6 +103,8 @@ pub struct Arrival {
     pub isolation: Isolation,
     /// Whether the browser is told of what is promised before the head.
     pub hints: bool,
+    /// What is asked.
+    pub request: RequestHead,
     /// What was promised so far.
     pub promised: RefCell<Vec<RequestHead>>,
 }
@@ -72,6 +120,9 @@ impl Tap for Arrival {
     }
 
     fn head(&self, head: &mut ResponseHead) {
+        if let Some(store) = self.store.upgrade() {
+            store.reporter.note_given(&self.request, head);
+        }
         let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse) else { return };
         for request in self.promised.take() {
             if let Some(preload) = preload(&request) {
@@ -128,6 +179,7 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
         store: Weak::clone(&store),
         session: Rc::clone(&session),
         isolation: isolation.clone(),
+        request: companion::request(),
         hints: false,
         promised: RefCell::default(),
     });

@@ -58,6 +58,8 @@ with_path! {
         cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Tell the browser of what is pushed with a page, by Link rel=preload; pages can see it [default: true without --via]
         early_hints: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Tell the gateway's next session what the browser got on the last: only to one's own, and not over Tor [default: false]
+        push_digest: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Say in answers, by Cache-Status, which of them were pushed; pages can read it [default: false]
         cache_status: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     } {
@@ -114,6 +116,8 @@ pub struct ClientConfig {
     pub cancel_pushes: bool,
     /// The browser is told of what is pushed with a page.
     pub early_hints: bool,
+    /// Sessions tell what the browser got on those before.
+    pub push_digest: bool,
     /// Answers say which of them were pushed.
     pub cache_status: bool,
     /// The slow path.
@@ -174,6 +178,7 @@ impl ClientOptions {
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
             early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
+            push_digest: digest(self.push_digest, via.as_ref())?,
             cache_status: self.cache_status.unwrap_or(false),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
@@ -200,6 +205,14 @@ pub(crate) fn loopback(metrics: Option<SocketAddr>) -> Result<Option<SocketAddr>
             format!("{address}: metrics are for this machine only, give a loopback address"),
         )),
         other => Ok(other),
+    }
+}
+
+/// It would link the sessions that `--via` keeps apart.
+fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
+    match (asked.unwrap_or(false), via) {
+        (true, Some(_)) => Err(ConfigError::value("push-digest", "contradicts --via: it would link its sessions")),
+        (asked, _) => Ok(asked),
     }
 }
 

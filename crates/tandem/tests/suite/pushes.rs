@@ -450,3 +450,37 @@ fn a_page_that_was_left_is_not_gone_on_with() {
     let asked = quiet(&told).len();
     assert!(asked < 400, "{asked} more requests for a page that nobody waits for");
 }
+
+#[test]
+fn a_digest_spares_what_an_earlier_session_brought() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<img src=c.png><img src=d.png>"),
+        ("/c.png", "image/png", "Cache-Control: max-age=600\r\n", "c"),
+        ("/d.png", "image/png", "", "d"),
+    ];
+    for (digest, expected) in [(false, ["/c.png", "/d.png", "/page"].as_slice()), (true, &["/d.png", "/page"])] {
+        let (origin, told) = site(answers);
+        let pair = Pair::with(
+            "h2",
+            |gateway| gateway.hold_out = Some(0.0),
+            |client| {
+                client.push_digest = Some(digest);
+                client.max_age = Some("1s".parse().unwrap());
+            },
+        );
+        let mut client = pair.connect();
+        for path in ["/page", "/c.png", "/d.png"] {
+            client.send(request("GET", &origin.url(path), "Accept: */*\r\n"));
+            client.answer("GET");
+        }
+        quiet(&told);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/other"), "Accept: text/html\r\n"));
+        client.answer("GET");
+        assert_eq!(quiet(&told), ["/other"]);
+        client.send(request("GET", &origin.url("/page"), ""));
+        client.answer("GET");
+        assert_eq!(quiet(&told), expected, "{digest}");
+    }
+}

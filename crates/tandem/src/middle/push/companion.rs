@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tandem_http::ResponseHead;
 
 use super::SessionState;
-use crate::companion::{Fate, Reports};
+use crate::companion::{Fate, Reports, Said};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -48,7 +48,7 @@ impl Parts for Carrying {
             match std::task::ready!(self.body.poll_chunk(cx)) {
                 Some(Ok(Chunk::Data(data))) => {
                     let session = &self.session;
-                    self.reports.read(&data, |fate, url| session.reported(fate, url));
+                    self.reports.read(&data, |said| session.told(said));
                 }
                 Some(Ok(Chunk::Trailers(_))) => {}
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -64,7 +64,22 @@ impl Drop for Carrying {
     }
 }
 
+/// What a client may say that it holds.
+const MAX_HELD: usize = 4096;
+
 impl SessionState {
+    fn told(&self, said: Said) {
+        match said {
+            Said::Became(fate, url) => self.reported(fate, url),
+            Said::Holds(url) => {
+                let mut held = self.held.borrow_mut();
+                if held.len() < MAX_HELD {
+                    held.insert(url);
+                }
+            }
+        }
+    }
+
     fn reported(&self, fate: Fate, url: u32) {
         let Some(url) = self.promised.borrow_mut().remove(&url) else { return };
         let learned = self.pushing.learned.as_ref();

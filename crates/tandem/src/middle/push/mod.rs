@@ -19,7 +19,7 @@ pub(crate) mod named;
 mod page;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -86,6 +86,7 @@ impl Push {
             limits,
             gate: Gate::new(limits.fetches),
             given: RefCell::default(),
+            held: RefCell::default(),
             promised: RefCell::default(),
             later: RefCell::default(),
             closed: Cell::new(false),
@@ -165,6 +166,8 @@ struct SessionState {
     limits: Limits,
     gate: Rc<Gate>,
     given: RefCell<Given>,
+    /// What the client said that it holds from earlier sessions, by [`url_hash`].
+    held: RefCell<HashSet<u32>>,
     /// URLs of pushes whose end has not been reported, by [`url_hash`].
     promised: RefCell<HashMap<u32, String>>,
     /// Pushes that wait for the companion.
@@ -223,8 +226,8 @@ impl SessionState {
     }
 
     /// Whether the client has it already.
-    fn has(&self, url: &str) -> bool {
-        self.given.borrow().get(url) == Some(true)
+    fn has(&self, url: &str, request: &RequestHead) -> bool {
+        self.given.borrow().get(url) == Some(true) || self.held.borrow().contains(&url_hash(request))
     }
 
     /// Whether one more may be promised; notes it if so.
@@ -261,10 +264,12 @@ impl SessionState {
     fn note_asked(&self, url: &str, request: &RequestHead) {
         let checks = ["if-none-match", "if-modified-since"].iter().any(|name| request.fields.contains(name))
             || ["no-cache", "max-age=0"].iter().any(|word| request.fields.has_token("cache-control", word));
-        if checks || self.given.borrow().get(url).is_none() {
+        let had = self.given.borrow().get(url).is_some() || self.held.borrow().contains(&url_hash(request));
+        if checks || !had {
             return;
         }
         self.given.take();
+        self.held.take();
         let last = self.last.take();
         if let Some(page) = last {
             page.promise_skipped(url);

@@ -227,7 +227,7 @@ impl Page {
             return;
         }
         let Some((request, cost)) = self.request_for(&need) else { return };
-        if self.session.has(&need.url) {
+        if self.session.has(&need.url, &request) {
             return self.skip(need);
         }
         let Some(left) = self.left.promises.get().checked_sub(cost) else { return };
