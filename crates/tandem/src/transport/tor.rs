@@ -2,7 +2,7 @@
 //!
 //! A gateway at an exit listens on an address that means nothing on the Internet (192.0.2.80:9980, RFC 5737) and is
 //! announced by an exact line of the exit's policy. Tor does not compare addresses when it picks an exit, so a plain
-//! SOCKS connect would go to a wrong one: instead the full descriptors are read once ([`control`], [`directory`]), an exit with
+//! SOCKS connect would go to a wrong one: instead the full descriptors are read once (`control`, `directory`), an exit with
 //! that line is chosen by weight, and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice.
 
 pub(crate) mod control;
