@@ -15,11 +15,11 @@ use serde_json::Value;
 use self::plot::{Heat, Line as Curve, Plot};
 use self::table::Table;
 use self::text::{escaped, number, percent, signed, spread};
+use super::ExperimentError;
 use super::file::{Experiment, Measure, Sweep};
 use super::point::{Axis, Point};
 use super::results::{self, Line};
 use super::summary::{Cells, Contest, Verdict};
-use super::{ExperimentError, run};
 use crate::stats::{self, Summary};
 
 /// Other results that a report takes in, if they lie beside its own: the corpus over the private Tor network.
@@ -27,7 +27,7 @@ pub const TORNET: &str = "tornet.json";
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:.8em 0}td,th{padding:.2em .6em;border-bottom:1px solid #ddd;text-align:right;\
-    vertical-align:top}td:first-child,th:first-child,td.t,th.t{text-align:left}svg{margin:.4em 1em .4em 0;vertical-align:top}\
+    vertical-align:top;white-space:nowrap}td:first-child,th,td.t{white-space:normal}td:first-child,th:first-child,td.t,th.t{text-align:left}svg{margin:.4em 1em .4em 0;vertical-align:top}\
     .wins{color:#116611}.loses{color:#aa1111}.even{color:#666}code{background:#f3f3f3}small{color:#555}";
 
 /// A report of what lies in a directory of results.
@@ -113,7 +113,11 @@ impl Report<'_> {
             let why = self.experiment.reason(&sweep.name, &contest.point);
             let (class, word) = word(contest.verdict);
             table.row(vec![
-                format!("{}: {}", escaped(&sweep.title), escaped(&self.varied(&contest.point).to_string())),
+                format!(
+                    "{}: {}",
+                    escaped(&sweep.title),
+                    name_of(&contest.point, &common(&self.cells.points(self.experiment, sweep)))
+                ),
                 escaped(self.experiment.setups[contest.best].label()),
                 signed(contest.gain.median * 100.0),
                 format!("{} to {}", signed(contest.gain.min * 100.0), signed(contest.gain.max * 100.0)),
@@ -122,10 +126,6 @@ impl Report<'_> {
             ]);
         }
         out + &table.html()
-    }
-
-    fn varied(&self, point: &Point) -> Point {
-        shortened(&run::varied(self.experiment, point))
     }
 
     fn sweep(&self, sweep: &Sweep) -> String {
