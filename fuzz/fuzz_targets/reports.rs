@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem::companion::{Fate, Reports, Treatment, write_report};
+use tandem::companion::{Reports, Said, Treatment, write_holds, write_report};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&step, data)) = data.split_first() else { return };
@@ -10,8 +10,11 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(whole, read(data, usize::from(step) + 1));
     assert!(whole.len() <= data.len() / 5);
     let mut written = Vec::new();
-    for (fate, url) in &whole {
-        write_report(*fate, *url, &mut written);
+    for said in &whole {
+        match said {
+            Said::Became(fate, url) => write_report(*fate, *url, &mut written),
+            Said::Holds(url) => write_holds(*url, &mut written),
+        }
     }
     assert_eq!(read(&written, 7), whole);
     if let Some(treatment) = Treatment::parse(data) {
@@ -19,10 +22,10 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-fn read(data: &[u8], step: usize) -> Vec<(Fate, u32)> {
+fn read(data: &[u8], step: usize) -> Vec<Said> {
     let (mut reports, mut found) = (Reports::default(), Vec::new());
     for piece in data.chunks(step) {
-        reports.read(piece, |fate, url| found.push((fate, url)));
+        reports.read(piece, |said| found.push(said));
     }
     found
 }
