@@ -117,6 +117,7 @@ fn runs_reports_and_goes_on_where_it_stopped() {
     let visited = all.iter().find(|record| record.setup == "visited").map(measured).expect("measured");
     let push = visited.push.expect("counters of the client");
     assert!(push.received >= push.used && push.used > 0, "{push:?}");
+    assert!(all.iter().map(measured).all(|measured| measured.served_bytes >= measured.body_bytes));
 
     // Nothing is left to be done, and nothing is done.
     let before = std::fs::read(out.join(results::RESULTS)).expect("results");

@@ -18,7 +18,7 @@ use self::text::{escaped, number, percent, signed, spread};
 use super::ExperimentError;
 use super::file::{Experiment, Measure, Sweep};
 use super::point::{Axis, Point};
-use super::results::{self, Line};
+use super::results::{self, Line, Measured};
 use super::summary::{Cells, Contest, Verdict};
 use crate::stats::{self, Summary};
 
@@ -277,7 +277,7 @@ impl Report<'_> {
             let mut row = vec![name_of(point, common)];
             row.extend(sweep.setups.iter().map(|&setup| {
                 let cell = self.cells.at(point, setup);
-                let median = |take: fn(&results::Measured) -> f64| cell?.summary(take).map(|all| all.median);
+                let median = |take: fn(&Measured) -> f64| cell?.summary(take).map(|all| all.median);
                 let bytes = median(|m| m.bytes() as f64).map(|bytes| number(bytes / 1e3));
                 let packets = median(|m| m.packets() as f64).map(|packets| format!("{packets:.0}"));
                 let lost = median(|m| m.lost as f64).filter(|lost| *lost > 0.0);
@@ -289,33 +289,40 @@ impl Report<'_> {
         format!("<h3>On the link, both ways</h3>\n{}", table.html())
     }
 
+    /// Of pushed bodies those that were asked for; and what origins sent for nothing, which is what push costs in the end.
     fn pushes(&self, sweep: &Sweep, points: &[Point], common: &Point) -> String {
-        let mut table =
-            Table::new(&["point", "set-up", "bytes of the page", "pushed", "of use", "wasted"]).text_columns(&[1]);
+        let heads = ["point", "set-up", "bytes of the page", "pushed", "asked for", "served for nothing"];
+        let mut table = Table::new(&heads).text_columns(&[1]);
         for point in points {
             for &setup in &sweep.setups {
                 let Some(cell) = self.cells.at(point, setup) else { continue };
-                let pushes: Vec<_> = cell.passes.values().filter_map(|m| Some((m.push?, m.body_bytes))).collect();
-                let median = |values: Vec<f64>| stats::median(&values);
-                let received = median(pushes.iter().map(|(push, _)| push.received as f64).collect());
-                let used = median(pushes.iter().map(|(push, _)| push.used as f64).collect());
-                let body = median(pushes.iter().map(|(_, body)| *body as f64).collect());
-                let (Some(received), Some(used), Some(body)) = (received, used, body) else { continue };
-                let share = |part: f64| if body > 0.0 { part / body * 100.0 } else { 0.0 };
+                let pushed: Vec<&Measured> = cell.passes.values().filter(|measured| measured.push.is_some()).collect();
+                let median = |take: fn(&Measured) -> u64| {
+                    stats::median(&pushed.iter().map(|measured| take(measured) as f64).collect::<Vec<_>>())
+                };
+                let Some(body) = median(|m| m.body_bytes).filter(|body| *body > 0.0) else { continue };
+                let part = |take| {
+                    let bytes = median(take).unwrap_or_default();
+                    format!("{bytes:.0} ({})", percent(bytes / body * 100.0))
+                };
                 table.row(vec![
                     name_of(point, common),
                     escaped(self.experiment.setups[setup].label()),
                     format!("{body:.0}"),
-                    format!("{received:.0} ({})", percent(share(received))),
-                    format!("{used:.0} ({})", percent(share(used))),
-                    format!("{:.0} ({})", received - used, percent(share(received - used))),
+                    part(|m| m.push.unwrap_or_default().received),
+                    part(|m| m.push.unwrap_or_default().used),
+                    part(|m| m.served_bytes.saturating_sub(m.body_bytes)),
                 ]);
             }
         }
         if table.is_empty() {
             return String::new();
         }
-        format!("<h3>Pushed bodies, bytes and percent of the page</h3>\n{}", table.html())
+        format!(
+            "<h3>Pushed bodies, bytes and percent of the page</h3>\n<p><small>Asked for as far as the client had told by the end; served \
+             for nothing by the origins' own count.</small></p>\n{}",
+            table.html()
+        )
     }
 
     /// The documents' figures and ours.

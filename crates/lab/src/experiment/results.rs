@@ -73,6 +73,9 @@ pub struct Measured {
     pub requests: usize,
     /// Bytes of bodies that it received.
     pub body_bytes: u64,
+    /// Bytes of bodies that the origins served, those too that nobody had asked for.
+    #[serde(default)]
+    pub served_bytes: u64,
     /// From the near side into the link.
     pub up: Traffic,
     /// From the link to the near side.
@@ -92,7 +95,7 @@ pub struct Measured {
 pub struct Push {
     /// All.
     pub received: u64,
-    /// Those that answered a request.
+    /// Those that had answered a request by the end; the rest is kept for later ones, for a while.
     pub used: u64,
 }
 

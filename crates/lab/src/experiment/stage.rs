@@ -259,6 +259,12 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Bytes of bodies that the origins have served.
+    pub fn served(&self) -> u64 {
+        // They count together.
+        self.origins.first().map_or(0, |running| running.origin.counts().body_bytes)
+    }
+
     /// What the link has carried, once nothing moves any more: what was still under way when a load ended, pushes that
     /// nobody wanted too, belongs to it.
     pub fn until_quiet(&self) -> Carried {

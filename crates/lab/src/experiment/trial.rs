@@ -125,6 +125,7 @@ fn measure(
         stage.warm_up()?;
     }
     let before = if setup.warm || setup.visits > 0 { stage.until_quiet() } else { Default::default() };
+    let served = stage.served();
     let loaded = match load(stage, loader, site)? {
         Ok(loaded) => loaded,
         Err(failed) => return Ok(Err(failed)),
@@ -138,6 +139,7 @@ fn measure(
         connections: loaded.connections,
         requests: loaded.requests,
         body_bytes: loaded.body_bytes,
+        served_bytes: stage.served().saturating_sub(served),
         up: carried.up,
         down: carried.down,
         lost: carried.lost,
