@@ -472,11 +472,12 @@ impl Parts for Serving {
                     self.stage = Stage::Body;
                     let mut head = head.clone();
                     self.pushed.reporter.note_given(&self.pushed.request, &head);
-                    let waited = self.pushed.since.elapsed().as_secs();
-                    if waited > 0 {
+                    // While its page loads, a push is as good as an answer (RFC 9113 section 8.4.2); after that it is a stored one.
+                    let waited = self.pushed.since.elapsed();
+                    if waited > KEEP_UNSAID {
                         let age = |age: &[u8]| String::from_utf8_lossy(age).trim().parse::<u64>().ok();
                         let age = head.fields.get("age").and_then(age).unwrap_or(0);
-                        head.fields.set("age", age.saturating_add(waited).to_string());
+                        head.fields.set("age", age.saturating_add(waited.as_secs()).to_string());
                     }
                     if let Some(status) = self.status {
                         head.fields.push("cache-status", status);
