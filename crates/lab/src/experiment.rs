@@ -6,7 +6,7 @@
 //!                              └── documents' figures, reasons ──▶ report (one HTML file) ◀┘
 //! ```
 //!
-//! - [`file`]: the files. [`point`]: what a measurement holds fast. [`plan`]: what is to be measured, in which order.
+//! - [`mod@file`]: the files. [`point`]: what a measurement holds fast. [`plan`]: what is to be measured, in which order.
 //! - [`stage`]: two network namespaces, the emulated link between them and the programs of one set-up. [`trial`]: one page
 //!   load on it. [`run`]: all of them, set-ups taking turns at each point, and what was done before is not done again.
 //! - [`results`]: the file of results. [`summary`]: what they say together. [`report`]: the same for readers.

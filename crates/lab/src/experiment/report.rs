@@ -1,6 +1,6 @@
 //! Reports: one HTML file without scripts, readable as XML too. Plots are SVG within it.
 //!
-//! - [`plot`]: lines with the spread of passes, and heat maps. [`table`]: rows and cells. [`text`]: escaping and numbers.
+//! - `plot`: lines with the spread of passes, and heat maps. `table`: rows and cells. `text`: escaping and numbers.
 
 mod plot;
 mod table;
