@@ -346,19 +346,19 @@ impl Report<'_> {
                 },
             );
             let (own, other) = (&self.experiment.setups[figure.setup], self.experiment.setups[figure.against].label());
-            let against = match figure.measure {
-                Measure::Time => String::new(),
-                Measure::Bytes => format!(", bytes of {other}'s"),
-                Measure::Packets => format!(", packets of {other}'s"),
-                Measure::Ratio => format!(", time of {other}'s"),
-                Measure::Gain => format!(", gain over {other}"),
+            let compared = match figure.measure {
+                Measure::Time => "seconds".to_owned(),
+                Measure::Bytes => format!("bytes in % of {other}"),
+                Measure::Packets => format!("packets in % of {other}"),
+                Measure::Ratio => format!("time in % of {other}"),
+                Measure::Gain => format!("gain over {other}"),
             };
             table.row(vec![
                 escaped(&figure.what),
                 escaped(&figure.source),
                 unit(figure.value),
                 ours,
-                escaped(&format!("{}{against}", own.label())),
+                escaped(&format!("{}: {compared}", own.label())),
                 escaped(&figure.at.to_string()),
             ]);
         }
