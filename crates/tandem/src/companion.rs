@@ -11,7 +11,7 @@
 //! became of the push, and a hash of its URL. It tells the gateway no more than it would have seen without push. Where the
 //! user allows it (`--push-digest`), the body begins with what the browser got on earlier sessions and can use still.
 
-use tandem_http::{Method, RequestHead, Scheme};
+use tandem_http::{Fields, Method, RequestHead, Scheme};
 
 /// Name of the field; it never leaves the pair.
 pub const FIELD: &str = "tandem-push";
@@ -30,13 +30,57 @@ pub fn is_reserved(authority: &str) -> bool {
     host.trim_end_matches('.').eq_ignore_ascii_case(AUTHORITY)
 }
 
-/// Field in the head of a push: which cookie it was fetched with, where one went along. SPDY promises carry no request
-/// fields, so the client could not tell otherwise. It never leaves the pair.
-pub const COOKIE_FIELD: &str = "tandem-cookie";
+/// Field in the head of a push: what it was asked with. SPDY promises carry no request fields, so the client could not tell
+/// otherwise what its answer may depend on. It never leaves the pair.
+pub const ASKED_FIELD: &str = "tandem-asked";
 
-/// Number of a cookie within a session.
-pub fn cookie_hash(cookie: &[u8]) -> u32 {
-    fnv(cookie.iter().copied())
+/// Fields of a page's request that its pushes repeat, because the browser would send the same again.
+pub const INHERITED: [&str; 5] = ["user-agent", "accept-encoding", "accept-language", "dnt", "sec-gpc"];
+
+/// What a request was asked with, as far as answers commonly depend on it, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    cookie: u32,
+    inherited: u32,
+    accept: u32,
+}
+
+impl Asked {
+    /// That of a request's fields.
+    pub fn of(fields: &Fields) -> Self {
+        let number = |names: &[&str]| {
+            let values = names.iter().map(|name| fields.get(name).unwrap_or_default());
+            fnv(values.flat_map(|value| value.iter().copied().chain([b'\n'])))
+        };
+        Self { cookie: number(&["cookie"]), inherited: number(&INHERITED), accept: number(&["accept"]) }
+    }
+
+    /// As the field's value.
+    pub fn write(self) -> String {
+        format!("{:08x}{:08x}{:08x}", self.cookie, self.inherited, self.accept)
+    }
+
+    /// From the field's value.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let number = |at: usize| {
+            let digits = value.get(at..at + 8)?;
+            digits.iter().try_fold(0, |number: u32, digit| Some(number << 4 | char::from(*digit).to_digit(16)?))
+        };
+        Some(Self { cookie: number(0)?, inherited: number(8)?, accept: number(16)? }).filter(|_| value.len() == 24)
+    }
+
+    /// Whether both had the same cookie.
+    pub const fn has_cookie_of(self, other: Self) -> bool {
+        self.cookie == other.cookie
+    }
+
+    /// Whether the field `name` was the same in both; `None` where it takes the fields themselves to tell.
+    pub fn is_alike_in(self, name: &[u8], other: Self) -> Option<bool> {
+        if INHERITED.iter().any(|inherited| inherited.as_bytes() == name) {
+            return Some(self.inherited == other.inherited);
+        }
+        (name == b"accept").then_some(self.accept == other.accept)
+    }
 }
 
 /// Whether a request opens a companion.
@@ -176,6 +220,20 @@ mod tests {
             let mut reader = Reports::default();
             reader.read(&bytes, |_| {});
             proptest::prop_assert!(reader.rest.len() < REPORT);
+        }
+    }
+
+    #[test]
+    fn what_was_asked_with_is_told_in_numbers() {
+        let fields = |agent: &str, cookie: &str| Fields::from_iter([("user-agent", agent), ("cookie", cookie)]);
+        let (one, other) = (Asked::of(&fields("a", "c")), Asked::of(&fields("b", "c")));
+        assert_eq!(Asked::parse(one.write().as_bytes()), Some(one));
+        assert!(one.has_cookie_of(other) && !one.has_cookie_of(Asked::of(&fields("a", ""))));
+        assert_eq!(one.is_alike_in(b"accept-encoding", other), Some(false));
+        assert_eq!(one.is_alike_in(b"accept", other), Some(true));
+        assert_eq!(one.is_alike_in(b"x-kind", other), None);
+        for bad in ["", "0123", "0123456789abcdef0123456z", "0123456789abcdef012345678"] {
+            assert_eq!(Asked::parse(bad.as_bytes()), None, "{bad}");
         }
     }
 

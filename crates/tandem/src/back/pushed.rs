@@ -16,7 +16,7 @@ use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 use tokio::time::Instant;
 
 use super::reports::{Digest, Reporter};
-use crate::companion::{COOKIE_FIELD, Fate, cookie_hash, url_hash};
+use crate::companion::{ASKED_FIELD, Asked, Fate, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -81,8 +81,8 @@ struct State {
     bytes: usize,
     /// Bytes of the body that came in all.
     received: usize,
-    /// Of the cookie that it was fetched with; 0 for none.
-    cookie: u32,
+    /// What it was asked with, as the gateway says.
+    asked: Option<Asked>,
     /// How long it may wait for its request.
     keep: Option<Duration>,
     /// Nothing more will come.
@@ -245,14 +245,19 @@ impl Pushed {
             return false;
         }
         let Some(head) = &state.head else { return true };
-        let cookie = fields.get("cookie").map_or(0, cookie_hash);
-        if cookie != state.cookie && !is_for_all(head) {
+        let asks = Asked::of(fields);
+        // Another gateway than ours says nothing: its promises have to tell.
+        let asked = state.asked.unwrap_or_else(|| Asked::of(&self.request.fields));
+        if !asked.has_cookie_of(asks) && !is_for_all(head) {
             return false;
         }
         head.fields.get_all("vary").all(|names| {
             names.split(|&b| b == b',').all(|name| {
                 let name = name.trim_ascii().to_ascii_lowercase();
-                name != b"*" && (name == b"origin" || self.request.fields.get(&name) == fields.get(&name))
+                let alike = asked.is_alike_in(&name, asks);
+                name != b"*"
+                    && (name == b"origin"
+                        || alike.unwrap_or_else(|| self.request.fields.get(&name) == fields.get(&name)))
             })
         })
     }
@@ -331,9 +336,8 @@ impl Pushed {
         match part {
             Ok(Part::Head(mut head)) => {
                 state.unusable |= !may_be_kept(&head);
-                let cookie = head.fields.get(COOKIE_FIELD).map(|hash| String::from_utf8_lossy(hash).into_owned());
-                state.cookie = cookie.and_then(|hash| u32::from_str_radix(&hash, 16).ok()).unwrap_or(0);
-                head.fields.remove(COOKIE_FIELD);
+                state.asked = head.fields.get(ASKED_FIELD).and_then(Asked::parse);
+                head.fields.remove(ASKED_FIELD);
                 state.keep = Some(keep_for(&head));
                 self.hold(&mut state, head.fields.text_len());
                 state.head = Some(head);

@@ -389,7 +389,7 @@ fn cookies_and_origins_part_answers() {
         assert_eq!(quiet(&told), ["/all.jswho=anna", "/own.jswho=anna", "/pagewho=anna"]);
         client.send(request("GET", &origin.url("/own.js"), "Cookie: who=bert\r\n"));
         let answer = client.answer("GET");
-        assert_eq!((answer.body.as_slice(), answer.field("tandem-cookie")), (b"mine".as_slice(), None));
+        assert_eq!((answer.body.as_slice(), answer.field("tandem-asked")), (b"mine".as_slice(), None));
         assert_eq!(quiet(&told), ["/own.jswho=bert"], "{session}: another's cookie, another's answer");
         client.send(request("GET", &origin.url("/all.js"), "Cookie: who=bert\r\nOrigin: http://elsewhere.test\r\n"));
         client.answer("GET");
@@ -482,5 +482,38 @@ fn a_digest_spares_what_an_earlier_session_brought() {
         client.send(request("GET", &origin.url("/page"), ""));
         client.answer("GET");
         assert_eq!(quiet(&told), expected, "{digest}");
+    }
+}
+
+#[test]
+fn what_depends_on_the_browser_is_pushed_beyond_redirects_too() {
+    let answers: &[_] = &[
+        ("/old", "text/html", "Location: /new\r\nVary: Accept-Encoding\r\n", ""),
+        ("/new", "text/html", "Vary: Accept-Encoding, User-Agent\r\n", "<link rel=stylesheet href=a.css>"),
+        ("/a.css", "text/css", "Vary: Accept-Encoding\r\n", "p { background: url(b.png) }"),
+        ("/b.png", "image/png", "Vary: Accept\r\n", "b"),
+    ];
+    let browser = "User-Agent: Mozilla/5.0 Chrome/1\r\nAccept-Encoding: gzip\r\n";
+    let image = "Accept: image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8\r\n";
+    for session in SESSIONS {
+        let (origin, told) = site(answers);
+        let pair = gateway_that_always_pushes(session);
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/old"), &format!("{browser}Accept: text/html\r\n")));
+        assert_eq!(client.answer("GET").status, 302);
+        assert_eq!(quiet(&told), ["/a.css", "/b.png", "/new", "/old"], "{session}");
+        for (path, more) in
+            [("/new", "Accept: text/html\r\n"), ("/a.css", "Accept: text/css,*/*;q=0.1\r\n"), ("/b.png", image)]
+        {
+            client.send(request("GET", &origin.url(path), &format!("{browser}{more}")));
+            assert_eq!(client.answer("GET").status, 200);
+        }
+        assert_eq!(quiet(&told), [""; 0], "{session}");
+        client.send(request("GET", &origin.url("/old"), &format!("{browser}Accept: text/html\r\n")));
+        client.answer("GET");
+        quiet(&told);
+        client.send(request("GET", &origin.url("/new"), "User-Agent: another\r\nAccept-Encoding: gzip\r\n"));
+        client.answer("GET");
+        assert!(quiet(&told).contains(&"/new".to_owned()), "{session}: another browser's answer is its own");
     }
 }

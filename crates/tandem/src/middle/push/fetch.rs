@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use super::document::Document;
 use super::gate::Ticket;
 use super::page::Page;
-use crate::companion::{COOKIE_FIELD, cookie_hash, url_hash};
+use crate::companion::{ASKED_FIELD, Asked, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -37,8 +37,10 @@ pub(super) struct Fetch {
     document: Option<Document>,
     url: String,
     hash: u32,
-    /// Of the cookie that went along.
-    cookie: Option<u32>,
+    /// What it is asked with.
+    asked: Asked,
+    /// Read, but not before what it names has been promised.
+    held: Option<Result<Part, Error>>,
     sized: bool,
     received: u64,
     /// Its head has been passed on: the client will tell what became of it.
@@ -52,7 +54,8 @@ impl Fetch {
             next,
             ticket: Some(ticket),
             hash: url_hash(&exchange.request),
-            cookie: exchange.request.fields.get("cookie").map(cookie_hash),
+            asked: Asked::of(&exchange.request.fields),
+            held: None,
             exchange: Some(exchange),
             reply: None,
             patience: None,
@@ -114,10 +117,7 @@ impl Fetch {
         if let Some(target) = redirect(&self.url, &head) {
             self.page.promise(vec![target]);
         }
-        head.fields.remove(COOKIE_FIELD);
-        if let Some(cookie) = self.cookie {
-            head.fields.push(COOKIE_FIELD, format!("{cookie:08x}"));
-        }
+        head.fields.set(ASKED_FIELD, self.asked.write());
         Ok(head)
     }
 
@@ -157,8 +157,12 @@ impl Parts for Fetch {
             self.patience = None;
             self.ticket = None;
         }
+        if let Some(part) = self.held.take() {
+            return Poll::Ready(Some(part));
+        }
         loop {
             let Some(reply) = &mut self.reply else { return Poll::Ready(None) };
+            let promised = self.page.session.carried.get();
             let part = match ready!(reply.poll_part(cx)) {
                 Some(Ok(Part::Hints(_) | Part::Pushed { .. })) => continue,
                 Some(Ok(part)) => self.pass(part),
@@ -169,6 +173,12 @@ impl Parts for Fetch {
             };
             if part.is_err() {
                 self.end();
+            }
+            if self.page.session.carried.get() != promised {
+                // The companion has been woken, and goes first: a promise leaves before what mentions it.
+                self.held = Some(part);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             return Poll::Ready(Some(part));
         }

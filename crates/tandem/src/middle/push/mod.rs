@@ -92,6 +92,7 @@ impl Push {
             closed: Cell::new(false),
             page: RefCell::default(),
             companion: Cell::new(false),
+            carried: Cell::new(0),
             last: RefCell::default(),
         };
         Self { session: Rc::new(session), next }
@@ -174,6 +175,8 @@ struct SessionState {
     later: RefCell<Later>,
     /// A companion is open.
     companion: Cell<bool>,
+    /// Promises handed to an open companion so far.
+    carried: Cell<u64>,
     /// The session is over.
     closed: Cell<bool>,
     /// The page loaded last: its URL, when, and whether it was held out.
@@ -286,6 +289,7 @@ impl SessionState {
             return;
         }
         later.ready.push_back(promise);
+        self.carried.set(self.carried.get() + u64::from(self.companion.get()));
         if let Some(waker) = later.waker.take() {
             waker.wake();
         }

@@ -11,12 +11,10 @@ use tandem_predict::scan::{self, Kind, Need};
 use super::document::Document;
 use super::fetch::Fetch;
 use super::{Limits, SessionState};
+use crate::companion::INHERITED;
 use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
-
-/// Fields of the page's request that a push repeats because the browser would send the same again.
-const INHERITED: [&[u8]; 5] = [b"user-agent", b"accept-encoding", b"accept-language", b"dnt", b"sec-gpc"];
 
 /// Bytes of a cookie that do not fit a header table: they are sent again with each promise.
 const LONG_COOKIE: usize = 2048;
@@ -279,7 +277,9 @@ impl Page {
         let mut fields: Fields = page
             .fields
             .iter()
-            .filter(|field| INHERITED.contains(&field.name) || (own && field.name == b"cookie"))
+            .filter(|field| {
+                INHERITED.iter().any(|name| name.as_bytes() == field.name) || (own && field.name == b"cookie")
+            })
             .map(|field| (field.name, field.value))
             .collect();
         match need.kind {
