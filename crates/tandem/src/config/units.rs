@@ -54,7 +54,8 @@ impl FromStr for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = self.0.as_millis();
+        // Seconds are read as floating-point numbers: what is meant is the nearest millisecond.
+        let millis = (self.0.as_nanos() + 500_000) / 1_000_000;
         if !millis.is_multiple_of(1000) {
             write!(f, "{millis}ms")
         } else if millis > 0 && millis.is_multiple_of(60_000) {

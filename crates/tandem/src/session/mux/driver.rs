@@ -28,6 +28,9 @@ const READ_SIZE: usize = 64 << 10;
 /// been overtaken, and fewer, larger writes cost less.
 const FAST_WRITE: usize = 128 << 10;
 
+/// How long a session that has ended waits for the other end to close.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Reads in a row before the exchanges get their turn.
 const READS_PER_TURN: usize = 8;
 
@@ -118,13 +121,26 @@ impl<O: Owner> Driver<O> {
         };
         self.shared.end(&error);
         if result.is_ok() {
-            let _ = tokio::time::timeout(
-                self.timeouts.head,
-                std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx)),
-            )
-            .await;
+            let shut = std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx));
+            if let Ok(Ok(())) = tokio::time::timeout(self.timeouts.head, shut).await {
+                let _ = tokio::time::timeout(LINGER, std::future::poll_fn(|cx| self.poll_linger(cx))).await;
+            }
         }
         result
+    }
+
+    /// Takes what the other end still says until it has closed: a connection that is closed with bytes unread is reset, and
+    /// the other end may lose what it has not read itself (RFC 9112 section 9.6).
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            loop {
+                let mut buf = ReadBuf::new(scratch);
+                match ready!(Pin::new(&mut self.path).poll_read(cx, &mut buf)) {
+                    Ok(()) if !buf.filled().is_empty() => {}
+                    _ => return Poll::Ready(()),
+                }
+            }
+        })
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
