@@ -8,7 +8,7 @@ use serde_json::Value;
 use tandem::probe::POINTS;
 
 use crate::admission::Certificates;
-use crate::harness::{Client, Scene};
+use crate::harness::{Client, Scene, request};
 use crate::process::{Process, run, tandem};
 
 /// A control socket of one test's own.
@@ -144,10 +144,11 @@ fn handshakes_of_clients_are_timed() {
     assert_eq!(counts, [1, 1, 1], "{dump}");
 }
 
-/// Windows of 64 KiB, and an answer that needs dozens of them: the gateway's streams wait for credit.
+/// Windows of 64 KiB, an answer that needs hundreds of them, and a browser that does not read for a while: the gateway's
+/// streams wait for credit, and what waits to be sent is full.
 #[test]
 fn a_shut_window_is_seen_at_the_sending_end() {
-    let body = vec![b'x'; 4 << 20];
+    let body = vec![b'x'; 32 << 20];
     let origin = Scene::new(move |_, mut client| {
         while client.request().is_some() {
             client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()));
@@ -158,7 +159,10 @@ fn a_shut_window_is_seen_at_the_sending_end() {
     json(&pair.at_gateway, &["on", "flow"]);
     json(&pair.at_gateway, &["on", "queue"]);
     json(&pair.at_client, &["on", "queue"]);
-    assert_eq!(Client::to(pair.client.address).get(&origin.url("/")).body.len(), 4 << 20);
+    let mut browser = Client::to(pair.client.address);
+    browser.send(request("GET", &origin.url("/"), ""));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(browser.answer("GET").body.len(), 32 << 20);
     let dump = json(&pair.at_gateway, &["dump"]);
     assert!(count(&dump, "flow.stream") > 0, "{dump}");
     assert!(count(&dump, "queue.core") > 10 && count(&dump, "queue.full") > 0, "{dump}");
