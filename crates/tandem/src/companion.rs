@@ -88,6 +88,14 @@ pub fn is_companion(request: &RequestHead) -> bool {
     request.authority == AUTHORITY && request.method == Method::Post
 }
 
+/// Whether a browser asks for something to show by itself (Fetch standard, section 4.1).
+pub fn asks_for_page(request: &RequestHead) -> bool {
+    match request.fields.get("sec-fetch-dest") {
+        Some(destination) => destination == b"document",
+        None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
+    }
+}
+
 /// What was done for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {

@@ -13,7 +13,7 @@ use tandem_http::{Method, Priority, RequestHead, ResponseHead};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::pushed::{PushStore, fresh_for};
-use crate::companion::{self, FIELD, Fate, Treatment, url_hash, write_holds, write_report};
+use crate::companion::{self, FIELD, Fate, Treatment, asks_for_page, url_hash, write_holds, write_report};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, Tap};
 use crate::session::Connected;
@@ -139,11 +139,7 @@ impl Arrival {
     /// The exchange begins. With a page's request the companion leaves as well: what is found late in a page, or beyond a
     /// redirect, then need not wait for a round trip.
     pub fn begin(&self, request: &RequestHead) {
-        let is_page = match request.fields.get("sec-fetch-dest") {
-            Some(destination) => destination == b"document",
-            None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
-        };
-        if is_page && request.method == Method::Get {
+        if asks_for_page(request) && request.method == Method::Get {
             self.open_companion();
         }
     }

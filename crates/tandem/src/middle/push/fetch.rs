@@ -94,7 +94,7 @@ impl Fetch {
                 if !self.sized && !self.page.spend(data.len() as u64) && self.received > ENDLESS {
                     return Err(Error::new(Kind::TooLarge, Side::Local, "a push without end"));
                 }
-                self.read(&data);
+                self.page.read(&mut self.document, &data);
                 Ok(Part::Data(data))
             }
             part => Ok(part),
@@ -121,27 +121,10 @@ impl Fetch {
         Ok(head)
     }
 
-    fn read(&mut self, data: &[u8]) {
-        let Some(document) = &mut self.document else { return };
-        let more = document.read(data);
-        self.page.promise(document.take_needs());
-        if !more {
-            self.end_document();
-        }
-    }
-
-    fn end_document(&mut self) {
-        if let Some(mut document) = self.document.take() {
-            document.finish();
-            self.page.promise(document.take_needs());
-            self.page.give_back(&mut document);
-        }
-    }
-
     fn end(&mut self) {
         self.reply = None;
         self.ticket = None;
-        self.end_document();
+        self.page.end_document(&mut self.document);
     }
 }
 

@@ -31,7 +31,7 @@ use tandem_predict::auto::url::Kind as Learnt;
 use tandem_predict::scan::{Kind, Need};
 use tandem_predict::{Candidate, Exchange as Seen};
 
-use crate::companion::{FIELD, Treatment, is_companion, is_reserved, url_hash};
+use crate::companion::{FIELD, Treatment, asks_for_page, is_companion, is_reserved, url_hash};
 use crate::error::{Error, Kind as Fault, Side};
 use crate::exchange::{Exchange, Part, Parts, Peer, Reply};
 use crate::learned::Learned;
@@ -413,7 +413,7 @@ impl Parts for Watched {
                 Some(Ok(part)) => {
                     if let Part::Data(data) = &part {
                         self.unsized_body = self.unsized_body.map(|size| size + data.len() as u64);
-                        self.read(data);
+                        self.page.read(&mut self.document, data);
                     }
                     self.ready.push_back(part);
                 }
@@ -423,7 +423,7 @@ impl Parts for Watched {
                     {
                         learned.body_sent(self.page.url(), size);
                     }
-                    self.end_document();
+                    self.page.end_document(&mut self.document);
                     self.over = true;
                     self.page.end();
                     return Poll::Ready(end);
@@ -470,23 +470,6 @@ impl Watched {
         self.page.promise(needs);
         self.page.promise_learned(candidates.iter().filter_map(learned_need).collect());
     }
-
-    fn read(&mut self, data: &[u8]) {
-        let Some(document) = &mut self.document else { return };
-        let more = document.read(data);
-        self.page.promise(document.take_needs());
-        if !more {
-            self.end_document();
-        }
-    }
-
-    fn end_document(&mut self) {
-        if let Some(mut document) = self.document.take() {
-            document.finish();
-            self.page.promise(document.take_needs());
-            self.page.give_back(&mut document);
-        }
-    }
 }
 
 impl Drop for Watched {
@@ -494,14 +477,6 @@ impl Drop for Watched {
         if !self.over {
             self.page.abandon();
         }
-    }
-}
-
-/// Whether a browser asks for something to show by itself (Fetch standard, section 4.1).
-fn asks_for_page(request: &RequestHead) -> bool {
-    match request.fields.get("sec-fetch-dest") {
-        Some(destination) => destination == b"document",
-        None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
     }
 }
 

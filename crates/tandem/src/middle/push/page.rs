@@ -112,9 +112,23 @@ impl Page {
         Some(document)
     }
 
-    /// A document is over: what it was not is left for others.
-    pub(super) fn give_back(&self, document: &mut Document) {
-        self.left.reading.set(self.left.reading.get() + document.unread());
+    /// Reads on in a document, and promises what it names.
+    pub(super) fn read(self: &Rc<Self>, document: &mut Option<Document>, data: &[u8]) {
+        let Some(reading) = document else { return };
+        let more = reading.read(data);
+        self.promise(reading.take_needs());
+        if !more {
+            self.end_document(document);
+        }
+    }
+
+    /// A document is over: what was not read of it is left for others.
+    pub(super) fn end_document(self: &Rc<Self>, document: &mut Option<Document>) {
+        if let Some(mut document) = document.take() {
+            document.finish();
+            self.promise(document.take_needs());
+            self.left.reading.set(self.left.reading.get() + document.unread());
+        }
     }
 
     /// Takes so many bytes of bodies; false if they are not there.
