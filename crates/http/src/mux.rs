@@ -138,6 +138,13 @@ pub enum Event {
         /// The stream.
         id: StreamId,
     },
+    /// Server: the peer wants an answer in another place of the order of sending (HTTP/2 only; the core sends it there).
+    Priority {
+        /// Its stream.
+        id: StreamId,
+        /// Where.
+        priority: Priority,
+    },
     /// The peer's first SETTINGS arrived (HTTP/2 only; SPDY servers may send none).
     Settings,
     /// The peer opens and accepts nothing more. Each own stream above `last` also gets a `Reset` with

@@ -365,7 +365,10 @@ fn a_client_can_change_its_mind_about_priority() {
         pair.server.send_data(id, bytes(30_000), true);
     }
     pair.client.set_priority(second, Priority(1));
+    pair.client.set_priority(second, Priority(1));
     pair.step(Role::Client);
+    let told = h2_support::events(&mut pair.server);
+    assert!(matches!(told[..], [Event::Priority { id, priority: Priority(1) }] if id == second), "once: {told:?}");
     let data = parse(&output(&mut pair.server, 500)).into_iter().find(|f| f.kind == h2_support::DATA);
     assert_eq!(data.map(|f| f.id), Some(second));
 }

@@ -470,8 +470,10 @@ impl Connection {
         if self.is_client() || id == 0 {
             return Err(protocol("PRIORITY_UPDATE out of place"));
         }
-        if let Some(priority) = head::urgency(value) {
-            self.change_priority(id, priority);
+        if let Some(priority) = head::urgency(value)
+            && self.change_priority(id, priority)
+        {
+            self.events.push_back(Event::Priority { id, priority });
         }
         self.calm.spend()
     }

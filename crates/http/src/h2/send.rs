@@ -160,13 +160,15 @@ impl Connection {
         }
     }
 
-    pub(super) fn change_priority(&mut self, id: StreamId, priority: Priority) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+    /// False where there is no such stream, or it is there already.
+    pub(super) fn change_priority(&mut self, id: StreamId, priority: Priority) -> bool {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.priority != priority) else { return false };
         stream.priority = priority;
         if let Some(key) = stream.ready.take() {
             self.ready.remove(key);
             self.schedule(id);
         }
+        true
     }
 
     pub(super) fn send_request(
