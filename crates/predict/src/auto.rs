@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use crate::ids::{IdMap, SmallMap};
 
+mod found;
 mod ledger;
 pub mod mixer;
 mod model;
@@ -39,10 +40,11 @@ pub mod url;
 pub use replay::AutoReplay;
 pub use state::StateError;
 
+use found::Found;
 use ledger::Ledger;
-use model::{Lesson, Model};
+use model::{Lesson, Likely, Model};
 use session::{Load, Offer, Session};
-use store::Store;
+use store::{Place, Store};
 use url::Kind;
 
 /// When a push is worth making.
@@ -66,7 +68,8 @@ impl Worth {
         match self {
             Self::Omega(omega) => 1.0 - omega,
             Self::Path { round_trip, rate } => {
-                let wasted = size / rate.max(1.0);
+                // Heads, and what is not known yet: nothing is free.
+                let wasted = size.max(1024.0) / rate.max(1.0);
                 if wasted + round_trip <= 0.0 { 1.0 } else { wasted / (wasted + round_trip) }
             }
         }
@@ -82,11 +85,14 @@ pub struct AutoConfig {
     pub max_memory: usize,
     /// Different users that must have asked for a URL before it is offered, 1 to 4. Default 3.
     pub min_users: u8,
+    /// What offers may lose in sum before any has won, in requests; traffic earns a few more. Default 1: no log, however
+    /// short, gets noticeably dearer than without push. More lets it offer all of a large page sooner.
+    pub credit: f64,
 }
 
 impl Default for AutoConfig {
     fn default() -> Self {
-        Self { worth: Worth::Omega(0.5), max_memory: 64 << 20, min_users: 3 }
+        Self { worth: Worth::Omega(0.5), max_memory: 64 << 20, min_users: 3, credit: 1.0 }
     }
 }
 
@@ -152,7 +158,7 @@ pub struct Auto {
     config: AutoConfig,
     store: Store,
     model: Model,
-    sessions: IdMap<u64, Session>,
+    sessions: IdMap<u64, Box<Session>>,
     /// Loads in order of opening, to be closed when they have been idle, and to be learned from later.
     idle: VecDeque<Due>,
     due: VecDeque<Due>,
@@ -162,6 +168,8 @@ pub struct Auto {
     scratch: Scratch,
     ledger: Ledger,
     lessons: Vec<Lesson>,
+    found: Found,
+    judged: Likely,
 }
 
 /// A load to be looked after at some time.
@@ -214,6 +222,7 @@ impl Auto {
     pub fn new(config: AutoConfig) -> Self {
         Self {
             next_shrink: config.max_memory / 4 * 3,
+            ledger: Ledger::new(config.credit),
             config,
             store: Store::default(),
             model: Model::default(),
@@ -222,8 +231,9 @@ impl Auto {
             due: VecDeque::new(),
             next_load: 0,
             scratch: Scratch::default(),
-            ledger: Ledger::default(),
             lessons: Vec::new(),
+            found: Found::default(),
+            judged: Likely::default(),
         }
     }
 
@@ -235,18 +245,25 @@ impl Auto {
     /// Estimated bytes of memory in use.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.store.bytes() + self.sessions.values().map(Session::bytes).sum::<usize>()
+        self.store.bytes() + self.sessions.values().map(|session| session.bytes()).sum::<usize>()
     }
 
     /// A response is about to be sent. Returns what is worth pushing with it, most probable first; each URL is offered to
     /// a session once.
     pub fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        self.sending_near(exchange, &mut { Place::NOWHERE }, Place::NOWHERE)
+    }
+
+    /// The same, for a caller who remembers where this URL and its Referer were.
+    fn sending_near(&mut self, exchange: &Exchange<'_>, place: &mut Place, referer: Place) -> Vec<Candidate> {
         self.sweep(exchange.now);
         self.store.clock += 1;
-        let url = self.store.url(exchange.url);
-        let agent = fingerprint(exchange.agent.unwrap_or(""));
-        let mut session =
-            self.sessions.remove(&exchange.session).unwrap_or_else(|| Session::new(exchange.now, exchange.user, agent));
+        let url = self.store.url_near(exchange.url, *place);
+        *place = self.store.place(url);
+        let mut session = self.sessions.remove(&exchange.session).unwrap_or_else(|| {
+            let agent = fingerprint(exchange.agent.unwrap_or(""));
+            Box::new(Session::new(exchange.now, exchange.user, agent))
+        });
         let page = self.note_url(&session, url, exchange);
         let new = !session.held.contains(url);
         session.requested(url, &mut self.ledger);
@@ -255,7 +272,7 @@ impl Auto {
         }
         // Whether a page is known must not be read off what follows from naming it.
         let least_users = self.least_users();
-        let referer = exchange.referer.and_then(|referer| self.store.find(referer));
+        let referer = exchange.referer.and_then(|name| self.store.find_near(name, referer));
         let referer = referer.filter(|&id| session.held.contains(id) || self.store.is_public(id, least_users));
         let mut offers = Vec::new();
         match page {
@@ -279,13 +296,16 @@ impl Auto {
         offers
     }
 
-    /// The client asked for nothing but used what was pushed; as good as a request for learning.
-    pub fn push_used(&mut self, session: u64, url: &str) {
-        let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session)) else { return };
+    /// The client asked for nothing but used what was pushed with `page`; as good as a request for learning, whoever found
+    /// out that it would be needed.
+    pub fn push_used(&mut self, session: u64, page: &str, url: &str) {
+        let Some(session) = self.sessions.get_mut(&session) else { return };
+        let (page, url) = (self.store.find(page), self.store.url(url));
+        session.count(self.store.at_mut(url));
         session.requested(url, &mut self.ledger);
         if session.held.contains(url) {
             session.came_again(url);
-        } else if let Some(load) = session.loads.iter_mut().rev().find(|load| load.offers(url)) {
+        } else if let Some(load) = session.load_of_push(page, url) {
             load.fetched(url, &mut self.store);
         }
         session.hold(url, self.next_load, false);
@@ -316,6 +336,7 @@ impl Auto {
 
     /// Takes in what another predictor learned, as from another log or another day.
     pub fn merge(&mut self, other: &Self) {
+        self.ledger.trust();
         self.model.merge(&other.model);
         state::merge_store(&mut self.store, &other.store);
         self.bound_memory();
@@ -361,7 +382,7 @@ impl Auto {
     /// Keeps within the memory allowed: sessions that rest longest end first, then what was learned is thinned out.
     fn bound_memory(&mut self) {
         let limit = self.config.max_memory;
-        let sessions: usize = self.sessions.values().map(Session::bytes).sum();
+        let sessions: usize = self.sessions.values().map(|session| session.bytes()).sum();
         if sessions > limit / 4 {
             let mut order: Vec<(i64, u64)> = self.sessions.iter().map(|(&id, session)| (session.last, id)).collect();
             order.sort_unstable();
@@ -371,8 +392,8 @@ impl Auto {
             }
         }
         if self.store.bytes() > limit / 4 * 3 {
-            let urls: Vec<u32> = self.sessions.values().flat_map(Session::urls).collect();
-            let contexts: Vec<u32> = self.sessions.values().flat_map(Session::contexts).collect();
+            let urls: Vec<u32> = self.sessions.values().flat_map(|session| session.urls()).collect();
+            let contexts: Vec<u32> = self.sessions.values().flat_map(|session| session.contexts()).collect();
             self.store.shrink(limit / 4 * 3, &urls, &contexts);
         }
         // What open sessions hold on to cannot be dropped; do not try again at every request.

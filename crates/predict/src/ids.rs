@@ -4,7 +4,7 @@
 //! multiplicative hash is safe for them; strings that come from outside keep the standard library's keyed hash.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 /// Number of an interned URL.
 pub type UrlId = u32;
@@ -140,65 +140,118 @@ impl<V> SmallMap<V> {
     }
 }
 
+/// Finds numbers by strings that are kept elsewhere: a table of their keyed hashes. Strings come from outside, so the key is a
+/// secret of the process; nobody can choose strings that share a hash.
+#[derive(Debug, Clone, Default)]
+pub struct Index {
+    secret: RandomState,
+    numbers: IdMap<u64, u32>,
+}
+
+/// Where a string that is not in an [`Index`] would stand.
+#[derive(Debug, Clone, Copy)]
+pub struct Vacant(u64);
+
+impl Index {
+    /// The number of `name`, of which `is` tells whether a number is its own, or where it would stand.
+    pub fn find(&self, name: &[u8], is: impl Fn(u32) -> bool) -> Result<u32, Vacant> {
+        let mut place = self.secret.hash_one(name);
+        while let Some(&number) = self.numbers.get(&place) {
+            if is(number) {
+                return Ok(number);
+            }
+            place = place.wrapping_add(1);
+        }
+        Err(Vacant(place))
+    }
+
+    /// Gives the string that `find` did not find a number.
+    pub fn insert(&mut self, at: Vacant, number: u32) {
+        self.numbers.insert(at.0, number);
+    }
+
+    /// Forgets the number of `name`.
+    pub fn remove(&mut self, name: &[u8], number: u32) {
+        let mut place = self.secret.hash_one(name);
+        while let Some(&other) = self.numbers.get(&place) {
+            if other == number {
+                self.numbers.remove(&place);
+                return;
+            }
+            place = place.wrapping_add(1);
+        }
+    }
+
+    fn renumber(&mut self, numbers: &[u32]) {
+        for number in self.numbers.values_mut() {
+            *number = numbers[*number as usize];
+        }
+    }
+}
+
 /// Interned byte strings: equal strings get equal numbers, numbers run from 0 in order of first appearance.
 #[derive(Debug, Clone, Default)]
 pub struct Interner {
-    ids: HashMap<Box<[u8]>, u32>,
-    names: Vec<Box<[u8]>>,
+    index: Index,
+    /// All strings one after another, and where each ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 impl Interner {
     /// The number of `name`, new if it was never seen.
     pub fn intern(&mut self, name: &[u8]) -> u32 {
-        if let Some(&id) = self.ids.get(name) {
-            return id;
+        match self.index.find(name, |id| self.name(id) == name) {
+            Ok(id) => id,
+            Err(vacant) => {
+                let id = self.ends.len() as u32;
+                self.bytes.extend_from_slice(name);
+                self.ends.push(self.bytes.len());
+                self.index.insert(vacant, id);
+                id
+            }
         }
-        let id = self.names.len() as u32;
-        self.names.push(name.into());
-        self.ids.insert(name.into(), id);
-        id
     }
 
     /// The number of `name` if it was seen.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<u32> {
-        self.ids.get(name).copied()
+        self.index.find(name, |id| self.name(id) == name).ok()
     }
 
     /// The string behind a number; empty for a number never handed out.
     #[must_use]
     pub fn name(&self, id: u32) -> &[u8] {
-        self.names.get(id as usize).map_or(&[], |name| name)
+        let at = id as usize;
+        let start = at.checked_sub(1).map_or(0, |before| self.ends.get(before).copied().unwrap_or(0));
+        self.ends.get(at).and_then(|&end| self.bytes.get(start..end)).unwrap_or(&[])
     }
 
     /// How many strings were seen.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.names.len()
+        self.ends.len()
     }
 
     /// Whether nothing was interned yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.ends.is_empty()
     }
 
     /// Renumbers so that numbers follow the byte order of the strings; returns old number -> new number.
     pub fn sort(&mut self) -> Vec<u32> {
-        let mut by_name: Vec<u32> = (0..self.names.len() as u32).collect();
-        by_name.sort_unstable_by(|&a, &b| self.names[a as usize].cmp(&self.names[b as usize]));
+        let mut by_name: Vec<u32> = (0..self.ends.len() as u32).collect();
+        by_name.sort_unstable_by(|&a, &b| self.name(a).cmp(self.name(b)));
         let mut renumbered = vec![0; by_name.len()];
+        let (mut bytes, mut ends) = (Vec::with_capacity(self.bytes.len()), Vec::with_capacity(self.ends.len()));
         for (new, &old) in by_name.iter().enumerate() {
             renumbered[old as usize] = new as u32;
+            bytes.extend_from_slice(self.name(old));
+            ends.push(bytes.len());
         }
-        let mut names = vec![Box::default(); by_name.len()];
-        for (old, name) in self.names.drain(..).enumerate() {
-            names[renumbered[old] as usize] = name;
-        }
-        self.names = names;
-        for id in self.ids.values_mut() {
-            *id = renumbered[*id as usize];
-        }
+        (self.bytes, self.ends) = (bytes, ends);
+        self.index.renumber(&renumbered);
         renumbered
     }
 }

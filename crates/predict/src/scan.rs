@@ -1,4 +1,4 @@
-//! What a page will need, found in its HTML and CSS as they pass: what a browser's preload scanner does, but at the
+//! What a page will need, found in its HTML, CSS and modules as they pass: what a browser's preload scanner does, but at the
 //! gateway, so that it is under way before the browser asks.
 //!
 //! [`Scanner::feed`] takes any cut of the stream and appends [`Need`]s in the order in which they stand. It reads tags
@@ -7,7 +7,7 @@
 //! for each need.
 //!
 //! Drilling down: `html` tells tags from text, `attribute` keeps what tags say, `element` knows what that asks
-//! for; `css` tells rules from text, `rules` knows what they ask for; `image` and `media` choose among several;
+//! for; `css` tells rules from text, `rules` knows what they ask for; `module` reads imports; `image` and `media` choose among several;
 //! `url` makes references absolute; `text` and `token` are the bytes below.
 
 mod attribute;
@@ -16,17 +16,21 @@ mod element;
 mod html;
 mod image;
 mod media;
+mod module;
 mod rules;
 mod text;
 mod token;
 mod url;
 
 use css::Css;
+pub use element::is_script_type;
 use html::Html;
 use image::Formats;
 use media::Viewport;
+use module::Module;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use url::Url;
 pub use url::{MAX_URL, resolve, split};
 
@@ -62,6 +66,44 @@ pub struct Need {
     pub urgency: u8,
     /// Whether the browser is going to ask without credentials: by CORS, of another origin than the page's.
     pub anonymous: bool,
+    /// What the request tells of who makes it, where the page or the element says so.
+    pub referrer: Option<Referrer>,
+    /// The style sheet or module that asks, where it is not the document: of which the request tells.
+    pub via: Option<Arc<str>>,
+    /// The document that it is for, where that is not the page itself but a frame in it. Not the scan's to know.
+    pub frame: Option<Arc<str>>,
+}
+
+/// What requests tell of the page that makes them (Referrer Policy section 3), between origins that are alike in TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Referrer {
+    /// Nothing.
+    None,
+    /// Its URL to its own origin, nothing to others.
+    Own,
+    /// Its origin.
+    Origin,
+    /// Its URL to its own origin, its origin to others.
+    #[default]
+    OriginToOthers,
+    /// Its URL.
+    Whole,
+}
+
+impl Referrer {
+    /// By the name of a policy, or one of its old names (HTML standard, "referrer"); `None` if it is no policy's.
+    pub fn parse(policy: &str) -> Option<Self> {
+        Some(match policy.trim().to_ascii_lowercase().as_str() {
+            "no-referrer" | "never" => Self::None,
+            "same-origin" => Self::Own,
+            "origin" | "strict-origin" => Self::Origin,
+            "strict-origin-when-cross-origin" | "origin-when-cross-origin" | "origin-when-crossorigin" | "default" => {
+                Self::OriginToOthers
+            }
+            "no-referrer-when-downgrade" | "unsafe-url" | "always" => Self::Whole,
+            _ => return None,
+        })
+    }
 }
 
 /// Reads one document or style sheet.
@@ -75,6 +117,7 @@ pub struct Scanner {
 enum Body {
     Html(Box<Html>),
     Css(Css),
+    Module(Module),
 }
 
 impl Scanner {
@@ -90,8 +133,12 @@ impl Scanner {
 
     /// Reads the style sheet at `url`; `None` if that is no `http` or `https` URL.
     pub fn css(url: &str) -> Option<Self> {
-        let sink = Sink::new(Url::parse(url)?, None);
-        Some(Self { body: Body::Css(Css::sheet()), sink })
+        Some(Self { body: Body::Css(Css::sheet()), sink: Sink::part(Url::parse(url)?) })
+    }
+
+    /// Reads the script at `url`, whose imports show if it is a module; `None` if that is no `http` or `https` URL.
+    pub fn script(url: &str) -> Option<Self> {
+        Some(Self { body: Body::Module(Module::new()), sink: Sink::part(Url::parse(url)?) })
     }
 
     /// The browser's window: its width in CSS pixels and its device pixels per CSS pixel. 1280 and 1 unless told.
@@ -121,12 +168,29 @@ impl Scanner {
         self
     }
 
-    /// For a style sheet: the document that uses it, whose origin decides what is asked for without credentials. Not
-    /// told, every font is.
+    /// For a style sheet or script: the document that uses it, whose origin decides what is asked for without credentials.
+    /// Not told, every font and module is.
     #[must_use]
     pub fn page(mut self, url: &str) -> Self {
         self.sink.page = Url::parse(url);
         self
+    }
+
+    /// What requests tell of who makes them, unless an element says otherwise.
+    #[must_use]
+    pub fn referrer(mut self, policy: Option<Referrer>) -> Self {
+        self.sink.referrer = policy;
+        self
+    }
+
+    /// What the document has said so far of what its requests tell, or was told by [`Self::referrer`].
+    pub const fn policy(&self) -> Option<Referrer> {
+        self.sink.referrer
+    }
+
+    /// Whether nothing more can be found, whatever comes.
+    pub fn is_over(&self) -> bool {
+        self.sink.left == 0 || matches!(&self.body, Body::Module(module) if module.is_over())
     }
 
     /// Takes the next bytes of the body, decoded from any content coding, and appends what they ask for.
@@ -137,6 +201,7 @@ impl Scanner {
         match &mut self.body {
             Body::Html(html) => html.feed(bytes, &mut self.sink),
             Body::Css(css) => css.feed(bytes, &mut self.sink),
+            Body::Module(module) => module.feed(bytes, &mut self.sink),
         }
         found.append(&mut self.sink.queue);
     }
@@ -146,6 +211,8 @@ impl Scanner {
         match &mut self.body {
             Body::Html(html) => html.finish(&mut self.sink),
             Body::Css(css) => css.finish(&mut self.sink),
+            // An import is whole with its last quote.
+            Body::Module(_) => {}
         }
         found.append(&mut self.sink.queue);
     }
@@ -220,12 +287,17 @@ struct Sink {
     base: Url,
     /// The document that all this is for, if known.
     page: Option<Url>,
+    /// What is being read, if that is not the document.
+    via: Option<Arc<str>>,
     viewport: Viewport,
     formats: Formats,
     /// Hashes of the URLs listed. Two of one hash lose a need, which costs no more than a request.
     seen: HashSet<u64>,
     /// How many more may be listed.
     left: usize,
+    /// What requests tell: as the document says, and as the element does that is being read.
+    referrer: Option<Referrer>,
+    element_referrer: Option<Referrer>,
     queue: Vec<Need>,
 }
 
@@ -235,12 +307,20 @@ impl Sink {
             base: own.clone(),
             own,
             page,
+            via: None,
             viewport: Viewport { width: 1_280.0, height: 720.0, ratio: 1.0 },
             formats: Formats { avif: true, webp: true, jxl: false },
             seen: HashSet::new(),
             left: Scanner::MAX_NEEDS,
+            referrer: None,
+            element_referrer: None,
             queue: Vec::new(),
         }
+    }
+
+    /// For what is part of a page that is not known.
+    fn part(own: Url) -> Self {
+        Self { via: Some(own.as_str().into()), ..Self::new(own, None) }
     }
 
     fn set_base(&mut self, href: &str) {
@@ -284,6 +364,9 @@ impl Sink {
             kind: ask.kind,
             urgency: ask.urgency,
             anonymous: ask.cors == Cors::Anonymous && foreign,
+            referrer: self.element_referrer.or(self.referrer),
+            via: self.via.clone(),
+            frame: None,
             url: url.into_string(),
         });
     }

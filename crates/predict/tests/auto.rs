@@ -330,10 +330,33 @@ fn a_push_that_was_used_teaches_like_a_request() {
         assert_eq!(offered.len(), 3, "visit {number}: {offered:?}");
         for candidate in offered {
             assert!(candidate.probability > 0.5 && candidate.probability < 1.0);
-            auto.push_used(number, &candidate.url);
+            auto.push_used(number, PAGE, &candidate.url);
         }
         auto.session_closed(number);
     }
+}
+
+#[test]
+fn what_was_found_out_otherwise_and_used_is_learned_too_with_what_it_brings() {
+    let (style, image) = ("http://shop.example/found.css", "http://shop.example/brought.png");
+    let mut auto = Auto::new(config(3));
+    let see = |auto: &mut Auto, number: u64, url, referer| {
+        let exchange =
+            Exchange { session: number, user: number, url, get: true, status: 200, size: 10, ..Exchange::default() };
+        auto.sending(&Exchange { now: number as i64 * 60_000, referer, agent: Some("Firefox/130"), ..exchange })
+    };
+    for number in 0..6 {
+        see(&mut auto, number, PAGE, None);
+        auto.push_used(number, PAGE, style);
+        // A frame's own page comes in between: what the style sheet names is not the frame's.
+        see(&mut auto, number, "http://shop.example/frame.html", Some(PAGE));
+        see(&mut auto, number, image, Some(style));
+        auto.session_closed(number);
+    }
+    let offered: Vec<_> =
+        see(&mut auto, 99, PAGE, None).into_iter().map(|candidate| candidate.url.to_string()).collect();
+    assert!(offered.contains(&style.to_owned()) && offered.contains(&image.to_owned()), "{offered:?}");
+    auto.push_used(1000, PAGE, "http://shop.example/of-no-session.png");
 }
 
 #[test]
@@ -348,6 +371,20 @@ fn probabilities_come_true() {
         let offered = visit(&mut auto, 9999, 9999, 99_000_000, PAGE, &[]);
         assert_eq!(offered.iter().any(|url| url == ASSETS[1]), want, "omega {omega}: {offered:?}");
         assert!(offered.iter().any(|url| url == ASSETS[0]));
+    }
+}
+
+#[test]
+fn with_credit_a_large_page_comes_whole_once_enough_users_saw_it() {
+    let assets: Vec<String> = (0..125).map(|i| format!("http://shop.example/{i}.png")).collect();
+    let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
+    for (credit, expected) in [(200.0, 125..=125), (6.0, 1..=12)] {
+        let mut auto = Auto::new(AutoConfig { credit, ..config(3) });
+        for number in 0..3 {
+            assert!(visit(&mut auto, number, number, number as i64 * 60_000, PAGE, &assets).is_empty());
+        }
+        let offered = visit(&mut auto, 99, 99, 9_000_000, PAGE, &[]).len();
+        assert!(expected.contains(&offered), "{offered} with a credit of {credit}");
     }
 }
 

@@ -2,10 +2,11 @@
 //! changes nothing, nor does any input break it.
 
 use proptest::prelude::*;
-use tandem_predict::scan::{MAX_URL, Need, Scanner, resolve, split};
+use tandem_predict::scan::{MAX_URL, Need, Referrer, Scanner, resolve, split};
 
 const PAGE: &str = "https://www.example.org/news/index.html";
 const SHEET: &str = "https://www.example.org/css/site.css";
+const SCRIPT: &str = "https://www.example.org/js/main.js";
 
 fn all(mut scanner: Scanner, bytes: &[u8], cut: usize) -> Vec<Need> {
     let mut found = Vec::new();
@@ -22,6 +23,10 @@ fn html() -> Scanner {
 
 fn css() -> Scanner {
     Scanner::css(SHEET).expect("an https URL")
+}
+
+fn script() -> Scanner {
+    Scanner::script(SCRIPT).expect("an https URL").page(PAGE)
 }
 
 /// Each need as a line: urgency, kind, URL (of this site without its origin), and whether anonymous. Fed as a whole and
@@ -45,6 +50,11 @@ fn page(text: &str, expected: &[&str]) {
 #[track_caller]
 fn sheet(text: &str, expected: &[&str]) {
     assert_eq!(lines(css, text), expected, "{text}");
+}
+
+#[track_caller]
+fn module(text: &str, expected: &[&str]) {
+    assert_eq!(lines(script, text), expected, "{text}");
 }
 
 #[test]
@@ -333,6 +343,84 @@ fn imports() {
 }
 
 #[test]
+fn imports_of_modules() {
+    module("import './a.js'", &["3 Script /js/a.js"]);
+    module(
+        "import a from './a.js';import * as b from \"../b.js\"\nimport c, { d as e, default as f } from '/c.js'",
+        &["3 Script /js/a.js", "3 Script /b.js", "3 Script /c.js"],
+    );
+    module("import{a as b}from\"./c.js\";const x=1;import './late.js'", &["3 Script /js/c.js"]);
+    module(
+        "export * from './a.js'; export * as b from './b.js'; export { c, d as 'e e' } from './c.js'",
+        &["3 Script /js/a.js", "3 Script /js/b.js", "3 Script /js/c.js"],
+    );
+    module("export { a }; import './b.js'", &["3 Script /js/b.js"]);
+    module("/* import './no.js' * / **/ // import './no.js'\r'use strict'; import'./a.js'", &["3 Script /js/a.js"]);
+    module(
+        "import data from './d.json' with { type: 'json' };\nimport s from './s.js' with { a: 'b', c: 'd' }\nimport './e.js'",
+        &["3 Script /js/d.json", "3 Script /js/s.js", "3 Script /js/e.js"],
+    );
+    module("\u{feff}import $a\u{e9} from 'https://cdn.test/a.js'", &["3 Script https://cdn.test/a.js anonymous"]);
+    module(
+        "import from from './from.js'; import defer * as d from './d.js'",
+        &["3 Script /js/from.js", "3 Script /js/d.js"],
+    );
+    // What an import map would explain, and what only running tells.
+    module("import react from 'react'; import '#own'; import './a.js'", &["3 Script /js/a.js"]);
+    for none in [
+        "import('./a.js')",
+        "import.meta.url; import './a.js'",
+        "var a = 1; import './a.js'",
+        "(function(){})(); import './a.js'",
+        "export default 1; import './a.js'",
+        "export const a = 1; import './a.js'",
+        "import './a\\.js'",
+        "import './a.js",
+        "import a './a.js'",
+        "import a = from './a.js'",
+        "importx './a.js'",
+        "Import './a.js'",
+        "#!/usr/bin/env node\nimport './a.js'",
+        "`import './a.js'`",
+        "/import './a.js'/",
+        "{ import './a.js' }",
+        "<!-- import './a.js'",
+        "import { a } './a.js'",
+    ] {
+        module(none, &[]);
+    }
+    page("<script type=module>import './a.js'</script>", &["3 Script /news/a.js"]);
+    page(
+        "<base href=/b/><script type=module>\n import x from '//cdn.test/a.js';\nrun(x < 1)</script><img src=i.png>",
+        &["3 Script https://cdn.test/a.js anonymous", "4 Image /b/i.png"],
+    );
+    page("<script>import './a.js'</script><script type=importmap>{}</script>", &[]);
+    page("<template><script type=module>import './a.js'</script></template>", &[]);
+    page("<script type=module><!-- \nimport './a.js'</script>", &[]);
+    page("<script type=module src=m.js>import './a.js'</script>", &["3 Script /news/m.js"]);
+}
+
+/// What ends the reading of a script is its first other word.
+#[test]
+fn a_script_is_read_no_longer_than_it_imports() {
+    let mut found = Vec::new();
+    let mut scanner = script();
+    scanner.feed(b"// a comment\nimport './a.js'\n", &mut found);
+    assert!(!scanner.is_over() && found.len() == 1);
+    assert_eq!(found[0].via.as_deref(), Some(SCRIPT));
+    scanner.feed(b"let ", &mut found);
+    assert!(scanner.is_over());
+    assert!(!html().is_over() && !css().is_over());
+}
+
+#[test]
+fn a_style_sheet_asks_in_its_own_name() {
+    let found = all(css().referrer(Some(Referrer::None)), b"a { background: url(a.png) }", 5);
+    assert_eq!((found[0].via.as_deref(), found[0].referrer), (Some(SHEET), Some(Referrer::None)));
+    assert_eq!(all(html(), b"<style>a { background: url(a.png) }</style>", 5)[0].via, None);
+}
+
+#[test]
 fn fonts() {
     sheet(
         "@font-face{font-family:x;src:url(a.woff2)format('woff2'),url(a.woff)format('woff')}",
@@ -471,6 +559,10 @@ fn memory_is_bounded_whatever_does_not_end() {
         ("<style>a{b:image-set(", "(url(x) 1x,"),
         ("<script><!-- <script>", "</script <!--"),
         ("<base href='", "../"),
+        ("<script type=module>import '", "x"),
+        ("<script type=module>import {", "abc as def,"),
+        ("<script type=module>", "import './"),
+        ("<script type=module>/*", "*"),
     ];
     for (start, unit) in endless {
         let mut scanner = html();
@@ -579,6 +671,14 @@ const PIECES: &[&str] = &[
     " media='(max-width:",
     "<math>",
     "<foreignObject>",
+    "<script type=module>",
+    "import ",
+    "import{a as b}from'./a.js';",
+    "import*as c from\"/c.js\"",
+    "export{d}from'../d.js'\n",
+    "from",
+    "with{type:'json'}",
+    "export",
 ];
 
 fn check(scanner: fn() -> Scanner, bytes: &[u8], cuts: &[usize]) -> Result<(), TestCaseError> {
@@ -613,12 +713,15 @@ proptest! {
     fn cuts_change_nothing(bytes in pages(), cuts in prop::collection::vec(0..20_usize, 1..8)) {
         check(html, &bytes, &cuts)?;
         check(css, &bytes, &cuts)?;
+        check(script, &bytes, &cuts)?;
+        check(script, &[b"import './a.js';", &*bytes].concat(), &cuts)?;
     }
 
     #[test]
     fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..2_000), cuts in prop::collection::vec(0..300_usize, 1..4)) {
         check(html, &bytes, &cuts)?;
         check(css, &bytes, &cuts)?;
+        check(script, &bytes, &cuts)?;
     }
 
     #[test]
@@ -631,4 +734,41 @@ proptest! {
             prop_assert!(!path.split('/').any(|segment| segment == "." || segment == ".."), "{}", url);
         }
     }
+}
+
+#[test]
+fn what_requests_tell_of_the_page_is_told() {
+    let referrers = |page: &str| {
+        let mut scanner = Scanner::html("http://h/").expect("a page");
+        let mut found = Vec::new();
+        scanner.feed(page.as_bytes(), &mut found);
+        scanner.finish(&mut found);
+        found.into_iter().map(|need| need.referrer).collect::<Vec<_>>()
+    };
+    let (none, origin) = (Some(Referrer::None), Some(Referrer::Origin));
+    assert_eq!(referrers("<img src=a>"), [None]);
+    assert_eq!(
+        referrers("<meta name=Referrer content=never><img src=a><style>p{background:url(b)}</style>"),
+        [none; 2]
+    );
+    assert_eq!(referrers("<img src=a><meta name=referrer content=origin><img src=b>"), [None, origin]);
+    assert_eq!(
+        referrers("<meta name=referrer content=no-referrer><meta name=referrer content=what><img src=a>"),
+        [none]
+    );
+    let elements =
+        "<script src=a referrerpolicy=no-referrer></script><img src=b><iframe src=c referrerpolicy=origin></iframe>";
+    assert_eq!(
+        referrers(&format!("<meta name=referrer content=unsafe-url>{elements}")),
+        [none, Some(Referrer::Whole), origin]
+    );
+    for (policy, is) in [
+        ("same-origin", Referrer::Own),
+        ("strict-origin-when-cross-origin", Referrer::OriginToOthers),
+        (" Strict-Origin ", Referrer::Origin),
+        ("no-referrer-when-downgrade", Referrer::Whole),
+    ] {
+        assert_eq!(Referrer::parse(policy), Some(is), "{policy}");
+    }
+    assert_eq!(Referrer::parse(""), None);
 }

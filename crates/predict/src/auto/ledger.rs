@@ -5,10 +5,11 @@
 //! stake more than half of it. So whatever a site, a robot or a simulation does, the sum of all losses stays below a few
 //! requests and a small share of the traffic, and a page with a hundred unproven assets is tried out by a few of them.
 
-/// What offers may lose in sum before any has won, in requests.
-const START: f64 = 6.0;
-/// What they may lose besides, per asset asked for.
+/// What offers may lose beside their credit, per asset asked for.
 const SHARE: f64 = 0.003;
+/// Credit that traffic earns, and how much of it each asset asked for: little traffic can lose little.
+const EARNED: f64 = 6.0;
+const EARNING: f64 = 0.002;
 /// Part of the balance that one moment may stake.
 const STAKE: f64 = 0.5;
 /// Winnings are forgotten slowly, so that a long good time does not pay for a long bad one.
@@ -17,20 +18,33 @@ const KEPT: f64 = 1.0 - 1.0 / 16_384.0;
 /// Requests won and lost.
 #[derive(Debug)]
 pub(super) struct Ledger {
+    /// What offers may lose before any has won, once it is earned, and what of it is.
+    credit: f64,
+    earned: f64,
     balance: f64,
 }
 
-impl Default for Ledger {
-    fn default() -> Self {
-        Self { balance: START }
-    }
-}
-
 impl Ledger {
+    /// An account with `credit` requests on it.
+    pub(super) fn new(credit: f64) -> Self {
+        let earned = credit.max(1.0);
+        Self { credit: earned.max(EARNED), earned, balance: earned }
+    }
+
+    /// What was learned elsewhere has earned its credit there.
+    pub(super) fn trust(&mut self) {
+        self.balance += self.credit - self.earned;
+        self.earned = self.credit;
+    }
+
     /// An asset was asked for.
     pub(super) fn asked(&mut self) {
-        if self.balance > START {
-            self.balance = START + (self.balance - START) * KEPT;
+        if self.earned < self.credit {
+            self.earned += EARNING;
+            self.balance += EARNING;
+        }
+        if self.balance > self.credit {
+            self.balance = self.credit + (self.balance - self.credit) * KEPT;
         }
         self.balance += SHARE;
     }
@@ -62,7 +76,8 @@ mod tests {
 
     #[test]
     fn losses_are_bounded_and_winnings_lift_the_bound() {
-        let mut ledger = Ledger::default();
+        const CREDIT: f64 = 1.0;
+        let mut ledger = Ledger::new(CREDIT);
         let offer = |ledger: &mut Ledger| {
             let mut stake = ledger.stake();
             (0..1000).filter(|_| ledger.pay(0.5, &mut stake)).count()
@@ -72,7 +87,7 @@ mod tests {
             ledger.asked();
             lost += offer(&mut ledger);
         }
-        assert!(lost as f64 * 0.5 <= START + 1000.0 * SHARE, "{lost} offers in vain");
+        assert!(lost as f64 * 0.5 <= CREDIT + 1000.0 * (SHARE + EARNING), "{lost} offers in vain");
         for _ in 0..50 {
             ledger.won();
         }

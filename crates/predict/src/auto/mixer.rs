@@ -1,12 +1,24 @@
 //! Learning probabilities as outcomes arrive: running rates, online logistic mixing, and a check of mixed probabilities
 //! against what came of them.
 
+/// Probabilities beyond these are not told from them.
+const LEAST: f32 = 0.0005;
+const MOST: f32 = 0.9995;
+
 /// Log-odds of a probability, kept within what a float can undo.
 #[must_use]
 #[inline]
 pub fn stretch(p: f32) -> f32 {
-    let p = p.clamp(0.0005, 0.9995);
+    let p = if p > LEAST { p } else { LEAST };
+    let p = if p < MOST { p } else { MOST };
     logarithm(p / (1.0 - p))
+}
+
+/// Log-odds of many probabilities.
+pub(super) fn stretch_all(list: &mut [f32]) {
+    for p in list {
+        *p = stretch(*p);
+    }
 }
 
 /// Probability of log-odds.
@@ -106,19 +118,33 @@ impl<const INPUTS: usize> Mixer<INPUTS> {
 
     /// The mixed log-odds for the chosen sets.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn mix<const SETS: usize>(&self, inputs: &[f32; INPUTS], sets: &[usize; SETS]) -> f32 {
-        let sum: f32 = sets.iter().map(|&set| dot(&self.weights[set], inputs)).sum();
+        let mut sum = 0.0;
+        for &set in sets {
+            sum += dot(&self.weights[set], inputs);
+        }
         sum / SETS as f32
     }
 
     /// Moves the chosen sets by `error`, outcome minus mixed probability.
     pub fn learn<const SETS: usize>(&mut self, inputs: &[f32; INPUTS], sets: &[usize; SETS], error: f32) {
-        for &set in sets {
-            let step = STEP * (0.07 + 1.0 / (1.0 + self.seen[set] / 200.0).sqrt());
+        // Each in a loop of its own, which a processor does for all sets or inputs at once.
+        let (mut steps, mut pulls) = ([0.0; SETS], [0.0; INPUTS]);
+        for (step, &set) in steps.iter_mut().zip(sets) {
+            *step = self.seen[set];
+        }
+        for step in &mut steps {
+            *step = STEP * (0.07 + 1.0 / (1.0 + *step / 200.0).sqrt());
+        }
+        for (pull, input) in pulls.iter_mut().zip(inputs) {
+            *pull = error * input;
+        }
+        for (&set, step) in sets.iter().zip(steps) {
             self.seen[set] += 1.0;
-            for ((weight, input), start) in self.weights[set].iter_mut().zip(inputs).zip(&self.start) {
-                *weight += step * (error * input - ANCHOR * (*weight - start));
+            let weights = &mut self.weights[set];
+            for at in 0..INPUTS {
+                weights[at] += step * (pulls[at] - ANCHOR * (weights[at] - self.start[at]));
             }
         }
     }
@@ -138,9 +164,13 @@ impl<const INPUTS: usize> Mixer<INPUTS> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn dot<const INPUTS: usize>(weights: &[f32; INPUTS], inputs: &[f32; INPUTS]) -> f32 {
-    weights.iter().zip(inputs).map(|(weight, input)| weight * input).sum()
+    let mut sum = 0.0;
+    for at in 0..INPUTS {
+        sum += weights[at] * inputs[at];
+    }
+    sum
 }
 
 /// How often what was given a probability came true, along the scale of log-odds.
@@ -175,6 +205,23 @@ impl Reliability {
     pub fn check(&self, x: f32) -> f32 {
         let (at, part) = Self::place(x);
         self.points[at].p * (1.0 - part) + self.points[at + 1].p * part
+    }
+
+    /// Log-odds below which no probability, half of it the mixed and half the checked one, reaches `least`.
+    #[must_use]
+    pub fn hopeless(&self, least: f32) -> f32 {
+        /// More than what rounding may add.
+        const MARGIN: f32 = 0.001;
+        let step = |at: usize| (at as f32 - 10.0) / 2.0;
+        let reaches = |at: &usize| {
+            let mixed = if at + 2 == Self::POINTS { 1.0 } else { squash(step(at + 1)) };
+            0.5 * (mixed + self.points[*at].p.max(self.points[at + 1].p)) + MARGIN >= least
+        };
+        match (0..Self::POINTS - 1).find(reaches) {
+            Some(0) => f32::NEG_INFINITY,
+            Some(at) => step(at) - MARGIN,
+            None => f32::INFINITY,
+        }
     }
 
     /// Learns from a page load.

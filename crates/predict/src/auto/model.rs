@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch};
+use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch, stretch_all};
 use super::repeat::Repetition;
+use super::url::Kind;
 
 /// Whether a load fetches: bias, page, kind and site against the page, session, agent, circumstances.
 pub(super) const FETCH_INPUTS: usize = 7;
@@ -19,7 +20,7 @@ pub(super) const ASSET_INPUTS: usize = 6;
 const STAGES: usize = 5;
 const FETCH_SETS: usize = 8 + CIRCUMSTANCES;
 const LEAD_SETS: usize = STAGES + FIRSTS;
-const KINDS: usize = 16;
+const KINDS: usize = 2 * Kind::COUNT;
 const SUPPORTS: usize = 6;
 const COUNTS: usize = 5;
 const ASSET_SETS: usize = 3 * KINDS + SUPPORTS * STAGES + 16 + 2 * COUNTS * SUPPORTS;
@@ -65,6 +66,24 @@ pub(super) struct Guess {
 
 /// Not requested.
 pub(super) const NOT_YET: u8 = u8::MAX;
+
+/// More than what a sum may be off by its order.
+const ROUGHNESS: f32 = 0.05;
+
+/// Candidates that are likely enough, with their probabilities.
+#[derive(Debug, Default)]
+pub(super) struct Likely {
+    pub(super) found: Vec<(u32, f32)>,
+    /// Log-odds of every candidate's chance.
+    pages: Vec<f32>,
+}
+
+impl Likely {
+    fn clear(&mut self) {
+        self.found.clear();
+        self.pages.clear();
+    }
+}
 
 /// A moment at which a load's candidates were judged.
 #[derive(Debug, Clone, Copy)]
@@ -218,6 +237,7 @@ impl Model {
         prior
     }
 
+    #[inline(always)]
     fn asset_view(guess: &Guess, stage: &Stage) -> ([f32; ASSET_INPUTS], [usize; 4]) {
         let number = usize::from(stage.number);
         let moved = usize::from(stage.number > 0);
@@ -240,11 +260,48 @@ impl Model {
         (inputs, sets)
     }
 
-    /// The probability that a candidate is asked for.
-    pub(super) fn asset_probability(&self, guess: &Guess, stage: &Stage) -> f32 {
-        let (inputs, sets) = Self::asset_view(guess, stage);
-        let mixed = self.asset.mix(&inputs, &sets);
-        0.5 * (squash(mixed) + self.reliability[usize::from(stage.number > 0)].check(mixed))
+    /// Puts those of a load's open candidates into `likely` that are asked for with a probability of `least` or more.
+    ///
+    /// Few are. What is far from it is told by one sum, with the four sets of weights added up beforehand.
+    pub(super) fn likely(&self, guesses: &[Guess], stage: &Stage, least: f32, likely: &mut Likely) {
+        let reliability = &self.reliability[usize::from(stage.number > 0)];
+        let hopeless = reliability.hopeless(least);
+        let moved = usize::from(stage.number > 0);
+        likely.clear();
+        likely.pages.extend(guesses.iter().map(|guess| (stage.factor * guess.chance).min(0.98)));
+        stretch_all(&mut likely.pages);
+        let mut sums = [[None; COUNTS]; KINDS];
+        for (guess, &page) in guesses.iter().zip(&likely.pages) {
+            if guess.after != NOT_YET {
+                continue;
+            }
+            let sum = &mut sums[usize::from(guess.kind)][usize::from(guess.count)];
+            let [bias, own, kind, site, later] = *sum.get_or_insert_with(|| self.summed(guess, stage));
+            let general = kind * guess.general[0] + site * guess.general[1];
+            let roughly = bias + own * page + general + later * (guess.later[moved] - page);
+            if roughly < hopeless - ROUGHNESS {
+                continue;
+            }
+            let (inputs, sets) = Self::asset_view(guess, stage);
+            let mixed = self.asset.mix(&inputs, &sets);
+            let probability = 0.5 * (squash(mixed) + reliability.check(mixed));
+            if probability >= least {
+                likely.found.push((guess.url, probability));
+            }
+        }
+    }
+
+    /// What candidates like `guess` are mixed by: bias, page, kind, site, later.
+    fn summed(&self, guess: &Guess, stage: &Stage) -> [f32; 5] {
+        let (_, sets) = Self::asset_view(guess, stage);
+        let mut sum = [0.0; ASSET_INPUTS];
+        for set in sets {
+            for (sum, weight) in sum.iter_mut().zip(&self.asset.weights[set]) {
+                *sum += weight / sets.len() as f32;
+            }
+        }
+        let [bias, page, kind, site, later, views] = sum;
+        [bias + views * VIEWS[usize::from(stage.views.min(15))], page, kind, site, later]
     }
 
     /// Whether the weights still move so much that every load should be learned from; later one in three will do.

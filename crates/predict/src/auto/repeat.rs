@@ -153,8 +153,9 @@ impl Auto {
         }
         load.moments += 1;
         let open = load.repeats.iter().filter(|repeat| repeat.after == NOT_YET);
-        let judged = open.map(|repeat| (repeat.url, self.model.repetition.probability(repeat, moment))).collect();
-        self.offer(session, judged, offers);
+        let judged: Vec<(u32, f32)> =
+            open.map(|repeat| (repeat.url, self.model.repetition.probability(repeat, moment))).collect();
+        self.offer(session, &judged, offers);
     }
 
     /// A URL that the session holds is asked for again.

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::store::{NONE, Place};
 use super::{Auto, Exchange};
 use crate::basic::{Basic, Push, Sent};
-use crate::ids::UrlId;
+use crate::ids::{Interner, UrlId};
 use crate::learn::Class;
 use crate::log::{AccessLog, NO_REFERER, Record, Verb, referer_path};
 use crate::options::Options;
@@ -25,14 +26,17 @@ pub struct AutoReplay<'a> {
     odd: HashMap<String, UrlId>,
     referers: Vec<Referer>,
     requested: Vec<bool>,
+    /// Where `auto` had the URLs.
+    places: Vec<Place>,
+    agents: Vec<Option<&'a str>>,
     /// Referers per host that named something requested before.
-    own_hosts: HashMap<Vec<u8>, u32>,
+    own_hosts: Vec<u32>,
 }
 
 /// What a Referer may name.
 struct Referer {
-    /// Scheme and host; empty for a path.
-    host: Vec<u8>,
+    /// Number of scheme and host, of which the empty one has none.
+    host: u32,
     /// The URL in the log that is exactly this (a proxy's log).
     whole: Option<UrlId>,
     /// The URL in the log that is this path (a server's log), and whether it is the root, which every site has.
@@ -48,6 +52,7 @@ impl<'a> AutoReplay<'a> {
     #[must_use]
     pub fn new(log: &'a AccessLog, options: &Options, auto: Auto) -> Self {
         let mut odd = HashMap::new();
+        let mut hosts = Interner::default();
         let names = (0..log.urls.len() as u32).map(|id| name(log, id, &mut odd)).collect();
         // Only the classes are wanted, so no page ever has history enough to push for.
         let rules = Basic::new(Options { min_history: u32::MAX, assume_hits: false, ..options.clone() });
@@ -58,9 +63,11 @@ impl<'a> AutoReplay<'a> {
             outstanding: Outstanding::default(),
             names,
             odd,
-            referers: (0..log.referers.len() as u32).map(|id| Referer::new(log, id)).collect(),
+            referers: (0..log.referers.len() as u32).map(|id| Referer::new(log, id, &mut hosts)).collect(),
             requested: vec![false; log.urls.len()],
-            own_hosts: HashMap::new(),
+            places: vec![Place::NOWHERE; log.urls.len()],
+            agents: (0..log.agents.len() as u32).map(|id| std::str::from_utf8(log.agent_name(id)).ok()).collect(),
+            own_hosts: vec![0; hosts.len()],
         }
     }
 
@@ -70,18 +77,17 @@ impl<'a> AutoReplay<'a> {
         self.auto
     }
 
-    /// The URL that a Referer names, in the form of the log's URLs; something foreign if it names none.
-    fn referer(&mut self, id: u32) -> &str {
+    /// The log's URL that a Referer names, if it names one.
+    fn referer(&mut self, id: u32) -> Option<UrlId> {
         let referer = &self.referers[id as usize];
-        if let Some(url) = referer.whole {
-            return &self.names[url as usize];
+        if referer.whole.is_some() {
+            return referer.whole;
         }
-        let Some(url) = referer.path else { return FOREIGN };
-        if !referer.root && self.requested[url as usize] {
-            *self.own_hosts.entry(referer.host.clone()).or_default() += 1;
-        }
-        let own = referer.host.is_empty() || self.own_hosts.get(&referer.host).is_some_and(|&n| n >= OWN_HOST);
-        if own { &self.names[url as usize] } else { FOREIGN }
+        let url = referer.path?;
+        // A path's own host needs no proof.
+        let Some(named) = self.own_hosts.get_mut(referer.host as usize) else { return Some(url) };
+        *named += u32::from(!referer.root && self.requested[url as usize]);
+        (*named >= OWN_HOST).then_some(url)
     }
 }
 
@@ -101,14 +107,14 @@ fn name<'a>(log: &'a AccessLog, id: UrlId, odd: &mut HashMap<String, UrlId>) -> 
 }
 
 impl Referer {
-    fn new(log: &AccessLog, id: u32) -> Self {
+    fn new(log: &AccessLog, id: u32, hosts: &mut Interner) -> Self {
         let name = log.referers.name(id);
         let path = referer_path(name);
         let without_fragment = name.split(|&byte| byte == b'#').next().unwrap_or(name);
         // A Referer without a path keeps its whole name as host.
         let host = without_fragment.strip_suffix(&*path).unwrap_or(without_fragment);
         Self {
-            host: host.to_vec(),
+            host: if host.is_empty() { NONE } else { hosts.intern(host) },
             whole: log.urls.get(without_fragment).filter(|_| !host.is_empty()),
             path: log.urls.get(&path),
             root: *path == *b"/",
@@ -127,19 +133,23 @@ impl Replayed for AutoReplay<'_> {
         let classed = self.rules.sending(&request, |a, b| a.cmp(&b), &mut Vec::new());
         let sent = classed.unwrap_or(Sent { class: Class::Asset, load: record.line });
         self.requested[record.url as usize] = true;
-        let referer = (record.referer != NO_REFERER).then(|| self.referer(record.referer).to_owned());
-        let candidates = self.auto.sending(&Exchange {
+        let referer = (record.referer != NO_REFERER).then(|| self.referer(record.referer));
+        let named = referer.flatten().map(|url| url as usize);
+        let url = record.url as usize;
+        let place_of_referer = named.map_or(Place::NOWHERE, |url| self.places[url]);
+        let exchange = Exchange {
             session: u64::from(session),
             user: u64::from(record.user),
             now: record.time,
-            url: &self.names[record.url as usize],
+            url: &self.names[url],
             get: record.verb == Verb::Get,
             status: record.status,
             size: record.size,
-            referer: referer.as_deref(),
-            agent: std::str::from_utf8(self.log.agent_name(record.agent)).ok(),
+            referer: referer.map(|_| named.map_or(FOREIGN, |url| &self.names[url])),
+            agent: self.agents[record.agent as usize],
             ..Exchange::default()
-        });
+        };
+        let candidates = self.auto.sending_near(&exchange, &mut self.places[url], place_of_referer);
         for candidate in candidates {
             let id = self.log.urls.get(candidate.url.as_bytes()).or_else(|| self.odd.get(&*candidate.url).copied());
             // After a warm start a URL may be pushed that this log never names; it is a push like any other.

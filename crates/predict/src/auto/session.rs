@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
+use super::found::Found;
 use super::ledger::Ledger;
-use super::mixer::{Rate, stretch};
+use super::mixer::Rate;
 use super::model::{FetchView, Guess, NOT_YET, Stage, count, support};
 use super::repeat::Repeat;
-use super::store::{BACKOFF, ContextId, Crowd, LIMITS, MEMORY, NONE, Store, USERS};
-use super::url::{Kind, parts};
+use super::store::{BACKOFF, ContextId, Crowd, LIMITS, MEMORY, NONE, Store, USERS, Url};
+use super::url::Kind;
 use super::{Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD};
 use crate::ids::SmallMap;
 
@@ -67,9 +68,11 @@ pub(super) struct Load {
 /// A page whose chance to fetch anything is below this part of the least probability to push waits for its first asset.
 const HOPE: f32 = 0.2;
 /// Assets of a load that are remembered.
-const MAX_ASSETS: usize = 256;
+const MAX_ASSETS: usize = 1024;
+/// Notes that a session held a URL.
+const HELD: u32 = u32::MAX;
 /// Candidates of a load.
-const MAX_GUESSES: usize = 128;
+const MAX_GUESSES: usize = 640;
 
 impl Session {
     pub(super) fn new(now: i64, user: u64, agent: u64) -> Self {
@@ -143,6 +146,23 @@ impl Session {
         }
     }
 
+    /// One more request of a URL by this session's user.
+    pub(super) fn count(&self, url: &mut Url) {
+        url.count = url.count.saturating_add(1);
+        let users = usize::from(url.users);
+        if users < USERS && !url.seen_by[..users].contains(&self.user) {
+            url.seen_by[users] = self.user;
+            url.users += 1;
+        }
+    }
+
+    /// The load that a push belongs to: of the page it came with, or where it was expected.
+    pub(super) fn load_of_push(&mut self, page: Option<u32>, url: u32) -> Option<&mut Load> {
+        let of_page = page.and_then(|page| self.load_of_referer(page)).filter(|&at| self.loads[at].open);
+        let at = of_page.or_else(|| self.loads.iter().rposition(|load| load.offers(url)))?;
+        self.loads.get_mut(at)
+    }
+
     /// The load that a request with this Referer belongs to: the page it names, or the load of the asset it names.
     fn load_of_referer(&self, referer: u32) -> Option<usize> {
         let page = self.loads.iter().rposition(|load| load.page == referer);
@@ -209,15 +229,10 @@ impl Auto {
         let public = self.store.is_public(id, self.least_users());
         let url = self.store.at_mut(id);
         // What others made of a URL is no guide until enough have: the answer would tell that they were there.
-        let kind = told.unwrap_or_else(|| if public { url.kind } else { Kind::of_path(parts(&url.name).path) });
+        let kind = told.unwrap_or(if public { url.kind } else { url.path_kind });
         let (as_page, as_asset) = if public { (url.as_page, url.as_asset) } else { (0.0, 0.0) };
         url.kind = kind;
-        url.count = url.count.saturating_add(1);
-        let users = usize::from(url.users);
-        if users < USERS && !url.seen_by[..users].contains(&exchange.user) {
-            url.seen_by[users] = exchange.user;
-            url.users += 1;
-        }
+        session.count(url);
         if exchange.status == 200 && exchange.size > 0 {
             url.body(exchange.size);
         }
@@ -313,70 +328,64 @@ impl Auto {
 
     /// What may come with a page: the assets of its contexts that the session does not hold.
     fn guesses(&mut self, session: &Session, contexts: [ContextId; 3]) -> Vec<Guess> {
-        /// A candidate while its chances are gathered.
-        struct Found {
-            url: u32,
-            chances: [Option<f32>; 3],
-            later: [f32; 2],
-        }
+        let mut found = std::mem::take(&mut self.found);
+        self.find(contexts, &mut found);
         let least_users = self.least_users();
-        let most: usize = contexts.iter().map(|&context| self.store.context(context).entries.len()).sum();
-        let mut found: Vec<Found> = Vec::with_capacity(most);
-        self.scratch.clear(self.store.urls.len());
-        for (level, &context) in contexts.iter().enumerate() {
-            for entry in self.store.known(context, least_users) {
-                let at = self.scratch.get(entry.url).unwrap_or_else(|| {
-                    self.scratch.note(entry.url, found.len() as u32);
-                    found.push(Found { url: entry.url, chances: [None; 3], later: [0.02, 0.1] });
-                    found.len() as u32 - 1
-                });
-                let found = &mut found[at as usize];
-                found.chances[level] = Some(entry.rate.p);
-                if level == 2 {
-                    found.later = entry.later.map(|rate| rate.p);
-                }
-            }
-        }
         let loads = contexts.map(|id| {
             let context = self.store.context(id);
             if context.crowd.count >= least_users { context.loads } else { 0.0 }
         });
-        // The better the page is known the less matters what its like needs.
-        let doubt = 5.0 / (5.0 + loads[0]);
-        let backed =
-            |chance: Option<f32>, general: f32, loads: f32| chance.unwrap_or(BACKOFF * general / (loads + BACKOFF));
-        let mut guesses = Vec::new();
         let floor = (self.config.worth.threshold(0.0) as f32 * 0.3).clamp(0.01, 0.15);
-        for candidate in found {
-            let site = backed(candidate.chances[2], 0.0, loads[2]);
-            let kind = backed(candidate.chances[1], site, loads[1]);
-            let page = backed(candidate.chances[0], kind, loads[0]);
-            if page.max(kind).max(candidate.later[0]).max(candidate.later[1]) < floor
-                || session.held.contains(candidate.url)
-            {
-                continue;
-            }
-            let url = self.store.at(candidate.url);
-            if !url.kind.is_asset() && url.as_page >= url.as_asset {
-                continue;
-            }
-            let base = stretch(page);
+        found.back_off(loads, floor, |id| {
+            let url = self.store.at(id);
+            (url.kind.is_asset() || url.as_page < url.as_asset) && !session.held.contains(id)
+        });
+        let (support, mut guesses) = (support(loads[0]), Vec::with_capacity(found.urls.len()));
+        found.finish(loads[0], |url, chance, general, later| {
+            let known = self.store.at(url);
             guesses.push(Guess {
-                url: candidate.url,
-                chance: page,
-                general: [kind, site].map(|chance| (stretch(chance) - base) * doubt),
-                later: candidate.later.map(stretch),
-                kind: url.kind as u8 + if url.has_query { Kind::COUNT as u8 } else { 0 },
-                support: support(loads[0]),
-                count: count(url.count),
+                url,
+                chance,
+                general,
+                later,
+                kind: known.kind as u8 + if known.has_query { Kind::COUNT as u8 } else { 0 },
+                support,
+                count: count(known.count),
                 after: NOT_YET,
             });
-        }
+        });
+        self.found = found;
         if guesses.len() > MAX_GUESSES {
             guesses.sort_by(|a, b| b.chance.total_cmp(&a.chance));
             guesses.truncate(MAX_GUESSES);
         }
         guesses
+    }
+
+    /// The assets of a page's contexts, and what each context says of them.
+    fn find(&mut self, contexts: [ContextId; 3], found: &mut Found) {
+        let most = contexts.iter().map(|&context| self.store.context(context).entries.len()).sum();
+        found.clear(most);
+        self.scratch.clear(self.store.urls.len());
+        let least_users = self.least_users();
+        for (level, &context) in contexts.iter().enumerate() {
+            for entry in self.store.known(context, least_users) {
+                let at = match self.scratch.get(entry.url) {
+                    Some(at) => at as usize,
+                    None => {
+                        let at = found.urls.len();
+                        self.scratch.note(entry.url, at as u32);
+                        found.urls.push(entry.url);
+                        at
+                    }
+                };
+                found.chances[level][at] = entry.rate.p;
+                if level == 2 {
+                    found.later[0][at] = entry.later[0].p;
+                    found.later[1][at] = entry.later[1].p;
+                }
+            }
+        }
     }
 
     /// An asset is asked for: it belongs to some load, and may tell what else will be.
@@ -446,20 +455,19 @@ impl Auto {
             }
         }
         let least = self.config.worth.threshold(0.0) as f32;
-        let judged = open()
-            .map(|guess| (guess.url, self.model.asset_probability(guess, &stage)))
-            .filter(|&(_, probability)| probability >= least)
-            .collect();
-        self.offer(session, judged, offers);
+        let mut judged = std::mem::take(&mut self.judged);
+        self.model.likely(&load.guesses, &stage, least, &mut judged);
+        self.offer(session, &judged.found, offers);
+        self.judged = judged;
         session.loads[at].stages.push(stage);
     }
 
     /// Offers what of `judged` is worth it, may be offered, and is covered, best first.
-    pub(super) fn offer(&mut self, session: &mut Session, judged: Vec<(u32, f32)>, offers: &mut Vec<Candidate>) {
+    pub(super) fn offer(&mut self, session: &mut Session, judged: &[(u32, f32)], offers: &mut Vec<Candidate>) {
         let least_users = self.least_users();
         let mut worth: Vec<(u32, f64, f64)> = judged
-            .into_iter()
-            .filter_map(|(id, probability)| {
+            .iter()
+            .filter_map(|&(id, probability)| {
                 let url = self.store.at(id);
                 let (probability, threshold) =
                     (f64::from(probability), self.config.worth.threshold(f64::from(url.size)));
@@ -536,23 +544,31 @@ impl Auto {
 
     fn count_assets(&mut self, session: &Session, load: &Load) {
         let mut general = vec![0.05; load.assets.len()];
+        self.scratch.clear(self.store.urls.len());
+        // Of a short visit it is noted what it holds; of a long one it is looked up.
+        let entries: usize = load.contexts.iter().map(|&context| self.store.context(context).entries.len()).sum();
+        let noted = session.held.len() < entries;
+        for (url, _) in session.held.iter().filter(|(_, held)| noted && held.load <= load.number) {
+            self.scratch.note(url, HELD);
+        }
+        for (at, &url) in load.assets.iter().enumerate() {
+            self.scratch.note(url, at as u32);
+        }
         for level in (0..3).rev() {
             // An error page is its own kind.
             if level == 1 && load.contexts[0] == load.contexts[1] {
                 continue;
             }
-            self.scratch.clear(self.store.urls.len());
-            for (at, &url) in load.assets.iter().enumerate() {
-                self.scratch.note(url, at as u32);
-            }
             let mut counted = vec![false; load.assets.len()];
             let scratch = &self.scratch;
             let context = self.store.context_mut(load.contexts[level]);
             for entry in &mut context.entries {
-                let at = scratch.get(entry.url).map(|at| at as usize);
-                if at.is_none() && session.held.get(entry.url).is_some_and(|held| held.load <= load.number) {
+                let at = scratch.get(entry.url);
+                let held = || session.held.get(entry.url).is_some_and(|held| held.load <= load.number);
+                if at == Some(HELD) || (at.is_none() && !noted && held()) {
                     continue;
                 }
+                let at = at.map(|at| at as usize);
                 entry.rate.learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
                 if let Some(at) = at {
                     entry.crowd.note(session.user);

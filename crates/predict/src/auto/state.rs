@@ -3,18 +3,19 @@
 //!
 //! Little endian throughout: 16 bytes of name, a version, the model, the URLs, the contexts, and a checksum of all of
 //! it. Sessions are not part of it, nor is any URL (or page) that fewer than the required number of users asked for:
-//! what is private to one user is not written down. Writing the bytes to a file in one step is the caller's business.
+//! what is private to one user is not written down. Nor are the habits of User-Agents, which may be as rare as their users and
+//! are soon learned again. Writing the bytes to a file in one step is the caller's business.
 
 use std::collections::HashMap;
 
 use super::mixer::{Mixer, Rate, Reliability};
-use super::model::{Habits, Model};
+use super::model::Model;
 use super::store::{Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, USERS, Url};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig};
 
 const NAME: &[u8; 16] = b"tandem predict\n\0";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Longest URL or name of a context that is read back.
 const MAX_NAME: usize = 64 * 1024;
 
@@ -66,6 +67,7 @@ impl Auto {
         if input.rest.len() != sum.len() {
             return Err(StateError::Damaged);
         }
+        auto.ledger.trust();
         auto.bound_memory();
         Ok(auto)
     }
@@ -121,14 +123,6 @@ impl Writer {
         self.mixer(&model.repetition.mixer);
         let points = model.repetition.reliability.points.into_iter();
         points.chain(model.repetition.rates).for_each(|rate| self.rate(rate));
-        self.u32(model.agents.len() as u32);
-        let mut agents: Vec<_> = model.agents.iter().collect();
-        agents.sort_unstable_by_key(|(agent, _)| **agent);
-        for (agent, habits) in agents {
-            self.bytes.extend_from_slice(&agent.to_le_bytes());
-            self.rate(habits.fetches);
-            self.rate(habits.follows);
-        }
     }
 
     /// URLs that may be written, then the contexts with what of them may.
@@ -277,11 +271,6 @@ impl<'a> Reader<'a> {
         for rate in &mut model.repetition.rates {
             *rate = self.rate()?;
         }
-        for _ in 0..self.count(24)? {
-            let agent = u64::from_le_bytes(self.take()?);
-            let habits = Habits { fetches: self.rate()?, follows: self.rate()? };
-            model.agents.insert(agent, habits);
-        }
         Ok(model)
     }
 
@@ -347,7 +336,7 @@ impl<'a> Reader<'a> {
         let context = store.context_mut(id);
         (context.loads, context.fetches, context.crowd) = (loads, fetches, Crowd::of(users));
         let count = self.count(29)?;
-        if count > LIMITS[2] {
+        if count > LIMITS[0] {
             return Err(StateError::Damaged);
         }
         for _ in 0..count {
@@ -355,7 +344,7 @@ impl<'a> Reader<'a> {
             let [users] = self.take()?;
             let rate = self.rate()?;
             let later = [self.rate()?, self.rate()?];
-            store.add_entry(id, LIMITS[2], url, rate, Crowd::of(users));
+            store.add_entry(id, LIMITS[0], url, rate, Crowd::of(users));
             if let Some(entry) = store.context_mut(id).entries.last_mut() {
                 entry.later = later;
             }
@@ -456,5 +445,39 @@ fn merged(mine: Option<Rate>, theirs: Option<Rate>, memory: f32) -> Option<Rate>
     match (mine, theirs) {
         (Some(mine), Some(theirs)) => Some(mine.merged(theirs, memory)),
         (mine, theirs) => mine.or(theirs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Exchange;
+    use super::*;
+
+    /// What is written after forty visits of as many users who all have this agent.
+    fn written(agent: &str) -> Vec<u8> {
+        let mut auto = Auto::new(AutoConfig::default());
+        for number in 0..40 {
+            for (url, referer) in [("http://h/", None), ("http://h/a.css", Some("http://h/"))] {
+                auto.sending(&Exchange {
+                    session: number,
+                    user: number,
+                    now: number as i64 * 60_000,
+                    url,
+                    get: true,
+                    status: 200,
+                    referer,
+                    agent: Some(agent),
+                    ..Exchange::default()
+                });
+            }
+            auto.session_closed(number);
+        }
+        assert!(auto.model.agents.contains_key(&super::super::fingerprint(agent)), "the agent's habits are learned");
+        auto.save()
+    }
+
+    #[test]
+    fn a_file_does_not_tell_which_agents_were_seen() {
+        assert_eq!(written("Firefox/130"), written("A browser that one person has/0.1"));
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::mixer::Rate;
 use super::url::{Kind, Parts, parts, template};
+use crate::ids::{Index, Vacant};
 
 /// Number of a context.
 pub(super) type ContextId = u32;
@@ -20,16 +21,32 @@ pub(super) const BACKOFF: f32 = 1.0;
 /// Page loads that an asset's rate remembers: the pace of forgetting what a page no longer needs.
 pub(super) const MEMORY: f32 = 60.0;
 /// Assets kept per page, kind of page and site.
-pub(super) const LIMITS: [usize; 3] = [96, 96, 128];
+pub(super) const LIMITS: [usize; 3] = [512, 96, 128];
 
 /// Users told apart per URL; more need not be counted.
 pub(super) const USERS: usize = 4;
+
+/// Where a URL is, as long as it is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    id: u32,
+    serial: u64,
+}
+
+impl Place {
+    /// No URL is here.
+    pub(super) const NOWHERE: Self = Self { id: NONE, serial: 0 };
+}
 
 /// What is known of a URL.
 #[derive(Debug, Clone)]
 pub(super) struct Url {
     pub(super) name: Arc<str>,
+    /// How many were known before it, itself included.
+    serial: u64,
     pub(super) kind: Kind,
+    /// What the path alone says it is.
+    pub(super) path_kind: Kind,
     pub(super) has_query: bool,
     /// Requests.
     pub(super) count: u32,
@@ -125,10 +142,12 @@ pub(super) struct Context {
 /// URLs and contexts.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    ids: HashMap<Arc<str>, u32>,
+    ids: Index,
     pub(super) urls: Vec<Option<Url>>,
     free_urls: Vec<u32>,
-    named: HashMap<Arc<str>, ContextId>,
+    /// URLs that there have been so far.
+    created: u64,
+    named: Index,
     pub(super) contexts: Vec<Option<Context>>,
     free_contexts: Vec<ContextId>,
     /// Requests so far: the clock of use.
@@ -143,21 +162,54 @@ impl Store {
     }
 
     pub(super) fn find(&self, name: &str) -> Option<u32> {
-        self.ids.get(name).copied()
+        self.seek(name).ok()
+    }
+
+    fn seek(&self, name: &str) -> Result<u32, Vacant> {
+        self.ids.find(name.as_bytes(), |id| self.urls[id as usize].as_ref().is_some_and(|url| *url.name == *name))
+    }
+
+    /// The same, for a caller who remembers where the URL was.
+    pub(super) fn find_near(&self, name: &str, place: Place) -> Option<u32> {
+        if self.is_at(place) { Some(place.id) } else { self.find(name) }
+    }
+
+    /// Whether what was in a place still is: numbers are given anew, serial numbers are not.
+    fn is_at(&self, place: Place) -> bool {
+        let url = self.urls.get(place.id as usize).and_then(Option::as_ref);
+        url.is_some_and(|url| url.serial == place.serial)
+    }
+
+    /// Where a URL is that is in use.
+    pub(super) fn place(&self, id: u32) -> Place {
+        Place { id, serial: self.at(id).serial }
     }
 
     /// The number of a URL, new if it was never seen.
     pub(super) fn url(&mut self, name: &str) -> u32 {
-        if let Some(&id) = self.ids.get(name) {
-            return id;
+        self.url_near(name, Place::NOWHERE)
+    }
+
+    /// The same, for a caller who remembers where the URL was.
+    pub(super) fn url_near(&mut self, name: &str, place: Place) -> u32 {
+        if self.is_at(place) {
+            return place.id;
         }
+        let vacant = match self.seek(name) {
+            Ok(id) => return id,
+            Err(vacant) => vacant,
+        };
         let parts = parts(name);
         let name: Arc<str> = name.into();
         self.bytes += url_bytes(&name);
+        let kind = Kind::of_path(parts.path);
+        self.created += 1;
         let url = Url {
-            kind: Kind::of_path(parts.path),
+            serial: self.created,
+            kind,
+            path_kind: kind,
             has_query: parts.query.is_some(),
-            name: name.clone(),
+            name,
             count: 0,
             users: 0,
             seen_by: [0; USERS],
@@ -170,7 +222,7 @@ impl Store {
             contexts: [NONE; 3],
         };
         let id = put(&mut self.urls, &mut self.free_urls, url);
-        self.ids.insert(name, id);
+        self.ids.insert(vacant, id);
         id
     }
 
@@ -234,19 +286,26 @@ impl Store {
 
     /// The context of that name, new if need be.
     pub(super) fn named(&mut self, name: String) -> ContextId {
-        if let Some(&id) = self.named.get(name.as_str()) {
-            return id;
+        match self.seek_named(&name) {
+            Ok(id) => id,
+            Err(vacant) => {
+                self.bytes += name.len() + 48;
+                let id = self.new_context(Key::Named(name.into()));
+                self.named.insert(vacant, id);
+                id
+            }
         }
-        let name: Arc<str> = name.into();
-        let id = self.new_context(Key::Named(name.clone()));
-        self.bytes += name.len() + 48;
-        self.named.insert(name, id);
-        id
+    }
+
+    fn seek_named(&self, name: &str) -> Result<ContextId, Vacant> {
+        let is = |key: &Key| matches!(key, Key::Named(known) if **known == *name);
+        self.named
+            .find(name.as_bytes(), |id| self.contexts[id as usize].as_ref().is_some_and(|context| is(&context.key)))
     }
 
     /// Whether there is a context of that name.
     pub(super) fn is_named(&self, name: &str) -> bool {
-        self.named.contains_key(name)
+        self.seek_named(name).is_ok()
     }
 
     /// A context that nothing refers to yet.
@@ -274,9 +333,14 @@ impl Store {
             self.bytes += ENTRY_BYTES;
             return;
         }
-        let least = context.entries.iter_mut().min_by(|a, b| a.rate.p.total_cmp(&b.rate.p));
-        if let Some(least) = least.filter(|least| least.rate.p < rate.p.max(0.05)) {
-            *least = entry;
+        let (mut least, mut at) = (f32::INFINITY, None);
+        for (index, entry) in context.entries.iter().enumerate() {
+            if entry.rate.p < least {
+                (least, at) = (entry.rate.p, Some(index));
+            }
+        }
+        if let Some(at) = at.filter(|_| least < rate.p.max(0.05)) {
+            context.entries[at] = entry;
         }
     }
 
@@ -332,7 +396,7 @@ impl Store {
         match context.key {
             Key::Named(name) => {
                 self.bytes = self.bytes.saturating_sub(name.len() + 48);
-                self.named.remove(&name);
+                self.named.remove(name.as_bytes(), id);
             }
             Key::Page(_) => {}
         }
@@ -360,7 +424,7 @@ impl Store {
             }
             if !used[id] {
                 self.bytes = self.bytes.saturating_sub(url_bytes(&url.name));
-                self.ids.remove(&url.name);
+                self.ids.remove(url.name.as_bytes(), id as u32);
                 *slot = None;
                 self.free_urls.push(id as u32);
             }

@@ -7,7 +7,7 @@ use super::attribute::{Attributes, Name};
 use super::css::Css;
 use super::image::{self, Offer};
 use super::media;
-use super::{Ask, Cors, Kind, Sink, urgency};
+use super::{Ask, Cors, Kind, Referrer, Sink, urgency};
 
 /// How what follows a start tag is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,11 @@ impl Page {
     /// Whether CDATA sections are such.
     pub(super) fn is_foreign(&self) -> bool {
         self.space() != Space::Html
+    }
+
+    /// Whether what stands here is the document's, not an inert template's.
+    pub(super) const fn applies(&self) -> bool {
+        self.inert == 0
     }
 
     fn space(&self) -> Space {
@@ -219,6 +224,17 @@ impl Page {
     }
 
     fn element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
+        sink.element_referrer = match name {
+            b"link" | b"script" | b"img" | b"image" | b"iframe" => {
+                Referrer::parse(&attributes.text(Name::Referrerpolicy))
+            }
+            _ => None,
+        };
+        self.known_element(name, attributes, sink);
+        sink.element_referrer = None;
+    }
+
+    fn known_element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
         match name {
             b"link" => self.link(attributes, sink),
             b"script" => self.script(attributes, sink),
@@ -253,7 +269,7 @@ impl Page {
 
     fn script(&mut self, attributes: &Attributes, sink: &mut Sink) {
         let kind = attributes.text(Name::Type);
-        let module = kind.trim().eq_ignore_ascii_case("module");
+        let module = is_module(&kind);
         if !module && (!is_classic(attributes, &kind) || attributes.has(Name::Nomodule)) {
             return;
         }
@@ -435,8 +451,11 @@ fn embed(attributes: &Attributes, address: Name, sink: &mut Sink) {
     }
 }
 
-/// `<meta http-equiv=refresh content="0; url=…">`.
+/// `<meta http-equiv=refresh content="0; url=…">`, `<meta name=referrer content=…>`.
 fn meta(attributes: &Attributes, sink: &mut Sink) {
+    if attributes.is(Name::Called, "referrer") {
+        sink.referrer = Referrer::parse(&attributes.text(Name::Content)).or(sink.referrer);
+    }
     if !attributes.is(Name::HttpEquiv, "refresh") {
         return;
     }
@@ -492,6 +511,15 @@ fn is_style(attributes: &Attributes, sink: &Sink) -> bool {
         && media::matches(&attributes.text(Name::Media), sink.viewport) != Some(false)
 }
 
+/// Whether a `script` element holds a module.
+pub(super) fn holds_module(attributes: &Attributes) -> bool {
+    !attributes.has(Name::Src) && is_module(&attributes.text(Name::Type))
+}
+
+fn is_module(kind: &str) -> bool {
+    kind.trim().eq_ignore_ascii_case("module")
+}
+
 /// Whether a script that is no module is fetched and run: no type means JavaScript, unless `language` names another.
 fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
     if attributes.has(Name::Type) {
@@ -502,7 +530,7 @@ fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
 }
 
 /// Whether this is a media type of JavaScript, of which parameters make another (WHATWG MIME Sniffing section 4.6).
-fn is_script_type(media_type: &str) -> bool {
+pub fn is_script_type(media_type: &str) -> bool {
     let media_type = media_type.trim().to_ascii_lowercase();
     let Some((kind, name)) = media_type.split_once('/') else { return false };
     let plain = name.strip_prefix("x-").unwrap_or(name);

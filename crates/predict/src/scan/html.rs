@@ -6,7 +6,8 @@
 use super::Sink;
 use super::attribute::Attributes;
 use super::css::Css;
-use super::element::{Inside, Page};
+use super::element::{Inside, Page, holds_module};
+use super::module::Module;
 use super::token::Short;
 use memchr::memchr;
 
@@ -27,6 +28,8 @@ pub(super) struct Html {
     escape: Escape,
     /// The style sheet in a `style` element.
     style: Css,
+    /// The script in a `script` element.
+    module: Module,
     page: Page,
 }
 
@@ -98,6 +101,7 @@ impl Html {
             inside: Inside::Content,
             escape: Escape::None,
             style: Css::sheet(),
+            module: Module::new(),
             page: Page::new(),
         }
     }
@@ -286,7 +290,13 @@ impl Html {
             Inside::Content => return,
             Inside::Nothing => return self.state = State::Over,
             Inside::Style => self.style = Css::sheet(),
-            Inside::Script => self.escape = Escape::None,
+            Inside::Script => {
+                self.escape = Escape::None;
+                self.module = Module::new();
+                if !self.page.applies() || !holds_module(&self.attributes) {
+                    self.module.stop();
+                }
+            }
             Inside::Text => {}
         }
         self.state = State::Raw;
@@ -355,9 +365,7 @@ impl Html {
         }
         let end = memchr(b'<', rest);
         let run = end.unwrap_or(rest.len());
-        if self.inside == Inside::Style {
-            self.style.feed(&rest[..run], sink);
-        }
+        self.feed_raw(&rest[..run], sink);
         if end.is_none() {
             return run;
         }
@@ -413,18 +421,27 @@ impl Html {
             || script && self.escape == Escape::None && b"!--".starts_with(longer_bytes)
             || script && matches!(self.escape, Escape::Once(_)) && b"script".starts_with(longer_bytes);
         if !goes_on {
-            if self.inside == Inside::Style {
-                self.style.feed(b"<", sink);
-                self.style.feed(held, sink);
-            }
+            let held = self.word;
+            self.feed_raw(b"<", sink);
+            self.feed_raw(held.get().unwrap_or(b""), sink);
             return self.go(State::Raw, 0);
         }
         if longer_bytes == b"!--" {
+            // No module has such comments.
+            self.module.stop();
             self.escape = Escape::Once(2);
             return self.go(State::Raw, 1);
         }
         self.word = longer;
         1
+    }
+
+    fn feed_raw(&mut self, bytes: &[u8], sink: &mut Sink) {
+        match self.inside {
+            Inside::Style => self.style.feed(bytes, sink),
+            Inside::Script => self.module.feed(bytes, sink),
+            _ => {}
+        }
     }
 
     fn end_raw(&mut self, sink: &mut Sink) -> usize {

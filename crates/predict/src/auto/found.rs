@@ -1,0 +1,91 @@
+//! The candidates of a page while their chances are gathered.
+//!
+//! There are hundreds of them for every page view, and most drop out. So each of their facts stands in a list of its own, and
+//! each step is a loop without branches over whole lists, which a processor does for several at once.
+
+use super::mixer::stretch_all;
+use super::store::BACKOFF;
+
+/// A context that does not know the asset.
+const UNKNOWN: f32 = -1.0;
+
+/// Candidates, by position in every list.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) urls: Vec<u32>,
+    /// What page, kind and site say of each, or [`UNKNOWN`].
+    pub(super) chances: [Vec<f32>; 3],
+    /// Chance of being asked for later in the session, from the page and from its first asset.
+    pub(super) later: [Vec<f32>; 2],
+    best: Vec<f32>,
+}
+
+impl Found {
+    /// Empties the lists and makes room for `most` candidates of which nothing is known.
+    pub(super) fn clear(&mut self, most: usize) {
+        self.urls.clear();
+        self.urls.reserve(most);
+        let refill = |list: &mut Vec<f32>, value| {
+            list.clear();
+            list.resize(most, value);
+        };
+        self.chances.iter_mut().for_each(|list| refill(list, UNKNOWN));
+        refill(&mut self.later[0], 0.02);
+        refill(&mut self.later[1], 0.1);
+        refill(&mut self.best, 0.0);
+    }
+
+    /// Lets each context that does not know an asset say what the next more general one says, less the more loads it has
+    /// seen, and drops what no one gives a chance of `floor` and what is not `wanted`.
+    pub(super) fn back_off(&mut self, loads: [f32; 3], floor: f32, mut wanted: impl FnMut(u32) -> bool) {
+        let length = self.urls.len();
+        let [page, kind, site] = &mut self.chances;
+        let (page, kind, site) = (&mut page[..length], &mut kind[..length], &mut site[..length]);
+        let [soon, late] = &mut self.later;
+        let (soon, late, best) = (&mut soon[..length], &mut late[..length], &mut self.best[..length]);
+        for at in 0..length {
+            let specific = larger(site[at], 0.0);
+            site[at] = specific;
+            let general = BACKOFF * specific / (loads[1] + BACKOFF);
+            let specific = if kind[at] >= 0.0 { kind[at] } else { general };
+            kind[at] = specific;
+            let general = BACKOFF * specific / (loads[0] + BACKOFF);
+            page[at] = if page[at] >= 0.0 { page[at] } else { general };
+            best[at] = larger(larger(page[at], kind[at]), larger(soon[at], late[at]));
+        }
+        let mut kept = 0;
+        for at in 0..length {
+            if best[at] >= floor && wanted(self.urls[at]) {
+                self.urls[kept] = self.urls[at];
+                (page[kept], kind[kept], site[kept]) = (page[at], kind[at], site[at]);
+                (soon[kept], late[kept]) = (soon[at], late[at]);
+                kept += 1;
+            }
+        }
+        self.urls.truncate(kept);
+    }
+
+    /// Tells of each candidate: URL, chance at this page, what kind and site say in log-odds above it, and the log-odds of
+    /// later requests. The better the page is known (`loads`) the less matters what its like needs.
+    pub(super) fn finish(&mut self, loads: f32, mut tell: impl FnMut(u32, f32, [f32; 2], [f32; 2])) {
+        let doubt = 5.0 / (5.0 + loads);
+        let length = self.urls.len();
+        let [page, kind, site] = &mut self.chances;
+        let [soon, late] = &mut self.later;
+        let (kind, site, base) = (&mut kind[..length], &mut site[..length], &mut self.best[..length]);
+        let (page, soon, late) = (&page[..length], &mut soon[..length], &mut late[..length]);
+        base.copy_from_slice(page);
+        for list in [&mut *base, &mut *kind, &mut *site, &mut *soon, &mut *late] {
+            stretch_all(list);
+        }
+        for (at, &url) in self.urls.iter().enumerate() {
+            let general = [(kind[at] - base[at]) * doubt, (site[at] - base[at]) * doubt];
+            tell(url, page[at], general, [soon[at], late[at]]);
+        }
+    }
+}
+
+/// The larger of two numbers; unlike `f32::max` it need not think of what is no number.
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
