@@ -24,10 +24,16 @@ pub fn request() -> RequestHead {
     RequestHead { method: Method::Post, ..RequestHead::get(Scheme::Http, AUTHORITY, "/") }
 }
 
-/// Whether an authority is the companion's, with any port: no page is to reach it.
+/// Names below it are the pair's own.
+const RESERVED: &str = "tandem.invalid";
+
+/// Whether an authority is one of the pair's own, with any port: no page is to reach it.
 pub fn is_reserved(authority: &str) -> bool {
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-    host.trim_end_matches('.').eq_ignore_ascii_case(AUTHORITY)
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).trim_end_matches('.');
+    let Some(at) = host.len().checked_sub(RESERVED.len()) else { return false };
+    host.is_char_boundary(at)
+        && host[at..].eq_ignore_ascii_case(RESERVED)
+        && (at == 0 || host.as_bytes()[at - 1] == b'.')
 }
 
 /// Field in the head of a push: what it was asked with. SPDY promises carry no request fields, so the client could not tell
@@ -43,7 +49,13 @@ pub struct Asked {
     cookie: u32,
     inherited: u32,
     accept: u32,
+    origin: u32,
+    /// Of the page that asks, its origin.
+    page: u32,
 }
+
+/// Digits of it as a field's value.
+const ASKED_DIGITS: usize = 40;
 
 impl Asked {
     /// That of a request's fields.
@@ -52,12 +64,19 @@ impl Asked {
             let values = names.iter().map(|name| fields.get(name).unwrap_or_default());
             fnv(values.flat_map(|value| value.iter().copied().chain([b'\n'])))
         };
-        Self { cookie: number(&["cookie"]), inherited: number(&INHERITED), accept: number(&["accept"]) }
+        Self {
+            cookie: number(&["cookie"]),
+            inherited: number(&INHERITED),
+            accept: number(&["accept"]),
+            origin: of_origin(fields.get("origin").unwrap_or_default()),
+            page: of_origin(fields.get("referer").unwrap_or_default()),
+        }
     }
 
     /// As the field's value.
     pub fn write(self) -> String {
-        format!("{:08x}{:08x}{:08x}", self.cookie, self.inherited, self.accept)
+        let Self { cookie, inherited, accept, origin, page } = self;
+        format!("{cookie:08x}{inherited:08x}{accept:08x}{origin:08x}{page:08x}")
     }
 
     /// From the field's value.
@@ -66,7 +85,29 @@ impl Asked {
             let digits = value.get(at..at + 8)?;
             digits.iter().try_fold(0, |number: u32, digit| Some(number << 4 | char::from(*digit).to_digit(16)?))
         };
-        Some(Self { cookie: number(0)?, inherited: number(8)?, accept: number(16)? }).filter(|_| value.len() == 24)
+        let asked = Self {
+            cookie: number(0)?,
+            inherited: number(8)?,
+            accept: number(16)?,
+            origin: number(24)?,
+            page: number(32)?,
+        };
+        Some(asked).filter(|_| value.len() == ASKED_DIGITS)
+    }
+
+    /// Whether both were asked by CORS from the same origin, or neither by another than `own`, the origin that was asked.
+    pub fn has_origin_of(self, other: Self, own: &str) -> bool {
+        let own = of_origin(own.as_bytes());
+        let foreign = |origin: u32| if origin == own { of_origin(b"") } else { origin };
+        foreign(self.origin) == foreign(other.origin)
+    }
+
+    /// Whether what this asked for one page answers what `other` asks for another: what one site's page had fetched from
+    /// `own`, another origin, by leave to link or its own, is not what a page of that origin's would get. Who does not say
+    /// is any.
+    pub fn is_of_same_page(self, other: Self, own: &str) -> bool {
+        let nobody = of_origin(b"");
+        [self.page, other.page].contains(&nobody) || [of_origin(own.as_bytes()), other.page].contains(&self.page)
     }
 
     /// Whether both had the same cookie.
@@ -83,6 +124,18 @@ impl Asked {
     }
 }
 
+/// The origin that a request is for, as browsers write it.
+pub fn origin_of(request: &RequestHead) -> String {
+    format!("{}://{}", request.scheme.as_str(), request.authority)
+}
+
+/// Number of the scheme and authority of a URL.
+fn of_origin(url: &[u8]) -> u32 {
+    let from = url.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
+    let length = url[from..].iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+    fnv(url[..length.map_or(url.len(), |length| from + length)].iter().copied())
+}
+
 /// Whether a request opens a companion.
 pub fn is_companion(request: &RequestHead) -> bool {
     request.authority == AUTHORITY && request.method == Method::Post
@@ -94,6 +147,12 @@ pub fn asks_for_page(request: &RequestHead) -> bool {
         Some(destination) => destination == b"document",
         None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
     }
+}
+
+/// Whether the status of an answer lets it be pushed and kept a moment: what caches may keep unasked (RFC 9110 section
+/// 15.1), and redirects.
+pub const fn is_pushable(status: u16) -> bool {
+    matches!(status, 200 | 203 | 204 | 300..=303 | 307 | 308 | 404 | 410)
 }
 
 /// What was done for a page.
@@ -240,15 +299,37 @@ mod tests {
         assert_eq!(one.is_alike_in(b"accept-encoding", other), Some(false));
         assert_eq!(one.is_alike_in(b"accept", other), Some(true));
         assert_eq!(one.is_alike_in(b"x-kind", other), None);
-        for bad in ["", "0123", "0123456789abcdef0123456z", "0123456789abcdef012345678"] {
+        let long = one.write() + "0";
+        for bad in ["", "0123", "0123456789abcdef0123456z", &long[1..40], &long, &long.replace(&long[..1], "g")] {
             assert_eq!(Asked::parse(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn whose_page_asks_and_by_cors_is_told_in_numbers() {
+        let of = |fields: &[(&str, &str)]| Asked::of(&fields.iter().copied().collect());
+        let (own, nobody) = ("http://h", of(&[]));
+        let (here, there) = (of(&[("origin", "http://here")]), of(&[("origin", "http://there")]));
+        assert!(here.has_origin_of(here, own) && !here.has_origin_of(there, own) && !here.has_origin_of(nobody, own));
+        assert!(of(&[("origin", own)]).has_origin_of(nobody, own));
+        let page = |url: &str| of(&[("referer", url)]);
+        let (here, there) = (page("http://here/a?b"), page("http://there/"));
+        assert!(here.is_of_same_page(page("http://here/"), own) && !here.is_of_same_page(there, own));
+        assert!(here.is_of_same_page(nobody, own) && nobody.is_of_same_page(here, own));
+        assert!(page("http://h/x.css").is_of_same_page(here, own), "what the origin's own page had");
+        assert!(!here.is_of_same_page(page("http://h/x.css"), own), "not the other way about");
     }
 
     #[test]
     fn a_companion_is_told_from_requests() {
         assert!(is_companion(&request()));
         assert!(!is_companion(&RequestHead::get(Scheme::Http, AUTHORITY, "/")));
+        for own in [AUTHORITY, "Push.Tandem.Invalid.:80", "tandem.invalid", "warm-up.tandem.invalid:8080"] {
+            assert!(is_reserved(own), "{own}");
+        }
+        for other in ["xtandem.invalid", "tandem.invalid.example", "invalid", "", "\u{e9}andem.invalid"] {
+            assert!(!is_reserved(other), "{other}");
+        }
         assert_eq!(Treatment::parse(b"held-out"), Some(Treatment::HeldOut));
         assert_eq!(Treatment::parse(b"both"), None);
     }

@@ -8,7 +8,7 @@
 //! Both are pulled by whoever uses them, so back-pressure needs no channel; dropping one cancels it. Everything of one
 //! connection lives on one thread, hence `Rc` and no locks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
@@ -117,8 +117,14 @@ pub trait Parts {
     /// The next part; `None` at the regular end; an error means that what came so far is not complete.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>>;
 
-    /// Somebody waits for it now, or no longer does: it changes its place in the order of sending, where that can be.
+    /// Somebody waits for it now, or no longer does: it changes its place in the order of fetching and sending, where that
+    /// can be. Poll it again afterwards.
     fn prioritise(&mut self, _: Priority) {}
+
+    /// Its new place in the order of sending, once, when something else than its reader has found one.
+    fn take_priority(&mut self) -> Option<Priority> {
+        None
+    }
 }
 
 /// The answer to an exchange. Dropping it cancels the exchange.
@@ -141,7 +147,7 @@ impl Reply {
     where
         F: Future<Output = Result<(), Error>> + 'static,
     {
-        let slot = Rc::new(RefCell::new(None));
+        let slot = Rc::new(Slot::default());
         let future = story(Sink { slot: Rc::clone(&slot), used: false, tap: None });
         Self::new(Generator { future: Some(Box::pin(future)), slot })
     }
@@ -170,6 +176,11 @@ impl Reply {
         self.0.prioritise(priority);
     }
 
+    /// See [`Parts::take_priority`].
+    pub fn take_priority(&mut self) -> Option<Priority> {
+        self.0.take_priority()
+    }
+
     /// The next part.
     pub async fn part(&mut self) -> Option<Result<Part, Error>> {
         std::future::poll_fn(|cx| self.poll_part(cx)).await
@@ -184,9 +195,16 @@ impl Parts for Ready {
     }
 }
 
+/// What a story and its reader share.
+#[derive(Default)]
+struct Slot {
+    part: RefCell<Option<Part>>,
+    priority: Cell<Option<Priority>>,
+}
+
 /// Where the story of [`Reply::generate`] puts its parts.
 pub struct Sink {
-    slot: Rc<RefCell<Option<Part>>>,
+    slot: Rc<Slot>,
     used: bool,
     tap: Option<Rc<dyn Tap>>,
 }
@@ -206,6 +224,12 @@ impl Sink {
         self.used
     }
 
+    /// Waits until the reader wants another place in the order than it was given; cancel safe.
+    pub async fn reprioritised(&self) -> Priority {
+        // Who changes it polls the story next.
+        std::future::poll_fn(|_| self.slot.priority.take().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
     /// From now on the session sees what is meant for it.
     pub fn tap(&mut self, tap: Rc<dyn Tap>) {
         self.tap = Some(tap);
@@ -222,9 +246,9 @@ impl Sink {
             (part, _) => part,
         };
         self.used = true;
-        *self.slot.borrow_mut() = Some(part);
+        *self.slot.part.borrow_mut() = Some(part);
         // The generator takes the part before it polls this future again, so one pending poll is all it needs.
-        std::future::poll_fn(|_| if self.slot.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) }).await;
+        std::future::poll_fn(|_| if self.slot.part.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) }).await;
     }
 }
 
@@ -236,7 +260,7 @@ impl fmt::Debug for Sink {
 
 struct Generator<F> {
     future: Option<Pin<Box<F>>>,
-    slot: Rc<RefCell<Option<Part>>>,
+    slot: Rc<Slot>,
 }
 
 impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
@@ -246,7 +270,7 @@ impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
         if polled.is_ready() {
             self.future = None;
         }
-        if let Some(part) = self.slot.borrow_mut().take() {
+        if let Some(part) = self.slot.part.borrow_mut().take() {
             return Poll::Ready(Some(Ok(part)));
         }
         match polled {
@@ -254,6 +278,10 @@ impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
             Poll::Ready(Ok(())) => Poll::Ready(None),
             Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
         }
+    }
+
+    fn prioritise(&mut self, priority: Priority) {
+        self.slot.priority.set(Some(priority));
     }
 }
 
@@ -317,6 +345,11 @@ impl Body {
     /// Another handle to the same body.
     pub fn share(&self) -> Self {
         self.clone()
+    }
+
+    /// Whether nothing has been pulled of it since its start.
+    pub fn is_untouched(&self) -> bool {
+        self.inner.as_ref().is_none_or(|inner| inner.borrow().kept.as_ref().is_some_and(Vec::is_empty))
     }
 
     /// Rewinds to the start for another try; false when too much has been pulled for that.
@@ -413,15 +446,17 @@ mod tests {
             Some(Ok(Chunk::Data(data))) => data[0],
             other => panic!("{other:?}"),
         };
+        assert!(body.is_untouched() && Body::empty().is_untouched());
         assert_eq!(first(pull(&mut body)), 1);
         assert_eq!(first(pull(&mut body)), 2);
-        assert!(body.rewind());
+        assert!(!body.is_untouched());
+        assert!(body.rewind() && body.is_untouched());
         assert_eq!(first(pull(&mut body)), 1);
         assert!(body.rewind());
         for expected in [1, 2, 3] {
             assert_eq!(first(pull(&mut body)), expected);
         }
-        assert!(!body.rewind());
+        assert!(!body.rewind() && !body.is_untouched());
         assert!(Body::empty().rewind());
     }
 }

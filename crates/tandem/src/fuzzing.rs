@@ -8,6 +8,7 @@ use tandem_predict::scan::Need;
 use crate::error::Error;
 use crate::middle::push::named;
 use crate::transport::tor::GatewayExit;
+use crate::transport::tor::circuits::{may_share, parse_circuits, parse_relay};
 use crate::transport::tor::control::Control;
 use crate::transport::tor::directory::{announces, parse_gateways, parse_weights};
 
@@ -24,6 +25,19 @@ pub fn gateways(consensus: &str, descriptors: &str, address: Ipv4Addr, port: u16
 /// Whether one descriptor announces a gateway.
 pub fn is_gateway(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
     announces(descriptor, address, port)
+}
+
+/// The paths of the circuits that Tor tells of.
+pub fn circuit_paths(status: &str) -> Vec<Vec<String>> {
+    parse_circuits(status).into_iter().map(|circuit| circuit.path).collect()
+}
+
+/// Whether relays with these entries in the consensus and descriptions may share a circuit, either before the other; none
+/// if too little is known of one.
+pub fn may_share_circuit(relays: [(&str, &str, &str); 2], distinct_subnets: bool) -> Option<[bool; 2]> {
+    let [a, b] = relays.map(|(fingerprint, entry, description)| parse_relay(fingerprint, entry, description));
+    let (a, b) = (a?, b?);
+    Some([[a.clone(), b.clone()], [b, a]].map(|relays| may_share(&relays, distinct_subnets)))
 }
 
 /// What Tor's control port says of `key`, where `reply` is all that it says.

@@ -3,6 +3,7 @@
 //! It lives in memory; with `--predict-state` it is read at the start and written at the end and every ten minutes, to a
 //! new file that then takes the old one's name.
 
+use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::Write;
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError};
+use tandem_predict::scan::split;
+use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
 
 /// How often the state file is written.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
@@ -37,10 +39,15 @@ pub enum LearnedError {
     },
 }
 
+/// URLs of which it is remembered that style sheets of their own origin ask for them.
+const OWN_ASKERS: usize = 1 << 16;
+
 /// The predictor.
 pub struct Learned {
     config: AutoConfig,
     auto: Mutex<Kept>,
+    /// Numbers of URLs that were last asked for in the name of their own origin.
+    own_askers: Mutex<HashSet<u64>>,
     began: Instant,
     file: Option<PathBuf>,
     /// Makes numbers of addresses that mean nothing elsewhere.
@@ -64,7 +71,14 @@ impl Learned {
     pub fn new(config: AutoConfig, file: Option<PathBuf>) -> Result<Self, LearnedError> {
         let auto = file.as_deref().map_or_else(|| Ok(Auto::new(config.clone())), |file| read(file, &config))?;
         let began = Instant::now();
-        Ok(Self { config, auto: Mutex::new(Kept { auto, saved: began }), began, file, secret: RandomState::new() })
+        Ok(Self {
+            config,
+            auto: Mutex::new(Kept { auto, saved: began }),
+            own_askers: Mutex::default(),
+            began,
+            file,
+            secret: RandomState::new(),
+        })
     }
 
     /// The file it is written to.
@@ -88,10 +102,11 @@ impl Learned {
         }
     }
 
-    /// See [`Auto::sending`]; the time is added here.
-    pub fn sending(&self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+    /// See [`Auto::sending`]; the time is added here. `worth`: when a push pays on this path, if that is known.
+    pub fn sending(&self, exchange: &Exchange<'_>, worth: Option<Worth>) -> Vec<Candidate> {
         let now = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let mut kept = self.lock();
+        kept.auto.set_worth(worth.unwrap_or(self.config.worth));
         let candidates = kept.auto.sending(&Exchange { now, ..*exchange });
         let state = (self.file.is_some() && kept.saved.elapsed() > SAVE_EVERY).then(|| {
             kept.saved = Instant::now();
@@ -109,14 +124,35 @@ impl Learned {
         candidates
     }
 
+    /// A URL was asked for with this Referer. What another origin's style sheet needs for a page, it asks for in its own name.
+    pub fn note_asker(&self, url: &str, referer: &str) {
+        let number = self.secret.hash_one(url);
+        let mut own = self.own_askers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_of_same_origin(url, referer) {
+            own.remove(&number);
+            return;
+        }
+        if own.len() >= OWN_ASKERS {
+            own.clear();
+        }
+        own.insert(number);
+    }
+
+    /// In whose name a URL is asked for as a rule, where that is its own origin's.
+    pub fn own_asker(&self, url: &str) -> Option<String> {
+        let own = self.own_askers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (scheme, authority, _) = split(url).filter(|_| own.contains(&self.secret.hash_one(url)))?;
+        Some(format!("{scheme}://{authority}/"))
+    }
+
     /// See [`Auto::body_sent`].
     pub fn body_sent(&self, url: &str, size: u64) {
         self.lock().auto.body_sent(url, size);
     }
 
     /// See [`Auto::push_used`].
-    pub fn used(&self, session: u64, url: &str) {
-        self.lock().auto.push_used(session, url);
+    pub fn used(&self, session: u64, page: &str, url: &str) {
+        self.lock().auto.push_used(session, page, url);
     }
 
     /// See [`Auto::push_cancelled`].
@@ -142,6 +178,11 @@ impl Learned {
         let Some(file) = &self.file else { return Ok(()) };
         replace(file, state).map_err(|error| LearnedError::File { file: file.display().to_string(), error })
     }
+}
+
+fn is_of_same_origin(one: &str, other: &str) -> bool {
+    let (Some(one), Some(other)) = (split(one), split(other)) else { return false };
+    (one.0, one.1) == (other.0, other.1)
 }
 
 /// Whether an address is somebody's on the Internet (RFC 6890 names those that are not).
@@ -195,7 +236,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("state");
         let learned = Learned::new(AutoConfig::default(), Some(file.clone())).unwrap();
-        learned.sending(&Exchange { url: "http://h/", get: true, status: 200, ..Exchange::default() });
+        learned.sending(&Exchange { url: "http://h/", get: true, status: 200, ..Exchange::default() }, None);
         learned.session_closed(0);
         learned.save().unwrap();
         assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());

@@ -21,6 +21,7 @@ pub mod exchange;
 pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+pub mod gauge;
 pub mod learned;
 pub mod metrics;
 pub mod middle;
@@ -32,3 +33,4 @@ pub mod runtime;
 pub mod session;
 pub mod stage;
 pub mod transport;
+pub mod warm_up;

@@ -64,11 +64,13 @@ metrics! {
     body_bytes_down "counter" "Bytes of response bodies passed on.";
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";
+    sessions_lost "counter" "Sessions that gave no sign of life after a rest, and were replaced.";
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
     origin_reused "counter" "Requests sent on a kept connection to an origin.";
     destinations_refused "counter" "Destinations refused by policy.";
     unauthorized "counter" "Requests refused for want of an access token.";
+    warm_up_bytes "counter" "Gateway: bytes of nothing sent to open the congestion windows of new sessions.";
     pushes_promised "counter" "Gateway: resources that it offered to push.";
     push_bytes_sent "counter" "Gateway: bytes of bodies that were fetched to be pushed.";
     pages_pushed "counter" "Gateway: pages sent with what they need.";

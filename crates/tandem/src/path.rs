@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsStream;
 
 use crate::transport::socks::SocksStream;
+use crate::transport::tls::records::TlsPath;
 
 /// A stream of bytes to the other end. A closed set: the hot path is a `match`, not a virtual call.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub enum Path {
     /// TCP through a SOCKS5 proxy, whose handshake may still be under way.
     Socks(Box<SocksStream>),
     /// TLS over any of them.
-    Tls(Box<TlsStream<Self>>),
+    Tls(Box<TlsPath>),
     /// Within the process, for tests and the demo.
     Duplex(DuplexStream),
 }
@@ -35,9 +35,16 @@ impl Path {
         match self {
             Self::Tcp(stream) => Some(stream),
             Self::Socks(stream) => Some(stream.tcp()),
-            Self::Tls(stream) => stream.get_ref().0.tcp(),
+            Self::Tls(stream) => stream.get_ref().get_ref().0.tcp(),
             Self::Duplex(_) => None,
         }
+    }
+
+    /// Whether the TCP connection below has BBR for its congestion control.
+    pub fn is_over_bbr(&self) -> bool {
+        self.tcp().is_some_and(|stream| {
+            socket2::SockRef::from(stream).tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"))
+        })
     }
 
     /// Has the connection end with a reset when it is dropped, so that what broke off does not look whole.
@@ -51,7 +58,7 @@ impl Path {
     /// The protocol agreed on in TLS (RFC 7301).
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+            Self::Tls(stream) => stream.get_ref().get_ref().1.alpn_protocol(),
             _ => None,
         }
     }
@@ -59,7 +66,9 @@ impl Path {
     /// Whether the other end proved itself by a certificate that was asked for.
     pub fn has_peer_certificate(&self) -> bool {
         match self {
-            Self::Tls(stream) => stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty()),
+            Self::Tls(stream) => {
+                stream.get_ref().get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty())
+            }
             _ => false,
         }
     }

@@ -131,7 +131,12 @@ pub struct AutoArgs {
 
 impl AutoArgs {
     fn config(&self, omega: f64) -> AutoConfig {
-        AutoConfig { worth: Worth::Omega(omega), max_memory: self.predict_memory, min_users: self.min_users }
+        AutoConfig {
+            worth: Worth::Omega(omega),
+            max_memory: self.predict_memory,
+            min_users: self.min_users,
+            ..AutoConfig::default()
+        }
     }
 }
 

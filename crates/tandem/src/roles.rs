@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  client    http1 │ socks5 ─▶ isolate ─▶ local pages │ early ─▶ count ─▶ gateways (pool by isolation)
-//!  gateway   h2 (per session: auth)    ─▶ count ─▶ origin (pool, policy)
+//!  gateway   h2 (per session: auth)    ─▶ warm-up ─▶ count ─▶ push ─▶ origin (pool, policy)
 //! ```
 
 use std::cell::Cell;
@@ -27,6 +27,7 @@ use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
 use crate::middle::loads::Loads;
 use crate::middle::push::{NoPush, Push};
+use crate::middle::warm_up::WarmUp;
 use crate::path::Path;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
@@ -130,6 +131,10 @@ impl Role for ClientConfig {
             push_digest: self.push_digest,
         };
         let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
+        pool.get_ready();
+        if self.preconnect {
+            pool.preconnect(self.warm_up);
+        }
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let counted: Rc<dyn Stage> =
             Rc::new(Count { log_urls: self.log_urls, next: Rc::new(Loads::new(Rc::clone(&to_gateway) as _)) });
@@ -325,10 +330,11 @@ impl GatewayConfig {
         let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
         let (log_urls, pushing) = (self.log_urls, self.push.clone().map(Rc::new));
         Rc::new(move |path: &Path, peer: Peer| {
-            let pushed = |pushing| Rc::new(Push::new(pushing, peer, Rc::clone(&out))) as Rc<dyn Stage>;
+            let pushed = |pushing| Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>;
             let next = pushing.as_ref().map_or_else(|| Rc::new(NoPush { next: Rc::clone(&out) }) as _, pushed);
             let admitted = open || (by_certificate && path.has_peer_certificate());
             let next = Rc::new(Count { log_urls, next });
+            let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
             Rc::new(Auth { tokens: Rc::clone(&tokens), admitted: Cell::new(admitted), next })
         })
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use tandem_http::Method;
+use tandem_http::{Method, Priority};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -16,13 +16,20 @@ use crate::back::pushed::PushStore;
 use crate::back::reports::{Arrival, Digest};
 use crate::companion::is_reserved;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply, Sink};
 use crate::front::early::Liveness;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::session::{Connected, Session, Task};
 use crate::stage::Stage;
 use crate::transport::{LocalBoxFuture, Target, Transport, tls};
+use crate::warm_up;
+
+/// Bytes of the first round: what a new connection may send at once is twice as much (RFC 6928).
+const FIRST_ROUND: u64 = 8 << 10;
+
+/// How long a round may take: a path that gives no more in that time has none to spare.
+const ROUND_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often an exchange is tried in all.
 const TRIES: usize = 3;
@@ -70,6 +77,8 @@ pub struct Gateways {
     digests: RefCell<HashMap<Isolation, Rc<Digest>>>,
     /// Index of the gateway that answered last.
     preferred: Cell<usize>,
+    /// What is open comes to its end; nothing is opened without a request any more.
+    draining: Cell<bool>,
     this: Weak<Self>,
 }
 
@@ -91,12 +100,101 @@ impl Gateways {
             slots: RefCell::default(),
             digests: RefCell::default(),
             preferred: Cell::new(0),
+            draining: Cell::new(false),
             this: this.clone(),
         })
     }
 
+    /// Opens the session of requests without a key before there are any, and has the gateway send `warm_up` bytes of
+    /// nothing on it. What fails is tried again by the first request.
+    pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
+        let pool = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let done = match warm_up {
+                0 => pool.establish(&Isolation::none()).await,
+                bytes => pool.warm_up(bytes).await,
+            };
+            if let Err(error) = done {
+                tracing::info!(%error, "no gateway answers yet");
+            }
+        });
+    }
+
+    /// Asks for bytes of nothing in rounds, each twice the last as the congestion window is: less than it holds, so that a
+    /// request that comes meanwhile finds room. It ends early once a round takes twice the time of the shortest: then the
+    /// path has no more to give.
+    async fn warm_up(self: &Rc<Self>, bytes: u64) -> Result<(), Error> {
+        let (mut left, mut round, mut shortest) = (bytes, FIRST_ROUND, None);
+        while left > 0 && !self.draining.get() {
+            let begun = Instant::now();
+            let asked = round.min(left);
+            let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill(asked)).await else { break };
+            if came? < asked {
+                break;
+            }
+            let took = begun.elapsed();
+            if shortest.is_some_and(|shortest| took > 2 * shortest) {
+                break;
+            }
+            if left < bytes {
+                // The first waited for the session as well.
+                shortest = Some(shortest.map_or(took, |shortest: Duration| shortest.min(took)));
+            }
+            left -= asked;
+            round *= 2;
+        }
+        Ok(())
+    }
+
+    /// One round; how many bytes came.
+    async fn fill(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
+        let mut exchange = Exchange {
+            request: warm_up::request(bytes),
+            body: Body::empty(),
+            isolation: Isolation::none(),
+            peer: Peer { session: 0, address: None, push: false },
+            priority: Priority(7),
+        };
+        let pool = Rc::clone(self);
+        let mut reply =
+            Reply::generate(move |mut sink| async move { pool.try_gateways(&mut exchange, &mut sink).await });
+        let mut came = 0;
+        while let Some(part) = reply.part().await {
+            if let Part::Data(data) = part? {
+                came += data.len() as u64;
+            }
+        }
+        Ok(came)
+    }
+
+    /// Has the way to the first gateway ready before there are requests: it may take a while to find.
+    pub fn get_ready(&self) {
+        if let Some(gateway) = self.gateways.first().cloned() {
+            tokio::task::spawn_local(async move { gateway.transport.get_ready(&gateway.target).await });
+        }
+    }
+
+    /// Opens the session of a key where there is none, and waits until a gateway has answered.
+    async fn establish(&self, isolation: &Isolation) -> Result<(), Error> {
+        let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
+        for attempt in 0..self.gateways.len() {
+            let index = (self.preferred.get() + attempt) % self.gateways.len();
+            let (session, _) = self.session(isolation, index);
+            match session.established().await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    self.gateways[index].transport.failed();
+                    self.forget(&(isolation.clone(), index), &session);
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+
     /// Lets all sessions end gently.
     pub fn drain(&self) {
+        self.draining.set(true);
         for slot in self.slots.borrow().values() {
             slot.current.drain();
         }
@@ -166,8 +264,10 @@ impl Gateways {
         let count = self.gateways.len();
         let first = self.preferred.get();
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
-        for attempt in 0..TRIES.max(count) {
-            let index = (first + attempt) % count;
+        // Gateways that were given up.
+        let mut passed_over = 0;
+        for _ in 0..TRIES.max(count) {
+            let index = (first + passed_over) % count;
             let (session, pushed) = self.session(&exchange.isolation, index);
             let arrival = Rc::new(Arrival {
                 store: Rc::downgrade(&pushed),
@@ -179,12 +279,17 @@ impl Gateways {
             });
             arrival.begin(&exchange.request);
             sink.tap(arrival);
-            let error = match session.run(exchange, sink).await {
-                Ok(()) => {
+            let done = self.run(&session, index, exchange, sink).await;
+            // Nothing is wrong with the gateway of a session that was lost: its next one may stand in a moment.
+            passed_over += usize::from(done.is_some());
+            let error = match done {
+                Some(Ok(())) => {
                     self.preferred.set(index);
                     return Ok(());
                 }
-                Err(error) => error,
+                Some(Err(error)) => error,
+                None => Error::new(Kind::Timeout, Side::Peer, "the session was lost while it rested")
+                    .with_retry(Retry::Safe),
             };
             let unanswered = error.side == Side::Peer && !session.is_established();
             if unanswered {
@@ -196,7 +301,7 @@ impl Gateways {
                 return Err(error);
             }
             // A gateway that cannot be reached at all will not be by asking again; another one may.
-            let tried_all = unanswered && attempt + 1 >= count;
+            let tried_all = unanswered && passed_over >= count;
             last = error;
             if tried_all {
                 break;
@@ -204,6 +309,40 @@ impl Gateways {
             METRICS.exchanges_retried.add(1);
         }
         Err(last)
+    }
+
+    /// An exchange on a session; `None`: the session was lost while it rested, and is left to those who are on it already.
+    /// Nothing came back of this one, so that another session may have it, unless it changes something.
+    async fn run(
+        &self,
+        session: &Rc<dyn Connected>,
+        gateway: usize,
+        exchange: &mut Exchange,
+        sink: &mut Sink,
+    ) -> Option<Result<(), Error>> {
+        if !is_safe(&exchange.request.method) {
+            return Some(session.run(exchange, sink).await);
+        }
+        // What a tunnel's first bytes would do twice is unknown, but for those of a TLS handshake.
+        let is_bare_tunnel = exchange.request.is_connect() && !exchange.request.authority.ends_with(":443");
+        let body = exchange.body.share();
+        let lost = async {
+            session.lost().await;
+            if is_bare_tunnel && !body.is_untouched() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let isolation = exchange.isolation.clone();
+        tokio::select! {
+            biased;
+            done = session.run(exchange, sink) => Some(done),
+            () = lost => {
+                METRICS.sessions_lost.add(1);
+                self.forget(&(isolation, gateway), session);
+                session.drain();
+                None
+            }
+        }
     }
 
     fn forget(&self, key: &(Isolation, usize), session: &Rc<dyn Connected>) {
@@ -318,22 +457,11 @@ impl Liveness for ToGateway {
 impl crate::front::socks::Gateways for ToGateway {
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let pool = &self.0;
-            let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
-            for attempt in 0..pool.gateways.len() {
-                let index = (pool.preferred.get() + attempt) % pool.gateways.len();
-                let (session, _) = pool.session(isolation, index);
-                match session.established().await {
-                    Ok(()) => return Ok(()),
-                    Err(error) => {
-                        pool.gateways[index].transport.failed();
-                        pool.forget(&(isolation.clone(), index), &session);
-                        last = error;
-                    }
-                }
-            }
             // With a way around the gateways, whoever asks finds out there.
-            if pool.fallback.is_some() { Ok(()) } else { Err(last) }
+            self.0
+                .establish(isolation)
+                .await
+                .or_else(|error| if self.0.fallback.is_some() { Ok(()) } else { Err(error) })
         })
     }
 }

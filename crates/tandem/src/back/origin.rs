@@ -255,7 +255,7 @@ impl Origin {
         if let Some(session) = self.multiplexed(key) {
             return over(&*session, exchange, sink).await;
         }
-        let place = self.place(exchange, key).await?;
+        let place = self.place(exchange, key, sink).await?;
         // While it waited, another may have found that the origin speaks HTTP/2.
         if let Some(session) = self.multiplexed(key) {
             drop(place);
@@ -287,13 +287,22 @@ impl Origin {
 
     /// The right to use a connection of its own. What becomes a tunnel needs none: it may last as long as it likes, and
     /// waiting for such ones might never end; streams bound them.
-    async fn place(&self, exchange: &Exchange, key: &Key) -> Result<Option<Place<Wanted>>, Error> {
+    async fn place(&self, exchange: &mut Exchange, key: &Key, sink: &Sink) -> Result<Option<Place<Wanted>>, Error> {
         if exchange.request.protocol.is_some() {
             return Ok(None);
         }
         let wanted = (key.scheme, key.target.clone());
-        let push = exchange.priority > Priority::default();
-        let place = self.places.take(exchange.peer.session, &wanted, push);
+        let place = async {
+            loop {
+                // What was pushed so far may be asked for while it waits.
+                let push = exchange.priority > Priority::default();
+                tokio::select! {
+                    biased;
+                    priority = sink.reprioritised() => exchange.priority = priority,
+                    place = self.places.take(exchange.peer.session, &wanted, push) => return place,
+                }
+            }
+        };
         let busy =
             || Error::new(Kind::Timeout, Side::Origin, "all connections to that origin are in use, and none got free");
         tokio::time::timeout(self.http1.response_timeout, place).await.map(Some).map_err(|_| busy())
@@ -424,5 +433,9 @@ impl Parts for Watched {
             ORIGIN_HEAD.stop(self.asked.take(), 0);
         }
         part
+    }
+
+    fn prioritise(&mut self, priority: Priority) {
+        self.reply.prioritise(priority);
     }
 }

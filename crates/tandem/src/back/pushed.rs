@@ -15,8 +15,9 @@ use bytes::Bytes;
 use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 use tokio::time::Instant;
 
+use super::freshness::Fresh;
 use super::reports::{Digest, Reporter};
-use crate::companion::{ASKED_FIELD, Asked, Fate, url_hash};
+use crate::companion::{ASKED_FIELD, Asked, Fate, is_pushable, origin_of, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -24,9 +25,12 @@ use crate::metrics::METRICS;
 /// How long a pushed answer may wait for its request, however fresh it stays.
 const KEEP_FOR: Duration = Duration::from_secs(300);
 
-/// How long one may that says nothing of its freshness, or that it must be checked: about as long as its page loads. A push
-/// counts as checked when it arrives (RFC 9113 section 8.4.2).
+/// How long one may that says nothing of its freshness, or that it must be checked. The latter counts as checked when it
+/// arrives (RFC 9113 section 8.4.2), but not beyond the page load that it came for.
 const KEEP_UNSAID: Duration = Duration::from_secs(30);
+
+/// A page load is over once nothing has been asked for or pushed for so long.
+const LULL: Duration = Duration::from_secs(3);
 
 /// How long a request waits for a push of which nothing has come, before it goes its own way.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,8 +50,32 @@ pub struct PushStore {
     cancel: bool,
     status: bool,
     swept: Cell<Instant>,
+    /// Somebody sees to it that it is searched.
+    sweeping: Cell<bool>,
+    load: Rc<Load>,
     /// What the gateway is told.
     pub reporter: Rc<Reporter>,
+}
+
+/// When the page load under way began, as far as it can be seen.
+struct Load {
+    began: Cell<Instant>,
+    last: Cell<Instant>,
+}
+
+impl Load {
+    /// Something happens.
+    fn note(&self) {
+        let now = Instant::now();
+        if now - self.last.replace(now) > LULL {
+            self.began.set(now);
+        }
+    }
+
+    /// Whether what came then came for a load that is over.
+    fn is_after(&self, at: Instant) -> bool {
+        at < self.began.get() || self.last.get().elapsed() > LULL
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -69,6 +97,7 @@ struct Pushed {
     since: Instant,
     state: RefCell<State>,
     held: Rc<Cell<usize>>,
+    load: Rc<Load>,
     reporter: Rc<Reporter>,
 }
 
@@ -81,10 +110,12 @@ struct State {
     bytes: usize,
     /// Bytes of the body that came in all.
     received: usize,
+    /// Those of them that answered a request.
+    used: usize,
     /// What it was asked with, as the gateway says.
     asked: Option<Asked>,
-    /// How long it may wait for its request.
-    keep: Option<Duration>,
+    /// When its head came, and how long it may be used.
+    came: Option<(Instant, Fresh)>,
     /// Nothing more will come.
     done: bool,
     /// It must not be used.
@@ -113,8 +144,7 @@ impl Drop for Pushed {
         self.held.set(self.held.get() - state.bytes);
         let fate = if state.unusable { Fate::Cancelled } else { Fate::Wasted };
         self.tell(&mut state, fate);
-        let bytes = if state.joined.is_some() { &METRICS.push_bytes_used } else { &METRICS.push_bytes_wasted };
-        bytes.add(state.received as u64);
+        METRICS.push_bytes_wasted.add((state.received - state.used) as u64);
     }
 }
 
@@ -122,13 +152,16 @@ impl PushStore {
     /// A store of at most `limit` bytes of bodies. `cancel`: what is of no use is cancelled instead of thrown away.
     /// `status`: answers say that they were pushed. `digest`: what the gateway is told of earlier sessions.
     pub fn new(limit: usize, cancel: bool, status: bool, digest: Option<Rc<Digest>>) -> Rc<Self> {
+        let now = Instant::now();
         Rc::new(Self {
             entries: RefCell::default(),
             held: Rc::default(),
             limit,
             cancel,
             status,
-            swept: Cell::new(Instant::now()),
+            swept: Cell::new(now),
+            sweeping: Cell::new(false),
+            load: Rc::new(Load { began: Cell::new(now), last: Cell::new(now) }),
             reporter: Rc::new(Reporter::new(digest)),
         })
     }
@@ -142,6 +175,7 @@ impl PushStore {
     pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply) {
         METRICS.pushes_received.add(1);
         let key = Key::of(&request);
+        self.load.note();
         self.sweep();
         let entries = self.entries.borrow().len();
         let wanted = request.method == Method::Get
@@ -152,18 +186,34 @@ impl PushStore {
             since: Instant::now(),
             state: RefCell::new(State { unusable: !wanted, ..State::default() }),
             held: Rc::clone(&self.held),
+            load: Rc::clone(&self.load),
             reporter: Rc::clone(&self.reporter),
         });
         if !wanted && self.cancel {
             return;
         }
         if wanted {
-            if entries == 0 {
+            if !self.sweeping.replace(true) {
                 tokio::task::spawn_local(keep_swept(Rc::downgrade(self)));
             }
-            self.entries.borrow_mut().insert(key, Rc::clone(&pushed));
+            self.entries.borrow_mut().insert(key.clone(), Rc::clone(&pushed));
         }
-        tokio::task::spawn_local(fill(self.limit, self.cancel, pushed, reply));
+        let (store, limit, cancel) = (Rc::downgrade(self), self.limit, self.cancel);
+        tokio::task::spawn_local(async move {
+            fill(limit, cancel, &pushed, reply).await;
+            if let Some(store) = store.upgrade().filter(|_| pushed.state.borrow().unusable) {
+                store.forget(&key, &pushed);
+            }
+        });
+    }
+
+    /// A push that came to nothing makes room for another.
+    fn forget(&self, key: &Key, pushed: &Rc<Pushed>) {
+        let mut entries = self.entries.borrow_mut();
+        let removed =
+            if entries.get(key).is_some_and(|entry| Rc::ptr_eq(entry, pushed)) { entries.remove(key) } else { None };
+        drop(entries);
+        drop(removed);
     }
 
     fn sweep(&self) {
@@ -185,6 +235,7 @@ impl PushStore {
     /// The answer to a request, if it was pushed and the request asks for just that.
     pub fn answer(&self, exchange: &Exchange) -> Option<Reply> {
         let request = &exchange.request;
+        self.load.note();
         let plain = request.method == Method::Get
             && exchange.body.is_empty()
             && !["range", "if-range", "authorization"].iter().any(|name| request.fields.contains(name))
@@ -213,7 +264,13 @@ impl Pushed {
     /// Whether it is of no use any more.
     fn is_over(&self) -> bool {
         let state = self.state.borrow();
-        state.unusable || self.since.elapsed() >= state.keep.unwrap_or(KEEP_FOR)
+        let stale = match state.came {
+            None => self.since.elapsed() >= KEEP_FOR,
+            Some((at, Fresh::For(time))) => at.elapsed() >= time.min(KEEP_FOR),
+            Some((at, Fresh::Unsaid)) => at.elapsed() >= KEEP_UNSAID,
+            Some((at, Fresh::Never)) => at.elapsed() >= KEEP_UNSAID || self.load.is_after(at),
+        };
+        state.unusable || stale
     }
 
     /// Whether it answers this request: kept, usable, and alike in what the answer varies on. Of one that has not come
@@ -223,31 +280,26 @@ impl Pushed {
         if state.unusable || (state.head.is_none() && self.since.elapsed() > PATIENCE) {
             return false;
         }
-        self.is_of_same_page(&request.fields) && self.varies_alike(&state, &request.fields)
+        self.is_alike(&state, &request.fields)
     }
 
-    /// What one site's page had fetched from another origin, by another's leave to link or its own, is not what a page of
-    /// that origin's would get.
-    fn is_of_same_page(&self, fields: &Fields) -> bool {
-        let (Some(promised), Some(asked)) = (self.request.fields.get("referer"), fields.get("referer")) else {
+    fn is_alike(&self, state: &State, fields: &Fields) -> bool {
+        let asks = Asked::of(fields);
+        // Another gateway than ours says nothing: its promises have to tell. SPDY's do not; ours says it with the head.
+        let asked = state.asked.unwrap_or_else(|| Asked::of(&self.request.fields));
+        if state.head.is_none() && self.request.fields.is_empty() {
             return true;
-        };
-        let own = format!("{}://{}", self.request.scheme.as_str(), self.request.authority);
-        origin_of(promised) == own.as_bytes() || origin_of(promised) == origin_of(asked)
-    }
-
-    fn varies_alike(&self, state: &State, fields: &Fields) -> bool {
-        // Answers vary on cookies and origins without saying so. Between requests to one's own origin the latter is no matter.
-        let own = format!("{}://{}", self.request.scheme.as_str(), self.request.authority);
-        let origin =
-            |fields: &Fields| fields.get("origin").filter(|origin| *origin != own.as_bytes()).map(<[u8]>::to_vec);
-        if origin(&self.request.fields) != origin(fields) {
+        }
+        // Answers vary on cookies and origins without saying so. Some say that all origins may read them: those made without
+        // another's cookies.
+        let own = origin_of(&self.request);
+        let says = |head: &ResponseHead| head.fields.get("access-control-allow-origin") == Some(b"*");
+        let is_open = asked.has_cookie_of(asks) && state.head.as_ref().is_some_and(says);
+        let cors_alike = is_open || asked.has_origin_of(asks, &own);
+        if !cors_alike || !asked.is_of_same_page(asks, &own) {
             return false;
         }
         let Some(head) = &state.head else { return true };
-        let asks = Asked::of(fields);
-        // Another gateway than ours says nothing: its promises have to tell.
-        let asked = state.asked.unwrap_or_else(|| Asked::of(&self.request.fields));
         if !asked.has_cookie_of(asks) && !is_for_all(head) {
             return false;
         }
@@ -297,7 +349,7 @@ impl Pushed {
 }
 
 /// Reads a push to its end, as fast as there is room.
-async fn fill(limit: usize, cancel: bool, pushed: Rc<Pushed>, mut reply: Reply) {
+async fn fill(limit: usize, cancel: bool, pushed: &Pushed, mut reply: Reply) {
     loop {
         let part = std::future::poll_fn(|cx| {
             // Who reads it sets the pace once there is no room to run ahead.
@@ -338,14 +390,16 @@ impl Pushed {
                 state.unusable |= !may_be_kept(&head);
                 state.asked = head.fields.get(ASKED_FIELD).and_then(Asked::parse);
                 head.fields.remove(ASKED_FIELD);
-                state.keep = Some(keep_for(&head));
+                self.load.note();
+                state.came = Some((Instant::now(), Fresh::of(&head)));
                 self.hold(&mut state, head.fields.text_len());
                 state.head = Some(head);
                 if let Some(fields) = state.joined.clone() {
-                    state.unusable |= !self.varies_alike(&state, &fields);
+                    state.unusable |= !self.is_alike(&state, &fields);
                 }
             }
             Ok(Part::Data(data)) => {
+                self.load.note();
                 state.received += data.len();
                 METRICS.push_bytes_received.add(data.len() as u64);
                 if state.unusable {
@@ -376,48 +430,26 @@ impl Pushed {
 
 /// Whether an answer may wait a moment for its request (RFC 9111 section 3, for a private cache).
 fn may_be_kept(head: &ResponseHead) -> bool {
-    matches!(head.status, 200 | 301 | 302 | 303 | 307 | 308 | 404 | 410)
+    is_pushable(head.status)
         && !head.fields.has_token("cache-control", "no-store")
         && !head.fields.has_token("vary", "*")
         && !head.fields.contains("content-range")
 }
 
-/// Until when a browser's cache can use an answer without asking, where its origin says so.
+/// How long a browser's cache can use an answer without asking, where its origin says so.
 pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
-    let cached = head.status == 200 && may_be_kept(head) && !head.fields.has_token("cache-control", "no-cache");
-    max_age(head).filter(|_| cached).map(Duration::from_secs)
-}
-
-fn max_age(head: &ResponseHead) -> Option<u64> {
-    let values = head.fields.get_all("cache-control");
-    let mut words = values.flat_map(|value| value.split(|&byte| byte == b','));
-    words.find_map(|word| {
-        let word = String::from_utf8_lossy(word).trim().to_ascii_lowercase();
-        word.strip_prefix("max-age=").and_then(|age| age.trim_matches('"').parse::<u64>().ok())
-    })
-}
-
-/// How long an answer may wait: as long as it is fresh (RFC 9111 section 4.2), within bounds.
-fn keep_for(head: &ResponseHead) -> Duration {
-    if head.fields.has_token("cache-control", "no-cache") {
-        return KEEP_UNSAID;
+    match Fresh::of(head) {
+        Fresh::For(time) if head.status == 200 && may_be_kept(head) => Some(time),
+        _ => None,
     }
-    max_age(head).map_or(KEEP_UNSAID, |age| Duration::from_secs(age).clamp(KEEP_UNSAID, KEEP_FOR))
 }
 
 /// Whether an answer is the same for whoever asks: its origin says how long anybody may keep it.
 fn is_for_all(head: &ResponseHead) -> bool {
     let fields = &head.fields;
     let control = |word: &str| fields.has_token("cache-control", word);
-    let kept = control("public") || keep_for(head) > KEEP_UNSAID;
+    let kept = control("public") || matches!(Fresh::of(head), Fresh::For(time) if time > KEEP_UNSAID);
     kept && !control("private") && !fields.contains("set-cookie") && !fields.has_token("vary", "cookie")
-}
-
-/// Scheme and authority of a URL.
-fn origin_of(url: &[u8]) -> &[u8] {
-    let from = url.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
-    let length = url[from..].iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
-    &url[..length.map_or(url.len(), |length| from + length)]
 }
 
 /// Forgets what waited too long, while there is anything.
@@ -427,6 +459,7 @@ async fn keep_swept(store: Weak<PushStore>) {
         let Some(store) = store.upgrade() else { return };
         store.sweep();
         if store.entries.borrow().is_empty() {
+            store.sweeping.set(false);
             return;
         }
     }
@@ -492,6 +525,8 @@ impl Parts for Serving {
             Stage::Body => {
                 if let Some(piece) = state.body.pop_front() {
                     state.bytes -= piece.len();
+                    state.used += piece.len();
+                    METRICS.push_bytes_used.add(piece.len() as u64);
                     self.pushed.held.set(self.pushed.held.get() - piece.len());
                     if let Some(waker) = state.filler.take() {
                         waker.wake();

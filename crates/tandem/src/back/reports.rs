@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +34,10 @@ const MAX_EARLY: usize = 24;
 #[derive(Default)]
 pub struct Reporter {
     waiting: RefCell<Vec<u8>>,
+    /// One of them is of use only at once.
+    urgent: Cell<bool>,
+    /// The companion's body, while it waits.
+    body: RefCell<Option<Waker>>,
     /// What the browser got on this key's sessions, for the gateway's digest; `None` where it is to be told nothing.
     pub digest: Option<Rc<Digest>>,
     /// A companion is open, or the gateway knows none: another is not to be opened.
@@ -84,11 +88,18 @@ impl Reporter {
         }
     }
 
-    /// Tells the gateway, in a while, what became of a push.
+    /// Tells the gateway what became of a push: at once if somebody waits for it, which not every protocol can say, else in
+    /// a while.
     pub fn report(&self, fate: Fate, url: u32) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() < MAX_WAITING {
             write_report(fate, url, &mut waiting);
+        }
+        if fate == Fate::Late {
+            self.urgent.set(true);
+            if let Some(body) = self.body.take() {
+                body.wake();
+            }
         }
     }
 }
@@ -233,7 +244,15 @@ struct ReportBody {
 impl Chunks for ReportBody {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
         while self.over.get().is_none() {
-            let now = std::task::ready!(self.ticks.poll_tick(cx));
+            let now = match self.ticks.poll_tick(cx) {
+                Poll::Ready(now) => now,
+                Poll::Pending if self.reporter.urgent.get() => Instant::now(),
+                Poll::Pending => {
+                    self.reporter.body.replace(Some(cx.waker().clone()));
+                    return Poll::Pending;
+                }
+            };
+            self.reporter.urgent.set(false);
             let waiting = self.reporter.waiting.take();
             if self.session.active() > 1 || !waiting.is_empty() {
                 self.quiet_since = now;

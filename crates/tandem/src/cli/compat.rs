@@ -11,7 +11,7 @@ use super::Failure;
 use super::serve::{Fixed, Loaded, serve};
 use crate::back::origin::HostPattern;
 use crate::back::policy::Family;
-use crate::config::units::Span;
+use crate::config::units::{Size, Span};
 use crate::config::{ClientOptions, ConfigError, GatewayOptions};
 use crate::metrics::METRICS;
 
@@ -57,6 +57,8 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
         let options = ClientOptions {
             listen: vec![format!("http://127.0.0.1:{}", args.port).parse()?],
             gateway: vec![format!("spdy3+{transport}://{authority}?resolve=system").parse()?],
+            // Other programs' proxies would take it for a request.
+            warm_up: Some(Size(0)),
             ..ClientOptions::default()
         };
         Ok(Loaded { role: Arc::new(options.typed()?), drain_limit: Duration::from_secs(5), fixed: Fixed::default() })

@@ -24,6 +24,7 @@ use crate::roles::Role;
 use crate::runtime::Running;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::{Drain, Session, Timeouts};
+use crate::transport::tcp::SocketOptions;
 
 /// What the process needs to know of a role beside the role itself.
 pub(super) struct Loaded {
@@ -79,6 +80,7 @@ pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
         let options = args.options.clone().or(file);
         let log = options.log.clone();
         let mut config = options.typed()?;
+        warn_of_congestion(&config.path.socket);
         if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
             *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
         }
@@ -96,6 +98,17 @@ fn warn_of_listeners(listen: &[Endpoint]) {
         tracing::warn!(
             %endpoint,
             "anyone who reaches this listener uses the gateway through it, unencrypted and with this client's token"
+        );
+    }
+}
+
+/// Whoever wants to know why a lossy path is slow looks here first.
+fn warn_of_congestion(options: &SocketOptions) {
+    if let Some(error) = options.congestion_refused() {
+        tracing::warn!(
+            congestion = options.congestion, %error,
+            "the kernel has no such congestion control and keeps its own, which takes every loss for congestion and forgets a \
+             path at rest: load it (modprobe tcp_bbr), or set congestion = \"\" to have it so"
         );
     }
 }

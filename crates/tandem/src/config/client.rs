@@ -11,6 +11,7 @@ use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
 use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
 use crate::transport::tor::Exit;
+use crate::warm_up;
 
 /// What to do where no gateway answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -26,7 +27,7 @@ pub enum Fallback {
 with_path! {
     options [
         "Time for connecting and for handshakes towards the gateway [default: 30s]"
-        "Sessions and connections without any exchange are closed after it [default: 3m]"
+        "Sessions and connections without any exchange are closed after it [default: 10m]"
         "Time after which an end that takes no bytes is cut off [default: 1m]"
         "Silence after which a gateway is asked for a sign of life [default: 20s]"
     ]
@@ -50,6 +51,10 @@ with_path! {
         max_sessions: Option<usize> [value_name = "N"],
         /// Agree to tunnels to port 443 before the gateway has, which saves a round trip [default: true]
         early_connect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Connect to the gateway at the start, not with the first request [default: true without --via]
+        preconnect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Bytes of nothing that the gateway sends then, to open the congestion window; at most 4MiB [default: 256KiB without --via, else 0B]
+        warm_up: Option<Size> [value_name = "BYTES"],
         /// Take what the gateway pushes [default: true]
         push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Bytes of pushed bodies that a session keeps for later requests [default: 32MiB]
@@ -108,6 +113,10 @@ pub struct ClientConfig {
     pub max_sessions: usize,
     /// Early agreement to tunnels.
     pub early_connect: bool,
+    /// The session of requests without a key is opened at the start.
+    pub preconnect: bool,
+    /// Bytes that the gateway sends on it at once.
+    pub warm_up: u64,
     /// Pushes are taken.
     pub push: bool,
     /// Bytes of pushed bodies kept in a session.
@@ -174,6 +183,8 @@ impl ClientOptions {
             max_age,
             max_sessions: self.max_sessions.unwrap_or(256).max(1),
             early_connect: self.early_connect.unwrap_or(true),
+            preconnect: self.preconnect.unwrap_or_else(|| via.is_none()),
+            warm_up: warm_up(self.warm_up, via.as_ref())?,
             push: self.push.unwrap_or(true),
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
@@ -205,6 +216,17 @@ pub(crate) fn loopback(metrics: Option<SocketAddr>) -> Result<Option<SocketAddr>
             format!("{address}: metrics are for this machine only, give a loopback address"),
         )),
         other => Ok(other),
+    }
+}
+
+/// Behind a proxy the slow path may be another connection than the gateway's, and has a window already.
+fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<u64, ConfigError> {
+    match asked {
+        Some(Size(bytes)) if bytes > warm_up::MOST => {
+            Err(ConfigError::value("warm-up", format!("a gateway sends {} at most", Size(warm_up::MOST))))
+        }
+        Some(Size(bytes)) => Ok(bytes),
+        None => Ok(if via.is_none() { 256 << 10 } else { 0 }),
     }
 }
 

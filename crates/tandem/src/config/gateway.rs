@@ -85,7 +85,7 @@ impl Serialize for ModeOption {
 with_path! {
     options [
         "Time for connecting to origins, and for handshakes [default: 30s]"
-        "Sessions without any exchange are closed after it [default: 3m]"
+        "Sessions without any exchange are closed after it [default: 10m]"
         "Time after which a client that takes no bytes is cut off [default: 1m]"
         "Silence after which a busy client is asked for a sign of life [default: 20s]"
     ]
@@ -135,6 +135,8 @@ with_path! {
         predict_users: Option<u8> [value_name = "N"],
         /// What a request that push saves is worth against an answer that it wastes, 0 to 1 [default: 0.5]
         predict_omega: Option<f64> [value_name = "W"],
+        /// What decides on a push: omega, or path (seconds saved against seconds that its bytes take, as the session's connection measures them; omega where it cannot) [default: omega]
+        predict_worth: Option<WorthOption> [value_name = "WHAT"],
         /// Percent of page loads without push, to measure what difference it makes [default: 2]
         hold_out: Option<f64> [value_name = "PERCENT"],
     } {
@@ -150,6 +152,21 @@ with_path! {
         log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
+
+/// What decides whether something that others needed is pushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorthOption {
+    /// `predict-omega`.
+    #[default]
+    Omega,
+    /// What is saved and what is wasted on the session's path, in seconds.
+    Path,
+}
+
+/// Requests that pushes of what was learned may waste before any has been of use: once in a gateway's life, and enough for
+/// a large page to come whole as soon as enough users have seen it.
+const CREDIT: f64 = 1000.0;
 
 /// What the gateway runs on.
 #[derive(Clone, Debug)]
@@ -293,6 +310,7 @@ impl GatewayOptions {
             worth: Worth::Omega(omega),
             max_memory: usize::try_from(memory).unwrap_or(usize::MAX),
             min_users,
+            credit: CREDIT,
         };
         let learned = if self.predict.unwrap_or(true) {
             let learned = Learned::new(config, self.predict_state.clone());
@@ -303,7 +321,8 @@ impl GatewayOptions {
             None
         };
         let own_origin_only = matches!(mode, Mode::Reverse { .. });
-        Ok(Pushing { learned, hold_out: percent / 100.0, own_origin_only })
+        let by_path = self.predict_worth == Some(WorthOption::Path);
+        Ok(Pushing { learned, by_path, hold_out: percent / 100.0, own_origin_only })
     }
 }
 

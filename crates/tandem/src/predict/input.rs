@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
@@ -96,21 +98,85 @@ fn name(path: &Path) -> String {
 /// Opens a log for reading, decompressing it if its first bytes say so.
 fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     let stdin = path.as_os_str() == "-";
-    let file: Box<dyn Read> = if stdin { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    let file: Source = if stdin { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
     decompressed(BufReader::with_capacity(1 << 16, file))
 }
 
-fn decompressed(mut file: BufReader<Box<dyn Read>>) -> io::Result<Box<dyn BufRead>> {
+type Source = Box<dyn Read + Send>;
+
+fn decompressed(mut file: BufReader<Source>) -> io::Result<Box<dyn BufRead>> {
     const GZIP: &[u8] = &[0x1f, 0x8b];
     const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
     let start = file.fill_buf()?;
     if start.starts_with(GZIP) {
-        return Ok(Box::new(BufReader::with_capacity(1 << 17, MultiGzDecoder::new(file))));
+        return Ok(Box::new(Ahead::of(MultiGzDecoder::new(file))?));
     }
     if start.starts_with(ZSTD) {
-        return Ok(Box::new(BufReader::with_capacity(1 << 17, Zstd::Between(file))));
+        return Ok(Box::new(Ahead::of(Zstd::Between(file))?));
     }
     Ok(Box::new(file))
+}
+
+/// Bytes that a thread of its own decompresses while what came before them is understood.
+struct Ahead {
+    pieces: Receiver<io::Result<Vec<u8>>>,
+    piece: Vec<u8>,
+    at: usize,
+    ended: bool,
+}
+
+impl Ahead {
+    /// Pieces that may wait.
+    const WAITING: usize = 4;
+    const PIECE: usize = 1 << 17;
+
+    fn of(source: impl Read + Send + 'static) -> io::Result<Self> {
+        let (sender, pieces) = sync_channel(Self::WAITING);
+        thread::Builder::new().name("decompress".into()).spawn(move || Self::read(source, &sender))?;
+        Ok(Self { pieces, piece: Vec::new(), at: 0, ended: false })
+    }
+
+    /// Sends what the source holds; an empty piece is its end.
+    fn read(mut source: impl Read, pieces: &SyncSender<io::Result<Vec<u8>>>) {
+        loop {
+            let mut piece = Vec::with_capacity(Self::PIECE);
+            let read = source.by_ref().take(Self::PIECE as u64).read_to_end(&mut piece);
+            let last = !matches!(read, Ok(1..));
+            // What was read before an error are whole lines perhaps.
+            let sent = match read {
+                Err(error) if piece.is_empty() => pieces.send(Err(error)),
+                Err(error) => pieces.send(Ok(piece)).and_then(|()| pieces.send(Err(error))),
+                Ok(_) => pieces.send(Ok(piece)),
+            };
+            if last || sent.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl BufRead for Ahead {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at == self.piece.len() && !self.ended {
+            // A thread that is gone without saying that this is the end has failed.
+            self.piece = self.pieces.recv().map_err(|_| io::Error::other("decompression failed"))??;
+            self.at = 0;
+            self.ended = self.piece.is_empty();
+        }
+        Ok(&self.piece[self.at..])
+    }
+
+    fn consume(&mut self, read: usize) {
+        self.at = (self.at + read).min(self.piece.len());
+    }
+}
+
+impl Read for Ahead {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
 }
 
 /// Zstd frames, one after another.
@@ -189,7 +255,7 @@ mod tests {
     use super::*;
 
     fn lines(bytes: Vec<u8>) -> Vec<Vec<u8>> {
-        let file: Box<dyn Read> = Box::new(io::Cursor::new(bytes));
+        let file: Source = Box::new(io::Cursor::new(bytes));
         let mut reader = decompressed(BufReader::with_capacity(7, file)).expect("readable");
         let mut lines = Vec::new();
         for_each_line(&mut reader, |line| lines.push(line.to_vec())).expect("readable to the end");
@@ -210,6 +276,19 @@ mod tests {
         assert_eq!(lines(bytes), want);
         let frame = |part: &[u8]| ruzstd::encoding::compress_to_vec(part, ruzstd::encoding::CompressionLevel::Fastest);
         assert_eq!(lines([frame(&text[..9]), frame(&text[9..])].concat()), want);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_an_error_after_what_could_be_read() {
+        let text: Vec<u8> = (0..200_000u32).flat_map(|number| format!("line {number}\n").into_bytes()).collect();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&text).expect("in memory");
+        let bytes = gzip.finish().expect("in memory");
+        let file: Source = Box::new(io::Cursor::new(bytes[..bytes.len() / 2].to_vec()));
+        let mut reader = decompressed(BufReader::new(file)).expect("a gzip header");
+        let mut read = 0;
+        assert!(for_each_line(&mut reader, |_| read += 1).is_err());
+        assert!((50_000..200_000).contains(&read), "{read}");
     }
 
     #[test]

@@ -56,6 +56,12 @@ pub trait Connected {
 
     /// Resolves once the other end has answered anything, or the session has failed.
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
+
+    /// Asks a session that has long been silent for a sign of life, and resolves if none comes soon: its path was lost
+    /// while it rested, as happens when a machine sleeps or changes its network. Never resolves otherwise.
+    fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// Time limits of a session's own.
@@ -76,7 +82,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            idle: Duration::from_secs(180),
+            idle: Duration::from_secs(600),
             head: Duration::from_secs(30),
             probe_after: Duration::from_secs(20),
             probe_timeout: Duration::from_secs(30),

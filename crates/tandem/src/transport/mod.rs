@@ -40,6 +40,11 @@ pub trait Transport {
     /// Connects to `target`. Paths of different isolation keys share nothing that the transport can keep apart.
     fn dial<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>>;
 
+    /// Does ahead what dialling `target` would take, where that is worth it. Whatever fails, dialling tries again.
+    fn get_ready<'a>(&'a self, _target: &'a Target) -> LocalBoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// A path that this transport gave failed before anything came back on it: where there is a choice, the next dial
     /// should take another way.
     fn failed(&self) {}

@@ -34,6 +34,15 @@ impl Default for SocketOptions {
 }
 
 impl SocketOptions {
+    /// Why sessions will run over the kernel's own congestion control, if they will: found out on a socket that nobody uses.
+    pub fn congestion_refused(&self) -> Option<std::io::Error> {
+        if self.congestion.is_empty() {
+            return None;
+        }
+        let trial = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        trial.and_then(|socket| socket.set_tcp_congestion(self.congestion.as_bytes())).err()
+    }
+
     /// Applies what applies to every session's socket. Options that the kernel refuses are left as they were: they make
     /// a session faster, not correct.
     pub fn apply(&self, stream: &TcpStream) {
@@ -112,5 +121,18 @@ impl Transport for Tcp {
             self.options.apply(&stream);
             Ok(Path::Tcp(stream))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_is_found_out() {
+        let with = |congestion: &str| SocketOptions { congestion: congestion.into(), ..SocketOptions::default() };
+        assert!(with("no-such-control").congestion_refused().is_some());
+        assert!(with("").congestion_refused().is_none(), "nothing was asked for");
+        assert!(with("reno").congestion_refused().is_none(), "every kernel has it");
     }
 }

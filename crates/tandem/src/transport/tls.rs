@@ -1,4 +1,7 @@
-//! TLS over any path, by rustls: towards gateways and origins (client side), for listeners (server side).
+//! TLS over any path, by rustls: towards gateways and origins (client side), for listeners (server side). [`records`]: the
+//! path that comes of it.
+
+pub mod records;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +15,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
+use records::TlsPath;
 
 /// Why a TLS configuration could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +119,7 @@ pub fn wrap(mut stream: TlsStream<Path>) -> Path {
         TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
         TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
     }
-    Path::Tls(Box::new(stream))
+    Path::Tls(Box::new(TlsPath::new(stream)))
 }
 
 /// Who may come to a listener with which certificate.

@@ -3,13 +3,19 @@
 //! A gateway at an exit listens on an address that means nothing on the Internet (192.0.2.80:9980, RFC 5737) and is
 //! announced by an exact line of the exit's policy. Tor does not compare addresses when it picks an exit, so a plain
 //! SOCKS connect would go to a wrong one: instead the full descriptors are read once (`control`, `directory`), an exit with
-//! that line is chosen by weight, and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice.
+//! that line is chosen by weight, and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice, also of
+//! the circuit to it that is kept ready (`spare`, `circuits`).
 
+pub(crate) mod circuits;
 pub(crate) mod control;
 pub(crate) mod directory;
+#[cfg(test)]
+mod double;
+mod spare;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use tokio::sync::OnceCell;
 
@@ -23,6 +29,7 @@ use crate::endpoint::Via;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
+use spare::{Patience, Spare, Times};
 
 /// Which exit to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,10 +71,13 @@ pub struct Tor {
     password: Option<String>,
     exit: Option<Exit>,
     options: SocketOptions,
-    ready: RefCell<std::rc::Rc<OnceCell<Prepared>>>,
+    ready: RefCell<Rc<OnceCell<Prepared>>>,
     /// Exits that failed; tried again only when no other is left.
     failed: RefCell<Vec<String>>,
     chosen: RefCell<Option<String>>,
+    /// The circuit to the pinned exit that is kept ready.
+    spare: RefCell<Option<Rc<Spare>>>,
+    patience: Rc<Patience>,
 }
 
 impl Tor {
@@ -81,11 +91,13 @@ impl Tor {
             ready: RefCell::default(),
             failed: RefCell::default(),
             chosen: RefCell::default(),
+            spare: RefCell::default(),
+            patience: Rc::new(Patience::new(Times::USUAL)),
         }
     }
 
     /// Asks for the SOCKS port and pins the gateway's address to an exit.
-    async fn prepare(&self, target: &Target) -> Result<Prepared, Error> {
+    async fn prepare(&self, target: &Target, cell: &Rc<OnceCell<Prepared>>) -> Result<Prepared, Error> {
         let mut control = Control::connect(&self.control, self.password.as_deref()).await?;
         let socks = control.socks_port().await?;
         let Some(exit) = self.exit.clone() else { return Ok(Prepared { socks, name: None }) };
@@ -106,9 +118,34 @@ impl Tor {
         let fingerprint = self.choose(&found)?;
         let name = format!("{:016x}{:016x}.invalid", random(), random());
         control.map_to_exit(&name, &target.host, &fingerprint).await?;
-        *self.chosen.borrow_mut() = Some(fingerprint);
+        // Another may have been chosen since, while this one's turn was thought to have failed.
+        if Rc::ptr_eq(cell, &self.ready.borrow()) {
+            self.keep_spare(async { Ok(control) }, &fingerprint);
+            *self.chosen.borrow_mut() = Some(fingerprint);
+        }
         let name = Some(name);
         Ok(Prepared { socks, name })
+    }
+
+    /// Keeps a circuit to this exit ready, unless that went wrong a moment ago.
+    fn keep_spare(&self, control: impl Future<Output = Result<Control, Error>> + 'static, exit: &str) {
+        if self.patience.pause().is_zero() {
+            let spare = Spare::keep(control, exit.to_owned(), Rc::clone(&self.patience));
+            *self.spare.borrow_mut() = Some(Rc::new(spare));
+        }
+    }
+
+    /// Has the next stream to the pinned exit take the circuit that is ready. Where none is kept, because nobody dialled
+    /// for long or the control port went away, the next but one will have it.
+    async fn release_spare(&self) {
+        let kept = self.spare.borrow().clone().filter(|spare| spare.is_kept());
+        if let Some(spare) = kept {
+            return spare.release().await;
+        }
+        let (via, password) = (self.control.clone(), self.password.clone());
+        if let Some(exit) = self.chosen.borrow().as_deref() {
+            self.keep_spare(async move { Control::connect(&via, password.as_deref()).await }, exit);
+        }
     }
 
     /// By weight among those that have not failed.
@@ -150,12 +187,22 @@ fn unreachable(detail: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 impl Transport for Tor {
     fn dial<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let cell = std::rc::Rc::clone(&self.ready.borrow());
-            let prepared = cell.get_or_try_init(|| self.prepare(target)).await?;
+            let cell = Rc::clone(&self.ready.borrow());
+            let prepared = cell.get_or_try_init(|| self.prepare(target, &cell)).await?;
             let socks = Socks { proxy: prepared.socks, options: self.options.clone() };
-            match &prepared.name {
-                None => socks.dial(target, isolation).await,
-                Some(name) => socks.dial(&Target { host: name.clone(), port: target.port }, isolation).await,
+            let Some(name) = &prepared.name else { return socks.dial(target, isolation).await };
+            self.release_spare().await;
+            socks.dial(&Target { host: name.clone(), port: target.port }, isolation).await
+        })
+    }
+
+    fn get_ready<'a>(&'a self, target: &'a Target) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            let cell = Rc::clone(&self.ready.borrow());
+            if self.exit.is_some()
+                && let Err(error) = cell.get_or_try_init(|| self.prepare(target, &cell)).await
+            {
+                tracing::info!(%error, "no way to the gateway yet");
             }
         })
     }
@@ -165,7 +212,10 @@ impl Transport for Tor {
         if let (Some(chosen), Some(Exit::Auto)) = (self.chosen.borrow_mut().take(), &self.exit) {
             self.failed.borrow_mut().push(chosen);
         }
-        *self.ready.borrow_mut() = std::rc::Rc::default();
+        *self.ready.borrow_mut() = Rc::default();
+        // A circuit to the next exit, or the same, is not built at once: dialling one that is dead would build ever more.
+        *self.spare.borrow_mut() = None;
+        self.patience.lose();
     }
 }
 
@@ -173,9 +223,9 @@ impl Transport for Tor {
 mod tests {
     use std::time::Duration;
 
-    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-    use tokio::net::{TcpListener, TcpStream};
+    use tokio::net::TcpListener;
 
+    use super::double::{Double, FINGERPRINT, accept};
     use super::*;
 
     #[test]
@@ -185,116 +235,6 @@ mod tests {
         assert!("home".parse::<Exit>().is_err());
     }
 
-    const FINGERPRINT: &str = "000102030405060708090A0B0C0D0E0F10111213";
-
-    /// A Tor client as its control port shows it: it starts with microdescriptors and in its own time.
-    #[derive(Clone, Debug)]
-    struct Double {
-        /// Questions for the consensus before there is one.
-        starting: u32,
-        /// Seconds that it claims to run.
-        uptime: u64,
-        /// Questions for full descriptors, once it fetches them, before they are there.
-        arriving: u32,
-        /// Times that full descriptors are fetched before the exit announces a gateway.
-        announced_after: u32,
-        fetched: u32,
-        /// Questions for the setting before another program puts it back.
-        others_end: u32,
-        microdescriptors: &'static str,
-        has_descriptor: bool,
-        mapped: Vec<String>,
-    }
-
-    impl Double {
-        const fn new() -> Self {
-            Self {
-                starting: 0,
-                uptime: 3600,
-                arriving: 0,
-                announced_after: 0,
-                fetched: 0,
-                others_end: 0,
-                microdescriptors: "auto",
-                has_descriptor: false,
-                mapped: Vec::new(),
-            }
-        }
-
-        fn descriptor(&self) -> String {
-            let policy = if self.fetched >= self.announced_after { "accept 192.0.2.80:9980" } else { "accept *:80" };
-            format!(
-                "router one 198.18.1.1 5001 0 0\nfingerprint 0001 0203 0405 0607 0809 0A0B 0C0D 0E0F 1011 1213\n{policy}\nreject *:*\n"
-            )
-        }
-
-        /// Whether full descriptors are there, once they are asked for often enough.
-        fn arrive(&mut self) -> bool {
-            if self.microdescriptors == "0" && !self.has_descriptor {
-                if self.arriving > 0 {
-                    self.arriving -= 1;
-                } else {
-                    self.has_descriptor = true;
-                }
-            }
-            self.has_descriptor
-        }
-
-        fn answer(&mut self, command: &str, socks: SocketAddr) -> String {
-            let data = |key: &str, text: &str| format!("250+{key}=\r\n{}.\r\n250 OK\r\n", text.replace('\n', "\r\n"));
-            let one = |key: &str, text: &str| format!("250-{key}={text}\r\n250 OK\r\n");
-            match command {
-                "PROTOCOLINFO 1" => "250-PROTOCOLINFO 1\r\n250-AUTH METHODS=NULL\r\n250 OK\r\n".into(),
-                "AUTHENTICATE" => "250 OK\r\n".into(),
-                "GETINFO net/listeners/socks" => one("net/listeners/socks", &format!("\"{socks}\"")),
-                "GETINFO uptime" => one("uptime", &self.uptime.to_string()),
-                "GETINFO status/bootstrap-phase" => {
-                    one("status/bootstrap-phase", "NOTICE BOOTSTRAP PROGRESS=30 TAG=loading_status SUMMARY=\"x\"")
-                }
-                "GETINFO ns/all" if self.starting > 0 => {
-                    self.starting -= 1;
-                    "551 Internal error\r\n".into()
-                }
-                "GETINFO ns/all" => data(
-                    "ns/all",
-                    "r one AAECAwQFBgcICQoLDA0ODxAREhM x 2026-01-01 00:00:00 198.18.1.1 5001 0\ns Exit Running Valid\nw Bandwidth=700\n",
-                ),
-                "GETCONF UseMicrodescriptors" => {
-                    self.others_end = self.others_end.saturating_sub(1);
-                    if self.others_end == 1 {
-                        self.microdescriptors = "auto";
-                    }
-                    format!("250 UseMicrodescriptors={}\r\n", self.microdescriptors)
-                }
-                "SETCONF UseMicrodescriptors=0" => {
-                    assert_eq!(self.microdescriptors, "auto", "only one at a time");
-                    (self.microdescriptors, self.has_descriptor) = ("0", false);
-                    self.fetched += 1;
-                    "250 OK\r\n".into()
-                }
-                "SETCONF UseMicrodescriptors=auto" => {
-                    self.microdescriptors = "auto";
-                    "250 OK\r\n".into()
-                }
-                "GETINFO desc/all-recent" => {
-                    let text = if self.arrive() { self.descriptor() } else { String::new() };
-                    data("desc/all-recent", &text)
-                }
-                _ if command == format!("GETINFO desc/id/{FINGERPRINT}") && self.arrive() => {
-                    data(&format!("desc/id/{FINGERPRINT}"), &self.descriptor())
-                }
-                _ if command.starts_with("GETINFO desc/id/") => {
-                    "551 We fetch microdescriptors, not router descriptors.\r\n".into()
-                }
-                _ if command.starts_with("MAPADDRESS ") => {
-                    self.mapped.push(command.to_owned());
-                    "250 OK\r\n".into()
-                }
-                other => panic!("the client asked {other:?}"),
-            }
-        }
-    }
-
     /// Dials a gateway through the double as often as `dials` says, at once; gives what came of it and the double's end state.
     fn dial(double: Double, exit: &str, patience: Duration, dials: usize) -> (Vec<Result<(), Error>>, Double) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -302,13 +242,13 @@ mod tests {
             let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
             let socks = TcpListener::bind("127.0.0.1:0").await.expect("listens");
             let (address, to_socks) = (control.local_addr().expect("bound"), socks.local_addr().expect("bound"));
-            let state = std::rc::Rc::new(RefCell::new(double));
-            tokio::task::spawn_local(accept(control, to_socks, std::rc::Rc::clone(&state)));
+            let state = Rc::new(RefCell::new(double));
+            tokio::task::spawn_local(accept(control, to_socks, Rc::clone(&state)));
             let options = SocketOptions { connect_timeout: patience, ..SocketOptions::default() };
-            let target = std::rc::Rc::new(Target { host: "192.0.2.80".into(), port: 9980 });
+            let target = Rc::new(Target { host: "192.0.2.80".into(), port: 9980 });
             let dialling: Vec<_> = (0..dials)
                 .map(|_| Tor::new(Via::TorPort(address), None, Some(exit.parse().expect("an exit")), options.clone()))
-                .map(|tor| (tor, std::rc::Rc::clone(&target)))
+                .map(|tor| (tor, Rc::clone(&target)))
                 .map(|(tor, target)| {
                     tokio::task::spawn_local(async move { tor.dial(&target, &Isolation::none()).await.map(drop) })
                 })
@@ -320,24 +260,6 @@ mod tests {
             let end = state.borrow().clone();
             (results, end)
         })
-    }
-
-    async fn accept(listener: TcpListener, socks: SocketAddr, state: std::rc::Rc<RefCell<Double>>) {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::task::spawn_local(converse(stream, socks, std::rc::Rc::clone(&state)));
-        }
-    }
-
-    async fn converse(stream: TcpStream, socks: SocketAddr, state: std::rc::Rc<RefCell<Double>>) {
-        let mut stream = BufReader::new(stream);
-        let mut line = String::new();
-        while stream.read_line(&mut line).await.is_ok_and(|count| count > 0) {
-            let answer = state.borrow_mut().answer(line.trim_end(), socks);
-            if stream.get_mut().write_all(answer.as_bytes()).await.is_err() {
-                return;
-            }
-            line.clear();
-        }
     }
 
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -407,8 +329,8 @@ mod tests {
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
             let address = control.local_addr().expect("bound");
-            let state = std::rc::Rc::new(RefCell::new(Double { arriving: 20, ..Double::new() }));
-            tokio::task::spawn_local(accept(control, address, std::rc::Rc::clone(&state)));
+            let state = Rc::new(RefCell::new(Double { arriving: 20, ..Double::new() }));
+            tokio::task::spawn_local(accept(control, address, Rc::clone(&state)));
             let tor = Tor::new(Via::TorPort(address), None, Some(Exit::Auto), SocketOptions::default());
             let target = Target { host: "192.0.2.80".into(), port: 9980 };
             let isolation = Isolation::none();

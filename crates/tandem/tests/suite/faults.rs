@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use tandem::config::units::Span;
+
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, client_options, endpoint, gateway_options, request, start_client, start_gateway,
+    Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, request, start_client, start_gateway,
 };
 
 #[test]
@@ -299,6 +301,65 @@ fn a_tunnel_that_breaks_off_is_reset() {
             ended.map_err(|error| error.kind()),
             Err(std::io::ErrorKind::ConnectionReset),
             "SOCKS: {over_socks}"
+        );
+    }
+}
+
+/// Silence after which a session is taken to have rested, in this scene.
+const REST: Duration = Duration::from_millis(400);
+
+/// As after a night's sleep, or with another network: what is sent arrives nowhere, and nobody says so.
+#[test]
+fn a_session_that_was_lost_while_it_rested_is_replaced() {
+    for session in ["h2", "spdy3.1"] {
+        let posts = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&posts);
+        let origin = Scene::new(move |_, mut client| {
+            while let Some(asked) = client.request() {
+                if asked.line.starts_with("POST") {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+        });
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        let (_gateway, gateway) = start_gateway(options);
+        let way = Way::to(gateway);
+        let mut options = client_options(&format!("{session}+tcp://{}", way.address));
+        // The next session is to the same gateway: nothing listens where the other should be.
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        options.gateway.push(endpoint(&format!("{session}+tcp://{nobody}")));
+        // So long a wait for the answer to a request would fail the scene.
+        (options.probe_after, options.probe_timeout) = (Some(Span(REST)), Some(Span(10 * PATIENCE)));
+        let (_client, http, socks) = start_client(options);
+        let lose = || {
+            assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok", "{session}");
+            std::thread::sleep(REST);
+            way.lose();
+        };
+        lose();
+        assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok", "{session}");
+        assert_eq!(way.connections(), 2, "{session}");
+        lose();
+        let mut tunnel = Client::to(http);
+        tunnel.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", origin.address));
+        assert_eq!(tunnel.head().unwrap().status, 200, "{session}");
+        tunnel.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(tunnel.answer("GET").body, b"ok", "{session}");
+        assert_eq!(way.connections(), 3, "{session}");
+        lose();
+        // SOCKS agrees at once: what comes first has left, and may have arrived.
+        let mut early = Client::to(socks);
+        assert_eq!(early.socks(&origin.address.to_string(), None), 0, "{session}");
+        early.send("POST / HTTP/1.1\r\nHost: another\r\nContent-Length: 0\r\n\r\n");
+        let mut post = Client::to(http);
+        post.send(request("POST", &origin.url("/"), "Content-Length: 0\r\n"));
+        assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok", "{session}");
+        assert_eq!(
+            (way.connections(), posts.load(Ordering::SeqCst)),
+            (4, 0),
+            "{session}: what changes something stays"
         );
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tandem::config::{ClientOptions, GatewayOptions};
@@ -261,7 +262,12 @@ pub(crate) struct Scene {
 impl Scene {
     /// Each connection is played by `play` in a thread of its own, told its number.
     pub(crate) fn new(play: impl Fn(usize, Client) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at("127.0.0.1", play)
+    }
+
+    /// The same at another address of this machine's, or at all of them.
+    pub(crate) fn at(address: &str, play: impl Fn(usize, Client) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let play = Arc::new(play);
         std::thread::spawn(move || {
@@ -309,5 +315,81 @@ impl Client {
         let line = self.line().ok()?;
         let fields = self.fields().ok()?;
         Some(Asked { line, fields })
+    }
+
+    /// Whether whoever asked hangs up before the time for reading is over.
+    pub(crate) fn request_ends(&mut self) -> bool {
+        match self.stream.read(&mut [0]) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// A way to a gateway that counts what goes by, and can fall silent.
+pub(crate) struct Way {
+    pub(crate) address: SocketAddr,
+    state: Arc<WayState>,
+}
+
+#[derive(Default)]
+struct WayState {
+    connections: AtomicUsize,
+    down: AtomicUsize,
+    /// Connections up to this one lead nowhere any more.
+    silent: AtomicUsize,
+}
+
+impl Way {
+    pub(crate) fn to(gateway: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::<WayState>::default();
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let (near, far) = (near.unwrap(), TcpStream::connect(gateway).unwrap());
+                let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
+                for (from, to, down) in [(&near, &far, false), (&far, &near, true)] {
+                    let (from, to, state) = (from.try_clone().unwrap(), to.try_clone().unwrap(), Arc::clone(&shared));
+                    std::thread::spawn(move || state.pass(number, from, to, down));
+                }
+            }
+        });
+        Self { address, state }
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that came down so far.
+    pub(crate) fn down(&self) -> usize {
+        self.state.down.load(Ordering::SeqCst)
+    }
+
+    /// From now on nothing goes by on the connections that there are, and nobody is told.
+    pub(crate) fn lose(&self) {
+        self.state.silent.store(self.connections(), Ordering::SeqCst);
+    }
+}
+
+impl WayState {
+    fn pass(&self, number: usize, mut from: TcpStream, mut to: TcpStream, down: bool) {
+        let mut buffer = [0; 16 << 10];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if number <= self.silent.load(Ordering::SeqCst) {
+                continue;
+            }
+            if down {
+                self.down.fetch_add(count, Ordering::SeqCst);
+            }
+            if to.write_all(&buffer[..count]).is_err() {
+                return;
+            }
+        }
+        // Whoever waits at the other end learns of the end by this; one that is gone already needs no telling.
+        let _ = to.shutdown(std::net::Shutdown::Both);
     }
 }

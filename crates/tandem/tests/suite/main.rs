@@ -10,6 +10,7 @@ mod isolation;
 mod learning;
 mod origins;
 mod parsers;
+mod preconnect;
 mod probes;
 mod process;
 mod pushes;

@@ -67,7 +67,8 @@ fn pair_over(name: &str, transport: &str, gateway_has: &str, client_has: &str, o
     let listen = ["--listen", &listen, "--open", "--allow-dest", "127.0.0.0/8", "--workers", "2"];
     let gateway = start(shared("gateway", &at_gateway), &listen);
     let to = format!("{transport}://{}{client_has}", gateway.address);
-    let client = start(shared("client", &at_client), &["--listen", "http://127.0.0.1:0", "--gateway", &to]);
+    let own = ["--listen", "http://127.0.0.1:0", "--gateway", &to, "--preconnect=false"];
+    let client = start(shared("client", &at_client), &own);
     Pair { gateway, client, at_gateway, at_client }
 }
 

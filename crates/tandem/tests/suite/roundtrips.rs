@@ -95,7 +95,9 @@ fn a_request_on_a_fresh_session_waits_for_nothing() {
         let (_gateway, gateway) = start_gateway(options);
         let path = lumps(gateway);
         up.set(Arc::clone(&path.up)).unwrap();
-        let (_client, http, _) = start_client(client_options(&format!("{session}+tcp://{}", path.address)));
+        let mut options = client_options(&format!("{session}+tcp://{}", path.address));
+        options.preconnect = Some(false);
+        let (_client, http, _) = start_client(options);
         let mut client = Client::to(http);
         assert_eq!(client.get(&origin.url("/")).body, b"ok");
         assert_eq!(told.recv(), Ok(1), "{session}: preface, settings and request in one lump");

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tandem_http::ResponseHead;
 
-use super::SessionState;
+use super::{Promised, SessionState};
 use crate::companion::{Fate, Reports, Said};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
@@ -68,7 +68,7 @@ impl Drop for Carrying {
 const MAX_HELD: usize = 4096;
 
 impl SessionState {
-    fn told(&self, said: Said) {
+    fn told(self: &Rc<Self>, said: Said) {
         match said {
             Said::Became(fate, url) => self.reported(fate, url),
             Said::Holds(url) => {
@@ -80,17 +80,23 @@ impl SessionState {
         }
     }
 
-    fn reported(&self, fate: Fate, url: u32) {
-        let Some(url) = self.promised.borrow_mut().remove(&url) else { return };
+    fn reported(self: &Rc<Self>, fate: Fate, url: u32) {
+        let Some(Promised { url, page, urge, .. }) = self.promised.borrow_mut().remove(&url) else { return };
         let learned = self.pushing.learned.as_ref();
         match fate {
             Fate::Used => METRICS.pushes_used.add(1),
-            Fate::Late => METRICS.pushes_late.add(1),
+            Fate::Late => {
+                METRICS.pushes_late.add(1);
+                urge.raise();
+            }
             Fate::Wasted => METRICS.pushes_wasted.add(1),
             Fate::Cancelled => METRICS.pushes_cancelled.add(1),
         }
+        if matches!(fate, Fate::Used | Fate::Late) {
+            self.note_host(&url);
+        }
         match (fate, learned) {
-            (Fate::Used | Fate::Late, Some(learned)) => learned.used(self.peer.session, &url),
+            (Fate::Used | Fate::Late, Some(learned)) => learned.used(self.peer.session, &page.url, &url),
             (Fate::Cancelled, Some(learned)) => learned.cancelled(self.peer.session, &url),
             _ => {}
         }

@@ -1,19 +1,21 @@
 //! One push as a reply of its own: it waits for its turn, fetches, and reads on in what it fetched.
 
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use tandem_http::ResponseHead;
 use tandem_http::message::content_length;
+use tandem_http::{Priority, ResponseHead};
 use tandem_predict::scan::{self, Kind as For, Need};
 use tokio::time::Sleep;
 
-use super::document::Document;
+use super::Target;
+use super::document::{Document, Use};
 use super::gate::Ticket;
 use super::page::Page;
-use crate::companion::{ASKED_FIELD, Asked, url_hash};
+use crate::companion::{ASKED_FIELD, is_pushable};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -25,20 +27,35 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a body that did not say how long it is: no page waits for more.
 const ENDLESS: u64 = 32 << 20;
 
+/// How a push is told that somebody asks for it.
+#[derive(Default)]
+pub(super) struct Urge {
+    asked: Cell<bool>,
+    fetch: RefCell<Option<Waker>>,
+}
+
+impl Urge {
+    pub(super) fn raise(&self) {
+        self.asked.set(true);
+        if let Some(waker) = self.fetch.take() {
+            waker.wake();
+        }
+    }
+}
+
 /// The reply.
 pub(super) struct Fetch {
     page: Rc<Page>,
     next: Rc<dyn Stage>,
     ticket: Option<Ticket>,
+    urge: Rc<Urge>,
     /// Until it is sent.
     exchange: Option<Exchange>,
     reply: Option<Reply>,
     patience: Option<Pin<Box<Sleep>>>,
     document: Option<Document>,
-    url: String,
-    hash: u32,
-    /// What it is asked with.
-    asked: Asked,
+    target: Target,
+    purpose: Use,
     /// Read, but not before what it names has been promised.
     held: Option<Result<Part, Error>>,
     sized: bool,
@@ -48,19 +65,26 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    pub(super) fn new(page: Rc<Page>, ticket: Ticket, exchange: Exchange, next: Rc<dyn Stage>, url: String) -> Self {
+    pub(super) fn new(
+        page: Rc<Page>,
+        ticket: Ticket,
+        exchange: Exchange,
+        target: Target,
+        purpose: Use,
+        urge: Rc<Urge>,
+    ) -> Self {
         Self {
+            next: Rc::clone(&page.asked.next),
             page,
-            next,
             ticket: Some(ticket),
-            hash: url_hash(&exchange.request),
-            asked: Asked::of(&exchange.request.fields),
+            urge,
             held: None,
             exchange: Some(exchange),
             reply: None,
             patience: None,
             document: None,
-            url,
+            target,
+            purpose,
             sized: false,
             received: 0,
             given: false,
@@ -112,13 +136,31 @@ impl Fetch {
             return Err(Error::new(Kind::Forbidden, Side::Local, "the answer is not to be pushed"));
         }
         self.given = true;
-        self.page.session.note_given(&self.url, &head);
-        self.document = self.page.document(&self.url, &head);
-        if let Some(target) = redirect(&self.url, &head) {
-            self.page.promise(vec![target]);
+        self.page.session.note_given(&self.target.url, &head);
+        self.document = self.page.document(&self.target.url, &head, self.purpose.clone());
+        match redirect(&self.target.url, &head) {
+            Some(mut target) => {
+                target.kind = self.purpose.kind();
+                target.frame = self.purpose.frame().cloned().filter(|_| target.kind != For::Document);
+                self.page.redirect(&self.target.url, target);
+            }
+            None => self.page.settle(&self.target.url, &head),
         }
-        head.fields.set(ASKED_FIELD, self.asked.write());
+        head.fields.set(ASKED_FIELD, self.target.asked.write());
         Ok(head)
+    }
+
+    /// Somebody asks for it: it goes before what nobody has asked for, wherever it waits.
+    fn hurry(&mut self) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.hurry();
+        }
+        if let Some(exchange) = &mut self.exchange {
+            exchange.priority = Priority::default();
+        }
+        if let Some(reply) = &mut self.reply {
+            reply.prioritise(Priority::default());
+        }
     }
 
     fn end(&mut self) {
@@ -129,7 +171,21 @@ impl Fetch {
 }
 
 impl Parts for Fetch {
+    fn prioritise(&mut self, priority: Priority) {
+        if priority <= Priority::default() {
+            self.hurry();
+        }
+    }
+
+    fn take_priority(&mut self) -> Option<Priority> {
+        self.urge.asked.take().then(|| {
+            self.hurry();
+            Priority::default()
+        })
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        self.urge.fetch.replace(Some(cx.waker().clone()));
         if let Err(error) = ready!(self.poll_begin(cx)) {
             self.end();
             return Poll::Ready(Some(Err(error)));
@@ -171,7 +227,7 @@ impl Parts for Fetch {
 impl Drop for Fetch {
     fn drop(&mut self) {
         if !self.given {
-            self.page.session.withdraw(self.hash, &self.url);
+            self.page.session.withdraw(&self.target, &self.urge);
         }
     }
 }
@@ -180,9 +236,7 @@ impl Drop for Fetch {
 /// is no complete answer to a plain GET.
 fn may_be_pushed(head: &ResponseHead) -> bool {
     let varies = ["*", "cookie", "authorization"].iter().any(|name| head.fields.has_token("vary", name));
-    matches!(head.status, 200 | 301 | 302 | 303 | 307 | 308 | 404 | 410)
-        && !varies
-        && !head.fields.has_token("cache-control", "no-store")
+    is_pushable(head.status) && !varies && !head.fields.has_token("cache-control", "no-store")
 }
 
 /// Where a redirect leads. One that sets a cookie may lead to what can be asked for once, with that cookie.
@@ -192,5 +246,5 @@ pub(super) fn redirect(url: &str, head: &ResponseHead) -> Option<Need> {
     }
     let target = String::from_utf8_lossy(head.fields.get("location")?).into_owned();
     let url = scan::resolve(url, &target)?;
-    Some(Need { url, kind: For::Document, urgency: 0, anonymous: false })
+    Some(Need { url, kind: For::Document, urgency: 0, anonymous: false, referrer: None, via: None, frame: None })
 }

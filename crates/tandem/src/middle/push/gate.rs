@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+/// Before every urgency that a need can have.
+const ASKED_FOR: u8 = 0;
+
 /// Lets a number of tickets through at once.
 pub(super) struct Gate(RefCell<State>);
 
@@ -33,7 +36,7 @@ impl Gate {
     pub(super) fn ticket(self: &Rc<Self>, urgency: u8) -> Ticket {
         let mut state = self.0.borrow_mut();
         state.issued += 1;
-        Ticket { gate: Rc::clone(self), place: (urgency, state.issued), inside: false }
+        Ticket { gate: Rc::clone(self), place: (urgency.saturating_add(1), state.issued), inside: false }
     }
 }
 
@@ -64,6 +67,19 @@ impl Ticket {
     }
 }
 
+impl Ticket {
+    /// Somebody waits for what it is for: it goes before all that nobody has asked for. Poll it again afterwards.
+    pub(super) fn hurry(&mut self) {
+        let mut state = self.gate.0.borrow_mut();
+        let waited = state.waiting.remove(&self.place).is_some();
+        self.place.0 = ASKED_FOR;
+        if waited {
+            // Who comes before nobody else now is to look.
+            state.wake_first();
+        }
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.gate.0.borrow_mut();
@@ -89,5 +105,28 @@ mod tests {
         assert!(urgent.poll_enter(&cx).is_ready());
         drop(urgent);
         assert!(late.poll_enter(&cx).is_ready());
+    }
+
+    #[test]
+    fn what_is_asked_for_goes_before_what_is_not() {
+        let cx = Context::from_waker(Waker::noop());
+        let gate = Gate::new(1);
+        let mut first = gate.ticket(0);
+        assert!(first.poll_enter(&cx).is_ready());
+        let (mut urgent, mut asked, mut also_asked) = (gate.ticket(0), gate.ticket(7), gate.ticket(7));
+        assert!(
+            [&mut urgent, &mut also_asked, &mut asked].into_iter().all(|ticket| ticket.poll_enter(&cx).is_pending())
+        );
+        also_asked.hurry();
+        asked.hurry();
+        assert!(also_asked.poll_enter(&cx).is_pending() && asked.poll_enter(&cx).is_pending());
+        drop(first);
+        assert!(urgent.poll_enter(&cx).is_pending() && also_asked.poll_enter(&cx).is_pending());
+        assert!(asked.poll_enter(&cx).is_ready());
+        drop(asked);
+        assert!(urgent.poll_enter(&cx).is_pending());
+        assert!(also_asked.poll_enter(&cx).is_ready());
+        drop(also_asked);
+        assert!(urgent.poll_enter(&cx).is_ready());
     }
 }

@@ -1,9 +1,9 @@
 //! Push: the gateway finds out what a page will need, fetches it, and sends it before the browser asks.
 //!
 //! ```text
-//!  answer to a GET ──┬─ its head: Link, X-Associated-Content ([`named`])      ┐
-//!                    ├─ its body: HTML and CSS as they pass ([`document`])    ├─▶ one list per page ([`page`]) ─▶ promises
-//!                    └─ what others needed with it ([`crate::learned`])       ┘   fetched in order ([`gate`])
+//!  answer to a GET ──┬─ its head: Link, X-Associated-Content ([`named`])         ┐
+//!                    ├─ its body: HTML, CSS, imports as they pass ([`document`]) ├─▶ one list per page ([`page`]) ─▶ promises
+//!                    └─ what others needed with it ([`crate::learned`])          ┘   fetched in order ([`gate`])
 //! ```
 //!
 //! A promise leaves before the bytes that mention the resource, so that the client never asks for what is on its way; its
@@ -15,31 +15,35 @@ mod companion;
 mod document;
 mod fetch;
 mod gate;
+mod hosts;
 pub(crate) mod named;
 mod page;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tandem_http::message::content_length;
-use tandem_http::{Method, RequestHead, ResponseHead};
-use tandem_predict::auto::url::Kind as Learnt;
-use tandem_predict::scan::{Kind, Need};
-use tandem_predict::{Candidate, Exchange as Seen};
+use tandem_http::{Method, Priority, RequestHead, ResponseHead, Scheme};
+use tandem_predict::auto::url::{Kind as Learnt, parts};
+use tandem_predict::scan::{Kind, Need, resolve, split};
+use tandem_predict::{Candidate, Exchange as Seen, Worth};
 
-use crate::companion::{FIELD, Treatment, asks_for_page, is_companion, is_reserved, url_hash};
+use crate::companion::{Asked, FIELD, Treatment, asks_for_page, is_companion, is_reserved, origin_of, url_hash};
 use crate::error::{Error, Kind as Fault, Side};
-use crate::exchange::{Exchange, Part, Parts, Peer, Reply};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
+use crate::gauge::{Gauge, Measure};
 use crate::learned::Learned;
 use crate::metrics::METRICS;
+use crate::path::Path;
 use crate::stage::Stage;
-use document::Document;
-use fetch::redirect;
+use document::{Document, Sort, Use};
+use fetch::{Urge, redirect};
 use gate::Gate;
+use hosts::Hosts;
 use page::{Page, url_of};
 
 /// What a gateway pushes.
@@ -47,6 +51,8 @@ use page::{Page, url_of};
 pub struct Pushing {
     /// What was learned; `None`: nothing is learned, and only what a page itself says is pushed.
     pub learned: Option<Arc<Learned>>,
+    /// What pays is judged by the session's path, where that can be measured.
+    pub by_path: bool,
     /// Share of page loads for which nothing is pushed, to see what difference it makes: 0 to 1.
     pub hold_out: f64,
     /// Only resources of the page's own origin: the gateway stands for no other.
@@ -72,38 +78,45 @@ struct Limits {
 /// The stage of one session.
 pub struct Push {
     session: Rc<SessionState>,
+    /// Of the session's path; what else may outlive the session must not keep its connection.
+    _gauge: Option<Rc<Gauge>>,
     next: Rc<dyn Stage>,
 }
 
 impl Push {
-    /// A stage for the session of `peer`.
-    pub fn new(pushing: &Rc<Pushing>, peer: Peer, next: Rc<dyn Stage>) -> Self {
+    /// A stage for the session of `peer` on `path`.
+    pub fn new(pushing: &Rc<Pushing>, path: &Path, peer: Peer, next: Rc<dyn Stage>) -> Self {
         let limits = Limits::new(pushing.own_origin_only);
+        let gauge = if pushing.by_path && pushing.learned.is_some() { Gauge::of(path).map(Rc::new) } else { None };
         let session = SessionState {
             peer,
             user: pushing.learned.as_ref().map_or(0, |learned| learned.user(peer.session, peer.address)),
             pushing: Rc::clone(pushing),
             limits,
+            gauge: gauge.as_ref().map(Rc::downgrade),
             gate: Gate::new(limits.fetches),
             given: RefCell::default(),
             held: RefCell::default(),
+            asking: RefCell::default(),
             promised: RefCell::default(),
             later: RefCell::default(),
             closed: Cell::new(false),
             page: RefCell::default(),
             companion: Cell::new(false),
             carried: Cell::new(0),
+            hosts: RefCell::default(),
             last: RefCell::default(),
         };
-        Self { session: Rc::new(session), next }
+        Self { session: Rc::new(session), _gauge: gauge, next }
     }
 }
 
 impl Drop for Push {
     fn drop(&mut self) {
-        // Both hold pages, which hold the session in turn.
+        // All of them hold pages, which hold the session in turn.
         self.session.closed.set(true);
         self.session.last.take();
+        drop(self.session.hosts.take());
         let later = self.session.later.take();
         drop(later);
     }
@@ -137,25 +150,35 @@ impl Stage for Push {
         if exchange.request.method != Method::Get || exchange.request.protocol.is_some() {
             return self.next.call(exchange);
         }
-        let page = Page::new(&self.session, &exchange, &self.next);
-        let (request, push) = (exchange.request.clone(), exchange.peer.push);
-        if let Some(page) = &page {
-            self.session.note_asked(page.url(), &request);
+        if !exchange.peer.push && self.session.pushing.learned.is_none() {
+            return self.next.call(exchange);
         }
+        let Some(asked) = Request::of(&exchange, &self.next) else { return self.next.call(exchange) };
+        self.session.note_asked(&asked);
         let reply = self.next.call(exchange);
-        match page {
-            Some(page) => Reply::new(Watched {
-                page,
-                request,
-                push,
-                reply,
-                document: None,
-                ready: VecDeque::new(),
-                unsized_body: None,
-                over: false,
-            }),
-            None => reply,
-        }
+        let (session, asked) = (Rc::clone(&self.session), Rc::new(asked));
+        let watched =
+            Watched { session, asked, page: None, reply, document: None, held: None, unsized_body: None, over: false };
+        Reply::new(watched)
+    }
+}
+
+/// A request that passed, and all that those need which are made for its sake.
+struct Request {
+    head: RequestHead,
+    url: String,
+    /// Its [`url_hash`].
+    hash: u32,
+    peer: Peer,
+    isolation: Isolation,
+    next: Rc<dyn Stage>,
+}
+
+impl Request {
+    fn of(exchange: &Exchange, next: &Rc<dyn Stage>) -> Option<Self> {
+        let url = resolve(&url_of(&exchange.request), "")?;
+        let (head, isolation) = (exchange.request.clone(), exchange.isolation.clone());
+        Some(Self { hash: url_hash(&head), head, url, peer: exchange.peer, isolation, next: Rc::clone(next) })
     }
 }
 
@@ -165,12 +188,15 @@ struct SessionState {
     user: u64,
     pushing: Rc<Pushing>,
     limits: Limits,
+    gauge: Option<Weak<Gauge>>,
     gate: Rc<Gate>,
     given: RefCell<Given>,
     /// What the client said that it holds from earlier sessions, by [`url_hash`].
     held: RefCell<HashSet<u32>>,
-    /// URLs of pushes whose end has not been reported, by [`url_hash`].
-    promised: RefCell<HashMap<u32, String>>,
+    /// What the client asks for just now, by [`url_hash`].
+    asking: RefCell<Vec<u32>>,
+    /// Pushes whose end has not been reported, by [`url_hash`].
+    promised: RefCell<HashMap<u32, Promised>>,
     /// Pushes that wait for the companion.
     later: RefCell<Later>,
     /// A companion is open.
@@ -180,9 +206,47 @@ struct SessionState {
     /// The session is over.
     closed: Cell<bool>,
     /// The page loaded last: its URL, when, and whether it was held out.
-    page: RefCell<Option<(String, Instant, Treatment)>>,
+    page: RefCell<Option<Shown>>,
+    /// Which hosts the client asks, and what waits until it does.
+    hosts: RefCell<Hosts>,
     /// The last page, while it did without something that the client was thought to have.
     last: RefCell<Option<Rc<Page>>>,
+}
+
+/// A page that the reader looks at.
+struct Shown {
+    url: String,
+    at: Instant,
+    treatment: Treatment,
+    /// Pages that are part of it.
+    frames: Vec<String>,
+}
+
+impl Shown {
+    /// Whether a request for a page that names `referer` its cause, so soon, is for a part of this one.
+    fn is_cause(&self, referer: &[u8]) -> bool {
+        let is = |url: &String| url.as_bytes() == referer;
+        self.at.elapsed() < FRAMES && (is(&self.url) || self.frames.iter().any(is))
+    }
+}
+
+/// What a push is for.
+struct Target {
+    url: String,
+    /// Its [`url_hash`].
+    hash: u32,
+    /// What it is asked with.
+    asked: Asked,
+}
+
+/// A push whose end has not been reported.
+struct Promised {
+    url: String,
+    /// The request for its page.
+    page: Rc<Request>,
+    urge: Rc<Urge>,
+    /// What it is asked with.
+    asked: Asked,
 }
 
 #[derive(Default)]
@@ -202,10 +266,17 @@ struct Given {
 /// A page of which another names itself the cause so soon is part of it.
 const FRAMES: Duration = Duration::from_secs(4);
 
+/// Frames of a page that are remembered; those that these name are taken for pages.
+const MAX_FRAMES: usize = 64;
+
 /// URLs of each half.
 const GIVEN: usize = 4096;
 
 impl Given {
+    fn is_empty(&self) -> bool {
+        self.recent.is_empty() && self.before.is_empty()
+    }
+
     fn get(&self, url: &str) -> Option<bool> {
         self.recent.get(url).or_else(|| self.before.get(url)).copied()
     }
@@ -228,27 +299,54 @@ impl SessionState {
         self.limits
     }
 
-    /// Whether the client has it already.
-    fn has(&self, url: &str, request: &RequestHead) -> bool {
-        self.given.borrow().get(url) == Some(true) || self.held.borrow().contains(&url_hash(request))
+    /// Whether the client has it already: to use again, or as a push whose end it has not reported. The latter is of use to
+    /// the page that it was made for, and to its own origin's.
+    fn has(&self, target: &Target, request: &RequestHead) -> bool {
+        let Target { url, hash, asked } = target;
+        if let Some(push) = self.promised.borrow().get(hash).filter(|push| push.url == *url) {
+            return push.asked.is_of_same_page(*asked, &origin_of(request));
+        }
+        self.given.borrow().get(url) == Some(true) || self.held.borrow().contains(hash)
     }
 
     /// Whether one more may be promised; notes it if so.
-    fn admits(&self, request: &RequestHead) -> bool {
-        let url = url_of(request);
+    fn admits(&self, target: &Target, page: &Rc<Request>, urge: &Rc<Urge>) -> bool {
         let mut promised = self.promised.borrow_mut();
         if promised.len() >= self.limits.session_pushes {
             return false;
         }
+        let Target { url, hash, asked } = target;
         self.given.borrow_mut().insert(url.clone(), true);
-        promised.insert(url_hash(request), url);
+        let push = Promised { asked: *asked, url: url.clone(), page: Rc::clone(page), urge: Rc::clone(urge) };
+        promised.insert(*hash, push);
         true
     }
 
+    /// Whether the client asks for it just now: then a push comes too late.
+    fn is_asked(&self, target: &Target) -> bool {
+        self.asking.borrow().contains(&target.hash)
+    }
+
+    /// The page that a push was made for, until its end has been reported.
+    fn page_of_push(&self, url: &str) -> Option<Rc<Request>> {
+        let promised = self.promised.borrow();
+        if promised.is_empty() {
+            return None;
+        }
+        let (scheme, authority, path) = split(url)?;
+        let request = RequestHead::get(Scheme::parse(scheme.as_bytes())?, authority, path);
+        let push = promised.get(&url_hash(&request)).filter(|push| push.url == url)?;
+        Some(Rc::clone(&push.page))
+    }
+
     /// A promise came to nothing.
-    fn withdraw(&self, hash: u32, url: &str) {
-        self.promised.borrow_mut().remove(&hash);
-        self.given.borrow_mut().remove(url);
+    fn withdraw(&self, target: &Target, urge: &Rc<Urge>) {
+        let mut promised = self.promised.borrow_mut();
+        // Another may have been promised since, for another page.
+        if promised.get(&target.hash).is_some_and(|push| Rc::ptr_eq(&push.urge, urge)) {
+            promised.remove(&target.hash);
+            self.given.borrow_mut().remove(&target.url);
+        }
     }
 
     /// The client gets the answer with this head: whether it can use it again decides if it may be given it again.
@@ -264,11 +362,22 @@ impl SessionState {
 
     /// A request is here. Who asks for what he was given, as if he had never seen it, has lost what he had (a new profile,
     /// an emptied cache, another browser): it is his to get again, what the last page did without as well.
-    fn note_asked(&self, url: &str, request: &RequestHead) {
+    fn note_asked(self: &Rc<Self>, asked: &Request) {
+        let Request { head: request, url, .. } = asked;
+        self.asking.borrow_mut().push(asked.hash);
+        self.note_host(url);
+        if self.given.borrow().is_empty() && self.held.borrow().is_empty() {
+            return;
+        }
         let checks = ["if-none-match", "if-modified-since"].iter().any(|name| request.fields.contains(name))
             || ["no-cache", "max-age=0"].iter().any(|word| request.fields.has_token("cache-control", word));
-        let had = self.given.borrow().get(url).is_some() || self.held.borrow().contains(&url_hash(request));
+        let had = self.given.borrow().get(url).is_some() || self.held.borrow().contains(&asked.hash);
         if checks || !had {
+            return;
+        }
+        // A push whose end has not been reported has come to nothing, as one of a redirect does over SPDY: only it was lost.
+        if self.promised.borrow_mut().remove(&asked.hash).is_some() {
+            self.given.borrow_mut().remove(url);
             return;
         }
         self.given.take();
@@ -298,12 +407,13 @@ impl SessionState {
     /// A page is about to be sent: whether anything is pushed with it. What belongs to a page that was just sent, as a frame
     /// does, shares its treatment, and the client is told nothing new.
     fn treat(&self, url: &str, request: &RequestHead) -> (Treatment, bool) {
-        let referer = request.fields.get("referer").unwrap_or_default();
-        if let Some((page, at, treatment)) = &*self.page.borrow()
-            && page.as_bytes() == referer
-            && at.elapsed() < FRAMES
+        if self.is_frame(request)
+            && let Some(page) = &mut *self.page.borrow_mut()
         {
-            return (*treatment, false);
+            if page.frames.len() < MAX_FRAMES {
+                page.frames.push(url.to_owned());
+            }
+            return (page.treatment, false);
         }
         let held_out = self.pushing.hold_out > 0.0 && random() < self.pushing.hold_out;
         let (treatment, count) = match held_out {
@@ -311,13 +421,28 @@ impl SessionState {
             false => (Treatment::Pushed, &METRICS.pages_pushed),
         };
         count.add(1);
-        self.page.replace(Some((url.to_owned(), Instant::now(), treatment)));
+        self.hosts.borrow_mut().turn();
+        let shown = Shown { url: url.to_owned(), at: Instant::now(), treatment, frames: Vec::new() };
+        self.page.replace(Some(shown));
         (treatment, true)
+    }
+
+    /// Whether what a request asks for, a page itself, is part of the page that was shown last.
+    fn is_frame(&self, request: &RequestHead) -> bool {
+        let Some(referer) = request.fields.get("referer") else { return false };
+        let page = self.page.borrow();
+        page.as_ref().is_some_and(|page| page.is_cause(referer))
     }
 
     /// Whether what a request asks for belongs to a page that gets no pushes.
     fn is_held_out(&self) -> bool {
-        self.page.borrow().as_ref().is_some_and(|(_, _, treatment)| *treatment == Treatment::HeldOut)
+        self.page.borrow().as_ref().is_some_and(|page| page.treatment == Treatment::HeldOut)
+    }
+
+    /// When a push pays on this session's path, if that is to decide and can be told.
+    fn worth(&self) -> Option<Worth> {
+        let Measure { round_trip, rate } = self.gauge.as_ref()?.upgrade()?.measure()?;
+        Some(Worth::Path { round_trip, rate })
     }
 
     /// Tells the predictor of an answer and asks what will be needed with it.
@@ -327,13 +452,15 @@ impl SessionState {
         if request.fields.contains("authorization") {
             return Vec::new();
         }
-        let text = |fields: &tandem_http::Fields, name: &str| {
-            fields.get(name).map(|value| String::from_utf8_lossy(value).into_owned())
-        };
-        let (referer, agent) = (text(&request.fields, "referer"), text(&request.fields, "user-agent"));
-        let (destination, accept) = (text(&request.fields, "sec-fetch-dest"), text(&request.fields, "accept"));
-        let content_type = text(&head.fields, "content-type");
-        learned.sending(&Seen {
+        let asked = |name: &str| request.fields.get(name).map(String::from_utf8_lossy);
+        let (referer, agent) = (asked("referer"), asked("user-agent"));
+        // What a push brings along belongs to its page. Of the push itself the client tells later, in a while.
+        let page = referer.as_ref().and_then(|referer| self.page_of_push(referer));
+        let (destination, accept) = (asked("sec-fetch-dest"), asked("accept"));
+        let content_type = head.fields.get("content-type").map(String::from_utf8_lossy);
+        // A frame is asked for as its page's images are, and brings what its page needs with it.
+        let frame = asks_for_page(request) && self.is_frame(request);
+        let seen = Seen {
             session: self.peer.session,
             user: self.user,
             now: 0,
@@ -341,12 +468,16 @@ impl SessionState {
             get: true,
             status: head.status,
             size: content_length(&head.fields).ok().flatten().unwrap_or(0),
-            referer: referer.as_deref(),
+            referer: page.as_ref().map(|page| page.url.as_str()).or(referer.as_deref()),
             agent: agent.as_deref(),
             content_type: content_type.as_deref(),
-            destination: destination.as_deref(),
+            destination: destination.as_deref().or_else(|| frame.then_some("iframe")),
             accept: accept.as_deref(),
-        })
+        };
+        if let Some(referer) = &referer {
+            learned.note_asker(url, referer);
+        }
+        learned.sending(&seen, self.worth())
     }
 }
 
@@ -382,12 +513,14 @@ fn random() -> f64 {
 
 /// An answer on its way, watched for what it needs.
 struct Watched {
-    page: Rc<Page>,
-    request: RequestHead,
-    push: bool,
+    session: Rc<SessionState>,
+    asked: Rc<Request>,
+    /// Once there is anything to push with it.
+    page: Option<Rc<Page>>,
     reply: Reply,
     document: Option<Document>,
-    ready: VecDeque<Part>,
+    /// What comes after the promises that are ready.
+    held: Option<Part>,
     /// Bytes of the body so far, where its head did not say how many there are.
     unsized_body: Option<u64>,
     over: bool,
@@ -398,94 +531,125 @@ impl Parts for Watched {
         loop {
             // Promises go first: what mentions them comes after them.
             if !self.over
-                && let Poll::Ready(promise) = self.page.poll_promise(cx)
+                && let Some(page) = &self.page
+                && let Poll::Ready(promise) = page.poll_promise(cx)
             {
                 return Poll::Ready(Some(Ok(promise)));
             }
-            if let Some(part) = self.ready.pop_front() {
+            if let Some(part) = self.held.take() {
                 return Poll::Ready(Some(Ok(part)));
             }
-            match std::task::ready!(self.reply.poll_part(cx)) {
-                Some(Ok(Part::Head(mut head))) => {
-                    self.on_head(&mut head);
-                    self.ready.push_back(Part::Head(head));
-                }
-                Some(Ok(part)) => {
-                    if let Part::Data(data) = &part {
-                        self.unsized_body = self.unsized_body.map(|size| size + data.len() as u64);
-                        self.page.read(&mut self.document, data);
-                    }
-                    self.ready.push_back(part);
-                }
+            let part = match std::task::ready!(self.reply.poll_part(cx)) {
+                Some(Ok(part)) => self.look_at(part),
                 end => {
-                    if let (None, Some(size), Some(learned)) =
-                        (&end, self.unsized_body, &self.page.session.pushing.learned)
-                    {
-                        learned.body_sent(self.page.url(), size);
-                    }
-                    self.page.end_document(&mut self.document);
-                    self.over = true;
-                    self.page.end();
+                    self.end(end.is_none());
                     return Poll::Ready(end);
                 }
+            };
+            if self.page.is_none() {
+                return Poll::Ready(Some(Ok(part)));
             }
+            self.held = Some(part);
         }
+    }
+
+    fn prioritise(&mut self, priority: Priority) {
+        self.reply.prioritise(priority);
     }
 }
 
 impl Watched {
+    fn look_at(&mut self, mut part: Part) -> Part {
+        match &mut part {
+            Part::Head(head) => self.on_head(head),
+            Part::Data(data) => {
+                self.unsized_body = self.unsized_body.map(|size| size + data.len() as u64);
+                if let Some(page) = &self.page {
+                    page.read(&mut self.document, data);
+                }
+            }
+            _ => {}
+        }
+        part
+    }
+
+    fn end(&mut self, whole: bool) {
+        self.over = true;
+        if let (true, Some(size), Some(learned)) = (whole, self.unsized_body, &self.session.pushing.learned) {
+            learned.body_sent(&self.asked.url, size);
+        }
+        if let Some(page) = &self.page {
+            page.end_document(&mut self.document);
+            page.end();
+        }
+    }
+
     fn on_head(&mut self, head: &mut ResponseHead) {
-        let session = Rc::clone(&self.page.session);
+        let (session, asked) = (Rc::clone(&self.session), Rc::clone(&self.asked));
         // It is ours to say, not an origin's.
         head.fields.remove(FIELD);
-        let mut needs = named::named(self.page.url(), head);
+        let mut needs = named::named(&asked.url, head);
         if head.status == 200 {
-            session.note_given(self.page.url(), head);
+            session.note_given(&asked.url, head);
         }
-        let candidates = session.learn(self.page.url(), &self.request, head);
+        let candidates = session.learn(&asked.url, &asked.head, head);
         self.unsized_body = (head.status == 200 && !head.fields.contains("content-length")).then_some(0);
-        if !self.push {
+        if !asked.peer.push {
             return;
         }
-        self.page.mind_referrer(head);
-        let document = if head.status == 200 { self.page.document(self.page.url(), head) } else { None };
-        let target = redirect(self.page.url(), head);
-        if (document.is_some() && is_page(head)) || (target.is_some() && asks_for_page(&self.request)) {
-            let (treatment, new) = session.treat(self.page.url(), &self.request);
+        let readable = head.status == 200 && Document::is_readable(head);
+        let target = redirect(&asked.url, head);
+        if (readable && is_page(head)) || (target.is_some() && asks_for_page(&asked.head)) {
+            let (treatment, new) = session.treat(&asked.url, &asked.head);
             if new {
                 head.fields.set(FIELD, treatment.as_str());
             }
         }
         // A page that the browser only checks, or loads again, comes with what its cache has, or with nothing from ours.
-        let known = ["if-none-match", "if-modified-since"].iter().any(|name| self.request.fields.contains(name))
-            || self.request.fields.has_token("cache-control", "no-cache");
+        let known = ["if-none-match", "if-modified-since"].iter().any(|name| asked.head.fields.contains(name))
+            || asked.head.fields.has_token("cache-control", "no-cache");
         if session.is_held_out() || known {
             return;
         }
         if head.status != 200 {
             needs.clear();
         }
-        needs.extend(target);
-        self.document = document;
-        self.page.promise(needs);
-        self.page.promise_learned(candidates.iter().filter_map(learned_need).collect());
+        if !readable && needs.is_empty() && target.is_none() && candidates.is_empty() {
+            return;
+        }
+        let page = Page::new(session, asked);
+        self.document = if readable { page.document(page.url(), head, Use::Page) } else { None };
+        match target {
+            Some(target) => page.redirect(page.url(), target),
+            None => page.settle(page.url(), head),
+        }
+        page.promise(needs);
+        let learned = page.session.pushing.learned.as_ref();
+        let asker = |url: &str| learned.and_then(|learned| learned.own_asker(url));
+        page.promise_learned(candidates.iter().filter_map(|candidate| learned_need(candidate, asker)).collect());
+        self.page = Some(page);
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        if !self.over {
-            self.page.abandon();
+        let mut asking = self.session.asking.borrow_mut();
+        if let Some(at) = asking.iter().position(|hash| *hash == self.asked.hash) {
+            asking.swap_remove(at);
+        }
+        drop(asking);
+        if let Some(page) = self.page.as_ref().filter(|_| !self.over) {
+            page.abandon();
         }
     }
 }
 
 fn is_page(head: &ResponseHead) -> bool {
-    !head.fields.get("content-type").is_some_and(|value| value.to_ascii_lowercase().starts_with(b"text/css"))
+    matches!(Sort::of(head), Some(Sort::Html))
 }
 
-/// What others needed, as a need.
-fn learned_need(candidate: &Candidate) -> Option<Need> {
+/// What others needed, as a need, and who asked for it if not the page. A page by itself is the reader's to choose.
+fn learned_need(candidate: &Candidate, asker: impl Fn(&str) -> Option<String>) -> Option<Need> {
     let (kind, urgency) = match candidate.kind {
         Learnt::Style => (Kind::Style, 1),
         Learnt::Script => (Kind::Script, 2),
@@ -495,5 +659,11 @@ fn learned_need(candidate: &Candidate) -> Option<Need> {
         Learnt::Open => (Kind::Other, 4),
         Learnt::Page | Learnt::Download => return None,
     };
-    Some(Need { url: candidate.url.to_string(), kind, urgency, anonymous: false })
+    // Data that is named like a page is a frame.
+    let frame = kind == Kind::Fetch && Learnt::of_path(parts(&candidate.url).path) == Learnt::Page;
+    let kind = if frame { Kind::Document } else { kind };
+    // Fonts are fetched by CORS always, data as a rule.
+    let anonymous = matches!(kind, Kind::Font | Kind::Fetch);
+    let (url, via) = (candidate.url.to_string(), asker(&candidate.url).map(Arc::from));
+    Some(Need { url, kind, urgency, anonymous, referrer: None, via, frame: None })
 }

@@ -23,7 +23,15 @@ pub(crate) fn named(page: &str, head: &mut ResponseHead) -> Vec<Need> {
 }
 
 fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
-    Some(Need { url: resolve(page, url)?, kind, urgency, anonymous: kind == Kind::Font })
+    Some(Need {
+        url: resolve(page, url)?,
+        kind,
+        urgency,
+        anonymous: kind == Kind::Font,
+        referrer: None,
+        via: None,
+        frame: None,
+    })
 }
 
 /// Targets of a `Link` field with `rel=preload`.

@@ -6,27 +6,27 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use tandem_http::{Fields, Priority, RequestHead, ResponseHead, Scheme};
-use tandem_predict::scan::{self, Kind, Need};
+use tandem_predict::scan::{self, Kind, Need, Referrer};
 
-use super::document::Document;
-use super::fetch::Fetch;
-use super::{Limits, SessionState};
-use crate::companion::INHERITED;
-use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use super::document::{Document, Use};
+use super::fetch::{Fetch, Urge};
+use super::hosts::is_same_site;
+use super::{Limits, Request, SessionState, Target};
+use crate::companion::{Asked, INHERITED, url_hash};
+use crate::exchange::{Body, Exchange, Part, Reply};
 use crate::metrics::METRICS;
-use crate::stage::Stage;
 
 /// Bytes of a cookie that do not fit a header table: they are sent again with each promise.
 const LONG_COOKIE: usize = 2048;
 
+/// Hosts that a page names, as far as they are remembered.
+const MAX_NAMED: usize = 1024;
+
 /// A page and what goes with it.
 pub(super) struct Page {
     pub(super) session: Rc<SessionState>,
-    request: RequestHead,
-    url: String,
-    peer: Peer,
-    isolation: Isolation,
-    next: Rc<dyn Stage>,
+    pub(super) asked: Rc<Request>,
+    place: RefCell<Rc<Place>>,
     /// URLs promised with it, and its own.
     known: RefCell<HashSet<String>>,
     promises: RefCell<Promises>,
@@ -34,10 +34,20 @@ pub(super) struct Page {
     skipped: RefCell<Vec<Need>>,
     /// Hosts that the page's own bytes name.
     named: RefCell<HashSet<String>>,
+    /// What others needed with it, of hosts that it has not named yet.
+    expected: RefCell<Vec<Need>>,
+    /// Its document is where it was asked for, or where redirects have led: it is known what it is asked for from.
+    settled: Cell<bool>,
     referrer: Cell<Referrer>,
     /// Nobody waits for the page any more.
     abandoned: Cell<bool>,
     left: Left,
+}
+
+/// Where a page's document is, as far as redirects have told: what it needs is asked for from there.
+struct Place {
+    authority: String,
+    url: String,
 }
 
 /// What may still be spent on the page.
@@ -52,20 +62,6 @@ struct Left {
     foreign: Cell<usize>,
 }
 
-/// What the page lets others know of it (Referrer Policy, as far as it is told in its head).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Referrer {
-    /// Its URL to its own origin, its origin to others.
-    #[default]
-    Default,
-    /// Its origin only.
-    Origin,
-    /// Nothing to others.
-    Own,
-    /// Nothing.
-    None,
-}
-
 #[derive(Default)]
 struct Promises {
     ready: VecDeque<Part>,
@@ -75,39 +71,67 @@ struct Promises {
 }
 
 impl Page {
-    pub(super) fn new(session: &Rc<SessionState>, exchange: &Exchange, next: &Rc<dyn Stage>) -> Option<Rc<Self>> {
-        let request = exchange.request.clone();
-        let url = scan::resolve(&url_of(&request), "")?;
-        Some(Rc::new(Self {
-            session: Rc::clone(session),
-            peer: exchange.peer,
-            isolation: exchange.isolation.clone(),
-            next: Rc::clone(next),
-            known: RefCell::new(HashSet::from([url.clone()])),
-            url,
-            request,
-            promises: RefCell::default(),
-            skipped: RefCell::default(),
-            named: RefCell::default(),
-            referrer: Cell::default(),
-            abandoned: Cell::new(false),
+    pub(super) fn new(session: Rc<SessionState>, asked: Rc<Request>) -> Rc<Self> {
+        Rc::new(Self {
             left: Left {
                 bytes: Cell::new(session.limits().page_bytes),
                 promises: Cell::new(256 << 10),
                 reading: Cell::new(32 << 20),
                 foreign: Cell::new(256),
             },
-        }))
+            session,
+            known: RefCell::new(HashSet::from([asked.url.clone()])),
+            place: RefCell::new(Rc::new(Place { authority: asked.head.authority.clone(), url: asked.url.clone() })),
+            asked,
+            promises: RefCell::default(),
+            skipped: RefCell::default(),
+            named: RefCell::default(),
+            expected: RefCell::default(),
+            settled: Cell::new(false),
+            referrer: Cell::default(),
+            abandoned: Cell::new(false),
+        })
     }
 
     pub(super) fn url(&self) -> &str {
-        &self.url
+        &self.asked.url
     }
 
-    /// A reader of the answer with this head to a request for `url`, which is this page or belongs to it.
-    pub(super) fn document(&self, url: &str, head: &ResponseHead) -> Option<Document> {
-        let accept = self.request.fields.get("accept").unwrap_or_default();
-        let mut document = Document::of(url, head, &self.url, accept, self.left.reading.get())?;
+    fn place(&self) -> Rc<Place> {
+        Rc::clone(&self.place.borrow())
+    }
+
+    /// What is at `from` leads elsewhere; where that is the page's document itself, so does the page.
+    pub(super) fn redirect(self: &Rc<Self>, from: &str, mut target: Need) {
+        if from == self.place().url {
+            // It is no page that sends the browser on.
+            target.referrer = Some(Referrer::None);
+            if let Some((scheme, authority, _)) = scan::split(&target.url)
+                && scheme == self.asked.head.scheme.as_str()
+            {
+                let (authority, url) = (authority.to_owned(), target.url.clone());
+                self.place.replace(Rc::new(Place { authority, url }));
+            }
+        }
+        self.promise(vec![target]);
+    }
+
+    /// What is at `url` is an answer, no redirect; where that is the page's document, its head says how much it tells others,
+    /// and what others needed with it may come.
+    pub(super) fn settle(self: &Rc<Self>, url: &str, head: &ResponseHead) {
+        if url == self.place().url && !self.settled.replace(true) {
+            self.referrer.set(referrer_policy(head).unwrap_or_default());
+            self.promise_expected();
+        }
+    }
+
+    /// A reader of the answer with this head to a request for `url`, which is this page or belongs to it. What is asked for
+    /// as something else than it turns out to be is not read: a browser would not, either.
+    pub(super) fn document(&self, url: &str, head: &ResponseHead, purpose: Use) -> Option<Document> {
+        let place = self.place();
+        let purpose = if url == place.url { Use::Page } else { purpose };
+        let accept = self.asked.head.fields.get("accept").unwrap_or_default();
+        let mut document = Document::of(url, head, purpose, &place.url, accept, self.left.reading.get())?;
         self.left.reading.set(self.left.reading.get() - document.limit());
         Some(document)
     }
@@ -116,6 +140,9 @@ impl Page {
     pub(super) fn read(self: &Rc<Self>, document: &mut Option<Document>, data: &[u8]) {
         let Some(reading) = document else { return };
         let more = reading.read(data);
+        if let Some(policy) = reading.policy() {
+            self.referrer.set(policy);
+        }
         self.promise(reading.take_needs());
         if !more {
             self.end_document(document);
@@ -136,23 +163,6 @@ impl Page {
         let left = self.left.bytes.get().checked_sub(bytes);
         self.left.bytes.set(left.unwrap_or(0));
         left.is_some()
-    }
-
-    /// What its head says of how much it tells others (Referrer Policy section 4.1; the last word that is known counts).
-    pub(super) fn mind_referrer(&self, head: &ResponseHead) {
-        for value in head.fields.get_all("referrer-policy") {
-            for word in value.split(|&byte| byte == b',') {
-                match word.trim_ascii().to_ascii_lowercase().as_slice() {
-                    b"no-referrer" => self.referrer.set(Referrer::None),
-                    b"same-origin" => self.referrer.set(Referrer::Own),
-                    b"origin" | b"strict-origin" => self.referrer.set(Referrer::Origin),
-                    b"strict-origin-when-cross-origin" | b"origin-when-cross-origin" | b"unsafe-url" => {
-                        self.referrer.set(Referrer::Default);
-                    }
-                    _ => {}
-                }
-            }
-        }
     }
 
     /// Whether nobody waits for it any more.
@@ -196,20 +206,44 @@ impl Page {
     /// Promises what its own bytes say that it needs, as far as that is allowed, most urgent first.
     pub(super) fn promise(self: &Rc<Self>, mut needs: Vec<Need>) {
         needs.sort_by_key(|need| need.urgency);
+        let mut news = false;
         for need in needs {
-            self.named.borrow_mut().insert(host(&need.url).to_owned());
-            self.promise_one(need);
+            let of = host(&need.url);
+            if self.named.borrow().len() < MAX_NAMED && !self.named.borrow().contains(of) {
+                self.named.borrow_mut().insert(of.to_owned());
+                news = true;
+            }
+            self.promise_if(need, false);
+        }
+        if news {
+            self.promise_expected();
         }
     }
 
-    /// The same for what others needed with it: of its own host, or of hosts that it names itself. Whoever could have others
-    /// fetch what he likes would see them come.
+    /// The same for what others needed with it: of its own host, or of hosts that it names itself, once it does. Whoever could
+    /// have others fetch what he likes would see them come.
     pub(super) fn promise_learned(self: &Rc<Self>, needs: Vec<Need>) {
-        for need in needs {
-            let named = host(&need.url) == host(&self.url) || self.named.borrow().contains(host(&need.url));
-            if named {
-                self.promise_one(need);
+        self.expected.replace(needs);
+        self.promise_expected();
+    }
+
+    fn promise_expected(self: &Rc<Self>) {
+        if !self.settled.get() {
+            return;
+        }
+        let (now, rest) = self.expected.take().into_iter().partition(|need| {
+            let of = host(&need.url);
+            of == host(self.url()) || self.named.borrow().contains(of)
+        });
+        self.expected.replace(rest);
+        let now: Vec<Need> = now;
+        let place = self.place();
+        for mut need in now {
+            // On its own origin the page itself asks.
+            if host(&need.url) == place.authority {
+                need.via = None;
             }
+            self.promise_if(need, true);
         }
     }
 
@@ -233,17 +267,42 @@ impl Page {
         }
     }
 
-    fn promise_one(self: &Rc<Self>, need: Need) {
-        let full = self.known.borrow().len() > self.session.limits().page_pushes;
-        if full || self.is_abandoned() || need.kind == Kind::Media || self.known.borrow().contains(&need.url) {
+    /// What is another site's may be just what this client does without (see [`super::hosts`]).
+    fn promise_if(self: &Rc<Self>, need: Need, learned: bool) {
+        if self.is_refused(&need) {
+            return;
+        }
+        let own = is_same_site(&self.place().authority, host(&need.url));
+        if own || self.session.hosts.borrow_mut().takes(self, &need, learned) {
+            self.promise_one(need);
+        }
+    }
+
+    /// Whether it is not to be promised, or has been.
+    fn is_refused(&self, need: &Need) -> bool {
+        let known = self.known.borrow();
+        known.len() > self.session.limits().page_pushes
+            || known.contains(&need.url)
+            || need.kind == Kind::Media
+            || self.is_abandoned()
+            || self.session.closed.get()
+    }
+
+    pub(super) fn promise_one(self: &Rc<Self>, need: Need) {
+        if self.is_refused(&need) {
             return;
         }
         let Some((request, cost)) = self.request_for(&need) else { return };
-        if self.session.has(&need.url, &request) {
+        let target = Target { hash: url_hash(&request), asked: Asked::of(&request.fields), url: need.url.clone() };
+        if self.session.is_asked(&target) {
+            return;
+        }
+        if self.session.has(&target, &request) {
             return self.skip(need);
         }
         let Some(left) = self.left.promises.get().checked_sub(cost) else { return };
-        if !self.session.admits(&request) {
+        let urge = Rc::new(Urge::default());
+        if !self.session.admits(&target, &self.asked, &urge) {
             return;
         }
         self.left.promises.set(left);
@@ -252,12 +311,12 @@ impl Page {
         let exchange = Exchange {
             request: request.clone(),
             body: Body::empty(),
-            isolation: self.isolation.clone(),
-            peer: self.peer,
+            isolation: self.asked.isolation.clone(),
+            peer: self.asked.peer,
             priority,
         };
         let ticket = self.session.gate.ticket(need.urgency);
-        let reply = Reply::new(Fetch::new(Rc::clone(self), ticket, exchange, Rc::clone(&self.next), need.url.clone()));
+        let reply = Reply::new(Fetch::new(Rc::clone(self), ticket, exchange, target, Use::of(&need), urge));
         self.known.borrow_mut().insert(need.url);
         let promise = Part::Pushed { request, reply, priority };
         let mut promises = self.promises.borrow_mut();
@@ -275,8 +334,12 @@ impl Page {
     fn request_for(&self, need: &Need) -> Option<(RequestHead, usize)> {
         let (scheme, authority, path) = scan::split(&need.url)?;
         let scheme = Scheme::parse(scheme.as_bytes())?;
-        let page = &self.request;
+        let page = &self.asked.head;
         let own = scheme == page.scheme && authority.eq_ignore_ascii_case(&page.authority);
+        let place = self.place();
+        let document = need.frame.as_deref().unwrap_or(&place.url);
+        let (document_scheme, document_host, _) = scan::split(document)?;
+        let same_origin = scheme.as_str() == document_scheme && authority.eq_ignore_ascii_case(document_host);
         // What is fetched over TLS reaches the gateway as a tunnel only; nobody would ask for it in the clear.
         if (scheme != page.scheme && scheme == Scheme::Https) || (!own && self.session.limits().own_origin_only) {
             return None;
@@ -292,7 +355,9 @@ impl Page {
             .fields
             .iter()
             .filter(|field| {
-                INHERITED.iter().any(|name| name.as_bytes() == field.name) || (own && field.name == b"cookie")
+                // Another origin's document, in a frame or behind a redirect, does not have them sent.
+                let cookie = own && same_origin;
+                INHERITED.iter().any(|name| name.as_bytes() == field.name) || (cookie && field.name == b"cookie")
             })
             .map(|field| (field.name, field.value))
             .collect();
@@ -300,13 +365,22 @@ impl Page {
             Kind::Document => fields.push("accept", page.fields.get("accept").unwrap_or(b"*/*")),
             kind => fields.push("accept", accept(kind, page.fields.get("user-agent").unwrap_or_default())),
         }
-        let origin = format!("{}://{}", page.scheme.as_str(), page.authority);
-        if !own && need.anonymous {
-            fields.push("origin", &origin);
+        if !same_origin && need.anonymous {
+            fields.push("origin", format!("{document_scheme}://{document_host}"));
         }
-        match (self.referrer.get(), own) {
-            (Referrer::Default | Referrer::Own, true) => fields.push("referer", &self.url),
-            (Referrer::Default, false) | (Referrer::Origin, _) => fields.push("referer", origin + "/"),
+        // What a module imports, which the browser itself asked for, is asked for by the same page.
+        if let Some(origin) = page.fields.get("origin").filter(|_| need.via.is_some() && need.kind == Kind::Script) {
+            fields.set("origin", origin);
+        }
+        // A style sheet and a module ask in their own name.
+        let asker = need.via.as_deref().unwrap_or(document);
+        let (asker_scheme, asker_host, _) = scan::split(asker)?;
+        let to_own = scheme.as_str() == asker_scheme && authority.eq_ignore_ascii_case(asker_host);
+        match (need.referrer.unwrap_or_else(|| self.referrer.get()), to_own) {
+            (Referrer::OriginToOthers | Referrer::Own, true) | (Referrer::Whole, _) => fields.push("referer", asker),
+            (Referrer::OriginToOthers, false) | (Referrer::Origin, _) => {
+                fields.push("referer", format!("{asker_scheme}://{asker_host}/"));
+            }
             (Referrer::Own, false) | (Referrer::None, _) => {}
         }
         let cookie = fields.get("cookie").map_or(0, <[u8]>::len);
@@ -316,8 +390,17 @@ impl Page {
     }
 }
 
+/// What a head says of how much its own requests tell others (Referrer Policy section 4.1; the last word that is known
+/// counts).
+pub(super) fn referrer_policy(head: &ResponseHead) -> Option<Referrer> {
+    let values = head.fields.get_all("referrer-policy");
+    let words =
+        values.flat_map(|value| value.split(|&byte| byte == b',')).filter_map(|word| std::str::from_utf8(word).ok());
+    words.filter_map(Referrer::parse).last()
+}
+
 /// Host and port of a URL.
-fn host(url: &str) -> &str {
+pub(super) fn host(url: &str) -> &str {
     scan::split(url).map_or("", |(_, authority, _)| authority)
 }
 

@@ -3,13 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
-use super::{Inbound, MuxSession, NewCore, Shared};
+use super::{Heard, Inbound, MuxSession, NewCore, Shared};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
 use crate::path::Path;
@@ -22,7 +23,17 @@ pub struct MuxClient {
     shared: Rc<Shared>,
     /// Shown until a request has taken it along, then never again on this session.
     token: RefCell<Option<Rc<str>>>,
+    /// After so long without a word from the other end, whether it is still there is asked with the next request.
+    rest: Duration,
+    /// The silence in which that was asked, by when it began.
+    asked_in: Cell<Option<Heard>>,
 }
+
+/// What such a ping carries.
+const AWAKE: u32 = 0x7a9e;
+
+/// Times for the answer: so many round trips of the session's first answer, and within these bounds.
+const PATIENCE: (u32, Duration, Duration) = (3, Duration::from_secs(2), Duration::from_secs(10));
 
 impl std::fmt::Debug for MuxClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -50,7 +61,8 @@ impl MuxClient {
                 }
             }
         });
-        Self { shared, token: RefCell::new(session.token.clone()) }
+        let (token, rest) = (RefCell::new(session.token.clone()), session.timeouts.probe_after / 2);
+        Self { shared, token, rest, asked_in: Cell::default() }
     }
 
     /// Opens a stream for the request, waiting while the peer allows no more at once.
@@ -181,6 +193,24 @@ impl Connected for MuxClient {
             self.shared.waiting.borrow_mut().push_back(cx.waker().clone());
             Poll::Pending
         }))
+    }
+
+    fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            let shared = &self.shared;
+            if let Some(heard) = shared.heard.get().filter(|heard| heard.elapsed() >= self.rest) {
+                if self.asked_in.replace(Some(heard)) != Some(heard) {
+                    shared.core.borrow_mut().ping(AWAKE);
+                    shared.kick();
+                }
+                let (trips, least, most) = PATIENCE;
+                tokio::time::sleep(shared.answered_in.get().saturating_mul(trips).clamp(least, most)).await;
+                if shared.heard.get() == Some(heard) {
+                    return;
+                }
+            }
+            std::future::pending().await
+        })
     }
 }
 

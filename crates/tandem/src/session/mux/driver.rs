@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::unsent::Unsent;
-use super::{Shared, set_waker};
+use super::{Heard, Shared, set_waker};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
 use crate::probe::Stamp;
@@ -216,6 +216,9 @@ impl<O: Owner> Driver<O> {
                     Poll::Ready(Ok(())) if buf.filled().is_empty() => Ok(Some(0)),
                     Poll::Ready(Ok(())) => {
                         let now = Instant::now();
+                        if self.shared.heard.replace(Some(Heard::at(now))).is_none() {
+                            self.shared.answered_in.set(now - self.clock.read_at);
+                        }
                         self.clock.read_at = now;
                         self.clock.probed_at = None;
                         SOCKET_READ.note(buf.filled().len() as u64, 0);

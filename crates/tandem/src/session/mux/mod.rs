@@ -21,9 +21,10 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use tandem_http::{Event, Fields, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role, StreamId};
+use tandem_http::{Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, StreamId};
 
 use watch::{Arrivals, Watch};
 
@@ -130,8 +131,27 @@ struct Shared {
     /// Why the session is over.
     ended: RefCell<Option<Error>>,
     established: Cell<bool>,
+    /// When bytes came last.
+    heard: Cell<Option<Heard>>,
+    /// Time from the path's beginning to the first of them: a round trip at least.
+    answered_in: Cell<Duration>,
     draining: Cell<bool>,
     watch: Watch,
+}
+
+/// A moment by both clocks: a machine that sleeps stops the one, whoever sets the time moves the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Heard(Instant, SystemTime);
+
+impl Heard {
+    fn at(now: Instant) -> Self {
+        Self(now, SystemTime::now())
+    }
+
+    /// Time since then, by the clock that saw more of it.
+    fn elapsed(self) -> Duration {
+        self.0.elapsed().max(self.1.elapsed().unwrap_or_default())
+    }
 }
 
 type Streams = HashMap<StreamId, Stream, BuildHasherDefault<IdHasher>>;
@@ -167,6 +187,8 @@ struct Stream {
     /// Nothing more will arrive.
     complete: bool,
     arrivals: Arrivals,
+    /// Where the other end wants the answer, until the answer's source has been told.
+    priority: Option<Priority>,
     /// Since when it holds all that it may.
     full: Stamp,
 }
@@ -215,6 +237,8 @@ impl Shared {
             waiting: RefCell::default(),
             ended: RefCell::default(),
             established: Cell::new(false),
+            heard: Cell::default(),
+            answered_in: Cell::default(),
             draining: Cell::new(false),
             watch: Watch::default(),
         })
@@ -286,6 +310,13 @@ impl Shared {
             }
             Event::Writable { id } => {
                 if let Some(stream) = streams.get_mut(&id) {
+                    stream.wake_writer();
+                }
+                return None;
+            }
+            Event::Priority { id, priority } => {
+                if let Some(stream) = streams.get_mut(&id) {
+                    stream.priority = Some(priority);
                     stream.wake_writer();
                 }
                 return None;
@@ -395,4 +426,19 @@ fn reset_error(reason: Reason, side: Side) -> Error {
         _ => (Kind::Reset, Retry::Never, "the exchange was reset"),
     };
     Error::new(kind, side, detail).with_retry(retry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_told_by_the_clock_that_saw_more_of_it() {
+        let (now, today) = (Instant::now(), SystemTime::now());
+        let hour = Duration::from_secs(3600);
+        assert!(Heard(now, today - hour).elapsed() >= hour, "the machine slept");
+        let second = Duration::from_secs(1);
+        let earlier = now.checked_sub(second).expect("the machine has run for a second");
+        assert!((second..hour).contains(&Heard(earlier, today + hour).elapsed()), "the time was set back");
+    }
 }

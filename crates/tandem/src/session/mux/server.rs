@@ -112,6 +112,7 @@ impl Pump {
             if self.is_cancelled(cx) {
                 return Poll::Ready(());
             }
+            self.reprioritise();
             if self.head_sent && self.held.is_none() && ready!(self.shared.poll_room(self.id, cx.waker())).is_err() {
                 return Poll::Ready(());
             }
@@ -146,6 +147,17 @@ impl Pump {
         let Some(stream) = streams.get_mut(&self.id) else { return true };
         set_waker(&mut stream.writer, cx.waker());
         matches!(stream.inbound.back(), Some(Inbound::Failed(_)))
+    }
+
+    /// The other end tells its wish to the source of the reply, the source its own to the session.
+    fn reprioritise(&mut self) {
+        let wish = self.shared.streams.borrow_mut().get_mut(&self.id).and_then(|stream| stream.priority.take());
+        if let Some(priority) = wish {
+            self.reply.prioritise(priority);
+        } else if let Some(priority) = self.reply.take_priority() {
+            self.shared.core.borrow_mut().set_priority(self.id, priority);
+            self.shared.kick();
+        }
     }
 
     fn flush_held(&mut self, end: bool) {

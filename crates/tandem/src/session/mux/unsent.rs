@@ -33,7 +33,8 @@ pub(super) struct Unsent {
 impl Unsent {
     /// What the socket has been given to begin with.
     pub(super) fn of(path: &Path) -> Self {
-        let given = path.tcp().map(SockRef::from).filter(over_bbr).and_then(|socket| socket.tcp_notsent_lowat().ok());
+        let over_bbr = path.tcp().filter(|_| path.is_over_bbr());
+        let given = over_bbr.and_then(|stream| SockRef::from(stream).tcp_notsent_lowat().ok());
         // The kernel says "none" with the largest number.
         Self::starting_at(given.filter(|given| *given < MOST).unwrap_or(0))
     }
@@ -72,10 +73,6 @@ impl Unsent {
             limit
         })
     }
-}
-
-fn over_bbr(socket: &SockRef<'_>) -> bool {
-    socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"))
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
-//! Tor's control port: asking, and having full descriptors fetched. <https://spec.torproject.org/control-spec>.
+//! Tor's control port: asking, having full descriptors fetched, and circuits. <https://spec.torproject.org/control-spec>.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::Instant;
 
+use super::circuits::{self, Circuit, Relay, StreamState, parse_circuits, parse_relay};
 use super::directory::{GatewayExit, announces, parse_gateways, parse_weights};
 use super::unreachable;
 use crate::endpoint::Via;
@@ -351,5 +354,56 @@ impl Control {
     /// Has `name` lead to `host` through the relay with this fingerprint.
     pub async fn map_to_exit(&mut self, name: &str, host: &str, fingerprint: &str) -> Result<(), Error> {
         self.ask(&format!("MAPADDRESS {name}={host}.{fingerprint}.exit")).await.map(drop)
+    }
+
+    /// Circuits that this Tor client has begun and not closed.
+    pub(crate) async fn circuits(&mut self) -> Result<Vec<Circuit>, Error> {
+        Ok(parse_circuits(&self.info("circuit-status").await?))
+    }
+
+    /// What is known of a relay; nothing if that is not enough to say whom it may share a circuit with.
+    pub(crate) async fn relay(&mut self, fingerprint: &str) -> Result<Option<Relay>, Error> {
+        let Some(entry) = self.info_if_known(&format!("ns/id/{fingerprint}")).await? else { return Ok(None) };
+        let mut description = self.info_if_known(&format!("md/id/{fingerprint}")).await?;
+        if description.as_ref().is_none_or(String::is_empty) {
+            description = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
+        }
+        Ok(parse_relay(fingerprint, &entry, &description.unwrap_or_default()))
+    }
+
+    /// Whether relays of one circuit must be of different networks; `None` if none should be built.
+    pub(crate) async fn distinct_subnets(&mut self) -> Result<Option<bool>, Error> {
+        let lines = self.reply(&format!("GETCONF {}", circuits::SETTINGS)).await?;
+        Ok(circuits::distinct_subnets(lines.iter().map(|line| line.text.as_str())))
+    }
+
+    /// Begins a circuit; gives Tor's number for it, nothing if Tor does not want to.
+    pub(crate) async fn extend_circuit(&mut self, arguments: &str) -> Result<Option<String>, Error> {
+        let lines = self.reply(&format!("EXTENDCIRCUIT {arguments}")).await?;
+        let begun = lines.first().filter(|line| line.code < 400).and_then(|line| line.text.strip_prefix("EXTENDED "));
+        Ok(begun.map(str::to_owned))
+    }
+
+    /// Lets streams use a circuit; whether it is still there.
+    pub(crate) async fn make_general(&mut self, circuit: &str) -> Result<bool, Error> {
+        let lines = self.reply(&format!("SETCIRCUITPURPOSE {circuit} purpose=general")).await?;
+        Ok(lines.iter().all(|line| line.code < 400))
+    }
+
+    /// How far the stream on this circuit has come, if there is one.
+    pub(crate) async fn stream_on(&mut self, circuit: &str) -> Result<Option<StreamState>, Error> {
+        Ok(circuits::stream_on(&self.info("stream-status").await?, circuit))
+    }
+
+    /// Closes a circuit, unless there are streams on it. One that is gone already is as good.
+    pub(crate) async fn close_unused(&mut self, circuit: &str) -> Result<(), Error> {
+        self.reply(&format!("CLOSECIRCUIT {circuit} IfUnused")).await.map(drop)
+    }
+
+    /// The same as the last word on this connection, where nothing can be waited for.
+    pub(crate) fn close_unused_without_answer(&mut self, circuit: &str) {
+        let command = format!("CLOSECIRCUIT {circuit} IfUnused\r\n");
+        // So few bytes fit into the socket's buffer; if not, Tor has one circuit more than needed.
+        let _ = Pin::new(self.stream.get_mut()).poll_write(&mut Context::from_waker(Waker::noop()), command.as_bytes());
     }
 }

@@ -1,0 +1,149 @@
+//! Opens a new session's congestion window before it is needed: the client, started just now, asks for bytes that mean
+//! nothing, in rounds, and the gateway sends them as long as nobody asks for anything else.
+//!
+//! TCP begins with ten packets a round trip and doubles them (RFC 6928, RFC 5681 section 3.1), so that the first page of a
+//! session over a long path waits for round trips that the path does not need. BBR keeps what it has learned while the
+//! session rests; other congestion controls begin anew after a pause (RFC 5681 section 4.1), so that over them nothing is
+//! sent.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tandem_http::ResponseHead;
+
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::metrics::METRICS;
+use crate::stage::Stage;
+use crate::warm_up::{MOST, asked};
+
+/// What one part of the answer is.
+static NOTHING: [u8; 16 << 10] = [0; 16 << 10];
+
+/// The stage of one session.
+pub struct WarmUp {
+    session: Rc<Session>,
+    /// Where exchanges go on.
+    next: Rc<dyn Stage>,
+}
+
+struct Session {
+    /// Bytes that may still be sent.
+    left: Cell<u64>,
+}
+
+impl WarmUp {
+    /// `lasts`: the session's path remembers its rate while it rests.
+    pub fn new(lasts: bool, next: Rc<dyn Stage>) -> Self {
+        Self { session: Rc::new(Session { left: Cell::new(if lasts { MOST } else { 0 }) }), next }
+    }
+}
+
+impl Stage for WarmUp {
+    fn call(&self, exchange: Exchange) -> Reply {
+        match asked(&exchange.request) {
+            Some(left) => Reply::new(Filling { head_sent: false, left, session: Rc::clone(&self.session) }),
+            None => {
+                self.session.left.set(0);
+                self.next.call(exchange)
+            }
+        }
+    }
+}
+
+/// The answer to one round.
+struct Filling {
+    head_sent: bool,
+    left: u64,
+    session: Rc<Session>,
+}
+
+impl Parts for Filling {
+    fn poll_part(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        if !self.head_sent {
+            self.head_sent = true;
+            return Poll::Ready(Some(Ok(Part::Head(ResponseHead::new(200)))));
+        }
+        let count = self.left.min(self.session.left.get()).min(NOTHING.len() as u64);
+        if count == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= count;
+        self.session.left.set(self.session.left.get() - count);
+        METRICS.warm_up_bytes.add(count);
+        Poll::Ready(Some(Ok(Part::Data(Bytes::from_static(&NOTHING[..count as usize])))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::{Priority, RequestHead, Scheme};
+
+    use super::*;
+    use crate::exchange::{Body, Isolation, Peer};
+    use crate::warm_up::request;
+
+    fn exchange(bytes: u64) -> Exchange {
+        Exchange {
+            request: request(bytes),
+            body: Body::empty(),
+            isolation: Isolation::none(),
+            peer: Peer { session: 1, address: None, push: false },
+            priority: Priority::default(),
+        }
+    }
+
+    fn stage(lasts: bool) -> WarmUp {
+        WarmUp::new(lasts, Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new())))
+    }
+
+    fn page() -> Exchange {
+        let request = RequestHead::get(Scheme::Http, "site.example", "/");
+        Exchange { request, ..exchange(0) }
+    }
+
+    /// Status and bytes of a reply, of which so many parts are waited for.
+    fn taken(reply: &mut Reply, parts: usize) -> (u16, u64) {
+        let (mut status, mut bytes) = (0, 0);
+        for _ in 0..parts {
+            match reply.poll_part(&mut Context::from_waker(std::task::Waker::noop())) {
+                Poll::Ready(Some(Ok(Part::Head(head)))) => status = head.status,
+                Poll::Ready(Some(Ok(Part::Data(data)))) => bytes += data.len() as u64,
+                Poll::Ready(None) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        (status, bytes)
+    }
+
+    #[test]
+    fn a_session_is_warmed_within_bounds() {
+        let session = stage(true);
+        assert_eq!(taken(&mut session.call(exchange(100_000)), 99), (200, 100_000));
+        assert_eq!(taken(&mut session.call(exchange(u64::MAX)), 9999), (200, MOST - 100_000));
+        assert_eq!(taken(&mut session.call(exchange(1)), 9), (200, 0));
+        for path in ["/", "/-1", "/99999999999999999999999", "/1?2"] {
+            let mut odd = exchange(0);
+            odd.request.path = path.into();
+            assert_eq!(taken(&mut stage(true).call(odd), 99), (200, 0), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_ends_it() {
+        let session = stage(true);
+        let mut warming = session.call(exchange(1 << 20));
+        assert_eq!(taken(&mut warming, 3), (200, 2 * NOTHING.len() as u64));
+        assert_eq!(taken(&mut session.call(page()), 9), (204, 0));
+        assert_eq!(taken(&mut warming, 9), (0, 0));
+        assert_eq!(taken(&mut session.call(exchange(1 << 20)), 9), (200, 0), "nor is it begun again");
+    }
+
+    #[test]
+    fn a_path_that_forgets_is_not_warmed() {
+        assert_eq!(taken(&mut stage(false).call(exchange(1000)), 9), (200, 0));
+        assert_eq!(taken(&mut stage(false).call(page()), 9), (204, 0));
+    }
+}

@@ -1,0 +1,97 @@
+//! The session that stands before anybody asks for anything, and the bytes of nothing that make it fast.
+
+use std::io::{ErrorKind, Read};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use tandem::config::units::Size;
+use tandem::path::Path;
+
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, Way, block_on, client_options, gateway_options, start_client, start_gateway,
+};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn until(what: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < PATIENCE, "nothing came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether connections of this machine can have BBR.
+fn has_bbr() -> bool {
+    block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        // Where it is refused, the path says so.
+        let _ = socket2::SockRef::from(&stream).set_tcp_congestion(b"bbr");
+        Path::Tcp(stream).is_over_bbr()
+    })
+}
+
+#[test]
+fn a_client_connects_at_the_start_unless_told_otherwise() {
+    let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("h2+tcp://{}", gateway.local_addr().unwrap());
+    gateway.set_nonblocking(true).unwrap();
+    for (asked, via) in [(Some(false), None), (None, Some("socks5://127.0.0.1:1"))] {
+        let mut options = client_options(&to);
+        (options.preconnect, options.via) = (asked, via.map(|via| via.parse().unwrap()));
+        let (_client, http, _) = start_client(options);
+        // Its own page comes from the same thread that would have connected first.
+        assert_eq!(Client::to(http).get(&format!("http://{http}/proxy.pac")).status, 200);
+        assert_eq!(gateway.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "{asked:?} {via:?}");
+    }
+    let (_client, ..) = start_client(client_options(&to));
+    gateway.set_nonblocking(false).unwrap();
+    let (mut session, _) = gateway.accept().unwrap();
+    session.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut preface = [0; 24];
+    session.read_exact(&mut preface).unwrap();
+    assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+}
+
+#[test]
+fn requests_go_on_the_session_that_stands() {
+    for session in ["h2", "spdy3", "spdy3.1"] {
+        let origin = Scene::answering(OK);
+        let mut options = gateway_options();
+        options.listen = vec![crate::harness::endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        let (_gateway, gateway) = start_gateway(options);
+        let way = Way::to(gateway);
+        let mut options = client_options(&format!("{session}+tcp://{}", way.address));
+        options.warm_up = Some(Size(100_000));
+        let (_client, http, _) = start_client(options);
+        // Without BBR the gateway answers, but with nothing.
+        let least = if has_bbr() { 100_000 } else { 1 };
+        until(|| way.down() >= least);
+        let before = way.down();
+        assert!(before < least + 2_000, "{session}: {before} bytes, and {least} were asked for");
+        for _ in 0..3 {
+            assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+        }
+        assert_eq!(way.connections(), 1, "{session}");
+    }
+}
+
+#[test]
+fn a_gateway_that_is_not_there_yet_is_found_by_the_first_request() {
+    let origin = Scene::answering(OK);
+    let place = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_client, http, _) = start_client(client_options(&format!("h2+tcp://{place}")));
+    assert_eq!(Client::to(http).get(&origin.url("/")).status, 502, "nobody listens there");
+    let mut options = gateway_options();
+    options.listen = vec![crate::harness::endpoint(&format!("h2+tcp://{place}"))];
+    let (_gateway, _) = start_gateway(options);
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+}
+
+#[test]
+fn no_page_asks_for_bytes_of_nothing() {
+    let pair = Pair::start();
+    let answer = pair.connect().get("http://warm-up.tandem.invalid/1000");
+    assert!(answer.status >= 500 && answer.body.iter().any(|byte| *byte != 0), "{answer:?}");
+}
