@@ -5,15 +5,16 @@
 use libfuzzer_sys::fuzz_target;
 use tandem_predict::{Auto, AutoConfig, Exchange};
 
-const PREFIX: &[u8] = b"tandem predict\n\0\x01\0\0\0";
+/// Name and version, as they are written today.
+const PREFIX: usize = 20;
 
 fuzz_target!(|data: &[u8]| {
-    let mut bytes = [PREFIX, data].concat();
+    let config = AutoConfig { min_users: 1, max_memory: 1 << 20, ..AutoConfig::default() };
+    let mut bytes = [&Auto::new(config.clone()).save()[..PREFIX], data].concat();
     let checksum = bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     bytes.extend_from_slice(&checksum.to_le_bytes());
-    let config = AutoConfig { min_users: 1, max_memory: 1 << 20, ..AutoConfig::default() };
     let Ok(mut auto) = Auto::load(&bytes, config.clone()) else { return };
     let url = "http://h.example/a/b.html";
     for (session, now) in [(1, 0), (2, 700_000)] {

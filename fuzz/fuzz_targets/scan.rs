@@ -1,4 +1,4 @@
-//! A document or style sheet of any bytes asks for the same however it is cut, and only for what can be fetched.
+//! A document, style sheet or script of any bytes asks for the same however it is cut, and only for what can be fetched.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -21,7 +21,11 @@ fuzz_target!(|data: &[u8]| {
 
 /// The lowest bits of `first` choose what is read and how.
 fn needs(first: u8, data: &[u8], step: usize) -> Vec<Need> {
-    let scanner = if first & 1 == 0 { Scanner::html(URL) } else { Scanner::css(URL) };
+    let scanner = match first & 5 {
+        0 => Scanner::html(URL),
+        1 => Scanner::css(URL),
+        _ => Scanner::script(URL),
+    };
     let mut scanner = scanner.expect("an https URL").max_needs(MOST);
     if first & 2 != 0 {
         scanner = scanner.viewport(u32::from(first) * 16, 2.0).accept("image/webp,*/*");
