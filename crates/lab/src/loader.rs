@@ -106,7 +106,7 @@ pub struct Load {
 /// connect, send, wait, receive.
 ///
 /// In a session the bytes of a request are those at the socket since another one ended: their sum is right.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct Timing {
     /// Index of the resource.
     pub resource: usize,
@@ -132,6 +132,9 @@ pub struct Timing {
     pub bytes_down: u64,
     /// Bytes of its body.
     pub body: u64,
+    /// What a proxy on the way says of it: its `Cache-Status` (RFC 9211).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 impl Timing {

@@ -59,6 +59,7 @@ gateway-options = ["--predict-users=1"]
 [[setups]]
 name = "nghttpx"
 way = "nghttpx"
+tls = true
 parallel = 2
 
 [[sweeps]]
@@ -147,7 +148,29 @@ fn runs_reports_and_goes_on_where_it_stopped() {
     assert!(!html.contains("<script") && !html.contains("not explained"));
 }
 
-/// A run that is told to end takes its programs and files with it.
+/// Two passes of one seed: the same packets are lost, and both the run and the report say how far the times differ.
+#[test]
+fn repeated_passes_are_alike_and_their_spread_is_said() {
+    require(&[]);
+    let scratch = Scratch::new("experiment-repeat");
+    let (file, out) = (scratch.file("tiny.toml"), scratch.file("out"));
+    let text =
+        TINY.replace("passes = 1", "passes = 2\nsame-seed = true").replace("loss = \"0\"", "loss = \"every:10/0\"");
+    std::fs::write(&file, text).expect("room");
+    let ended = run(&file, &out, &["--only", "http2", "--only", "shards=1"]).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && said.contains("1 set-ups at points, 2 to 2 passes each"), "{said}");
+    let all = records(&out);
+    assert_eq!(all.len(), 2);
+    assert!(all.iter().all(|record| measured(record).lost > 0), "the same packets were lost in both");
+    output(Command::new(LAB).arg("report").arg(&out));
+    let html = std::fs::read_to_string(out.join("report.html")).expect("a report");
+    well_formed(&html);
+    assert!(html.contains("How far passes differ") && html.contains("All passes have one seed"), "{html}");
+}
+
+/// A run that is told to end takes its programs and files with it. One that is killed cannot: the kernel ends its programs,
+/// the next run removes its files and goes on.
 #[test]
 fn a_stopped_run_leaves_nothing() {
     require(&[]);
@@ -165,6 +188,15 @@ fn a_stopped_run_leaves_nothing() {
     sys::kill(running.0.id(), 15).expect("it runs");
     wait("the end", limit, || running.0.try_wait().expect("ours").map(drop));
     assert_eq!(ours(), Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(&temporary).expect("there").count(), 0);
+
+    let mut running = programs::Running(command.spawn().expect("the program starts"));
+    wait("gateway and client", limit, || (ours().len() >= 2).then_some(()));
+    sys::kill(running.0.id(), libc::SIGKILL).expect("it runs");
+    running.0.wait().expect("ours");
+    wait("the end of the programs", limit, || ours().is_empty().then_some(()));
+    std::fs::write(&file, TINY).expect("room");
+    output(run(&file, &out, &["--quiet", "--only", "visited"]).env("TMPDIR", &temporary));
     assert_eq!(std::fs::read_dir(&temporary).expect("there").count(), 0);
 }
 
@@ -195,6 +227,16 @@ fn what_is_missing_is_said() {
     bound.arg(inner.get_program()).args(inner.get_args());
     let error = failure(&mut bound);
     assert!(error.contains("network namespace") && error.contains("needs root or CAP_NET_ADMIN"), "{error}");
+
+    // A disk with room for the file of the experiment and nothing more.
+    let disk = scratch.file("disk");
+    std::fs::create_dir(&disk).expect("room");
+    let mut full = Command::new("unshare");
+    full.args(["-m", "/bin/sh", "-c", "mount -t tmpfs -o size=4k none \"$0\" && exec \"$@\""]).arg(&disk);
+    let inner = run(&file, &disk, &["--quiet", "--only", "http2"]);
+    full.arg(inner.get_program()).args(inner.get_args());
+    let error = failure(&mut full);
+    assert!(error.contains("cannot write") && error.contains("results.jsonl: No space left"), "{error}");
 
     std::fs::write(&file, TINY.replace("congestion = \"cubic\"", "congestion = \"unheard-of\"")).expect("room");
     let error = failure(&mut run(&file, &out, &["--quiet"]));

@@ -10,11 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use programs::{LAB, Running, Scratch, require, tandem, wait};
-use tandem_lab::emulator::Emulator;
-use tandem_lab::emulator::network::{self, Setup};
-use tandem_lab::emulator::rtnl::TcpMetrics;
+use tandem_lab::emulator::network::{self, Setup, TwoHosts};
 use tandem_lab::emulator::sys::{self, ChildSetup};
-use tandem_lab::emulator::topology::{HostPlan, LinkPlan, Topology, delayed};
+use tandem_lab::emulator::topology::delayed;
 use tandem_lab::loader::{Loader, Via};
 use tandem_lab::netns::Netns;
 use tandem_lab::page::{Page, Site};
@@ -30,41 +28,13 @@ const HTTP: &str = "127.0.0.1:8118";
 const SOCKS: &str = "127.0.0.1:9150";
 
 /// Two hosts, and a file of all that passes the client's device.
-struct Wire {
-    near: Netns,
-    far: Netns,
-    emulator: Emulator,
-}
+struct Wire(TwoHosts);
 
 impl Wire {
     fn new(capture: &Path) -> Self {
-        let host = |name: &str, address: Ipv4Addr| HostPlan {
-            name: name.into(),
-            addresses: vec![address.into()],
-            networks: Vec::new(),
-            run: None,
-        };
-        let topology = Topology {
-            seed: 1,
-            hosts: vec![host("near", NEAR), host("far", FAR)],
-            routers: Vec::new(),
-            links: vec![LinkPlan {
-                between: ["far".into(), "near".into()],
-                directions: delayed(Duration::from_millis(5)),
-            }],
-        };
-        let namespaces = [Netns::unnamed().expect("root"), Netns::unnamed().expect("root")];
-        let setup = Setup {
-            no_realtime: true,
-            mtu: 1500,
-            tcp: TcpMetrics::default(),
-            captures: vec![("near".into(), capture.into())],
-            outside_device: String::new(),
-            relay_outside: false,
-        };
-        let emulator = network::set_up(&topology, &namespaces, &setup).expect("a network");
-        let [near, far] = namespaces;
-        Self { near, far, emulator }
+        let captures = vec![(network::NEAR.into(), capture.into())];
+        let setup = Setup { no_realtime: true, captures, ..Setup::default() };
+        Self(TwoHosts::set_up([NEAR, FAR], delayed(Duration::from_millis(5)), 1, &setup).expect("root"))
     }
 
     /// Starts a program in one of the namespaces and waits until it listens.
@@ -85,7 +55,7 @@ impl Wire {
     fn load_page(&self, log: &Path) {
         let site = Site::new(Page::open(PAGE).expect("built in"), &[SITE]).expect("a host");
         let loader = Loader { per_host: 32, ..Loader::new(Via::Http { proxy: HTTP.into() }) };
-        let loaded = self.near.run(|| {
+        let loaded = self.0.near.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             Ok(runtime.block_on(loader.load(&site)))
         });
@@ -99,7 +69,7 @@ impl Wire {
     fn curl(&self, arguments: &[&str]) -> String {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}"]).args(arguments);
-        sys::prepare(&mut curl, ChildSetup { network: Some(self.near.as_fd()), ..ChildSetup::default() });
+        sys::prepare(&mut curl, ChildSetup { network: Some(self.0.near.as_fd()), ..ChildSetup::default() });
         let ended = curl.stdin(Stdio::null()).output().expect("curl starts");
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
@@ -158,7 +128,7 @@ fn only_the_gateway_is_ever_spoken_to() {
     let wire = Wire::new(&capture);
     let client = scenes(&wire, &scratch);
     drop(client);
-    let (_, written) = wire.emulator.stop();
+    let (_, written) = wire.0.emulator.stop();
     written.expect("no packet is missing");
     let seen = packets(&capture);
     let strange: Vec<&Packet> = seen.iter().filter(|packet| !is_allowed(packet)).collect();
@@ -171,22 +141,22 @@ fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
     let origin = SocketAddr::from((FAR, 80));
     let mut command = Command::new(LAB);
     command.args(["origin", "--page", PAGE, "--authority", SITE, "--listen", &origin.to_string()]);
-    dns::serve(&wire.far, FAR).expect("a name server for the gateway");
+    dns::serve(&wire.0.far, FAR).expect("a name server for the gateway");
     let resolver = scratch.file("resolv.conf");
     std::fs::write(&resolver, "nameserver 127.0.0.1\n").expect("scratch space");
-    let _origin = wire.start(&wire.far, command, &[origin], &scratch.file("origin.log"));
+    let _origin = wire.start(&wire.0.far, command, &[origin], &scratch.file("origin.log"));
     let address = SocketAddr::from((FAR, GATEWAY));
     // With the far host's own resolver in its own view of the files.
     let mut command = Command::new("unshare");
     command.args(["-m", "/bin/sh", "-c", "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\""]).arg(resolver);
     command.arg(tandem()).args(["gateway", "--open", "--mode", "forward", "--allow-dest", &format!("{FAR}/32")]);
     command.args(["--listen", &format!("h2+tcp://{address}")]);
-    let gateway = wire.start(&wire.far, command, &[address], &scratch.file("gateway.log"));
+    let gateway = wire.start(&wire.0.far, command, &[address], &scratch.file("gateway.log"));
     let mut command = Command::new(tandem());
     command.args(["client", "--listen", &format!("http://{HTTP}"), "--listen", &format!("socks5://{SOCKS}")]);
     command.args(["--gateway", &format!("h2+tcp://{address}")]);
     let listens = [HTTP, SOCKS].map(|address| address.parse().expect("an address"));
-    let client = wire.start(&wire.near, command, &listens, &scratch.file("client.log"));
+    let client = wire.start(&wire.0.near, command, &listens, &scratch.file("client.log"));
 
     wire.load_page(&scratch.file("client.log"));
     let (http, socks) = (format!("http://{HTTP}"), format!("socks5h://{SOCKS}"));
@@ -231,14 +201,14 @@ fn other_packets_would_be_seen() {
     let scratch = Scratch::new("failclosed-control");
     let capture = scratch.file("near.pcap");
     let wire = Wire::new(&capture);
-    let sent = wire.near.run(|| {
+    let sent = wire.0.near.run(|| {
         let socket = UdpSocket::bind((NEAR, 0))?;
         socket.send_to(b"a question", (Ipv4Addr::new(198, 18, 0, 53), 53))
     });
     sent.expect("everything goes to the device");
     let to = SocketAddr::from((FAR, 81));
-    wire.near.run(|| TcpStream::connect(to)).expect_err("nobody listens there");
-    let (_, written) = wire.emulator.stop();
+    wire.0.near.run(|| TcpStream::connect(to)).expect_err("nobody listens there");
+    let (_, written) = wire.0.emulator.stop();
     written.expect("no packet is missing");
     let seen = packets(&capture);
     let udp = Packet { from: NEAR.into(), to: Ipv4Addr::new(198, 18, 0, 53).into(), protocol: 17, ports: None };

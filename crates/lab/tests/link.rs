@@ -1,6 +1,6 @@
 //! `tandem-link` as it is used: real packets of real programs, through namespaces of this machine.
 //!
-//! Needs what the program needs: /dev/net/tun, and root or user namespaces; curl is the program behind the link.
+//! Needs what the program needs: /dev/net/tun, and root or user namespaces; curl, bash and ss are the programs behind the link.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -266,4 +266,108 @@ fn users_without_privileges_have_links_too() {
     let answer = text(&output.stdout);
     assert!(answer.ends_with("200 1000"), "{answer} {}", text(&output.stderr));
     assert!(!root || answer.starts_with("65534"), "the command runs as its user: {answer}");
+}
+
+#[test]
+fn other_shells_are_measured_beside_this_one() {
+    let shell = format!("{PROGRAM} --quiet --delay {{ms}}ms --");
+    let options = ["self-test", "--only", "beside", "--json", "--turns", "2", "--time", "200ms", "--beside"];
+    let output = link(&[&options[..], &[&shell]].concat());
+    let rows: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let of = |shell: &str, what: &str| {
+        let mut rows = rows.as_array().expect("rows").iter();
+        let row = rows.find(|row| row["shell"] == shell && row["what"] == what);
+        row.and_then(|row| row["value"].as_f64()).unwrap_or_else(|| panic!("no {what} of {shell}: {rows:?}"))
+    };
+    for shell in [&*shell, "tandem-link --delay {ms}ms --"] {
+        assert!(of(shell, "TCP out at 0 ms") > 0.0 && of(shell, "TCP back at 20 ms") > 0.0);
+        assert!(of(shell, "its processor time at 0 ms") >= 0.0);
+        // An error of a whole delay would be a clock that is not one.
+        assert!(of(shell, "delay error, p50") < 20.0);
+        assert!((0.0..100.0).contains(&of(shell, "datagrams lost beside 100 Mbit/s")));
+    }
+}
+
+#[test]
+fn shells_that_do_not_work_are_clear_errors() {
+    for (shell, expected) in [("no-such-shell {ms}", "no-such-shell 0"), ("true", "true: ended before")] {
+        let output = link(&["self-test", "--only", "beside", "--beside", shell]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// A server of this host that takes bytes until the other end has no more; its port.
+fn sink() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+        }
+    });
+    port
+}
+
+/// What a line of `ss -i` says under a name: `cwnd:10`.
+fn field<'a>(said: &'a str, name: &str) -> &'a str {
+    let value = said.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("no {name} in {said:?}"))
+}
+
+fn round_trip(said: &str) -> f64 {
+    field(said, "rtt").split('/').next().and_then(|ms| ms.parse().ok()).expect("milliseconds")
+}
+
+#[test]
+fn the_kernels_tcp_sees_the_link_and_its_settings() {
+    let port = sink();
+    let counters = Scratch::new("tcp");
+    let json_file = counters.file("json");
+    let script =
+        format!("exec 3<>/dev/tcp/$TANDEM_LINK_PEER/{port}; ss -tin state established; echo opened; read -r go");
+    let settings = ["--congestion", "reno", "--initcwnd", "23", "--json", &json_file];
+    let mut child = Command::new(PROGRAM)
+        .args(["-q", "--rtt", "80ms"])
+        .args(settings)
+        .args(["--", "bash", "-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let (mut inside, mut byte) = (Vec::new(), [0]);
+    while !inside.ends_with(b"opened\n") && child.stdout.as_mut().expect("piped").read(&mut byte).expect("text") > 0 {
+        inside.push(byte[0]);
+    }
+    let look = || {
+        let ended =
+            Command::new("ss").args(["-tin", "state", "established", "sport", "=", &format!(":{port}")]).output();
+        text(&ended.expect("ss of iproute2").stdout)
+    };
+    // The other end has the connection once the handshake's last packet has crossed the link.
+    wait_for("a connection at the other end", || look().contains("cwnd"));
+    let around = look();
+    drop(child.stdin.take());
+    assert_eq!(child.wait().expect("ours").code(), Some(1), "nothing was there to read");
+    for said in [text(&inside), around] {
+        assert!(said.contains(" reno "), "{said}");
+        assert_eq!(field(&said, "cwnd"), "23", "{said}");
+        assert!(round_trip(&said) >= 80.0, "{said}");
+    }
+    let run = &json(&json_file)["run"];
+    assert_eq!((&run["congestion"], &run["initial_window"]), (&"reno".into(), &23.into()), "{run}");
+}
+
+#[test]
+fn the_kernels_tcp_counts_what_it_sends_again() {
+    let port = sink();
+    let script = format!(
+        "exec 3<>/dev/tcp/$TANDEM_LINK_PEER/{port}; head -c 300000 /dev/zero >&3; \
+         for turn in $(seq 1000); do ss -tin | grep -q bytes_acked:300001 && break; sleep 0.05; done; ss -tin"
+    );
+    let output = link(&["-q", "--rtt", "20ms", "--loss", "0/every:20", "--", "bash", "-c", &script]);
+    let said = text(&output.stdout);
+    let again: u64 = field(&said, "bytes_retrans").parse().expect("a number");
+    assert!(again >= 10 * 1000, "207 segments, of which every twentieth is lost: {said}");
 }

@@ -359,6 +359,21 @@ async fn wrong_answers() {
     }
 }
 
+#[tokio::test]
+async fn what_a_proxy_says_is_kept() {
+    let (listener, address) = listen().await;
+    let site = Site::new(Page::uniform(1, 100), &[address]).expect("valid");
+    let head = b"HTTP/1.1 200 OK\r\nCache-Status: tandem; hit\r\nContent-Length: 100\r\n\r\n";
+    let bytes = [head, &*site.asset(0).body].concat();
+    tokio::spawn(async move {
+        let mut client = listener.accept().await.expect("a client").0;
+        read_head(&mut client).await;
+        client.write_all(&bytes).await
+    });
+    let load = Loader::new(Via::Direct).load(&site).await.expect("loads");
+    assert_eq!(load.requests[0].note.as_deref(), Some("tandem; hit"));
+}
+
 /// A connection that was kept and has been closed meanwhile costs a new one, not the page.
 #[tokio::test]
 async fn a_closed_connection_is_replaced() {

@@ -1,5 +1,6 @@
 //! The pair over a private network of the real tor: pages through the gateway at the exit and the one behind the onion
-//! service, with curl and with Chromium; one circuit per isolation key; what a dead gateway gives; nothing left behind.
+//! service, with curl and with Chromium; circuits of three hops to the exit, ready beforehand; one circuit per isolation
+//! key; what a dead gateway gives; nothing left behind.
 
 mod programs;
 
@@ -144,6 +145,7 @@ fn the_pair_over_tor() {
     let via = format!("socks5://{}", network.state.endpoints.socks);
     let onion = network.client(&scratch, &[&format!("http://{HTTP_ONION}")], &onion_gateway, &via);
     let site = network.state.endpoints.sites[0].host.clone();
+    streams_find_circuits_of_three_hops(&network, &scratch, &site);
     pages_are_exact(&network, &scratch, HTTP, &site);
     pages_are_exact(&network, &scratch, HTTP_ONION, network.onion());
     browsers_load_images(&network, &scratch, HTTP, &site);
@@ -165,6 +167,50 @@ fn gateways_are_found(network: &Network) {
     let lines: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(lines.len(), 1, "the exit without a gateway is not one: {text}");
     assert!(lines[0].starts_with(&ends.exit_fingerprint), "{text}");
+}
+
+/// A circuit as tor tells it, if it is whole: its number, its hops, what it is for.
+fn built(line: &str) -> Option<(String, Vec<String>, String)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let (["BUILT", path], purpose) = (words.get(1..3)?, words.iter().find_map(|word| word.strip_prefix("PURPOSE="))?)
+    else {
+        return None;
+    };
+    Some((words[0].into(), path.split(',').map(str::to_owned).collect(), purpose.into()))
+}
+
+/// The client has one ready before the first stream, which takes it, and another before the next. All others that end
+/// at the exit are closed just before: then tor by itself would lengthen one that ends elsewhere to four hops.
+fn streams_find_circuits_of_three_hops(network: &Network, scratch: &Scratch, host: &str) {
+    let mut control = network.control();
+    let exit = format!("${}", network.state.endpoints.exit_fingerprint);
+    for user in ["first", "next"] {
+        let mut to_exit = || {
+            let status = control.info("circuit-status").expect("tor tells");
+            let mut circuits: Vec<_> = status.lines().filter_map(built).collect();
+            circuits.retain(|(_, path, _)| path.len() == 3 && path[2].starts_with(&exit));
+            circuits
+        };
+        let ready = wait("a circuit is ready", Duration::from_secs(120), || {
+            to_exit().into_iter().find(|(_, _, purpose)| purpose == "CONTROLLER")
+        });
+        for (id, ..) in to_exit().iter().filter(|(id, _, purpose)| *id != ready.0 && !purpose.starts_with("HS_")) {
+            // It may have ended by itself.
+            let _ = network.control().ask(&format!("CLOSECIRCUIT {id}"));
+        }
+        let (head, _) =
+            network.fetch(scratch, &["-x", &format!("socks5h://{user}:x@{SOCKS}"), &format!("http://{host}/")]);
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        let streams = control.info("stream-status").expect("tor tells");
+        let circuits = control.info("circuit-status").expect("tor tells");
+        let key = format!("SOCKS_USERNAME=\"{user}\"");
+        let own: Vec<_> = circuits.lines().filter(|line| line.contains(&key)).filter_map(built).collect();
+        let [(id, path, _)] = &own[..] else { panic!("one circuit for {user}:\n{circuits}") };
+        let on_it = |line: &&str| line.contains(&format!(" SUCCEEDED {id} ")) && line.ends_with(".exit:9980");
+        assert_eq!(streams.lines().filter(on_it).count(), 1, "{streams}\n{circuits}");
+        assert_eq!(path.len(), 3, "{path:?}");
+        assert_eq!(*id, ready.0, "{circuits}");
+    }
 }
 
 /// Status, fields and body through the pair are those that tor alone brings.

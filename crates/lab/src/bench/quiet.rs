@@ -29,11 +29,9 @@ use tokio::time::Instant;
 use super::programs::{self, Origin};
 use super::workshop::{self, Program, Workshop};
 use super::{BenchError, Size, turns};
-use crate::emulator::network::{self, Setup};
+use crate::emulator::network::{NetworkError, Setup, TwoHosts};
 use crate::emulator::rtnl::TcpMetrics;
-use crate::emulator::topology::{HostPlan, LinkPlan, LinkText, Topology};
-use crate::emulator::{Emulator, EmulatorError};
-use crate::netns::Netns;
+use crate::emulator::topology::LinkText;
 use crate::stats;
 
 /// Downloads beside the quiet requests.
@@ -174,7 +172,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
 }
 
 fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result<Run, BenchError> {
-    let network = Network::set_up(&plan.link, pair.congestion(), pass as u64 + 1)?;
+    let network = network(&plan.link, pair.congestion(), pass as u64 + 1)?;
     let root = programs::write_files(workshop, &[Size(QUIET_SIZE)])?;
     let bulk = std::fs::File::create(root.join("bulk")).and_then(|file| file.set_len(1 << 33));
     bulk.map_err(BenchError::system("make a large file"))?;
@@ -211,48 +209,16 @@ fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result
     })
 }
 
-struct Network {
-    near: Netns,
-    far: Netns,
-    emulator: Emulator,
-}
-
-impl Network {
-    fn set_up(link: &LinkText, congestion: &str, seed: u64) -> Result<Self, BenchError> {
-        let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
-        let mut directions = link.directions("link", &no_traces).map_err(network::NetworkError::from)?;
-        if link.queue.is_none() {
-            let round_trip = directions[0].delay + directions[1].delay;
-            directions.iter_mut().for_each(|direction| queue_one_product(direction, round_trip));
-        }
-        let host = |name: &str, address: Ipv4Addr| HostPlan {
-            name: name.into(),
-            addresses: vec![address.into()],
-            networks: Vec::new(),
-            run: None,
-        };
-        let topology = Topology {
-            seed,
-            hosts: vec![host("near", NEAR), host("far", FAR)],
-            routers: Vec::new(),
-            // The first direction is the download's, as on the command line of tandem-link.
-            links: vec![LinkPlan { between: ["far".into(), "near".into()], directions }],
-        };
-        let make = || Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
-        let namespaces = [make().map_err(network::NetworkError::from)?, make().map_err(network::NetworkError::from)?];
-        let congestion = Some(congestion.to_owned()).filter(|name| !name.is_empty());
-        let setup = Setup {
-            no_realtime: false,
-            mtu: 1500,
-            tcp: TcpMetrics { congestion, initial_window: None },
-            captures: Vec::new(),
-            outside_device: String::new(),
-            relay_outside: false,
-        };
-        let emulator = network::set_up(&topology, &namespaces, &setup)?;
-        let [near, far] = namespaces;
-        Ok(Self { near, far, emulator })
+fn network(link: &LinkText, congestion: &str, seed: u64) -> Result<TwoHosts, BenchError> {
+    let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
+    let mut directions = link.directions("link", &no_traces).map_err(NetworkError::from)?;
+    if link.queue.is_none() {
+        let round_trip = directions[0].delay + directions[1].delay;
+        directions.iter_mut().for_each(|direction| queue_one_product(direction, round_trip));
     }
+    let congestion = Some(congestion.to_owned()).filter(|name| !name.is_empty());
+    let setup = Setup { tcp: TcpMetrics { congestion, initial_window: None }, ..Setup::default() };
+    Ok(TwoHosts::set_up([NEAR, FAR], directions, seed, &setup)?)
 }
 
 /// A drop-tail queue that holds what the link carries in a round trip.
@@ -264,7 +230,7 @@ fn queue_one_product(direction: &mut LinkConfig, round_trip: Duration) {
     }
 }
 
-fn start_pair(plan: &Plan, workshop: &Workshop, pair: &Pair, network: &Network) -> Result<(), BenchError> {
+fn start_pair(plan: &Plan, workshop: &Workshop, pair: &Pair, network: &TwoHosts) -> Result<(), BenchError> {
     let (client, gateway) = match pair {
         Pair::Tandem { congestion, notsent_lowat } => {
             let options = |command: &mut Command| {

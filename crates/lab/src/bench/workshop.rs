@@ -1,12 +1,12 @@
-//! The directory and the programs of one measurement. Both are gone when it ends: by dropping, by a signal, or, for the
-//! programs, when this process is killed.
+//! The directory and the programs of one measurement. Both are gone when it ends: by dropping or by a signal. When this
+//! process is killed, the kernel ends the programs, and the next measurement removes the directory.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,12 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Time that a program has for beginning to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
+/// How names of directories begin.
+const PREFIX: &str = "tandem-bench-";
+
+/// A file in each that is locked as long as its measurement lives.
+const LOCK: &str = "lock";
+
 /// Bytes of a program's log that an error quotes.
 const LOG_TAIL: usize = 600;
 
@@ -30,6 +36,7 @@ const LOG_TAIL: usize = 600;
 pub struct Workshop {
     directory: PathBuf,
     running: Arc<Mutex<Vec<Child>>>,
+    _lock: File,
 }
 
 /// A program to start.
@@ -49,11 +56,15 @@ impl Workshop {
     /// Makes the directory. From here on a signal ends the measurement, and everything that belongs to it. To be called
     /// before any thread is started, from the thread that will start the programs.
     pub fn open() -> Result<Self, BenchError> {
+        remove_leftovers(&std::env::temp_dir());
         let random = RandomState::new().hash_one(std::process::id());
-        let directory = std::env::temp_dir().join(format!("tandem-bench-{random:016x}"));
+        let directory = std::env::temp_dir().join(format!("{PREFIX}{random:016x}"));
         let made = DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(BenchError::system(format!("make directory {}", directory.display())))?;
-        let this = Self { directory, running: Arc::default() };
+        let locked = File::create(directory.join(LOCK)).and_then(|file| file.lock().map(|()| file));
+        let locked = locked.inspect_err(|_| drop(std::fs::remove_dir_all(&directory)));
+        let held = locked.map_err(BenchError::system(format!("write into {}", directory.display())))?;
+        let this = Self { directory, running: Arc::default(), _lock: held };
         sys::block_signals(&SIGNALS).map_err(BenchError::system("block signals"))?;
         let (directory, running) = (this.directory.clone(), Arc::clone(&this.running));
         let watch = move || {
@@ -185,6 +196,18 @@ impl Drop for Workshop {
     }
 }
 
+/// Removes directories of this user whose measurements were killed. What cannot be removed stays: it is in nobody's way.
+fn remove_leftovers(parent: &Path) {
+    let own = std::fs::metadata("/proc/self").map(|own| own.uid()).ok();
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let ours = entry.metadata().is_ok_and(|found| found.is_dir() && Some(found.uid()) == own);
+        if named && ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 fn lock(running: &Mutex<Vec<Child>>) -> MutexGuard<'_, Vec<Child>> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -257,6 +280,26 @@ mod tests {
         drop(workshop);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
         assert!(!directory.exists());
+    }
+
+    #[test]
+    fn what_a_killed_measurement_left_is_removed() {
+        let parent = std::env::temp_dir().join(format!("tandem-leftovers-{}", std::process::id()));
+        let make = |name: &str| {
+            let directory = parent.join(name);
+            std::fs::create_dir_all(&directory).expect("room");
+            File::create(directory.join(LOCK)).expect("room")
+        };
+        let living = make("tandem-bench-living");
+        living.lock().expect("nobody else has it");
+        drop(make("tandem-bench-killed"));
+        drop(make("somebody-elses"));
+        remove_leftovers(&parent);
+        let left = std::fs::read_dir(&parent).expect("there").flatten().map(|entry| entry.file_name());
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        assert_eq!(left, ["somebody-elses", "tandem-bench-living"]);
+        std::fs::remove_dir_all(&parent).expect("ours");
     }
 
     #[test]

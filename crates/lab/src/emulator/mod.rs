@@ -30,7 +30,7 @@ pub use router::{NodeId, Plan, Router};
 
 /// Why an emulated network could not be set up.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action}: {source}{}", hint(.source))]
+#[error("cannot {action}: {source}{}", hint(.action, .source))]
 pub struct EmulatorError {
     action: String,
     source: io::Error,
@@ -54,14 +54,40 @@ impl EmulatorError {
     }
 }
 
-fn hint(error: &io::Error) -> &'static str {
+/// What to look at; what the system says of plain files needs no more.
+fn hint(action: &str, error: &io::Error) -> &'static str {
+    if action.starts_with("read ") || action.starts_with("write ") {
+        return "";
+    }
     match error.raw_os_error() {
+        Some(libc::EACCES) if action.contains("TUN") => {
+            " (users need /dev/net/tun open to them, as udev leaves it: chmod 666 /dev/net/tun)"
+        }
         Some(libc::EPERM | libc::EACCES) => {
             " (needs root or CAP_NET_ADMIN, or user namespaces: see sysctl user.max_user_namespaces and \
              kernel.apparmor_restrict_unprivileged_userns)"
         }
-        Some(libc::ENOSPC) => " (namespaces: the limit user.max_net_namespaces is reached; files: the disk is full)",
+        Some(libc::ENOSPC) => " (no more namespaces: see sysctl user.max_net_namespaces and user.max_user_namespaces)",
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => " (is the TUN driver there? modprobe tun; /dev/net/tun)",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_fit_what_was_being_done() {
+        let said = |action: &str, code| EmulatorError::new(action, io::Error::from_raw_os_error(code)).to_string();
+        assert!(said("set up TUN device tandem0", libc::ENOENT).contains("modprobe tun"));
+        assert!(said("set up TUN device tandem0", libc::EACCES).contains("chmod 666 /dev/net/tun"));
+        assert!(said("set up TUN device tandem0", libc::EPERM).contains("CAP_NET_ADMIN"));
+        assert!(said("make a network namespace", libc::EPERM).contains("CAP_NET_ADMIN"));
+        assert!(said("make a user namespace", libc::ENOSPC).contains("user.max_user_namespaces"));
+        for code in [libc::ENOENT, libc::EACCES, libc::ENOSPC] {
+            let plain = io::Error::from_raw_os_error(code);
+            assert_eq!(said("read net.toml", code), format!("cannot read net.toml: {plain}"));
+        }
     }
 }

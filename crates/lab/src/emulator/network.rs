@@ -1,6 +1,6 @@
 //! A topology made real: a device in every host's namespace, and the emulator between them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use super::capture::Capture;
@@ -8,9 +8,10 @@ use super::port::{Port, Wiring};
 use super::relay::{self, Doorkeeper};
 use super::router::NodeId;
 use super::rtnl::TcpMetrics;
-use super::topology::{HostPlan, OUTSIDE, Topology, TopologyError};
+use super::topology::{HostPlan, LinkPlan, OUTSIDE, Topology, TopologyError};
 use super::{Emulator, EmulatorError, Options};
 use crate::netns::Netns;
+use tandem_link::LinkConfig;
 
 /// Why a network could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,65 @@ pub struct Setup {
     pub outside_device: String,
     /// The namespace given for [`OUTSIDE`] is not the one around but stands for it; it needs an IPv4 address.
     pub relay_outside: bool,
+}
+
+impl Default for Setup {
+    /// Ethernet's packets, the kernel's own TCP, nothing kept, nothing outside.
+    fn default() -> Self {
+        Self {
+            no_realtime: false,
+            mtu: 1500,
+            tcp: TcpMetrics::default(),
+            captures: Vec::new(),
+            outside_device: String::new(),
+            relay_outside: false,
+        }
+    }
+}
+
+/// A near and a far host in namespaces of their own, and one link between them.
+#[derive(Debug)]
+pub struct TwoHosts {
+    /// Where the user is.
+    pub near: Netns,
+    /// Where the servers are.
+    pub far: Netns,
+    /// The link.
+    pub emulator: Emulator,
+}
+
+/// Their names, in counters and for captures.
+pub const NEAR: &str = "near";
+/// See [`NEAR`].
+pub const FAR: &str = "far";
+
+impl TwoHosts {
+    /// Sets them up at these addresses, near and far. The first direction is towards the near one, as on the command line
+    /// of `tandem-link`.
+    pub fn set_up(
+        [near, far]: [Ipv4Addr; 2],
+        directions: [LinkConfig; 2],
+        seed: u64,
+        setup: &Setup,
+    ) -> Result<Self, NetworkError> {
+        let host = |name: &str, address: Ipv4Addr| HostPlan {
+            name: name.into(),
+            addresses: vec![address.into()],
+            networks: Vec::new(),
+            run: None,
+        };
+        let topology = Topology {
+            seed,
+            hosts: vec![host(NEAR, near), host(FAR, far)],
+            routers: Vec::new(),
+            links: vec![LinkPlan { between: [FAR.into(), NEAR.into()], directions }],
+        };
+        let make = || Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
+        let namespaces = [make()?, make()?];
+        let emulator = set_up(&topology, &namespaces, setup)?;
+        let [near, far] = namespaces;
+        Ok(Self { near, far, emulator })
+    }
 }
 
 /// Name of the device in hosts' own namespaces.

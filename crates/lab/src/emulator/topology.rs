@@ -229,7 +229,8 @@ struct RawHost {
 
 #[derive(Debug, Deserialize)]
 struct RawLink {
-    between: [String; 2],
+    /// Two; counted later, because a reader of two values passes over a third.
+    between: Vec<String>,
     #[serde(flatten)]
     text: LinkText,
     #[serde(flatten)]
@@ -317,13 +318,16 @@ fn host_plan(index: usize, name: String, raw: RawHost) -> HostPlan {
 
 fn link_plan(raw: RawLink, read: ReadTrace<'_>) -> Result<LinkPlan, TopologyError> {
     let name = raw.between.join("-");
+    let Ok(between) = <[String; 2]>::try_from(raw.between) else {
+        return Err(TopologyError::Shape(format!("{name}: a link is between two nodes")));
+    };
     if let Some(key) = raw.rest.keys().next() {
         return Err(TopologyError::Shape(format!("{name}: no such parameter {key:?}")));
     }
     if raw.text.rtt.is_some() && raw.text.delay.is_some() {
         return Err(TopologyError::Shape(format!("{name}: either rtt or delay")));
     }
-    Ok(LinkPlan { directions: raw.text.directions(&name, read)?, between: raw.between })
+    Ok(LinkPlan { directions: raw.text.directions(&name, read)?, between })
 }
 
 /// A fixed delay in both directions.
@@ -381,6 +385,10 @@ mod tests {
     fn errors_name_what_is_wrong() {
         let cases = [
             ("hosts = 1", "hosts"),
+            ("[hosts.a]\n[[links]]\nbetween = ['a', 'b', 'c']", "a-b-c: a link is between two nodes"),
+            ("[hosts.a]\n[[links]]\nbetween = ['a']", "a: a link is between two nodes"),
+            (&format!("{TWO}rate = '1mbit/2mbit/3mbit'"), "2mbit/3mbit"),
+            (&format!("{TWO}addresses = ['10.0.0.1']"), "addresses"),
             ("[hosts.a]\n", "links"),
             (&format!("{TWO}loss = '200%'"), "a-b: probability \"200%\""),
             (&format!("{TWO}lag = '1s'"), "lag"),

@@ -6,6 +6,7 @@
 //! source = "002 section 4"
 //! baseline = "https6"               # the set-up that others are compared with
 //! passes = 3                        # turns of every set-up at every point; `full-passes` with --full
+//! same-seed = true                  # the same packets are lost in all passes, which then differ by the machine alone
 //! base = { page = "imgur", rtt = "150ms", rate = "1mbit", queue = "256" }
 //! pages = ["demo", "shop.json"]     # instead of the pages that sweeps name
 //!
@@ -56,8 +57,10 @@ pub struct Experiment {
     pub source: String,
     /// What it is about.
     pub about: String,
-    /// What decides everything that is left to chance; each pass has a seed of its own.
+    /// What decides everything that is left to chance.
     pub seed: u64,
+    /// All passes have that seed; else each has one of its own.
+    pub same_seed: bool,
     /// Time for one page load.
     pub deadline: Duration,
     /// All resources are known at the start, instead of when what names them has arrived.
@@ -91,7 +94,7 @@ pub struct Setup {
     /// Our pair: its session.
     #[serde(default)]
     pub session: Session,
-    /// Our pair: its session is over TLS.
+    /// Pairs: their session is over TLS.
     #[serde(default)]
     pub tls: bool,
     /// Our pair: push what pages need.
@@ -123,7 +126,7 @@ pub enum Way {
     H2,
     /// Our pair.
     Pair,
-    /// A pair of nghttpx with one HTTP/2 session without TLS.
+    /// A pair of nghttpx with one HTTP/2 session.
     Nghttpx,
 }
 
@@ -239,6 +242,8 @@ struct RawExperiment {
     about: String,
     #[serde(default = "one")]
     seed: u64,
+    #[serde(default)]
+    same_seed: bool,
     #[serde(default = "three")]
     passes: usize,
     full_passes: Option<usize>,
@@ -333,10 +338,23 @@ impl Experiment {
         check_names("sweeps", sweeps.iter().map(|sweep| sweep.name.as_str()))?;
         let why = raw.why.into_iter().enumerate().map(|(at, why)| reason(at, why, &sweeps));
         let why = why.collect::<Result<_, _>>()?;
-        let RawExperiment { name, title, source, about, seed, list, pages, .. } = raw;
+        let RawExperiment { name, title, source, about, seed, same_seed, list, pages, .. } = raw;
         let directory = PathBuf::new();
-        let mut experiment =
-            Self { name, title, source, about, seed, deadline, list, setups, baseline, sweeps, why, directory };
+        let mut experiment = Self {
+            name,
+            title,
+            source,
+            about,
+            seed,
+            same_seed,
+            deadline,
+            list,
+            setups,
+            baseline,
+            sweeps,
+            why,
+            directory,
+        };
         if let Some(pages) = pages {
             experiment.replace_pages(&pages)?;
         }
@@ -511,17 +529,16 @@ fn checked_setups(setups: Vec<Setup>) -> Result<Vec<Setup>, ExperimentError> {
         let pair = Setup {
             push: false,
             visits: 0,
-            tls: false,
             session: Session::H2,
             client_options: Vec::new(),
             gateway_options: Vec::new(),
             ..setup.clone()
         };
         if !setup.is_ours() && *setup != pair {
-            return wrong("way", "session, tls, push, visits and options are for way = \"pair\"");
+            return wrong("way", "session, push, visits and options are for way = \"pair\"");
         }
-        if setup.warm && !matches!(setup.way, Way::Pair | Way::Nghttpx) {
-            return wrong("warm", "only pairs have a session that can be open before");
+        if (setup.warm || setup.tls) && !matches!(setup.way, Way::Pair | Way::Nghttpx) {
+            return wrong(if setup.warm { "warm" } else { "tls" }, "only pairs have a session of their own");
         }
     }
     Ok(setups)

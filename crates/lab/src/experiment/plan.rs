@@ -32,6 +32,8 @@ struct Key<'a> {
     setup: &'a Setup,
     pass: usize,
     seed: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    same_seed: bool,
     deadline_ms: u128,
     list: bool,
 }
@@ -79,6 +81,7 @@ pub fn trial(experiment: &Experiment, point: &Point, setup: usize, pass: usize) 
         setup: &experiment.setups[setup],
         pass,
         seed: experiment.seed,
+        same_seed: experiment.same_seed,
         deadline_ms: experiment.deadline.as_millis(),
         list: experiment.list,
     };

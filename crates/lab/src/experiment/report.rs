@@ -19,7 +19,7 @@ use super::ExperimentError;
 use super::file::{Experiment, Measure, Sweep};
 use super::point::{Axis, Point};
 use super::results::{self, Line, Measured};
-use super::summary::{Cells, Contest, Verdict};
+use super::summary::{Cells, Contest, Spread, Verdict};
 use crate::stats::{self, Summary};
 
 /// Other results that a report takes in, if they lie beside its own: the corpus over the private Tor network.
@@ -59,6 +59,7 @@ pub fn html(experiment: &Experiment, lines: &[Line], tornet: Option<&Value>) -> 
     for sweep in &experiment.sweeps {
         out += &report.sweep(sweep);
     }
+    out += &report.spreads();
     out += &tornet.map_or_else(String::new, tor);
     out += &report.runs(lines);
     out + "</body></html>\n"
@@ -325,6 +326,40 @@ impl Report<'_> {
         )
     }
 
+    /// How far passes differ, by point and in total.
+    fn spreads(&self) -> String {
+        let spreads = self.cells.spreads();
+        let setups: Vec<usize> = unique(spreads.iter().map(|spread| spread.setup).collect::<BTreeSet<_>>().into_iter());
+        let points: Vec<Point> = unique(spreads.iter().map(|spread| spread.point.clone()));
+        let labels = setups.iter().map(|&setup| escaped(self.experiment.setups[setup].label()));
+        let mut table = Table::new(&std::iter::once("point".to_owned()).chain(labels).collect::<Vec<_>>());
+        let own = common(&points);
+        for point in &points {
+            let mut row = vec![name_of(point, &own)];
+            row.extend(setups.iter().map(|setup| {
+                let here = spreads.iter().find(|spread| spread.setup == *setup && spread.point == *point);
+                here.map_or_else(|| "–".into(), |spread| percent(spread.share * 100.0))
+            }));
+            table.row(row);
+        }
+        let mut out = String::from("<h2>How far passes differ</h2>\n");
+        let Some(total) = spread_in_total(&spreads) else {
+            return out + "<p>Nothing has been measured twice.</p>\n";
+        };
+        let seeds = if self.experiment.same_seed {
+            "All passes have one seed: the same packets are lost in each, as far as the same packets are sent."
+        } else {
+            "Each pass has a seed of its own: where packets are lost, they are others."
+        };
+        let _ = writeln!(
+            out,
+            "<p>The longest page load is longer than the shortest by so much, where the machine was not too busy for the emulated link. \
+             {seeds} In total: {}.</p>",
+            escaped(&total)
+        );
+        out + &table.html()
+    }
+
     /// The documents' figures and ours.
     fn documents(&self, sweep: &Sweep) -> String {
         if sweep.documents.is_empty() {
@@ -422,6 +457,26 @@ impl Report<'_> {
         }
         out
     }
+}
+
+/// Median, largest, and how many stay below what repeated runs may differ by.
+pub fn spread_in_total(spreads: &[Spread]) -> Option<String> {
+    /// On an idle machine, with one seed.
+    const LIMIT: f64 = 0.05;
+    let shares: Vec<f64> = spreads.iter().map(|spread| spread.share).collect();
+    let all = Summary::of(&shares)?;
+    let within = shares.iter().filter(|share| **share < LIMIT).count();
+    Some(format!(
+        "{} set-ups at points, {} to {} passes each; the longest load exceeds the shortest by {} in the median and {} at most; by less \
+         than {} in {within} of {}",
+        all.count,
+        spreads.iter().map(|spread| spread.passes).min()?,
+        spreads.iter().map(|spread| spread.passes).max()?,
+        percent(all.median * 100.0),
+        percent(all.max * 100.0),
+        percent(LIMIT * 100.0),
+        all.count
+    ))
 }
 
 const fn word(verdict: Verdict) -> (&'static str, &'static str) {

@@ -20,11 +20,10 @@ use super::file::{Setup, Way};
 use super::point::Conditions;
 use crate::bench::workshop::{Program, Workshop};
 use crate::bench::{BenchError, programs};
-use crate::emulator::network::{self, NetworkError, Setup as NetworkSetup};
+use crate::emulator::network::{NetworkError, Setup as NetworkSetup, TwoHosts};
 use crate::emulator::report::Traffic;
 use crate::emulator::rtnl::TcpMetrics;
-use crate::emulator::topology::{HostPlan, LinkPlan, Topology};
-use crate::emulator::{Emulator, EmulatorError, Snapshot};
+use crate::emulator::{Emulator, Snapshot};
 use crate::netns::Netns;
 use crate::origin::{Origin, Running};
 
@@ -34,6 +33,8 @@ const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8119);
 const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 9980);
+/// The gateway's name in its certificate, for who does not look for addresses there.
+const NAME: &str = "gateway.test";
 /// First ports of the origins.
 const PLAIN: u16 = 8080;
 const SECURE: u16 = 8480;
@@ -93,31 +94,9 @@ impl<'a> Stage<'a> {
     pub fn set_up(theatre: &'a Theatre, conditions: &Conditions, seed: u64) -> Result<Self, BenchError> {
         let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
         let directions = conditions.link.directions("link", &no_traces).map_err(NetworkError::from)?;
-        let host = |name: &str, address: Ipv4Addr| HostPlan {
-            name: name.into(),
-            addresses: vec![address.into()],
-            networks: Vec::new(),
-            run: None,
-        };
-        let topology = Topology {
-            seed,
-            hosts: vec![host("near", NEAR), host("far", FAR)],
-            routers: Vec::new(),
-            // The first direction is the download's, as on the command line of tandem-link.
-            links: vec![LinkPlan { between: ["far".into(), "near".into()], directions }],
-        };
-        let make = || Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
-        let namespaces = [make().map_err(NetworkError::from)?, make().map_err(NetworkError::from)?];
-        let setup = NetworkSetup {
-            no_realtime: false,
-            mtu: 1500,
-            tcp: TcpMetrics { congestion: conditions.congestion.clone(), initial_window: conditions.initial_window },
-            captures: Vec::new(),
-            outside_device: String::new(),
-            relay_outside: false,
-        };
-        let emulator = network::set_up(&topology, &namespaces, &setup)?;
-        let [near, far] = namespaces;
+        let tcp = TcpMetrics { congestion: conditions.congestion.clone(), initial_window: conditions.initial_window };
+        let setup = NetworkSetup { tcp, ..NetworkSetup::default() };
+        let TwoHosts { near, far, emulator } = TwoHosts::set_up([NEAR, FAR], directions, seed, &setup)?;
         Ok(Self { theatre, near, far, emulator, origins: Vec::new() })
     }
 
@@ -150,9 +129,13 @@ impl<'a> Stage<'a> {
             Way::Nghttpx => {
                 let origin = SocketAddr::new(FAR.into(), PLAIN);
                 let workshop = &self.theatre.workshop;
-                let mut command = programs::nghttpx(&front(GATEWAY), &programs::backend(origin), workshop)?;
+                let front = if setup.tls { tls_front(GATEWAY) } else { front(GATEWAY) };
+                let mut command = programs::nghttpx(&front, &programs::backend(origin), workshop)?;
                 command.args(["--frontend-http2-window-size=8M", "--frontend-http2-connection-window-size=16M"]);
                 command.args(["--no-location-rewrite", "--frontend-http2-max-concurrent-streams=2000"]);
+                if setup.tls {
+                    command.args(["key.pem", "cert.pem"].map(|file| workshop.directory().join(file)));
+                }
                 command
             }
         };
@@ -179,10 +162,14 @@ impl<'a> Stage<'a> {
             Way::Http | Way::Https | Way::H2 => return Ok(None),
             Way::Pair => self.client(setup),
             Way::Nghttpx => {
-                let backend = format!("{};;proto=h2", programs::backend(GATEWAY));
+                let tls = if setup.tls { format!(";tls;sni={NAME}") } else { String::new() };
+                let backend = format!("{};;proto=h2{tls}", programs::backend(GATEWAY));
                 let mut command = programs::nghttpx(&front(PROXY), &backend, &self.theatre.workshop)?;
                 command.args(["--http2-proxy", "--backend-http2-window-size=8M"]);
                 command.arg("--backend-http2-connection-window-size=16M");
+                if setup.tls {
+                    command.arg(format!("--cacert={}/cert.pem", self.theatre.workshop.directory().display()));
+                }
                 command
             }
         };
@@ -198,6 +185,8 @@ impl<'a> Stage<'a> {
         let mut command = Command::new(&self.theatre.tandem);
         command.args(["client", "--listen", &format!("http://{PROXY}"), "--gateway", &gateway]);
         command.arg(format!("--metrics={METRICS}")).arg("--max-connections=4000");
+        // Without it the session begins with the load, as a browser's own connections do.
+        command.arg(format!("--preconnect={}", setup.warm));
         command.arg(format!("--push={}", setup.push)).args(&setup.client_options);
         command
     }
@@ -317,9 +306,13 @@ fn front(address: SocketAddr) -> String {
     format!("{},{};no-tls", address.ip(), address.port())
 }
 
+fn tls_front(address: SocketAddr) -> String {
+    format!("{},{}", address.ip(), address.port())
+}
+
 /// A certificate for the gateway, and the key to it.
 fn certificate(workshop: &Workshop) -> Result<PathBuf, BenchError> {
-    let made = rcgen::generate_simple_self_signed(vec![FAR.to_string()]);
+    let made = rcgen::generate_simple_self_signed(vec![FAR.to_string(), NAME.into()]);
     let made = made.map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
     workshop.write("key.pem", made.signing_key.serialize_pem())?;
     workshop.write("cert.pem", made.cert.pem())

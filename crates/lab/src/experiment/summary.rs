@@ -39,6 +39,19 @@ pub enum Verdict {
     Loses,
 }
 
+/// How far the passes of one set-up at one point differ.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    /// Where.
+    pub point: Point,
+    /// The set-up, as an index.
+    pub setup: usize,
+    /// Passes, two at least; those on a busy machine do not count.
+    pub passes: usize,
+    /// Difference between the longest and the shortest page load, as a share of the shortest.
+    pub share: f64,
+}
+
 /// Our best set-up at a point beside the baseline.
 #[derive(Clone, Debug)]
 pub struct Contest {
@@ -100,6 +113,18 @@ impl Cells {
         }
         let further: Vec<Point> = own.filter(|point| !full.contains(point)).collect();
         full.into_iter().chain(further).collect()
+    }
+
+    /// How far passes differ, of everything that has several, in order of the points.
+    pub fn spreads(&self) -> Vec<Spread> {
+        let of = |((point, setup), cell): (&(Point, usize), &Cell)| {
+            let idle = cell.passes.values().filter(|measured| measured.trouble.is_none());
+            let seconds = Summary::of(&idle.map(|measured| measured.page_load_ms / 1e3).collect::<Vec<_>>());
+            let seconds = seconds.filter(|seconds| seconds.count > 1 && seconds.min > 0.0)?;
+            let share = seconds.max / seconds.min - 1.0;
+            Some(Spread { point: point.clone(), setup: *setup, passes: seconds.count, share })
+        };
+        self.cells.iter().filter_map(of).collect()
     }
 
     /// What one set-up saves of the other's time, pass by pass, as a share.
@@ -222,6 +247,10 @@ mod tests {
             lines.extend(times.iter().enumerate().map(|(pass, ms)| line(&experiment, &points[1], setup, pass, *ms)));
         }
         let cells = Cells::of(&experiment, &lines);
+        let spreads = cells.spreads();
+        assert_eq!((spreads.len(), spreads[0].passes), (6, 2));
+        let widest = spreads.iter().map(|spread| spread.share).fold(0.0, f64::max);
+        assert!((widest - 1.0).abs() < 1e-9, "100 and 200 ms: {widest}");
         let contest = cells.contest(&experiment, sweep, &points[0]).expect("measured");
         assert_eq!((contest.best, contest.verdict), (2, Verdict::Wins));
         assert!((contest.gain.min - 0.2).abs() < 1e-9 && (contest.gain.max - 0.25).abs() < 1e-9);

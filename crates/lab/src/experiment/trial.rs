@@ -64,9 +64,10 @@ fn record(setup: &Setup, trial: &Trial, began: Instant, outcome: Outcome) -> Rec
     }
 }
 
-/// The same packets are lost in every set-up of a pass, others in the next.
+/// The same packets are lost in every set-up of a pass; others in the next, unless all passes are to be alike.
 const fn seed(experiment: &Experiment, trial: &Trial) -> u64 {
-    experiment.seed.wrapping_mul(1009).wrapping_add(trial.pass as u64)
+    let pass = if experiment.same_seed { 0 } else { trial.pass as u64 };
+    experiment.seed.wrapping_mul(1009).wrapping_add(pass)
 }
 
 fn site(experiment: &Experiment, conditions: &Conditions, setup: &Setup) -> Result<Site, ExperimentError> {
@@ -122,7 +123,11 @@ fn measure(
 ) -> Result<Result<Measured, LoadError>, BenchError> {
     stage.start_client(setup)?;
     if setup.warm {
-        stage.warm_up()?;
+        // Ours begins by itself; a request would end that, and be another browser's.
+        match setup.way {
+            Way::Pair => _ = stage.until_quiet(),
+            _ => stage.warm_up()?,
+        }
     }
     let before = if setup.warm || setup.visits > 0 { stage.until_quiet() } else { Default::default() };
     let served = stage.served();

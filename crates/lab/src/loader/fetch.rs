@@ -109,14 +109,14 @@ impl Job {
         let head = request::head(&self.loader, &self.site, self.resource);
         let priority = Priority(self.site.page().resources[self.resource].kind.rank());
         let mut pieces = session.request(head, priority);
-        let (mut sent, mut answered, mut status) = (None, None, 0);
+        let (mut sent, mut answered, mut status, mut note) = (None, None, 0, None);
         let mut check = Check::new(&self);
         let end = loop {
             match pieces.recv().await.ok_or(Fault::Closed)? {
                 Piece::Sent(at) => sent = Some(at),
                 Piece::Head(head, at) => {
                     self.check_status(&head)?;
-                    (answered, status) = (Some(at), head.status);
+                    (answered, status, note) = (Some(at), head.status, note_of(&head));
                 }
                 Piece::Data(data, last, at) => {
                     check.take(&data)?;
@@ -132,7 +132,7 @@ impl Job {
         let answered = answered.unwrap_or(end);
         let sent = sent.unwrap_or(answered).max(connected.unwrap_or(start)).min(answered);
         let marks = Marks { start, connected, tls: opened.and_then(|(_, tls)| tls), sent, answered };
-        let answer = Answer { marks, end, keep_alive: false, status, body };
+        let answer = Answer { marks, end, keep_alive: false, status, body, note };
         Ok(self.report(answer, session.meter.take(), None, false))
     }
 
@@ -143,7 +143,7 @@ impl Job {
     }
 
     fn report(&self, answer: Answer, traffic: Traffic, connection: Option<Connection>, retried: bool) -> Done {
-        let Answer { marks, end, status, body, .. } = answer;
+        let Answer { marks, end, status, body, note, .. } = answer;
         let ready = marks.connected.unwrap_or(marks.start);
         let timing = Timing {
             resource: self.resource,
@@ -158,6 +158,7 @@ impl Job {
             bytes_up: traffic.up,
             bytes_down: traffic.down,
             body,
+            note,
         };
         Done { timing, traffic, connection, opened: usize::from(marks.connected.is_some()), retried }
     }
@@ -182,7 +183,8 @@ impl Job {
         self.check_status(&response.head)?;
         let body = self.body(connection, &response).await?;
         let keep_alive = response.keep_alive && connection.input.is_empty();
-        Ok(Answer { marks, end: Instant::now(), keep_alive, status: response.head.status, body })
+        let (status, note) = (response.head.status, note_of(&response.head));
+        Ok(Answer { marks, end: Instant::now(), keep_alive, status, body, note })
     }
 
     /// The final head; interim ones are passed over.
@@ -280,6 +282,11 @@ struct Answer {
     keep_alive: bool,
     status: u16,
     body: u64,
+    note: Option<String>,
+}
+
+fn note_of(head: &ResponseHead) -> Option<String> {
+    head.fields.get("cache-status").map(|note| String::from_utf8_lossy(note).into_owned())
 }
 
 /// Why an exchange stopped.
@@ -316,7 +323,7 @@ impl Load {
         self.bytes_down += done.traffic.down;
         self.connections += done.opened;
         self.retries += usize::from(done.retried);
-        self.requests.push(done.timing);
+        self.requests.push(done.timing.clone());
     }
 
     /// Nothing loaded yet.

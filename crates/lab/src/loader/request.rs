@@ -18,6 +18,7 @@ fn fields(loader: &Loader, site: &Site, index: usize) -> Vec<(&'static str, Stri
     }
     fields.push(("User-Agent", USER_AGENT.into()));
     fields.push(("Accept", accept(kind).into()));
+    fields.extend(origin(site, index).map(|origin| ("Origin", origin)));
     fields.extend(referer(site, index).map(|referer| ("Referer", referer)));
     let more = loader.protocol == super::Protocol::H2 || site.scheme() == Scheme::Https;
     fields.push(("Accept-Encoding", if more { "gzip, deflate, br, zstd" } else { "gzip, deflate" }.into()));
@@ -69,9 +70,33 @@ const fn accept(kind: Kind) -> &'static str {
     }
 }
 
-/// The whole address of what mentions it on the same authority, only the origin elsewhere.
+/// Of fonts and data on another origin than the document's: that of the document (Fetch section 3.2).
+fn origin(site: &Site, index: usize) -> Option<String> {
+    let resources = &site.page().resources;
+    if !matches!(resources[index].kind, Kind::Font | Kind::Fetch) {
+        return None;
+    }
+    let document = above(site, index, |kind| kind == Kind::Html)?;
+    (site.authority(document) != site.authority(index))
+        .then(|| format!("{}://{}", site.scheme().as_str(), site.authority(document)))
+}
+
+/// The nearest resource of such a kind that leads to this one, or else the first that does.
+fn above(site: &Site, index: usize, is: impl Fn(Kind) -> bool) -> Option<usize> {
+    let resources = &site.page().resources;
+    let mut parent = resources[index].parent?;
+    while !is(resources[parent].kind)
+        && let Some(above) = resources[parent].parent
+    {
+        parent = above;
+    }
+    Some(parent)
+}
+
+/// The whole address of what asks for it on the same authority, only the origin elsewhere. What scripts ask for, their
+/// document does; style sheets ask themselves.
 fn referer(site: &Site, index: usize) -> Option<String> {
-    let parent = site.page().resources[index].parent?;
+    let parent = above(site, index, |kind| kind != Kind::Script)?;
     if site.authority(parent) == site.authority(index) {
         Some(site.url(parent))
     } else {
@@ -82,4 +107,49 @@ fn referer(site: &Site, index: usize) -> Option<String> {
 /// Whether a field can be written as it is.
 pub(super) fn is_field(name: &str, value: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{Page, Resource};
+
+    #[test]
+    fn who_asks_is_told_as_browsers_tell_it() {
+        let resource = |path: &str, host, kind, parent| Resource {
+            path: path.into(),
+            host,
+            mime: "x/y".into(),
+            kind,
+            size: 2000,
+            status: 200,
+            parent,
+        };
+        let page = Page {
+            name: "page".into(),
+            hosts: vec!["site".into(), "cdn".into()],
+            resources: vec![
+                resource("/", 0, Kind::Html, None),
+                resource("/a.css", 1, Kind::Css, Some(0)),
+                resource("/f.woff2", 1, Kind::Font, Some(1)),
+                resource("/m.js", 0, Kind::Script, Some(0)),
+                resource("/i.png", 0, Kind::Image, Some(3)),
+                resource("/api", 1, Kind::Fetch, Some(3)),
+                resource("/own.woff2", 0, Kind::Font, Some(1)),
+            ],
+        };
+        let site = Site::new(page, &["site.test", "cdn.test"]).expect("valid");
+        let said = |index| (referer(&site, index), origin(&site, index));
+        let by = |referer: &str| Some(format!("http://{referer}"));
+        assert_eq!(said(0), (None, None));
+        assert_eq!(said(1), (by("site.test/"), None), "another host learns no more than the origin");
+        assert_eq!(
+            said(2),
+            (by("cdn.test/a.css"), by("site.test")),
+            "a style sheet asks in its own name, by the page's leave"
+        );
+        assert_eq!(said(4), (by("site.test/"), None), "a script asks in its document's name");
+        assert_eq!(said(5), (by("site.test/"), by("site.test")));
+        assert_eq!(said(6), (by("cdn.test/"), None));
+    }
 }

@@ -226,6 +226,7 @@ fn loader_entry(timing: &Timing, protocol: Protocol, site: &Site) -> Entry {
         url: site.url(timing.resource),
         protocol: String::from_utf8_lossy(protocol.alpn()).into_owned(),
         status: timing.status,
+        response_fields: timing.note.iter().map(|note| ("cache-status".to_owned(), note.clone())).collect(),
         mime: resource.mime.clone(),
         sent: Some(timing.bytes_up),
         received: Some(timing.bytes_down),
@@ -254,5 +255,47 @@ impl Phases {
             wait: mean(|t| Some(t.wait)),
             receive: mean(|t| Some(t.receive)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::page::Page;
+
+    #[test]
+    fn what_was_pushed_is_in_the_loader_s_har() {
+        let site = Site::new(Page::uniform(2, 10), &["h.test".to_owned()]).expect("valid");
+        let timing = |resource, note: Option<&str>| Timing {
+            resource,
+            status: 200,
+            known: Duration::ZERO,
+            start: Duration::ZERO,
+            connect: None,
+            tls: None,
+            send: Duration::ZERO,
+            wait: Duration::ZERO,
+            receive: Duration::ZERO,
+            bytes_up: 1,
+            bytes_down: 1,
+            body: 10,
+            note: note.map(str::to_owned),
+        };
+        let pushed = "tandem; hit; detail=pushed";
+        let load = Load {
+            page: "p".into(),
+            started: std::time::UNIX_EPOCH,
+            time: Duration::ZERO,
+            bytes_up: 2,
+            bytes_down: 2,
+            connections: 1,
+            retries: 0,
+            requests: vec![timing(0, None), timing(1, Some(pushed))],
+        };
+        let har = loader_har(&load, Protocol::Http1, &site).to_json(&serde_json::Value::Null);
+        let notes: Vec<_> = (0..2).map(|at| har["log"]["entries"][at]["_tandem"].as_str()).collect();
+        assert_eq!(notes, [None, Some(pushed)]);
     }
 }

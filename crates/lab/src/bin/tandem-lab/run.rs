@@ -10,8 +10,10 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tandem_lab::bench::programs;
 use tandem_lab::experiment::plan::Selection;
-use tandem_lab::experiment::results::{Outcome, Record};
+use tandem_lab::experiment::report;
+use tandem_lab::experiment::results::{self, Outcome, Record};
 use tandem_lab::experiment::run::{self, Event, Options, Tally};
+use tandem_lab::experiment::summary::Cells;
 use tandem_lab::experiment::{Experiment, ExperimentError};
 
 /// Measures an experiment; what has a result already is not measured again.
@@ -62,6 +64,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let tally = run::run(&experiment, &text, &options, &mut |event| show.event(&event));
     show.finish();
     let Tally { before, measured, failed } = tally?;
+    let lines = results::read(&out)?;
+    if let Some(spread) = report::spread_in_total(&Cells::of(&experiment, &lines).spreads()) {
+        say(&spread);
+    }
     say(&format!(
         "{measured} page loads measured, {failed} failed, {before} were there; `tandem-lab report {}` shows them",
         out.display()

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Some(Mode::Topology(topology)) => shell::run_topology(&topology),
         Some(Mode::Profiles) => list_profiles(),
         Some(Mode::SelfTest(arguments)) => self_test::run(&arguments),
+        Some(Mode::ShellEnd(arguments)) => self_test::beside::run_end(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem-link: {error}");

@@ -28,6 +28,9 @@ pub(crate) enum Mode {
     Profiles,
     /// Sends real packets through links of this machine and compares them with what was asked for
     SelfTest(crate::self_test::Arguments),
+    /// The end inside another shell that `self-test --beside` measures
+    #[command(hide = true)]
+    ShellEnd(crate::self_test::beside::EndArguments),
 }
 
 /// One link around a command.

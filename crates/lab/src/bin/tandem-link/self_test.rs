@@ -1,5 +1,7 @@
 //! `tandem-link self-test`: sends real packets through real links of this machine, and compares what arrives with what was
-//! asked for.
+//! asked for. [`beside`]: the same packets through other programs of this kind.
+
+pub(crate) mod beside;
 
 use std::error::Error;
 use std::io::{Read as _, Write as _};
@@ -11,9 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use socket2::SockRef;
-use tandem_lab::emulator::network::{self, Setup};
-use tandem_lab::emulator::rtnl::TcpMetrics;
-use tandem_lab::emulator::topology::{HostPlan, LinkPlan, Topology};
+use tandem_lab::emulator::network::{Setup, TwoHosts};
 use tandem_lab::emulator::{Emulator, sys};
 use tandem_lab::netns::Netns;
 use tandem_lab::stats::percentile;
@@ -44,19 +44,25 @@ pub(crate) struct Arguments {
     /// For programs
     #[arg(long)]
     json: bool,
-    /// Only these tests: machine, delay, rate, loss, jitter, throughput
-    #[arg(long, value_name = "TEST", value_delimiter = ',', value_parser = ["machine", "delay", "rate", "loss", "jitter", "throughput"])]
+    /// Only these tests: machine, delay, rate, loss, jitter, throughput, beside
+    #[arg(long, value_name = "TEST", value_delimiter = ',', value_parser = ["machine", "delay", "rate", "loss", "jitter", "throughput", "beside"])]
     only: Vec<String>,
+    #[command(flatten)]
+    compare: beside::CompareArguments,
 }
 
 /// One figure.
 #[derive(Debug, Serialize)]
 struct Row {
+    /// The program that it is of, where several are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shell: Option<String>,
     what: String,
     wanted: String,
     measured: String,
     value: f64,
-    limit: f64,
+    /// None where there is nothing to hold it against.
+    limit: Option<f64>,
     pass: bool,
 }
 
@@ -64,13 +70,23 @@ impl Row {
     /// A figure that must not exceed its limit.
     fn at_most(what: impl Into<String>, wanted: impl Into<String>, value: f64, limit: f64, unit: &str) -> Self {
         let measured = format!("{value:.3} {unit}");
-        Self { what: what.into(), wanted: wanted.into(), measured, value, limit, pass: value <= limit }
+        Self {
+            shell: None,
+            what: what.into(),
+            wanted: wanted.into(),
+            measured,
+            value,
+            limit: Some(limit),
+            pass: value <= limit,
+        }
     }
 }
 
 /// Runs all tests; the exit code says whether all passed.
 #[expect(clippy::print_stdout, reason = "the answer to the command")]
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    // Other shells have privileges of their own, and run as whoever called this.
+    let compared = beside::compare(&arguments.compare)?;
     rootless::become_administrator()?;
     type Test = fn() -> Result<Vec<Row>, Failure>;
     let tests: [(&str, Test); 6] = [
@@ -87,14 +103,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         eprintln!("testing {name} …");
         rows.extend(test()?);
     }
+    rows.extend(compared);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        for Row { what, wanted, measured, pass, .. } in &rows {
-            println!("{} {what:<66} {measured:>13}   wanted: {wanted}", if *pass { "ok  " } else { "FAIL" });
-        }
+        print!("{}", table(&rows));
     }
     Ok(if rows.iter().all(|row| row.pass) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// For people: a line each, those of a compared program under its name.
+fn table(rows: &[Row]) -> String {
+    let mut out = String::new();
+    let mut shell = &None;
+    for row in rows {
+        if row.shell != *shell {
+            shell = &row.shell;
+            out += &format!("{}\n", shell.as_deref().unwrap_or_default());
+        }
+        let word = if row.limit.is_none() {
+            ""
+        } else if row.pass {
+            "ok"
+        } else {
+            "FAIL"
+        };
+        let wanted = if row.limit.is_some() { "wanted: " } else { "" };
+        out += &format!("{word:<4} {:<66} {:>13}   {wanted}{}\n", row.what, row.measured, row.wanted);
+    }
+    out
 }
 
 /// Two namespaces with a link between them.
@@ -106,30 +143,9 @@ struct Pair {
 
 impl Pair {
     fn new(there: LinkConfig) -> Result<Self, Failure> {
-        let host = |name: &str, address: Ipv4Addr| HostPlan {
-            name: name.into(),
-            addresses: vec![address.into()],
-            networks: Vec::new(),
-            run: None,
-        };
         let back = LinkConfig { delay: there.delay, ..LinkConfig::default() };
-        let topology = Topology {
-            seed: 1,
-            hosts: vec![host("from", SENDER), host("to", RECEIVER)],
-            routers: Vec::new(),
-            links: vec![LinkPlan { between: ["from".into(), "to".into()], directions: [there, back] }],
-        };
-        let namespaces = [Netns::unnamed()?, Netns::unnamed()?];
-        let setup = Setup {
-            no_realtime: false,
-            mtu: 1500,
-            tcp: TcpMetrics::default(),
-            captures: Vec::new(),
-            outside_device: String::new(),
-            relay_outside: false,
-        };
-        let emulator = network::set_up(&topology, &namespaces, &setup)?;
-        let [from, to] = namespaces;
+        let hosts = TwoHosts::set_up([RECEIVER, SENDER], [there, back], 1, &Setup::default())?;
+        let TwoHosts { near: to, far: from, emulator } = hosts;
         Ok(Self { from, to, emulator })
     }
 
@@ -356,10 +372,15 @@ fn throughput() -> Result<Vec<Row>, Failure> {
     let pair = Pair::new(LinkConfig::default())?;
     let (rate, _) = bulk(&pair)?;
     let gbit = rate / 1e9;
-    let mut row =
-        Row::at_most("TCP through the emulator", "at least 1 Gbit/s (release build)", gbit, f64::INFINITY, "Gbit/s");
-    row.limit = 1.0;
-    row.pass = gbit >= 1.0;
+    let row = Row {
+        shell: None,
+        what: "TCP through the emulator".into(),
+        wanted: "at least 1 Gbit/s (release build)".into(),
+        measured: format!("{gbit:.3} Gbit/s"),
+        value: gbit,
+        limit: Some(1.0),
+        pass: gbit >= 1.0,
+    };
     let (_, handshake) = bulk(&Pair::new(delayed(50))?)?;
     let error = (handshake.as_secs_f64() * 1e3 - 100.0).abs();
     Ok(vec![row, Row::at_most("TCP handshake at 100 ms: error", "at most 0.6 ms", error, 0.6, "ms")])
