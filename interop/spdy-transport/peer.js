@@ -62,19 +62,21 @@ function serve () {
     socket.on('error', () => {})
     const connection = session(socket, true)
     const initial = {}
+    const ended = []
     connection.on('frame', (frame) => {
       if (frame.type === 'SETTINGS') Object.assign(initial, frame.settings)
+      if (frame.type === 'DATA' && frame.fin) ended.push(frame.id)
     })
     connection.on('stream', (stream) => {
       stream.on('error', () => {})
-      answer(connection, stream, initial)
+      answer(connection, stream, initial, ended)
     })
   })
   server.on('tlsClientError', (error) => process.stderr.write(`${error}\n`))
   server.listen(0, '127.0.0.1', () => process.stdout.write(`127.0.0.1:${server.address().port}\n`))
 }
 
-function answer (connection, stream, initial) {
+function answer (connection, stream, initial, ended) {
   const headers = { 'content-type': 'application/octet-stream', 'set-cookie': ['a=1', 'b=2'] }
   const finish = (text) => { stream.respond(200, headers); stream.end(text) }
   const length = /^\/bytes\/(\d+)$/.exec(stream.path)
@@ -88,6 +90,9 @@ function answer (connection, stream, initial) {
     case '/priority':
       // The library turns the three bits into a weight.
       return finish(String(weightToPriority(stream._spdyState.priority.weight)))
+    case '/order':
+      // Answers would not tell: the library packs their headers on other threads, however long that takes.
+      return finish(ended.join(' '))
     case '/ping':
       return connection.ping(() => finish('done'))
     case '/goaway':

@@ -535,7 +535,8 @@ func casePriorities(socket net.Conn) error {
 	}
 }
 
-// serveFrames answers /priority and /echo, the latter with a window of 1000 bytes that it gives in small parts.
+// serveFrames answers /priority, /echo, with a window of 1000 bytes that it gives in small parts, and /order: which bodies
+// ended, in their order.
 func serveFrames(socket net.Conn) {
 	f, err := newFrames(socket)
 	if err != nil {
@@ -545,6 +546,7 @@ func serveFrames(socket net.Conn) {
 		return
 	}
 	got := map[spdy.StreamId]int{}
+	var ended []string
 	for {
 		frame, err := f.ReadFrame()
 		if err != nil {
@@ -553,12 +555,18 @@ func serveFrames(socket net.Conn) {
 		switch frame := frame.(type) {
 		case *spdy.SynStreamFrame:
 			err = f.send(&spdy.SynReplyFrame{StreamId: frame.StreamId, Headers: okHeaders})
-			if frame.Headers.Get(":path") == "/priority" {
-				err = f.send(&spdy.DataFrame{StreamId: frame.StreamId, Flags: spdy.DataFlagFin, Data: []byte(strconv.Itoa(int(frame.Priority)))})
+			switch frame.Headers.Get(":path") {
+			case "/priority":
+				err = f.say(frame.StreamId, strconv.Itoa(int(frame.Priority)))
+			case "/order":
+				err = f.say(frame.StreamId, strings.Join(ended, " "))
 			}
 		case *spdy.PingFrame:
 			err = f.send(frame)
 		case *spdy.DataFrame:
+			if frame.Flags&spdy.DataFlagFin != 0 {
+				ended = append(ended, strconv.Itoa(int(frame.StreamId)))
+			}
 			err = f.echo(frame, got)
 		}
 		if err != nil {
@@ -567,17 +575,19 @@ func serveFrames(socket net.Conn) {
 	}
 }
 
+// say ends a stream with a text.
+func (f *frames) say(id spdy.StreamId, text string) error {
+	return f.send(&spdy.DataFrame{StreamId: id, Flags: spdy.DataFlagFin, Data: []byte(text)})
+}
+
 func (f *frames) echo(frame *spdy.DataFrame, got map[spdy.StreamId]int) error {
 	id, length := frame.StreamId, len(frame.Data)
-	say := func(text string) error {
-		return f.send(&spdy.DataFrame{StreamId: id, Flags: spdy.DataFlagFin, Data: []byte(text)})
-	}
 	if length > 1000 || !fits(got[id], frame.Data) {
-		return say(fmt.Sprintf("bad: %d bytes near %d", length, got[id]))
+		return f.say(id, fmt.Sprintf("bad: %d bytes near %d", length, got[id]))
 	}
 	got[id] += length
 	if frame.Flags&spdy.DataFlagFin != 0 {
-		return say(fmt.Sprintf("ok %d", got[id]))
+		return f.say(id, fmt.Sprintf("ok %d", got[id]))
 	}
 	if length == 0 {
 		return nil
