@@ -94,6 +94,8 @@ impl Key {
 /// One pushed answer, whole or still coming.
 struct Pushed {
     request: RequestHead,
+    /// Its fields are those that it was asked with; else only its head may tell.
+    said: bool,
     since: Instant,
     state: RefCell<State>,
     held: Rc<Cell<usize>>,
@@ -171,8 +173,8 @@ impl PushStore {
         self.limit > 0
     }
 
-    /// Takes in a push: reads it to its end in a task of its own.
-    pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply) {
+    /// Takes in a push: reads it to its end in a task of its own. `said`: the promise says what fields it was asked with.
+    pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply, said: bool) {
         METRICS.pushes_received.add(1);
         let key = Key::of(&request);
         self.load.note();
@@ -182,6 +184,7 @@ impl PushStore {
             && entries < MAX_ENTRIES as usize
             && !self.entries.borrow().contains_key(&key);
         let pushed = Rc::new(Pushed {
+            said: said && !request.fields.is_empty(),
             request,
             since: Instant::now(),
             state: RefCell::new(State { unusable: !wanted, ..State::default() }),
@@ -284,12 +287,12 @@ impl Pushed {
     }
 
     fn is_alike(&self, state: &State, fields: &Fields) -> bool {
-        let asks = Asked::of(fields);
-        // Another gateway than ours says nothing: its promises have to tell. SPDY's do not; ours says it with the head.
-        let asked = state.asked.unwrap_or_else(|| Asked::of(&self.request.fields));
-        if state.head.is_none() && self.request.fields.is_empty() {
+        if state.head.is_none() && !self.said {
             return true;
         }
+        let asks = Asked::of(fields);
+        // Another gateway than ours says nothing: its promises have to tell, or what they came with.
+        let asked = state.asked.unwrap_or_else(|| Asked::of(&self.request.fields));
         // Answers vary on cookies and origins without saying so. Some say that all origins may read them: those made without
         // another's cookies.
         let own = origin_of(&self.request);

@@ -127,7 +127,7 @@ impl Tap for Arrival {
         if self.hints && promised.len() < MAX_EARLY {
             promised.push(request.clone());
         }
-        store.take_in(request, reply);
+        store.take_in(request, reply, self.session.promises_have_fields());
     }
 
     fn head(&self, head: &mut ResponseHead) {

@@ -51,6 +51,11 @@ pub trait Connected {
     /// Exchanges under way.
     fn active(&self) -> usize;
 
+    /// Whether a promise says what fields it was asked with; else it has those of the exchange that it came with.
+    fn promises_have_fields(&self) -> bool {
+        true
+    }
+
     /// Takes no new exchanges, lets those under way end, then closes.
     fn drain(&self);
 

@@ -10,7 +10,7 @@ use tandem_http::mux::OpenError;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
-use super::{Heard, Inbound, MuxSession, NewCore, Shared};
+use super::{Heard, Inbound, Multiplexed, MuxSession, NewCore, Shared};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
 use crate::path::Path;
@@ -21,6 +21,7 @@ use crate::transport::LocalBoxFuture;
 /// An open (or opening) multiplexed session; dropping it drains and closes it.
 pub struct MuxClient {
     shared: Rc<Shared>,
+    protocol: Multiplexed,
     /// Shown until a request has taken it along, then never again on this session.
     token: RefCell<Option<Rc<str>>>,
     /// After so long without a word from the other end, whether it is still there is asked with the next request.
@@ -62,7 +63,7 @@ impl MuxClient {
             }
         });
         let (token, rest) = (RefCell::new(session.token.clone()), session.timeouts.probe_after / 2);
-        Self { shared, token, rest, asked_in: Cell::default() }
+        Self { shared, protocol: session.protocol, token, rest, asked_in: Cell::default() }
     }
 
     /// Opens a stream for the request, waiting while the peer allows no more at once.
@@ -175,6 +176,10 @@ impl Connected for MuxClient {
 
     fn active(&self) -> usize {
         self.shared.core.borrow().active()
+    }
+
+    fn promises_have_fields(&self) -> bool {
+        self.protocol == Multiplexed::H2
     }
 
     fn drain(&self) {
