@@ -308,6 +308,17 @@ type Told = (String, Option<String>, bool);
 
 /// An origin that answers paths with a type and a body, and tells what it was asked for, and whether with this field.
 fn telling(field: &'static str, answer: fn(&str) -> (&'static str, &'static str)) -> (Scene, mpsc::Receiver<Told>) {
+    telling_of(field, move |path| {
+        let (kind, body) = answer(path);
+        (kind, body.to_owned())
+    })
+}
+
+/// The same where the body depends on what the test knows.
+fn telling_of(
+    field: &'static str,
+    answer: impl Fn(&str) -> (&'static str, String) + Send + Sync + 'static,
+) -> (Scene, mpsc::Receiver<Told>) {
     let (tell, told) = mpsc::channel();
     let scene = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
@@ -434,6 +445,50 @@ fn what_style_sheets_and_modules_of_another_host_need_is_of_use() {
             by("/n.js", "m.js", true),
         ];
         assert_eq!(asked, once, "{session}: each once, as the browser asks");
+    }
+}
+
+/// What the browser itself asks for of a page's parts is that page's, not one of its own: a page of another host asks for the
+/// fonts of its style sheet, with its own origin and without cookies, and for its images as it did for the style sheet.
+#[test]
+fn what_a_style_sheet_needs_that_the_browser_asked_for_is_its_pages() {
+    for session in SESSIONS {
+        for field in ["origin", "cookie"] {
+            let (fonts, told_of_fonts) = telling(field, |_| ("font/woff2", "bytes"));
+            let port = fonts.address.port();
+            let (there, told) = telling_of(field, move |path| match path {
+                "/a.css" => {
+                    let font = format!("@font-face {{ src: url(http://127.0.0.1:{port}/d.woff2) }}");
+                    ("text/css", format!("p {{ background: url(b.png) }} @font-face {{ src: url(c.woff2) }} {font}"))
+                }
+                _ => ("image/png", "bytes".to_owned()),
+            });
+            let pair = gateway_that_always_pushes(session);
+            let mut client = pair.connect();
+            let (sheet, site) = (there.url("/a.css"), "http://site.test");
+            let browser = [
+                (&sheet, format!("Referer: {site}/\r\nCookie: of=there\r\n")),
+                (&there.url("/b.png"), format!("Referer: {sheet}\r\nCookie: of=there\r\n")),
+                (&there.url("/c.woff2"), format!("Referer: {sheet}\r\nOrigin: {site}\r\n")),
+                (&fonts.url("/d.woff2"), format!("Referer: {}\r\nOrigin: {site}\r\n", there.url("/"))),
+            ];
+            for (url, fields) in browser {
+                client.send(request("GET", url, &fields));
+                assert_eq!(client.answer("GET").status, 200, "{session}");
+            }
+            let mut asked = all_asked(&told);
+            asked.extend(told_of_fonts.try_iter());
+            let by = |path: &str, referer: &str, cors: bool| {
+                (path.to_owned(), Some(referer.to_owned()), cors == (field == "origin"))
+            };
+            let once = [
+                by("/a.css", "", false),
+                by("/b.png", "a.css", false),
+                by("/c.woff2", "a.css", true),
+                by("/d.woff2", "", true),
+            ];
+            assert_eq!(asked, once, "{session}: each once, as the browser asks: {field}");
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::document::{Document, Use};
 use super::fetch::{Fetch, Urge};
 use super::hosts::is_same_site;
 use super::{Limits, Request, SessionState, Target};
-use crate::companion::{Asked, INHERITED, url_hash};
+use crate::companion::{Asked, INHERITED, asks_for_page, url_hash};
 use crate::exchange::{Body, Exchange, Part, Reply};
 use crate::metrics::METRICS;
 
@@ -27,6 +27,9 @@ pub(super) struct Page {
     pub(super) session: Rc<SessionState>,
     pub(super) asked: Rc<Request>,
     place: RefCell<Rc<Place>>,
+    /// The document that asked for it, where it is none itself but part of one: a style sheet or a script that the browser
+    /// asked for.
+    cause: Option<Rc<Place>>,
     /// URLs promised with it, and its own.
     known: RefCell<HashSet<String>>,
     promises: RefCell<Promises>,
@@ -48,6 +51,20 @@ pub(super) struct Page {
 struct Place {
     authority: String,
     url: String,
+}
+
+impl Place {
+    /// That of the document that a request for part of one is made by; of its address, that may be no more than the origin.
+    fn cause(request: &RequestHead) -> Option<Self> {
+        if asks_for_page(request) {
+            return None;
+        }
+        let fields = ["referer", "origin"].into_iter().filter_map(|name| request.fields.get(name));
+        fields.filter_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, "")).find_map(|url| {
+            let (_, authority, _) = scan::split(&url)?;
+            Some(Self { authority: authority.to_owned(), url })
+        })
+    }
 }
 
 /// What may still be spent on the page.
@@ -82,6 +99,7 @@ impl Page {
             session,
             known: RefCell::new(HashSet::from([asked.url.clone()])),
             place: RefCell::new(Rc::new(Place { authority: asked.head.authority.clone(), url: asked.url.clone() })),
+            cause: Place::cause(&asked.head).map(Rc::new),
             asked,
             promises: RefCell::default(),
             skipped: RefCell::default(),
@@ -99,6 +117,11 @@ impl Page {
 
     fn place(&self) -> Rc<Place> {
         Rc::clone(&self.place.borrow())
+    }
+
+    /// The document that all this is for.
+    fn whole(&self) -> Rc<Place> {
+        self.cause.clone().unwrap_or_else(|| self.place())
     }
 
     /// What is at `from` leads elsewhere; where that is the page's document itself, so does the page.
@@ -128,10 +151,9 @@ impl Page {
     /// A reader of the answer with this head to a request for `url`, which is this page or belongs to it. What is asked for
     /// as something else than it turns out to be is not read: a browser would not, either.
     pub(super) fn document(&self, url: &str, head: &ResponseHead, purpose: Use) -> Option<Document> {
-        let place = self.place();
-        let purpose = if url == place.url { Use::Page } else { purpose };
+        let purpose = if url == self.place().url { Use::Page } else { purpose };
         let accept = self.asked.head.fields.get("accept").unwrap_or_default();
-        let mut document = Document::of(url, head, purpose, &place.url, accept, self.left.reading.get())?;
+        let mut document = Document::of(url, head, purpose, &self.whole().url, accept, self.left.reading.get())?;
         self.left.reading.set(self.left.reading.get() - document.limit());
         Some(document)
     }
@@ -237,10 +259,10 @@ impl Page {
         });
         self.expected.replace(rest);
         let now: Vec<Need> = now;
-        let place = self.place();
+        let whole = self.whole();
         for mut need in now {
             // On its own origin the page itself asks.
-            if host(&need.url) == place.authority {
+            if host(&need.url).eq_ignore_ascii_case(&whole.authority) {
                 need.via = None;
             }
             self.promise_if(need, true);
@@ -272,7 +294,7 @@ impl Page {
         if self.is_refused(&need) {
             return;
         }
-        let own = is_same_site(&self.place().authority, host(&need.url));
+        let own = is_same_site(&self.whole().authority, host(&need.url));
         if own || self.session.hosts.borrow_mut().takes(self, &need, learned) {
             self.promise_one(need);
         }
@@ -336,8 +358,8 @@ impl Page {
         let scheme = Scheme::parse(scheme.as_bytes())?;
         let page = &self.asked.head;
         let own = scheme == page.scheme && authority.eq_ignore_ascii_case(&page.authority);
-        let place = self.place();
-        let document = need.frame.as_deref().unwrap_or(&place.url);
+        let whole = self.whole();
+        let document = need.frame.as_deref().unwrap_or(&whole.url);
         let (document_scheme, document_host, _) = scan::split(document)?;
         let same_origin = scheme.as_str() == document_scheme && authority.eq_ignore_ascii_case(document_host);
         // What is fetched over TLS reaches the gateway as a tunnel only; nobody would ask for it in the clear.
@@ -355,8 +377,10 @@ impl Page {
             .fields
             .iter()
             .filter(|field| {
-                // Another origin's document, in a frame or behind a redirect, does not have them sent.
-                let cookie = own && same_origin;
+                // Another origin's document, in a frame or behind a redirect, does not have them sent; that which had them sent
+                // for its style sheet does for the images of that.
+                let part_of_it = self.cause.is_some() && need.frame.is_none() && !need.anonymous;
+                let cookie = own && (same_origin || part_of_it);
                 INHERITED.iter().any(|name| name.as_bytes() == field.name) || (cookie && field.name == b"cookie")
             })
             .map(|field| (field.name, field.value))
@@ -367,10 +391,6 @@ impl Page {
         }
         if !same_origin && need.anonymous {
             fields.push("origin", format!("{document_scheme}://{document_host}"));
-        }
-        // What a module imports, which the browser itself asked for, is asked for by the same page.
-        if let Some(origin) = page.fields.get("origin").filter(|_| need.via.is_some() && need.kind == Kind::Script) {
-            fields.set("origin", origin);
         }
         // A style sheet and a module ask in their own name.
         let asker = need.via.as_deref().unwrap_or(document);
