@@ -110,6 +110,9 @@ pub enum Part {
     Data(Bytes),
     /// The fields after the body; last.
     Trailers(Fields),
+    /// The far end of a tunnel has said all that it had to say, the near end may go on; last. The reply ends once that has,
+    /// too.
+    Closed,
 }
 
 /// What a reply is made of: something that can be polled for its next part.
@@ -148,7 +151,7 @@ impl Reply {
         F: Future<Output = Result<(), Error>> + 'static,
     {
         let slot = Rc::new(Slot::default());
-        let future = story(Sink { slot: Rc::clone(&slot), used: false, tap: None });
+        let future = story(Sink { slot: Rc::clone(&slot), tap: None });
         Self::new(Generator { future: Some(Box::pin(future)), slot })
     }
 
@@ -199,13 +202,14 @@ impl Parts for Ready {
 #[derive(Default)]
 struct Slot {
     part: RefCell<Option<Part>>,
+    /// A part has been put in.
+    used: Cell<bool>,
     priority: Cell<Option<Priority>>,
 }
 
 /// Where the story of [`Reply::generate`] puts its parts.
 pub struct Sink {
     slot: Rc<Slot>,
-    used: bool,
     tap: Option<Rc<dyn Tap>>,
 }
 
@@ -220,8 +224,14 @@ pub trait Tap {
 
 impl Sink {
     /// Whether a part has been handed over: then the exchange can no longer be sent again.
-    pub const fn is_used(&self) -> bool {
-        self.used
+    pub fn is_used(&self) -> bool {
+        self.slot.used.get()
+    }
+
+    /// Asks the same while another has the sink.
+    pub fn usage(&self) -> impl Fn() -> bool + 'static {
+        let slot = Rc::clone(&self.slot);
+        move || slot.used.get()
     }
 
     /// Waits until the reader wants another place in the order than it was given; cancel safe.
@@ -245,7 +255,7 @@ impl Sink {
             }
             (part, _) => part,
         };
-        self.used = true;
+        self.slot.used.set(true);
         *self.slot.part.borrow_mut() = Some(part);
         // The generator takes the part before it polls this future again, so one pending poll is all it needs.
         std::future::poll_fn(|_| if self.slot.part.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) }).await;
@@ -254,7 +264,7 @@ impl Sink {
 
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sink").field("used", &self.used).finish_non_exhaustive()
+        f.debug_struct("Sink").field("used", &self.is_used()).finish_non_exhaustive()
     }
 }
 

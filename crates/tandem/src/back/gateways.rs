@@ -390,15 +390,15 @@ impl Stage for ToGateway {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let pool = Rc::clone(&self.0);
         let key = (exchange.isolation.clone(), pool.preferred.get());
-        let pushed = pool.slots.borrow().get(&key).map(|slot| Rc::clone(&slot.pushed));
+        let slot = pool.slots.borrow().get(&key).map(|slot| (Rc::clone(&slot.pushed), slot.current.has_rested()));
         if is_reserved(&exchange.request.authority) {
             let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
             return Reply::fail(error);
         }
-        if let (Some(pushed), false) = (&pushed, is_safe(&exchange.request.method)) {
+        if let (Some((pushed, _)), false) = (&slot, is_safe(&exchange.request.method)) {
             pushed.forget_origin(&exchange.request);
         }
-        let pushed = pushed.and_then(|pushed| pushed.answer(&exchange));
+        let pushed = slot.and_then(|(pushed, has_rested)| pushed.answer(&exchange, has_rested));
         Reply::generate(|mut sink| async move {
             if let Some(pushed) = pushed {
                 let passed = pass(pushed, &mut sink).await;
@@ -425,7 +425,7 @@ impl Stage for ToGateway {
 }
 
 /// Whether a request changes nothing (RFC 9110 section 9.2.1). A tunnel is nobody's resource.
-const fn is_safe(method: &Method) -> bool {
+pub(super) const fn is_safe(method: &Method) -> bool {
     matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect)
 }
 

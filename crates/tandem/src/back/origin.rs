@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -252,14 +253,18 @@ impl Origin {
     }
 
     async fn attempt(&self, exchange: &mut Exchange, key: &Key, fresh: bool, sink: &mut Sink) -> Result<(), Error> {
-        if let Some(session) = self.multiplexed(key) {
-            return over(&*session, exchange, sink).await;
+        // A WebSocket has a connection of its own: few origins take extended CONNECT (RFC 8441).
+        let is_upgrade = exchange.request.protocol.is_some();
+        if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
+            METRICS.origin_reused.add(1);
+            return self.over(&*session, exchange, sink).await;
         }
         let place = self.place(exchange, key, sink).await?;
         // While it waited, another may have found that the origin speaks HTTP/2.
-        if let Some(session) = self.multiplexed(key) {
+        if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             drop(place);
-            return over(&*session, exchange, sink).await;
+            METRICS.origin_reused.add(1);
+            return self.over(&*session, exchange, sink).await;
         }
         let kept = if fresh { None } else { self.take_idle(key) };
         let connection = match kept {
@@ -341,7 +346,15 @@ impl Origin {
         let path = match key.scheme {
             Scheme::Http => path,
             Scheme::Https => {
-                tls::connect(&self.tls, path, &key.target.host, self.connect_timeout, Side::Origin).await?
+                let upgrades;
+                let mut connector = &self.tls;
+                if exchange.request.protocol.is_some() {
+                    let mut config = connector.config().as_ref().clone();
+                    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                    upgrades = TlsConnector::from(Arc::new(config));
+                    connector = &upgrades;
+                }
+                tls::connect(connector, path, &key.target.host, self.connect_timeout, Side::Origin).await?
             }
         };
         ORIGIN_DIAL.stop(dialling, 0);
@@ -351,11 +364,25 @@ impl Origin {
     async fn over_h2(&self, exchange: &mut Exchange, key: &Key, path: Path, sink: &mut Sink) -> Result<(), Error> {
         // Of those that found it out at the same time, one session serves all.
         if let Some(session) = self.multiplexed(key) {
-            return over(&*session, exchange, sink).await;
+            METRICS.origin_reused.add(1);
+            return self.over(&*session, exchange, sink).await;
         }
         let session = self.h2.connect(Box::pin(std::future::ready(Ok(path))));
         self.pool.borrow_mut().multiplexed.insert(key.clone(), Rc::clone(&session));
-        session.run(exchange, sink).await.map_err(|error| error.at(Side::Origin))
+        self.over(&*session, exchange, sink).await
+    }
+
+    /// An exchange on an origin's session, whose answer has to begin in time; that to an upload when it likes.
+    async fn over(&self, session: &dyn Connected, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+        let has_body = !exchange.body.is_empty();
+        let (is_used, limit) = (sink.usage(), self.http1.response_timeout);
+        let mut run = session.run(exchange, sink);
+        let done = match tokio::time::timeout(limit, &mut run).await {
+            Ok(done) => done,
+            Err(_) if has_body || is_used() => run.await,
+            Err(_) => return Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
+        };
+        done.map_err(|error| error.at(Side::Origin))
     }
 
     fn take_idle(&self, key: &Key) -> Option<Http1Client> {
@@ -390,11 +417,6 @@ impl Origin {
         let (read, write) = tokio::io::split(path);
         crate::session::http1::tunnel(read, write, exchange.body.share(), BytesMut::new(), sink).await
     }
-}
-
-async fn over(session: &dyn Connected, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-    METRICS.origin_reused.add(1);
-    session.run(exchange, sink).await.map_err(|error| error.at(Side::Origin))
 }
 
 impl Pool {

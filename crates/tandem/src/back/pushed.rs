@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::freshness::Fresh;
 use super::reports::{Digest, Reporter};
-use crate::companion::{ASKED_FIELD, Asked, Fate, is_pushable, origin_of, url_hash};
+use crate::companion::{ASKED_FIELD, Asked, Fate, is_plain, is_pushable, origin_of, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -173,16 +173,18 @@ impl PushStore {
         self.limit > 0
     }
 
-    /// Takes in a push: reads it to its end in a task of its own. `said`: the promise says what fields it was asked with.
+    /// Takes in a push: reads it to its end in a task of its own. One that nobody has asked for yet makes way for another of
+    /// the same: for another page, as a gateway has reason to. `said`: the promise says what fields it was asked with.
     pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply, said: bool) {
         METRICS.pushes_received.add(1);
         let key = Key::of(&request);
         self.load.note();
         self.sweep();
-        let entries = self.entries.borrow().len();
-        let wanted = request.method == Method::Get
-            && entries < MAX_ENTRIES as usize
-            && !self.entries.borrow().contains_key(&key);
+        let replaced = self.entries.borrow_mut().remove(&key);
+        if let Some(replaced) = replaced {
+            replaced.make_way();
+        }
+        let wanted = request.method == Method::Get && self.entries.borrow().len() < MAX_ENTRIES as usize;
         let pushed = Rc::new(Pushed {
             said: said && !request.fields.is_empty(),
             request,
@@ -236,12 +238,13 @@ impl PushStore {
     }
 
     /// The answer to a request, if it was pushed and the request asks for just that.
-    pub fn answer(&self, exchange: &Exchange) -> Option<Reply> {
+    /// `whole`: only if all of it is here, because nobody knows whether more will come.
+    pub fn answer(&self, exchange: &Exchange, whole: bool) -> Option<Reply> {
         let request = &exchange.request;
         self.load.note();
         let plain = request.method == Method::Get
             && exchange.body.is_empty()
-            && !["range", "if-range", "authorization"].iter().any(|name| request.fields.contains(name))
+            && is_plain(&request.fields)
             && !request.fields.has_token("cache-control", "no-cache")
             && !request.fields.has_token("cache-control", "no-store");
         if !plain || self.entries.borrow().is_empty() {
@@ -249,7 +252,11 @@ impl PushStore {
         }
         let key = Key::of(request);
         let pushed = self.entries.borrow().get(&key).cloned()?;
-        if pushed.is_over() || !pushed.fits(request) {
+        if pushed.is_over()
+            || pushed.is_outdated(request)
+            || !pushed.fits(request)
+            || (whole && !pushed.state.borrow().done)
+        {
             return None;
         }
         self.entries.borrow_mut().remove(&key);
@@ -274,6 +281,12 @@ impl Pushed {
             Some((at, Fresh::Never)) => at.elapsed() >= KEEP_UNSAID || self.load.is_after(at),
         };
         state.unusable || stale
+    }
+
+    /// Whether who asks has the page loaded anew, and it came for an earlier load.
+    fn is_outdated(&self, request: &RequestHead) -> bool {
+        let anew = request.fields.has_token("cache-control", "max-age=0") || request.fields.contains("pragma");
+        anew && self.state.borrow().came.is_some_and(|(at, _)| self.load.is_after(at))
     }
 
     /// Whether it answers this request: kept, usable, and alike in what the answer varies on. Of one that has not come
@@ -302,6 +315,13 @@ impl Pushed {
         if !cors_alike || !asked.is_of_same_page(asks, &own) {
             return false;
         }
+        // Who asks for data in one form does not want it in another.
+        let wants = fields.get("accept").unwrap_or_default();
+        let particular =
+            wants.starts_with(b"application/") || (wants.starts_with(b"text/") && !wants.starts_with(b"text/css"));
+        if particular && asked.is_alike_in(b"accept", asks) == Some(false) {
+            return false;
+        }
         let Some(head) = &state.head else { return true };
         if !asked.has_cookie_of(asks) && !is_for_all(head) {
             return false;
@@ -309,10 +329,12 @@ impl Pushed {
         head.fields.get_all("vary").all(|names| {
             names.split(|&b| b == b',').all(|name| {
                 let name = name.trim_ascii().to_ascii_lowercase();
-                let alike = asked.is_alike_in(&name, asks);
-                name != b"*"
-                    && (name == b"origin"
-                        || alike.unwrap_or_else(|| self.request.fields.get(&name) == fields.get(&name)))
+                let alike = asked.is_alike_in(&name, asks).unwrap_or_else(|| {
+                    // Fields that a promise only has from what it came with, it was not asked with.
+                    let has = self.said || state.asked.is_none();
+                    self.request.fields.get(&name).filter(|_| has) == fields.get(&name)
+                });
+                name != b"*" && (name == b"origin" || alike)
             })
         })
     }
@@ -334,6 +356,25 @@ impl Pushed {
             }
         }
         fate
+    }
+
+    /// Another is there in its place. The gateway knows: what it were told would be taken to be said of the other.
+    fn make_way(&self) {
+        let mut state = self.state.borrow_mut();
+        if !std::mem::replace(&mut state.told, true) {
+            METRICS.pushes_wasted.add(1);
+        }
+        self.discard(&mut state);
+    }
+
+    /// What came of it is thrown away, and what comes.
+    fn discard(&self, state: &mut State) {
+        state.unusable = true;
+        state.body.clear();
+        self.held.set(self.held.get() - std::mem::take(&mut state.bytes));
+        if let Some(waker) = state.filler.take() {
+            waker.wake();
+        }
     }
 
     /// Counts what became of it, and tells the gateway; once.
@@ -409,17 +450,14 @@ impl Pushed {
                     return;
                 }
                 if state.joined.is_none() && self.held.get() + data.len() > limit {
-                    state.unusable = true;
-                    state.body.clear();
-                    let bytes = std::mem::take(&mut state.bytes);
-                    self.held.set(self.held.get() - bytes);
+                    self.discard(&mut state);
                 } else {
                     self.hold(&mut state, data.len());
                     state.body.push_back(data);
                 }
             }
             Ok(Part::Trailers(fields)) => state.trailers = Some(fields),
-            Ok(Part::Hints(_) | Part::Pushed { .. }) => {}
+            Ok(Part::Hints(_) | Part::Pushed { .. } | Part::Closed) => {}
             Err(_) => state.unusable = true,
         }
         state.wake();
@@ -486,13 +524,7 @@ impl Drop for Serving {
         // Nobody reads on: what still comes is thrown away.
         let mut state = self.pushed.state.borrow_mut();
         if !state.done {
-            state.unusable = true;
-            state.body.clear();
-            let bytes = std::mem::take(&mut state.bytes);
-            self.pushed.held.set(self.pushed.held.get() - bytes);
-            if let Some(waker) = state.filler.take() {
-                waker.wake();
-            }
+            self.pushed.discard(&mut state);
         }
     }
 }

@@ -266,9 +266,14 @@ async fn tunnel(
             }
         }
     }
+    let mut open = true;
     while let Some(part) = reply.part().await {
         match part {
             Ok(Part::Data(data)) => write_all(&io, &data).await?,
+            Ok(Part::Closed) => {
+                open = false;
+                shutdown(&io).await?;
+            }
             Ok(_) => {}
             Err(error) => {
                 // An end would look as if all had been said.
@@ -277,7 +282,7 @@ async fn tunnel(
             }
         }
     }
-    shutdown(&io).await
+    if open { shutdown(&io).await } else { Ok(()) }
 }
 
 async fn write_all(io: &RefCell<Path>, mut bytes: &[u8]) -> Result<(), Error> {

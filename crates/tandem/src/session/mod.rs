@@ -51,6 +51,11 @@ pub trait Connected {
     /// Exchanges under way.
     fn active(&self) -> usize;
 
+    /// Whether nothing has been heard on it for so long that its path may have been lost: see [`Connected::lost`].
+    fn has_rested(&self) -> bool {
+        false
+    }
+
     /// Whether a promise says what fields it was asked with; else it has those of the exchange that it came with.
     fn promises_have_fields(&self) -> bool {
         true

@@ -305,7 +305,7 @@ fn a_tunnel_that_breaks_off_is_reset() {
     }
 }
 
-/// Silence after which a session is taken to have rested, in this scene.
+/// Silence after which a session is taken to have rested, in these scenes.
 const REST: Duration = Duration::from_millis(400);
 
 /// As after a night's sleep, or with another network: what is sent arrives nowhere, and nobody says so.
@@ -361,5 +361,50 @@ fn a_session_that_was_lost_while_it_rested_is_replaced() {
             (4, 0),
             "{session}: what changes something stays"
         );
+    }
+}
+
+/// The same for what was half pushed by then: who asks for it does not wait for the rest.
+#[test]
+fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
+    for session in ["h2", "spdy3.1"] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&asked);
+        let origin = Scene::new(move |_, mut client| {
+            while let Some(asked) = client.request() {
+                if asked.line.contains("/page") {
+                    client.send(
+                        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 15\r\n\r\n<img src=c.png>",
+                    );
+                    continue;
+                }
+                let begun = "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 2\r\n\r\n";
+                client.send(begun);
+                if counted.fetch_add(1, Ordering::SeqCst) == 0 {
+                    // The rest never comes.
+                    client.send("o");
+                    let _ = client.request();
+                    return;
+                }
+                client.send("ok");
+            }
+        });
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        options.hold_out = Some(0.0);
+        let (_gateway, gateway) = start_gateway(options);
+        let way = Way::to(gateway);
+        let mut options = client_options(&format!("{session}+tcp://{}", way.address));
+        (options.probe_after, options.probe_timeout) = (Some(Span(REST)), Some(Span(10 * PATIENCE)));
+        let (_client, http, _) = start_client(options);
+        let mut browser = Client::to(http);
+        assert_eq!(browser.get(&origin.url("/page")).status, 200, "{session}");
+        while asked.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(REST);
+        way.lose();
+        assert_eq!(browser.get(&origin.url("/c.png")).body, b"ok", "{session}");
+        assert_eq!((way.connections(), asked.load(Ordering::SeqCst)), (2, 2), "{session}");
     }
 }

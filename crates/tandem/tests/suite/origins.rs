@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use tandem::config::units::Span;
+
 use crate::harness::{PATIENCE, Pair, Scene, request};
 
 /// A gate that opens once for all.
@@ -136,4 +138,23 @@ fn what_never_gets_its_turn_is_told() {
         }
     }
     panic!("a place that was given back was not given out again");
+}
+
+/// An origin answers when it has all of a request: as long as that comes, it is not late.
+#[test]
+fn an_upload_may_take_its_time() {
+    let origin = Scene::new(|_, mut client| {
+        client.request().unwrap();
+        let body = client.read_exact(8);
+        client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{}", String::from_utf8(body).unwrap()));
+    });
+    let limit = Duration::from_secs(2);
+    let pair = Pair::with("h2", |gateway| gateway.response_timeout = Some(Span(limit)), |_| {});
+    let mut client = pair.connect();
+    client.send(request("POST", &origin.url("/"), "Content-Length: 8\r\n"));
+    for _ in 0..8 {
+        std::thread::sleep(limit / 5);
+        client.send("x");
+    }
+    assert_eq!(client.answer("POST").body, b"xxxxxxxx");
 }

@@ -2,7 +2,7 @@
 
 use std::net::Shutdown;
 
-use crate::harness::{Client, Pair, Scene, client_options, request, start_client};
+use crate::harness::{Client, PATIENCE, Pair, Scene, client_options, request, start_client};
 
 /// Echoes until the client closes its half, then says goodbye.
 fn echo() -> Scene {
@@ -46,6 +46,53 @@ fn a_server_may_speak_first_through_socks() {
     assert_eq!(client.read_exact(11), b"220 hello\r\n");
     client.send("QUIT");
     assert_eq!(client.read_exact(9), b"221 bye\r\n");
+}
+
+/// Who waits for the end of what a server says, as for a page that ends with its connection, waits for nothing else; and what
+/// is still to be said goes on.
+#[test]
+fn a_server_may_close_first() {
+    for (session, way) in
+        [("h2", "http"), ("h2", "socks"), ("h2", "websocket"), ("spdy3.1", "http"), ("spdy3.1", "socks")]
+    {
+        let (tell, told) = std::sync::mpsc::channel();
+        let origin = Scene::new(move |_, mut client| {
+            if way == "websocket" {
+                client.request().unwrap();
+                client.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n");
+            }
+            client.send("all of it");
+            client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
+            let mut rest = String::new();
+            std::io::Read::read_to_string(&mut client.stream, &mut rest).unwrap();
+            tell.send(rest).unwrap();
+        });
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let mut client = match way {
+            "socks" => {
+                let mut client = Client::to(pair.socks);
+                assert_eq!(client.socks(&origin.address.to_string(), None), 0);
+                client
+            }
+            "http" => {
+                let mut client = pair.connect();
+                client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", origin.address));
+                assert_eq!(client.head().unwrap().status, 200);
+                client
+            }
+            _ => {
+                let mut client = pair.connect();
+                client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+                assert_eq!(client.head().unwrap().status, 101);
+                client
+            }
+        };
+        assert_eq!(client.read_exact(9), b"all of it", "{session} {way}");
+        assert!(client.is_closed(), "{session} {way}");
+        client.send("thanks");
+        client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("thanks"), "{session} {way}");
+    }
 }
 
 #[test]
@@ -117,6 +164,31 @@ fn a_refused_upgrade_is_an_ordinary_answer() {
     client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
     let answer = client.answer("GET");
     assert_eq!((answer.status, &answer.body[..], answer.field("upgrade-declined")), (200, &b"plain"[..], None));
+}
+
+/// What else may be offered is no tunnel: the request goes as it is, with its body.
+#[test]
+fn offers_of_other_protocols_are_not_taken() {
+    for session in ["h2", "spdy3.1"] {
+        let origin = Scene::new(|_, mut client| {
+            while let Some(asked) = client.request() {
+                let length = asked.field("content-length").map_or(0, |length| length.parse().unwrap());
+                let body = client.read_exact(length);
+                let said = format!("{} {}", asked.line, String::from_utf8(body).unwrap());
+                client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len()));
+            }
+        });
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let mut client = pair.connect();
+        for protocols in ["h2c", "TLS/1.0, HTTP/1.1", "a/1"] {
+            let fields = format!("Connection: Upgrade\r\nUpgrade: {protocols}\r\n");
+            client.send(request("POST", &origin.url("/"), &format!("{fields}Content-Length: 4\r\n")));
+            client.send("body");
+            assert_eq!(client.answer("POST").body, b"POST / HTTP/1.1 body", "{session} {protocols}");
+            client.send(request("GET", &origin.url("/"), &fields));
+            assert_eq!(client.answer("GET").body, b"GET / HTTP/1.1 ", "{session} {protocols}");
+        }
+    }
 }
 
 #[test]

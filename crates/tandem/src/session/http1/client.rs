@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use bytes::BytesMut;
 use tandem_http::h1::{self, Decoder, Form, Framing};
 use tandem_http::{Method, RequestHead};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
+use tokio::time::Instant;
 
 use super::{Http1Session, buffers};
 use crate::error::{Error, Kind, Retry, Side};
@@ -78,7 +80,8 @@ impl Http1Client {
         write_head(&mut out, &exchange.request, self.session.form, framing);
         path.write_all(&out).await.map_err(sent_error)?;
         path.flush().await.map_err(sent_error)?;
-        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: out };
+        let asked = Rc::new(Cell::new(Instant::now()));
+        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: out, asked };
         if exchange.body.is_empty() {
             if let Some(path) = reading.whole(path, sink).await? {
                 *self.state.borrow_mut() = State::Idle(path);
@@ -128,6 +131,8 @@ struct Reading<'a> {
     session: &'a Http1Session,
     method: &'a Method,
     buf: BytesMut,
+    /// When the last of the request was sent, where that takes a while.
+    asked: Rc<Cell<Instant>>,
 }
 
 impl Reading<'_> {
@@ -151,9 +156,10 @@ impl Reading<'_> {
         self.buf.clear();
         let (mut read, write) = tokio::io::split(path);
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
+        let asked = Rc::clone(&self.asked);
         let _task = Task::spawn(async move {
             // Whoever waited has gone with its exchange, if this fails.
-            let _ = done.send(upload(write, body, framing).await);
+            let _ = done.send(upload(write, body, framing, &asked).await);
         });
         let response = self.heads_or_failed_upload(&mut read, &mut uploaded, sink).await?;
         let keep = response.keep_alive;
@@ -228,7 +234,7 @@ impl Reading<'_> {
             };
             let Some((response, consumed)) = parsed else {
                 self.buf.reserve(FIRST_READ);
-                let read = timed(self.session.response_timeout, path.read_buf(&mut self.buf)).await?;
+                let read = timed(self.session.response_timeout, &self.asked, path.read_buf(&mut self.buf)).await?;
                 if read == 0 {
                     let retry = if self.buf.is_empty() { Retry::IfIdempotent } else { Retry::Never };
                     let error =
@@ -262,7 +268,7 @@ impl Reading<'_> {
         let mut input = self.buf.split().freeze();
         while !decoder.is_done() {
             if input.is_empty() {
-                input = timed(self.session.response_timeout, buffers::read(path)).await?;
+                input = timed(self.session.response_timeout, &self.asked, buffers::read(path)).await?;
                 if input.is_empty() {
                     return decoder
                         .finish()
@@ -275,7 +281,7 @@ impl Reading<'_> {
                 sink.send(Part::Data(piece.slice(decoded.data))).await;
             } else if decoded.consumed == 0 && !decoder.is_done() {
                 // Half a chunk head: more must come before anything can be said.
-                let more = timed(self.session.response_timeout, buffers::read(path)).await?;
+                let more = timed(self.session.response_timeout, &self.asked, buffers::read(path)).await?;
                 if more.is_empty() {
                     return Err(Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
                 }
@@ -290,16 +296,31 @@ impl Reading<'_> {
     }
 }
 
-async fn timed<T>(limit: Duration, read: impl Future<Output = std::io::Result<T>>) -> Result<T, Error> {
-    match tokio::time::timeout(limit, read).await {
-        Ok(Ok(read)) => Ok(read),
-        Ok(Err(error)) => Err(Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)),
-        Err(_) => Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
+/// What is read within `limit`; the time counts from `asked` where that is later.
+async fn timed<T>(
+    limit: Duration,
+    asked: &Cell<Instant>,
+    read: impl Future<Output = std::io::Result<T>>,
+) -> Result<T, Error> {
+    let mut read = std::pin::pin!(read);
+    let mut until = Instant::now() + limit;
+    loop {
+        match tokio::time::timeout_at(until, &mut read).await {
+            Ok(Ok(read)) => return Ok(read),
+            Ok(Err(error)) => return Err(Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)),
+            Err(_) if asked.get() + limit > until => until = asked.get() + limit,
+            Err(_) => return Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
+        }
     }
 }
 
-/// Sends a request's body; gives the half back when it is complete.
-async fn upload(mut write: WriteHalf<Path>, mut body: Body, framing: Framing) -> Result<WriteHalf<Path>, Error> {
+/// Sends a request's body, and notes when; gives the half back when it is complete.
+async fn upload(
+    mut write: WriteHalf<Path>,
+    mut body: Body,
+    framing: Framing,
+    asked: &Cell<Instant>,
+) -> Result<WriteHalf<Path>, Error> {
     let chunked = matches!(framing, Framing::Chunked);
     let mut left = body.length().filter(|_| !chunked);
     let mut out = BytesMut::new();
@@ -319,6 +340,7 @@ async fn upload(mut write: WriteHalf<Path>, mut body: Body, framing: Framing) ->
                 } else {
                     write.write_all(&data).await.map_err(sent_error)?;
                 }
+                asked.set(Instant::now());
             }
             Some(Ok(Chunk::Trailers(fields))) if chunked => {
                 h1::write_last_chunk(&mut out, Some(&fields));
@@ -375,7 +397,8 @@ pub(crate) async fn tunnel(
         }
         sink.send(Part::Data(data)).await;
     }
-    // The far end has closed its half; ours may still have something to say.
+    // Ours may still have something to say; who asks sees to it that this ends.
+    sink.send(Part::Closed).await;
     let _ = uploaded.await;
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::stage::Stage;
 use crate::transport::LocalBoxFuture;
 
 /// Marks, between the pair, a successful answer to an upgrade that was not agreed to.
-const DECLINED: &str = "upgrade-declined";
+pub(in crate::session) const DECLINED: &str = "upgrade-declined";
 
 /// HTTP/1.1 as a session protocol.
 #[derive(Clone, Debug)]

@@ -190,6 +190,9 @@ impl Http1Server {
     /// Serves one exchange; says whether the connection can carry another.
     async fn serve_one(&self, request: Request, keep_alive: bool) -> Result<bool, Error> {
         let Request { mut head, form, version, framing, upgrade, .. } = request;
+        // What else may be offered need not be taken (RFC 9110 section 7.8), and a body would have nowhere to go.
+        let plain = head.method == Method::Get && matches!(framing, Framing::None);
+        let upgrade = upgrade.filter(|protocol| plain && protocol.eq_ignore_ascii_case("websocket"));
         if let (Form::Origin | Form::Asterisk, OriginForm::Only(own)) = (&form, &self.session.origin_form)
             && !own.iter().any(|authority| authority.eq_ignore_ascii_case(&head.authority))
         {
@@ -341,6 +344,8 @@ struct Writer {
     state: Writing,
     /// What this proxy calls itself in its own answers.
     who: &'static str,
+    /// The client of a tunnel is to be told that nothing more will come.
+    closing: bool,
     /// How long the client may take no bytes.
     patience: Duration,
     /// Runs while bytes wait that the client does not take.
@@ -372,6 +377,7 @@ impl Writer {
         Self {
             who: "client",
             patience,
+            closing: false,
             stuck: None,
             io,
             reply: Some(reply),
@@ -398,6 +404,9 @@ impl Writer {
             }
             if self.reply.is_none() {
                 return self.poll_finished(cx);
+            }
+            if self.closing && self.poll_finished(cx)?.is_ready() {
+                (self.closing, self.state) = (false, Writing::Done);
             }
             if waiting {
                 let mut io = self.io.borrow_mut();
@@ -460,6 +469,7 @@ impl Writer {
                     self.state = Writing::Done;
                 }
             }
+            Part::Closed => self.closing = true,
             // Nothing in HTTP/1.1 can carry it.
             Part::Pushed { .. } => {}
         }

@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
 use crate::path::Path;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
+use crate::session::http1::DECLINED;
 use crate::session::{Connected, Task};
 use crate::transport::LocalBoxFuture;
 
@@ -22,13 +23,16 @@ use crate::transport::LocalBoxFuture;
 pub struct MuxClient {
     shared: Rc<Shared>,
     protocol: Multiplexed,
-    /// Shown until a request has taken it along, then never again on this session.
+    /// Shown until a request that took it along has been answered, then never again on this session.
     token: RefCell<Option<Rc<str>>>,
     /// After so long without a word from the other end, whether it is still there is asked with the next request.
     rest: Duration,
     /// The silence in which that was asked, by when it began.
     asked_in: Cell<Option<Heard>>,
 }
+
+/// A tunnel whose far end has closed lives for so long without a word from the near end.
+const HALF_CLOSED: Duration = Duration::from_secs(60);
 
 /// What such a ping carries.
 const AWAKE: u32 = 0x7a9e;
@@ -77,11 +81,7 @@ impl MuxClient {
             shown = with_token;
             request = &shown;
         }
-        let opened = std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker())).await;
-        if opened.is_ok() && token.is_some() {
-            self.token.replace(None);
-        }
-        opened
+        std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker())).await
     }
 
     fn poll_open(
@@ -94,7 +94,12 @@ impl MuxClient {
             // Nothing of this request has been sent.
             return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
         }
-        if request.protocol.is_some() && self.shared.core.borrow().peer_extended_connect().is_none() {
+        let extended_connect = self.shared.core.borrow().peer_extended_connect();
+        if request.protocol.is_some() && extended_connect != Some(true) {
+            if extended_connect.is_some() {
+                let detail = "the other end takes no upgrades";
+                return Poll::Ready(Err(Error::new(Kind::Forbidden, Side::Peer, detail)));
+            }
             // RFC 8441 section 3: not before the peer has said that it can.
             self.shared.waiting.borrow_mut().push_back(waker.clone());
             return Poll::Pending;
@@ -136,26 +141,36 @@ impl Connected for MuxClient {
             } else {
                 let (shared, body, uploaded) = (Rc::clone(&self.shared), exchange.body.share(), Rc::clone(&uploaded));
                 Some(Task::spawn(async move {
-                    upload(shared, id, body).await;
+                    upload(shared, id, body, &uploaded.moved).await;
                     uploaded.finish();
                 }))
             };
+            let mut agreed = false;
             loop {
                 let part = std::future::poll_fn(|cx| stream.poll_part(cx)).await;
                 match part {
-                    None if exchange.request.is_connect() => {
-                        // The other end has said all it had to say; this end of a tunnel may go on.
-                        uploaded.wait().await;
-                        return Ok(());
-                    }
                     None => {
+                        if agreed {
+                            sink.send(Part::Closed).await;
+                            uploaded.rest().await;
+                        }
                         if !uploaded.done.get() {
                             self.shared.core.borrow_mut().reset(id, Reason::Cancel);
                             self.shared.kick();
                         }
                         return Ok(());
                     }
-                    Some(Ok(part)) => sink.send(part).await,
+                    Some(Ok(part)) => {
+                        if let Part::Head(head) = &part {
+                            if head.status != 407 {
+                                self.token.take();
+                            }
+                            agreed = exchange.request.is_connect()
+                                && (200..300).contains(&head.status)
+                                && !head.fields.contains(DECLINED);
+                        }
+                        sink.send(part).await;
+                    }
                     Some(Err(error)) => return Err(error),
                 }
             }
@@ -176,6 +191,10 @@ impl Connected for MuxClient {
 
     fn active(&self) -> usize {
         self.shared.core.borrow().active()
+    }
+
+    fn has_rested(&self) -> bool {
+        self.shared.heard.get().is_some_and(|heard| heard.elapsed() >= self.rest)
     }
 
     fn promises_have_fields(&self) -> bool {
@@ -276,6 +295,8 @@ impl Drop for OwnStream {
 #[derive(Default)]
 struct Uploaded {
     done: Cell<bool>,
+    /// Pieces so far.
+    moved: Cell<u64>,
     notify: tokio::sync::Notify,
 }
 
@@ -285,21 +306,27 @@ impl Uploaded {
         self.notify.notify_one();
     }
 
-    async fn wait(&self) {
-        if !self.done.get() {
-            self.notify.notified().await;
+    /// Resolves at its end, or once nothing of it comes any more: a tunnel whose far end has closed is hardly one.
+    async fn rest(&self) {
+        while !self.done.get() {
+            let moved = self.moved.get();
+            let ended = tokio::time::timeout(HALF_CLOSED, self.notify.notified()).await;
+            if ended.is_err() && self.moved.get() == moved {
+                return;
+            }
         }
     }
 }
 
 /// Feeds a body into its stream as the stream takes it.
-async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body) {
+async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, moved: &Cell<u64>) {
     let mut left = body.length();
     loop {
         if std::future::poll_fn(|cx| shared.poll_room(id, cx.waker())).await.is_err() {
             return;
         }
         let chunk = std::future::poll_fn(|cx| body.poll_chunk(cx)).await;
+        moved.set(moved.get() + 1);
         let mut core = shared.core.borrow_mut();
         let ended = match chunk {
             Some(Ok(Chunk::Data(data))) => {

@@ -113,7 +113,8 @@ impl Pump {
                 return Poll::Ready(());
             }
             self.reprioritise();
-            if self.head_sent && self.held.is_none() && ready!(self.shared.poll_room(self.id, cx.waker())).is_err() {
+            let waits_for_room = self.head_sent && self.held.is_none() && !self.finished;
+            if waits_for_room && ready!(self.shared.poll_room(self.id, cx.waker())).is_err() {
                 return Poll::Ready(());
             }
             match self.reply.poll_part(cx) {
@@ -121,6 +122,8 @@ impl Pump {
                     self.flush_held(false);
                     return Poll::Pending;
                 }
+                // The other half of a tunnel may go on.
+                Poll::Ready(Some(Ok(Part::Closed))) => self.finish(),
                 Poll::Ready(Some(Ok(part))) => {
                     self.flush_held(false);
                     self.held = Some(part);
@@ -183,6 +186,7 @@ impl Pump {
                 drop(core);
                 push(&self.shared, self.id, &request, reply, priority);
             }
+            Part::Closed => {}
         }
         self.shared.kick();
     }
@@ -202,6 +206,9 @@ impl Pump {
 
     /// Before the head, a failure is a response of its own; after it, the stream must not look complete.
     fn fail(&mut self, error: &Error) {
+        if self.finished {
+            return;
+        }
         if self.head_sent || self.pushed || error.reason() == Reason::Refused {
             self.shared.core.borrow_mut().reset(self.id, error.reason());
         } else {
