@@ -120,7 +120,11 @@ impl Asked {
         if INHERITED.iter().any(|inherited| inherited.as_bytes() == name) {
             return Some(self.inherited == other.inherited);
         }
-        (name == b"accept").then_some(self.accept == other.accept)
+        match name {
+            b"accept" => Some(self.accept == other.accept),
+            b"cookie" => Some(self.cookie == other.cookie),
+            _ => None,
+        }
     }
 }
 
@@ -147,6 +151,36 @@ pub fn asks_for_page(request: &RequestHead) -> bool {
         Some(destination) => destination == b"document",
         None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
     }
+}
+
+/// Whether a request says no more than what browsers say by themselves. Its answer may depend on anything else, whatever
+/// `Vary` says: on what a script or a tool adds.
+pub fn is_plain(fields: &Fields) -> bool {
+    const BY_THEMSELVES: [&str; 20] = [
+        "accept",
+        "accept-charset",
+        "accept-encoding",
+        "accept-language",
+        "cache-control",
+        "cookie",
+        "dnt",
+        "if-modified-since",
+        "if-none-match",
+        "intervention",
+        "origin",
+        "pragma",
+        "priority",
+        "purpose",
+        "referer",
+        "save-data",
+        "te",
+        "upgrade-insecure-requests",
+        "user-agent",
+        "via",
+    ];
+    fields
+        .iter()
+        .all(|field| field.name.starts_with(b"sec-") || BY_THEMSELVES.iter().any(|name| name.as_bytes() == field.name))
 }
 
 /// Whether the status of an answer lets it be pushed and kept a moment: what caches may keep unasked (RFC 9110 section

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tandem_http::{Method, Priority, RequestHead, ResponseHead};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use super::gateways::is_safe;
 use super::pushed::{PushStore, fresh_for};
 use crate::companion::{self, FIELD, Fate, Treatment, asks_for_page, url_hash, write_holds, write_report};
 use crate::error::Error;
@@ -133,6 +134,10 @@ impl Tap for Arrival {
     fn head(&self, head: &mut ResponseHead) {
         if let Some(store) = self.store.upgrade() {
             store.reporter.note_given(&self.request, head);
+            // What was on its way when this changed something came before its answer.
+            if !is_safe(&self.request.method) {
+                store.forget_origin(&self.request);
+            }
         }
         let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse) else { return };
         for request in self.promised.take() {

@@ -57,7 +57,7 @@ fn a_push_belongs_to_its_isolation_key() {
     let pair = Pair::start();
     let get = |path: &str, key: &str| {
         let mut client = Client::to(pair.http);
-        client.send(request("GET", &origin.url(path), &format!("Tor-Stream-Isolation: {key}\r\n")));
+        client.send(request("GET", &origin.url(path), &format!("Proxy-Authorization: Key {key}\r\n")));
         assert_eq!(client.answer("GET").status, 200);
     };
     get("/page", "one");
@@ -74,6 +74,8 @@ fn what_must_not_be_stored_or_differs_is_asked_for() {
         ("Cache-Control: no-store\r\n", ""),
         ("Vary: *\r\n", ""),
         ("Vary: X-Kind\r\n", "X-Kind: 1\r\n"),
+        ("", "X-Requested-With: XMLHttpRequest\r\n"),
+        ("", "Accept: application/json\r\n"),
         ("", "Cookie: login=1\r\n"),
         ("", "Range: bytes=0-1\r\n"),
         ("", "Cache-Control: no-cache\r\n"),
@@ -89,6 +91,62 @@ fn what_must_not_be_stored_or_differs_is_asked_for() {
         assert_eq!(client.answer("GET").body, b"/a.css");
         assert_eq!(wait_for(&told, 1), ["/a.css"], "{fields:?} {request_fields:?}");
     }
+}
+
+/// SPDY's promises say no fields: what the page was asked with is not what the push was asked with.
+#[test]
+fn what_a_promise_only_inherits_is_not_what_it_was_asked_with() {
+    for session in SESSIONS {
+        let (tell, told) = mpsc::channel();
+        let origin = Scene::new(move |_, mut client| {
+            while let Some(asked) = client.request() {
+                let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+                let saves = asked.field("save-data").is_some();
+                tell.send(path).unwrap();
+                let body = if saves { "small" } else { "large" };
+                client.send(format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nLink: </a>; rel=preload; as=fetch\r\nVary: Save-Data\r\nContent-Length: 5\r\n\r\n{body}"
+                ));
+            }
+        });
+        let pair = gateway_that_always_pushes(session);
+        let mut client = pair.connect();
+        let mut load = |path: &str| {
+            client.send(request("GET", &origin.url(path), "Save-Data: on\r\n"));
+            assert_eq!(client.answer("GET").body, b"small", "{session}: {path}");
+        };
+        load("/page");
+        wait_for(&told, 2);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        load("/a");
+    }
+}
+
+/// The browser did not take a push, because it had it or was told that something has changed: later it asks for it, which says
+/// nothing of what else it has.
+#[test]
+fn what_was_not_taken_is_no_sign_of_an_empty_cache() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<img src=c.png><img src=d.png>"),
+        ("/c.png", "image/png", "Cache-Control: max-age=600\r\n", "c"),
+        ("/d.png", "image/png", "Cache-Control: max-age=600\r\n", "d"),
+        ("/form", "text/html", "", ""),
+    ];
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    let mut load = |method: &str, path: &str| {
+        let fields = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
+        client.send(request(method, &origin.url(path), fields));
+        client.answer(method);
+        quiet(&told)
+    };
+    assert_eq!(load("GET", "/page").len(), 3);
+    assert_eq!(load("GET", "/d.png"), [""; 0]);
+    // The client lets go of what is left and tells so.
+    assert_eq!(load("POST", "/form"), ["/form"]);
+    assert_eq!(load("GET", "/page"), ["/page"]);
+    assert_eq!(load("GET", "/c.png"), ["/c.png"], "the other is not sent again");
 }
 
 #[test]
@@ -489,6 +547,34 @@ fn what_a_style_sheet_needs_that_the_browser_asked_for_is_its_pages() {
             ];
             assert_eq!(asked, once, "{session}: each once, as the browser asks: {field}");
         }
+    }
+}
+
+/// A font that one site's page named and nobody asked for is of no use to another's: that gets its own.
+#[test]
+fn what_was_pushed_for_another_sites_page_makes_way() {
+    for session in SESSIONS {
+        let (fonts, told) = telling("origin", |_| ("font/woff2", "bytes"));
+        let font = fonts.url("/f.woff2");
+        let page = format!("<link rel=preload as=font crossorigin href={font}>");
+        let length = page.len();
+        let site = || {
+            Scene::answering(format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}\r\n\r\n{page}"
+            ))
+        };
+        let (one, other) = (site(), site());
+        let pair = gateway_that_always_pushes(session);
+        let mut client = pair.connect();
+        for (site, so_far) in [(&one, 1), (&other, 1)] {
+            client.send(request("GET", &site.url("/page"), "Accept: text/html\r\n"));
+            assert_eq!(client.answer("GET").status, 200, "{session}");
+            assert_eq!(all_asked(&told).len(), so_far, "{session}: each page's own");
+        }
+        let site = other.url("/");
+        client.send(request("GET", &font, &format!("Referer: {site}\r\nOrigin: {}\r\n", site.trim_end_matches('/'))));
+        assert_eq!(client.answer("GET").body, b"bytes", "{session}");
+        assert!(all_asked(&told).is_empty(), "{session}: it was there");
     }
 }
 
@@ -1144,4 +1230,33 @@ fn a_push_without_end_is_cut_off() {
     client.get(&origin.url("/page"));
     let sent = told.recv_timeout(PATIENCE * 3).unwrap();
     assert!((32 << 20..64 << 20).contains(&sent), "{sent} bytes");
+}
+
+/// What somebody reads is his, however long it is, where it would have come whole without push.
+#[test]
+fn a_long_answer_that_was_pushed_comes_whole_to_who_asks() {
+    const LONG: usize = 40 << 20;
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            if asked.line.contains("/page") {
+                client.send("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 15\r\n\r\n<img src=/long>");
+                continue;
+            }
+            tell.send(()).unwrap();
+            client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let chunk = [b"10000\r\n".as_slice(), &[b'x'; 0x10000], b"\r\n"].concat();
+            for _ in 0..LONG / 0x10000 {
+                client.send(&chunk);
+            }
+            client.send("0\r\n\r\n");
+        }
+    });
+    for session in SESSIONS {
+        let pair = gateway_that_always_pushes(session);
+        let mut client = pair.connect();
+        client.get(&origin.url("/page"));
+        assert_eq!(client.get(&origin.url("/long")).body.len(), LONG, "{session}");
+        assert_eq!(told.try_iter().count(), 1, "{session}");
+    }
 }

@@ -92,8 +92,9 @@ impl SessionState {
             Fate::Wasted => METRICS.pushes_wasted.add(1),
             Fate::Cancelled => METRICS.pushes_cancelled.add(1),
         }
-        if matches!(fate, Fate::Used | Fate::Late) {
-            self.note_host(&url);
+        match fate {
+            Fate::Used | Fate::Late => self.note_host(&url),
+            Fate::Wasted | Fate::Cancelled => self.given.borrow_mut().doubt(&url),
         }
         match (fate, learned) {
             (Fate::Used | Fate::Late, Some(learned)) => learned.used(self.peer.session, &page.url, &url),

@@ -24,9 +24,6 @@ use crate::stage::Stage;
 /// A fetch that has no answer for so long makes room for others, and goes on.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Bytes of a body that did not say how long it is: no page waits for more.
-const ENDLESS: u64 = 32 << 20;
-
 /// How a push is told that somebody asks for it.
 #[derive(Default)]
 pub(super) struct Urge {
@@ -62,6 +59,8 @@ pub(super) struct Fetch {
     received: u64,
     /// Its head has been passed on: the client will tell what became of it.
     given: bool,
+    /// Somebody asks for it.
+    wanted: bool,
 }
 
 impl Fetch {
@@ -88,6 +87,7 @@ impl Fetch {
             sized: false,
             received: 0,
             given: false,
+            wanted: false,
         }
     }
 
@@ -115,7 +115,9 @@ impl Fetch {
             Part::Data(data) => {
                 self.received += data.len() as u64;
                 METRICS.push_bytes_sent.add(data.len() as u64);
-                if !self.sized && !self.page.spend(data.len() as u64) && self.received > ENDLESS {
+                let spent = !self.sized && !self.page.spend(data.len() as u64);
+                let most = self.page.session.limits().asset_bytes;
+                if spent && self.received > most && !self.wanted {
                     return Err(Error::new(Kind::TooLarge, Side::Local, "a push without end"));
                 }
                 self.page.read(&mut self.document, &data);
@@ -152,6 +154,7 @@ impl Fetch {
 
     /// Somebody asks for it: it goes before what nobody has asked for, wherever it waits.
     fn hurry(&mut self) {
+        self.wanted = true;
         if let Some(ticket) = &mut self.ticket {
             ticket.hurry();
         }
@@ -211,6 +214,7 @@ impl Parts for Fetch {
                 }
             };
             if part.is_err() {
+                self.page.session.forget_given(&self.target);
                 self.end();
             }
             if self.page.session.carried.get() != promised {

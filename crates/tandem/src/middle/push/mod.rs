@@ -32,7 +32,9 @@ use tandem_predict::auto::url::{Kind as Learnt, parts};
 use tandem_predict::scan::{Kind, Need, resolve, split};
 use tandem_predict::{Candidate, Exchange as Seen, Worth};
 
-use crate::companion::{Asked, FIELD, Treatment, asks_for_page, is_companion, is_reserved, origin_of, url_hash};
+use crate::companion::{
+    Asked, FIELD, Treatment, asks_for_page, is_companion, is_plain, is_reserved, origin_of, url_hash,
+};
 use crate::error::{Error, Kind as Fault, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::gauge::{Gauge, Measure};
@@ -190,7 +192,7 @@ struct SessionState {
     limits: Limits,
     gauge: Option<Weak<Gauge>>,
     gate: Rc<Gate>,
-    given: RefCell<Given>,
+    given: RefCell<AllGiven>,
     /// What the client said that it holds from earlier sessions, by [`url_hash`].
     held: RefCell<HashSet<u32>>,
     /// What the client asks for just now, by [`url_hash`].
@@ -255,12 +257,22 @@ struct Later {
     waker: Option<Waker>,
 }
 
-/// URLs that the client was given and keeps, the older half forgotten now and then: whether it can use them again without
-/// asking.
+/// How a client has what it was given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Given {
+    /// To use again without asking.
+    Reusable,
+    /// To use again once it has asked.
+    Kept,
+    /// It did not take it: it had it before, or never wanted it.
+    Unsure,
+}
+
+/// URLs that the client was given, the older half forgotten now and then.
 #[derive(Default)]
-struct Given {
-    recent: HashMap<String, bool>,
-    before: HashMap<String, bool>,
+struct AllGiven {
+    recent: HashMap<String, Given>,
+    before: HashMap<String, Given>,
 }
 
 /// A page of which another names itself the cause so soon is part of it.
@@ -272,20 +284,27 @@ const MAX_FRAMES: usize = 64;
 /// URLs of each half.
 const GIVEN: usize = 4096;
 
-impl Given {
+impl AllGiven {
     fn is_empty(&self) -> bool {
         self.recent.is_empty() && self.before.is_empty()
     }
 
-    fn get(&self, url: &str) -> Option<bool> {
+    fn get(&self, url: &str) -> Option<Given> {
         self.recent.get(url).or_else(|| self.before.get(url)).copied()
     }
 
-    fn insert(&mut self, url: String, reusable: bool) {
+    fn insert(&mut self, url: String, given: Given) {
         if self.recent.len() >= GIVEN {
             self.before = std::mem::take(&mut self.recent);
         }
-        self.recent.insert(url, reusable);
+        self.recent.insert(url, given);
+    }
+
+    /// What was given has not been taken.
+    fn doubt(&mut self, url: &str) {
+        if self.get(url).is_some() {
+            self.insert(url.to_owned(), Given::Unsure);
+        }
     }
 
     fn remove(&mut self, url: &str) {
@@ -306,7 +325,8 @@ impl SessionState {
         if let Some(push) = self.promised.borrow().get(hash).filter(|push| push.url == *url) {
             return push.asked.is_of_same_page(*asked, &origin_of(request));
         }
-        self.given.borrow().get(url) == Some(true) || self.held.borrow().contains(hash)
+        let given = self.given.borrow().get(url);
+        matches!(given, Some(Given::Reusable | Given::Unsure)) || self.held.borrow().contains(hash)
     }
 
     /// Whether one more may be promised; notes it if so.
@@ -316,9 +336,12 @@ impl SessionState {
             return false;
         }
         let Target { url, hash, asked } = target;
-        self.given.borrow_mut().insert(url.clone(), true);
+        self.given.borrow_mut().insert(url.clone(), Given::Reusable);
         let push = Promised { asked: *asked, url: url.clone(), page: Rc::clone(page), urge: Rc::clone(urge) };
-        promised.insert(*hash, push);
+        if promised.insert(*hash, push).is_some() {
+            // The client lets go of it without a word.
+            METRICS.pushes_wasted.add(1);
+        }
         true
     }
 
@@ -343,20 +366,23 @@ impl SessionState {
     fn withdraw(&self, target: &Target, urge: &Rc<Urge>) {
         let mut promised = self.promised.borrow_mut();
         // Another may have been promised since, for another page.
-        if promised.get(&target.hash).is_some_and(|push| Rc::ptr_eq(&push.urge, urge)) {
+        if promised.get(&target.hash).is_none_or(|push| Rc::ptr_eq(&push.urge, urge)) {
             promised.remove(&target.hash);
-            self.given.borrow_mut().remove(&target.url);
+            self.forget_given(target);
         }
+    }
+
+    fn forget_given(&self, target: &Target) {
+        self.given.borrow_mut().remove(&target.url);
     }
 
     /// The client gets the answer with this head: whether it can use it again decides if it may be given it again.
     fn note_given(&self, url: &str, head: &ResponseHead) {
         let mut given = self.given.borrow_mut();
-        let reusable = is_reusable(head);
-        if reusable || is_kept(head) {
-            given.insert(url.to_owned(), reusable);
-        } else {
-            given.remove(url);
+        match () {
+            () if is_reusable(head) => given.insert(url.to_owned(), Given::Reusable),
+            () if is_kept(head) => given.insert(url.to_owned(), Given::Kept),
+            () => given.remove(url),
         }
     }
 
@@ -371,7 +397,8 @@ impl SessionState {
         }
         let checks = ["if-none-match", "if-modified-since"].iter().any(|name| request.fields.contains(name))
             || ["no-cache", "max-age=0"].iter().any(|word| request.fields.has_token("cache-control", word));
-        let had = self.given.borrow().get(url).is_some() || self.held.borrow().contains(&asked.hash);
+        let given = self.given.borrow().get(url).is_some_and(|given| given != Given::Unsure);
+        let had = given || self.held.borrow().contains(&asked.hash);
         if checks || !had {
             return;
         }
@@ -448,8 +475,8 @@ impl SessionState {
     /// Tells the predictor of an answer and asks what will be needed with it.
     fn learn(&self, url: &str, request: &RequestHead, head: &ResponseHead) -> Vec<Candidate> {
         let Some(learned) = &self.pushing.learned else { return Vec::new() };
-        // What only a login shows is nobody else's.
-        if request.fields.contains("authorization") {
+        // What only a login shows is nobody else's, and what depends on more than a browser says by itself helps nobody.
+        if !is_plain(&request.fields) {
             return Vec::new();
         }
         let asked = |name: &str| request.fields.get(name).map(String::from_utf8_lossy);
