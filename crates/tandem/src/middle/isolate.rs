@@ -1,11 +1,12 @@
 //! Reads the isolation key that an HTTP client carries in its fields, and removes it from the request.
 //!
 //! `Proxy-Authorization: Basic` gives SOCKS user and password (RFC 7617); `Tor-Stream-Isolation`, which Arti's HTTP
-//! CONNECT takes too, gives the user. What came by SOCKS has its key already.
+//! CONNECT takes too, gives the user of a CONNECT: in other requests scripts of pages can write it. What came by SOCKS has
+//! its key already.
 
 use std::rc::Rc;
 
-use tandem_http::Fields;
+use tandem_http::{Fields, Method};
 
 use crate::exchange::{Exchange, Isolation, Reply};
 use crate::stage::Stage;
@@ -19,7 +20,7 @@ pub struct Isolate {
 impl Stage for Isolate {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let fields = &mut exchange.request.fields;
-        let key = key(fields);
+        let key = key(fields, exchange.request.method == Method::Connect);
         if fields.contains("proxy-authorization") || fields.contains("tor-stream-isolation") {
             fields.retain(|f| f.name != b"proxy-authorization" && f.name != b"tor-stream-isolation");
         }
@@ -32,9 +33,9 @@ impl Stage for Isolate {
     }
 }
 
-fn key(fields: &Fields) -> Option<Isolation> {
+fn key(fields: &Fields, is_connect: bool) -> Option<Isolation> {
     let authorization = fields.get("proxy-authorization");
-    if let Some(stream) = fields.get("tor-stream-isolation") {
+    if let Some(stream) = fields.get("tor-stream-isolation").filter(|_| is_connect) {
         return Some(Isolation::new(stream, authorization.unwrap_or_default()));
     }
     let value = authorization?;
@@ -83,10 +84,12 @@ mod tests {
 
     #[test]
     fn reads_keys() {
-        let key_of = |name: &str, value: &str| key(&[(name, value)].into_iter().collect());
+        let read = |name: &str, value: &str, is_connect| key(&[(name, value)].into_iter().collect(), is_connect);
+        let key_of = |name: &str, value: &str| read(name, value, true);
         assert_eq!(key_of("proxy-authorization", "Basic dXNlcjpwYXNz"), Some(Isolation::new(b"user", b"pass")));
         assert_eq!(key_of("proxy-authorization", "basic dXNlcg=="), Some(Isolation::new(b"user", b"")));
         assert_eq!(key_of("tor-stream-isolation", "tab"), Some(Isolation::new(b"tab", b"")));
+        assert_eq!(read("tor-stream-isolation", "tab", false), None, "a page's script chooses no key");
         assert_eq!(key_of("proxy-authorization", "Basic %%%"), Some(Isolation::new(b"Basic %%%", b"")));
         assert_ne!(Isolation::new(&[b'a'; 300], b""), Isolation::new(&[b'a'; 301], b""));
         assert_eq!(key_of("accept", "x"), None);

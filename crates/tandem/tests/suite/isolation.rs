@@ -114,10 +114,13 @@ fn one_session_for_each_key_and_the_key_goes_on() {
     over_socks(Some(("a.example", "2")));
     assert_eq!(next().credentials, key("a.example", "2"), "the second of the same key used the first's session");
     over_http("Proxy-Authorization: Basic YS5leGFtcGxlOjE=\r\n");
-    over_http("Tor-Stream-Isolation: tab-7\r\n");
+    let mut client = Client::to(http);
+    client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\nTor-Stream-Isolation: tab-7\r\n\r\n", origin.address));
+    assert_eq!(client.head().unwrap().status, 200);
     assert_eq!(next().credentials, key("tab-7", ""), "a.example:1 had its session already");
+    over_http("Tor-Stream-Isolation: of-a-script\r\n");
+    assert_eq!(next().credentials, None, "what a page's script can write is no key");
     over_http("");
-    assert_eq!(next().credentials, None);
     over_socks(None);
     assert!(asked.try_recv().is_err(), "no key is a key as well");
 }
@@ -227,7 +230,7 @@ fn the_same_address_serves_many_keys_at_once() {
     let pair = Pair::with("h2", |_| {}, |client| client.max_sessions = Some(4));
     for key in 0..20 {
         let mut client = pair.connect();
-        client.send(request("GET", &origin.url("/"), &format!("Tor-Stream-Isolation: {key}\r\n")));
+        client.send(request("GET", &origin.url("/"), &format!("Proxy-Authorization: Key {key}\r\n")));
         assert_eq!(client.answer("GET").body, b"ok");
     }
 }

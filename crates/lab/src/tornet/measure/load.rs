@@ -306,7 +306,7 @@ impl<'a> Bench<'a> {
     fn loader(&self, subject: &Subject, setup: Setup, proxy: Option<SocketAddr>, key: &str) -> Loader {
         let (via, per_host, headers) = match (setup, proxy) {
             (Setup::Pair { in_flight, .. }, Some(proxy)) => {
-                let isolation = ("Tor-Stream-Isolation".to_owned(), key.to_owned());
+                let isolation = ("Proxy-Authorization".to_owned(), format!("Key {key}"));
                 (Via::Http { proxy: proxy.to_string() }, in_flight, vec![isolation])
             }
             _ => {
