@@ -8,6 +8,7 @@ mod faults;
 mod harness;
 mod isolation;
 mod learning;
+mod limits;
 mod origins;
 mod parsers;
 mod preconnect;

@@ -186,6 +186,8 @@ struct Stream {
     writer: Option<Waker>,
     /// Nothing more will arrive.
     complete: bool,
+    /// It was reset, or its session has ended: known to its writer even after its reader has taken the error.
+    failed: bool,
     arrivals: Arrivals,
     /// Where the other end wants the answer, until the answer's source has been told.
     priority: Option<Priority>,
@@ -222,7 +224,7 @@ impl Stream {
     }
 
     fn fail(&mut self, error: Error) {
-        self.complete = true;
+        (self.complete, self.failed) = (true, true);
         self.put(Inbound::Failed(error));
         self.wake_writer();
     }
@@ -374,7 +376,7 @@ impl Shared {
         let room = self.core.borrow().send_room(id);
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.get_mut(&id) else { return Poll::Ready(Err(())) };
-        if matches!(stream.inbound.back(), Some(Inbound::Failed(_))) {
+        if stream.failed {
             return Poll::Ready(Err(()));
         }
         if room == 0 {

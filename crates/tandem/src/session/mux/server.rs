@@ -149,7 +149,7 @@ impl Pump {
         let mut streams = self.shared.streams.borrow_mut();
         let Some(stream) = streams.get_mut(&self.id) else { return true };
         set_waker(&mut stream.writer, cx.waker());
-        matches!(stream.inbound.back(), Some(Inbound::Failed(_)))
+        stream.failed
     }
 
     /// The other end tells its wish to the source of the reply, the source its own to the session.
