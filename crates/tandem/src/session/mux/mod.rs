@@ -392,20 +392,27 @@ impl Shared {
 
     /// The stream is of no more use to its owner.
     fn forget(&self, id: StreamId, reason: Option<Reason>) {
-        let removed = self.streams.borrow_mut().remove(&id);
+        let mut streams = self.streams.borrow_mut();
         let mut core = self.core.borrow_mut();
         if let Some(reason) = reason {
             core.reset(id, reason);
             self.watch.forget(id);
         }
-        for inbound in removed.into_iter().flat_map(|stream| stream.inbound) {
-            match inbound {
-                Inbound::Data(data) => core.release(id, data.len()),
-                Inbound::Pushed { id, .. } => core.reset(id, Reason::Cancel),
-                _ => {}
+        // A push that nobody has taken goes with the stream that it came on, and so do those that came on it.
+        let mut unwanted = vec![id];
+        while let Some(id) = unwanted.pop() {
+            for inbound in streams.remove(&id).into_iter().flat_map(|stream| stream.inbound) {
+                match inbound {
+                    Inbound::Data(data) => core.release(id, data.len()),
+                    Inbound::Pushed { id, .. } => {
+                        core.reset(id, Reason::Cancel);
+                        unwanted.push(id);
+                    }
+                    _ => {}
+                }
             }
         }
-        drop(core);
+        drop((streams, core));
         self.wake_waiting();
         self.kick();
     }
@@ -432,7 +439,55 @@ fn reset_error(reason: Reason, side: Side) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Buf;
+    use tandem_http::{Scheme, SendBuf, h2};
+
     use super::*;
+
+    /// What one end has to say, for the other to hear.
+    fn pass(from: &mut dyn Mux, to: &mut dyn Mux) {
+        let mut out = SendBuf::new();
+        while from.wants_output() {
+            from.poll_output(&mut out, usize::MAX);
+        }
+        to.handle_input(Instant::now(), &out.copy_to_bytes(out.remaining())).expect("a session that goes on");
+    }
+
+    /// The asking end of a session with one request under way, and its other end, which has that request.
+    fn asked() -> (Rc<Shared>, h2::Connection, StreamId) {
+        let config = MuxConfig { push: true, ..MuxConfig::new(Role::Client) };
+        let shared = Shared::new(Box::new(h2::Connection::new(config)));
+        let mut peer = h2::Connection::new(MuxConfig::new(Role::Server));
+        let request = RequestHead::get(Scheme::Http, "site.example", "/");
+        let id = shared.core.borrow_mut().open(&request, true, Priority::default()).expect("room for a stream");
+        shared.streams.borrow_mut().insert(id, Stream::default());
+        pass(&mut **shared.core.borrow_mut(), &mut peer);
+        (shared, peer, id)
+    }
+
+    /// What the other end has to say arrives.
+    fn arrive(shared: &Shared, peer: &mut h2::Connection) {
+        pass(peer, &mut **shared.core.borrow_mut());
+        loop {
+            let event = shared.core.borrow_mut().poll_event();
+            let Some(event) = event else { return };
+            shared.dispatch(event, Side::Peer);
+        }
+    }
+
+    #[test]
+    fn a_push_that_nobody_took_is_forgotten_with_its_parent() {
+        let (shared, mut peer, id) = asked();
+        let request = RequestHead::get(Scheme::Http, "site.example", "/style.css");
+        let pushed = peer.push(id, &request, Priority::default()).expect("a client that takes pushes");
+        peer.respond(pushed, &ResponseHead::new(200), false);
+        peer.send_data(pushed, Bytes::from_static(b"p {}"), false);
+        arrive(&shared, &mut peer);
+        assert_eq!(shared.streams.borrow().len(), 2);
+        shared.forget(id, Some(Reason::Cancel));
+        assert!(shared.streams.borrow().is_empty());
+        assert_eq!(shared.core.borrow().active(), 0);
+    }
 
     #[test]
     fn silence_is_told_by_the_clock_that_saw_more_of_it() {
