@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tandem_http::{Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, StreamId};
 
 use watch::{Arrivals, Watch};
@@ -121,6 +121,10 @@ impl Session for MuxSession {
     }
 }
 
+/// Pieces of a body that wait for their reader are joined up to this size: what a piece costs beside its bytes, which is all
+/// that flow control counts, would be hundreds of times as much where they come one by one.
+const JOINED: usize = 4 << 10;
+
 /// What the driver and the exchanges of a session share. One thread, so a cell; never borrowed across an await.
 struct Shared {
     core: RefCell<Box<dyn Mux>>,
@@ -206,6 +210,14 @@ enum Inbound {
 
 impl Stream {
     fn put(&mut self, inbound: Inbound) {
+        if let (Inbound::Data(data), Some(Inbound::Data(last))) = (&inbound, self.inbound.back_mut())
+            && last.len() + data.len() <= JOINED
+        {
+            let mut joined = std::mem::take(last).try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+            joined.extend_from_slice(data);
+            *last = joined.freeze();
+            return self.wake_reader();
+        }
         self.arrivals.put();
         self.inbound.push_back(inbound);
         self.wake_reader();
@@ -487,6 +499,25 @@ mod tests {
         shared.forget(id, Some(Reason::Cancel));
         assert!(shared.streams.borrow().is_empty());
         assert_eq!(shared.core.borrow().active(), 0);
+    }
+
+    #[test]
+    fn a_body_that_comes_in_crumbs_is_kept_in_pieces() {
+        let (shared, mut peer, id) = asked();
+        let body: Bytes = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
+        peer.respond(id, &ResponseHead::new(200), false);
+        for at in 0..body.len() {
+            peer.send_data(id, body.slice(at..=at), at + 1 == body.len());
+            arrive(&shared, &mut peer);
+        }
+        let mut streams = shared.streams.borrow_mut();
+        let waiting = streams.remove(&id).expect("a stream that nobody forgot").inbound;
+        assert!(waiting.len() <= 2 + body.len() / JOINED, "{}", waiting.len());
+        let pieces = waiting.into_iter().filter_map(|inbound| match inbound {
+            Inbound::Data(data) => Some(data),
+            _ => None,
+        });
+        assert_eq!(pieces.flatten().collect::<Vec<_>>(), body);
     }
 
     #[test]
