@@ -11,7 +11,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Peer, Sink};
 use crate::path::Path;
 use crate::stage::Stage;
@@ -144,6 +144,28 @@ impl Drain {
                 notified.await;
             }
         }
+    }
+}
+
+/// What an exchange has had of interim responses. They are handed on as they come, ahead of what slow readers hold back.
+#[derive(Debug, Default)]
+struct Interim {
+    heads: usize,
+    bytes: usize,
+}
+
+impl Interim {
+    /// Far more than hints and continuations of one answer need.
+    const MOST: Self = Self { heads: 64, bytes: 256 << 10 };
+
+    /// Counts another; `Err` where it is one too many.
+    fn add(&mut self, bytes: usize, side: Side) -> Result<(), Error> {
+        self.heads += 1;
+        self.bytes += bytes;
+        if self.heads > Self::MOST.heads || self.bytes > Self::MOST.bytes {
+            return Err(Error::new(Kind::Protocol, side, "interim responses without end"));
+        }
+        Ok(())
     }
 }
 

@@ -113,3 +113,17 @@ fn a_tunnel_that_its_browser_resets_lets_go_of_the_origin() {
     drop(browser);
     assert!(ends.recv().unwrap());
 }
+
+#[test]
+fn interim_responses_without_end_are_an_origin_s_failure() {
+    let origin = Scene::new(|_, mut client| {
+        client.request();
+        let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n".repeat(1000);
+        // Whoever asked may have had enough before the end.
+        let _ = client.stream.get_mut().write_all(format!("{hints}HTTP/1.1 204 No Content\r\n\r\n").as_bytes());
+    });
+    for session in SESSIONS {
+        let pair = Pair::with(session, |_| {}, |_| {});
+        assert_eq!(pair.connect().get(&origin.url("/")).status, 502, "{session}");
+    }
+}

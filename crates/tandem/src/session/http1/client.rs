@@ -17,7 +17,7 @@ use super::{Http1Session, buffers};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::Path;
-use crate::session::{Connected, Task};
+use crate::session::{Connected, Interim, Task};
 use crate::transport::LocalBoxFuture;
 
 /// First read of a response: head and body of most answers in one go.
@@ -225,6 +225,7 @@ impl Reading<'_> {
 
     /// Reads interim heads and the final one.
     async fn heads<R: AsyncRead + Unpin>(&mut self, path: &mut R, sink: &mut Sink) -> Result<h1::Response, Error> {
+        let mut interim = Interim::default();
         loop {
             let parsed = if self.buf.is_empty() {
                 None
@@ -245,6 +246,7 @@ impl Reading<'_> {
             };
             let _ = self.buf.split_to(consumed);
             if response.head.is_informational() && response.head.status != 101 {
+                interim.add(consumed, Side::Origin)?;
                 sink.send(Part::Hints(response.head)).await;
             } else {
                 return Ok(response);

@@ -32,7 +32,7 @@ pub use client::MuxClient;
 pub use tandem_spdy::HeaderCompression;
 use tandem_spdy::Version;
 
-use super::{Connected, Drain, Session, Timeouts};
+use super::{Connected, Drain, Interim, Session, Timeouts};
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Peer;
@@ -192,6 +192,7 @@ struct Stream {
     complete: bool,
     /// It was reset, or its session has ended: known to its writer even after its reader has taken the error.
     failed: bool,
+    interim: Interim,
     arrivals: Arrivals,
     /// Where the other end wants the answer, until the answer's source has been told.
     priority: Option<Priority>,
@@ -314,7 +315,7 @@ impl Shared {
                 return None;
             }
             Event::Push { parent, id, request } => {
-                if !streams.contains_key(&parent) {
+                if streams.get(&parent).is_none_or(|stream| stream.failed) {
                     drop(streams);
                     self.core.borrow_mut().reset(id, Reason::Cancel);
                     return None;
@@ -339,13 +340,23 @@ impl Shared {
                 return Some(other);
             }
         };
-        let Some(stream) = streams.get_mut(&id) else {
+        let Some(stream) = streams.get_mut(&id).filter(|stream| !stream.failed) else {
             drop(streams);
             if let Some(Inbound::Data(data)) = inbound {
                 self.core.borrow_mut().release(id, data.len());
             }
             return None;
         };
+        if let Some(Inbound::Informational(head)) = &inbound
+            && let Err(error) = stream.interim.add(head.fields.text_len(), side)
+        {
+            stream.fail(error);
+            drop(streams);
+            self.core.borrow_mut().reset(id, Reason::EnhanceYourCalm);
+            self.watch.forget(id);
+            self.wake_waiting();
+            return None;
+        }
         if end {
             stream.complete = true;
         }
@@ -518,6 +529,20 @@ mod tests {
             _ => None,
         });
         assert_eq!(pieces.flatten().collect::<Vec<_>>(), body);
+    }
+
+    #[test]
+    fn interim_responses_without_end_fail_their_exchange_alone() {
+        let (shared, mut peer, id) = asked();
+        for _ in 0..100 {
+            peer.inform(id, &ResponseHead::new(103));
+        }
+        arrive(&shared, &mut peer);
+        let streams = shared.streams.borrow();
+        let waiting = &streams[&id].inbound;
+        assert_eq!(waiting.len(), Interim::MOST.heads + 1);
+        assert!(matches!(waiting.back(), Some(Inbound::Failed(error)) if error.kind == Kind::Protocol));
+        assert!(shared.core.borrow().is_open() && shared.core.borrow().active() == 0);
     }
 
     #[test]
