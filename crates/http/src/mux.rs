@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Order of calls: after any input or command, drain [`Mux::poll_event`], then [`Mux::poll_output`] whenever the socket
-//! takes bytes, with a small `limit`, so that the core decides as late as possible who sends next.
+//! takes bytes, with a small `limit`, so that the core decides as late as possible who sends next. A server that is asked
+//! faster than its answers are taken gives no more input while [`Mux::backlog`] is large.
 
 use std::time::Instant;
 
@@ -300,6 +301,9 @@ pub trait Mux {
 
     /// What of the stream's body has not been sent, and whether a window holds it; nothing where the stream is gone.
     fn unsent(&self, id: StreamId) -> Unsent;
+
+    /// Bytes of heads, resets, credit and the like that wait for [`Mux::poll_output`]. No window bounds them.
+    fn backlog(&self) -> usize;
 
     /// Changes the sending order of a stream.
     fn set_priority(&mut self, id: StreamId, priority: Priority);

@@ -278,6 +278,10 @@ impl Mux for Connection {
         stream.map_or_else(Unsent::default, |s| Unsent::new(s.queue.len(), s.window.open(), self.window.open()))
     }
 
+    fn backlog(&self) -> usize {
+        self.queue.len()
+    }
+
     fn set_priority(&mut self, id: StreamId, priority: Priority) {
         self.change_priority(id, priority);
         if self.is_client() && self.streams.contains_key(&id) {

@@ -425,6 +425,10 @@ impl Mux for Connection {
     }
 
     /// The peer learns a priority in SYN_STREAM only; this changes our own order.
+    fn backlog(&self) -> usize {
+        self.control.len()
+    }
+
     fn set_priority(&mut self, id: StreamId, priority: Priority) {
         if let Some(stream) = self.live(id) {
             stream.urgency = priority.0.min(7);

@@ -40,6 +40,10 @@ impl ControlQueue {
         true
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn is_empty(&self) -> bool {
         self.lens.is_empty()
     }

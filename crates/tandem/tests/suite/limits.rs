@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
+use tandem::runtime::Running;
 use tandem_http::{Event, Method, Mux, MuxConfig, Priority, Reason, RequestHead, Role, Scheme, SendBuf, h2};
 use tandem_spdy::{Config, Connection, Version};
 
@@ -27,7 +28,11 @@ impl Peer {
             "spdy3" => Box::new(Connection::new(Config::new(config, Version::V3))),
             _ => Box::new(Connection::new(Config::new(config, Version::V31))),
         };
-        let socket = TcpStream::connect(gateway).unwrap();
+        // Little fits between the two: a gateway soon knows that nobody reads.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        socket.connect(&gateway.into()).unwrap();
+        let socket = TcpStream::from(socket);
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { core, socket }
     }
@@ -38,6 +43,16 @@ impl Peer {
             self.core.poll_output(&mut out, usize::MAX);
         }
         self.socket.write_all(&out.copy_to_bytes(out.remaining())).unwrap();
+    }
+
+    fn wait_for_response(&mut self) {
+        loop {
+            match self.event() {
+                Event::Response { .. } => return,
+                Event::Reset { reason, .. } => panic!("reset: {reason:?}"),
+                _ => {}
+            }
+        }
     }
 
     /// The next thing that the gateway says.
@@ -53,6 +68,12 @@ impl Peer {
             self.core.handle_input(Instant::now(), &buffer[..count]).unwrap();
         }
     }
+}
+
+fn serving(session: &str) -> (Running, SocketAddr) {
+    let mut options = gateway_options();
+    options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+    start_gateway(options)
 }
 
 /// Whether the gateway closes its connection to an origin: first its own half of it, then all.
@@ -78,9 +99,7 @@ fn a_tunnel_that_its_client_resets_lets_go_of_the_origin() {
             client.send("yes");
             told.send(is_let_go(&mut client)).unwrap();
         });
-        let mut options = gateway_options();
-        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
-        let (_running, gateway) = start_gateway(options);
+        let (_running, gateway) = serving(session);
         let mut peer = Peer::to(gateway, session);
         let head =
             RequestHead { method: Method::Connect, ..RequestHead::get(Scheme::Http, origin.address.to_string(), "") };
@@ -125,5 +144,52 @@ fn interim_responses_without_end_are_an_origin_s_failure() {
     for session in SESSIONS {
         let pair = Pair::with(session, |_| {}, |_| {});
         assert_eq!(pair.connect().get(&origin.url("/")).status, 502, "{session}");
+    }
+}
+
+/// Letters that do not compress.
+fn noise(count: usize) -> String {
+    let mut state = 1_u32;
+    let letter = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        char::from(b'0' + (state >> 26) as u8)
+    };
+    (0..count).map(letter).collect()
+}
+
+#[test]
+fn who_takes_no_answers_gets_no_hearing_until_it_does() {
+    // In all as many as may be open at once.
+    const ROUNDS: usize = 31;
+    const EACH: usize = 8;
+    for session in SESSIONS {
+        let (told, asked) = mpsc::channel();
+        let origin = Scene::new(move |_, mut client| {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Large: {}\r\n\r\n", noise(40_000));
+            while client.request().is_some() {
+                told.send(()).unwrap();
+                client.send(&head);
+            }
+        });
+        let (_running, gateway) = serving(session);
+        let mut peer = Peer::to(gateway, session);
+        let to = origin.address.to_string();
+        let head = RequestHead { method: Method::Head, ..RequestHead::get(Scheme::Http, to, "/") };
+        let is_asked = |peer: &mut Peer, count| {
+            for _ in 0..count {
+                peer.core.open(&head, true, Priority::default()).unwrap();
+            }
+            peer.flush();
+            (0..count).all(|_| asked.recv_timeout(Duration::from_secs(1)).is_ok())
+        };
+        // The first answer comes after what the gateway has to say about streams.
+        is_asked(&mut peer, 1);
+        peer.wait_for_response();
+        let heard = (0..ROUNDS).take_while(|_| is_asked(&mut peer, EACH)).count();
+        assert!(heard < ROUNDS, "{session}: all answers are held");
+        // Those of the round that was not heard are answered all the same.
+        for _ in 0..(heard + 1) * EACH {
+            peer.wait_for_response();
+        }
     }
 }

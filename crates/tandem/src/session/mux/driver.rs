@@ -34,6 +34,10 @@ const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Reads in a row before the exchanges get their turn.
 const READS_PER_TURN: usize = 8;
 
+/// What asks gets no further hearing while so many bytes of heads and the like wait for it to take them: they are bounded
+/// by nothing else.
+const BACKLOG: usize = 1 << 20;
+
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
 }
@@ -57,6 +61,8 @@ pub(super) struct Driver<O> {
     out: SendBuf,
     /// `None` until the first write: the path may not be connected before.
     unsent: Option<Unsent>,
+    /// Nothing is read until more of what waits in the core has been taken.
+    deaf: bool,
     /// Writes in a row that the socket took whole.
     whole_writes: u32,
     clock: Clock,
@@ -99,6 +105,7 @@ impl<O: Owner> Driver<O> {
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             out: SendBuf::new(),
             unsent: None,
+            deaf: false,
             whole_writes: 0,
             clock: Clock {
                 sleep: Box::pin(tokio::time::sleep(first)),
@@ -170,6 +177,10 @@ impl<O: Owner> Driver<O> {
         if let Err(error) = self.poll_write(cx) {
             return Poll::Ready(self.ending.take().unwrap_or(Err(error)));
         }
+        // While there are too many still, the socket says when it takes some.
+        if self.deaf && self.ending.is_none() && !self.has_backlog() {
+            cx.waker().wake_by_ref();
+        }
         match &self.ending {
             Some(_) if self.out.is_empty() => Poll::Ready(self.ending.take().unwrap_or(Ok(()))),
             Some(_) => {
@@ -204,8 +215,19 @@ impl<O: Owner> Driver<O> {
         }
     }
 
+    /// Only the end that answers waits for the other like this, so that the two never wait for each other.
+    fn has_backlog(&self) -> bool {
+        self.side == Side::Client && self.shared.core.borrow().backlog() >= BACKLOG
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         for turn in 0..READS_PER_TURN {
+            self.deaf = self.has_backlog();
+            if self.deaf {
+                // A sign of life is not missed where nobody listens: what is stuck is known by what it does not take.
+                self.clock.probed_at = None;
+                return Ok(());
+            }
             let mut took = None;
             let read = SCRATCH.with_borrow_mut(|scratch| {
                 let mut buf = ReadBuf::new(scratch);
@@ -359,7 +381,7 @@ impl<O: Owner> Driver<O> {
                     let error = Error::new(Kind::Timeout, self.side, "the other end gives no sign of life");
                     return Err(error.with_retry(Retry::IfIdempotent));
                 }
-                None if active && now - self.clock.read_at >= self.timeouts.probe_after => {
+                None if active && !self.deaf && now - self.clock.read_at >= self.timeouts.probe_after => {
                     core.ping(0x7a9d);
                     self.clock.probed_at = Some(now);
                 }
