@@ -8,6 +8,7 @@
 
 pub(crate) mod circuits;
 pub(crate) mod control;
+mod cookie;
 pub(crate) mod directory;
 #[cfg(test)]
 mod double;

@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use tokio::time::Instant;
 
 use super::circuits::{self, Circuit, Relay, StreamState, parse_circuits, parse_relay};
+use super::cookie::Proof;
 use super::directory::{GatewayExit, announces, parse_gateways, parse_weights};
 use super::unreachable;
 use crate::endpoint::Via;
@@ -78,7 +79,8 @@ fn value(lines: Vec<Line>, key: &str) -> Option<String> {
 }
 
 impl Control {
-    /// Connects and authenticates with what the client accepts: nothing, its cookie, or the given password.
+    /// Connects and authenticates with what the client accepts: nothing, the given password, or a proof that its cookie is
+    /// known.
     pub async fn connect(via: &Via, password: Option<&str>) -> Result<Self, Error> {
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
         let stream: Box<dyn Stream> = match via {
@@ -105,14 +107,12 @@ impl Control {
             "AUTHENTICATE".into()
         } else if let (true, Some(password)) = (has("HASHEDPASSWORD"), password) {
             format!("AUTHENTICATE \"{}\"", password.replace('\\', "\\\\").replace('"', "\\\""))
-        } else if has("COOKIE") {
+        } else if has("SAFECOOKIE") {
+            // Never the cookie itself: Tor has had this way since 2012, and a thief would offer that one only.
             let file = auth.split("COOKIEFILE=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
-            let cookie = std::fs::read(file).map_err(|error| {
-                tracing::error!(file, %error, "cannot read Tor's cookie file");
-                unreachable("Tor's cookie file cannot be read: the log names it")
-            })?;
-            let hex: String = cookie.iter().map(|b| format!("{b:02x}")).collect();
-            format!("AUTHENTICATE {hex}")
+            let proof = Proof::begin(file.as_ref())?;
+            let answer = self.ask(&proof.challenge()).await?;
+            proof.response(answer.first().map_or("", |line| &line.text))?
         } else {
             return Err(unreachable("Tor's control port wants a password: give --tor-password-file"));
         };
@@ -405,5 +405,34 @@ impl Control {
         let command = format!("CLOSECIRCUIT {circuit} IfUnused\r\n");
         // So few bytes fit into the socket's buffer; if not, Tor has one circuit more than needed.
         let _ = Pin::new(self.stream.get_mut()).poll_write(&mut Context::from_waker(Waker::noop()), command.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said to a control port that offers `methods` and names `file`.
+    async fn said(methods: &str, file: &std::path::Path) -> String {
+        let (near, far) = tokio::io::duplex(4096);
+        let offer =
+            format!("250-AUTH METHODS={methods} COOKIEFILE=\"{}\"\r\n250 OK\r\n250 AUTHCHALLENGE\r\n", file.display());
+        let (read, mut write) = tokio::io::split(far);
+        write.write_all(offer.as_bytes()).await.unwrap();
+        assert!(Control::over(Box::new(near)).authenticate(None).await.is_err());
+        let mut said = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut BufReader::new(read), &mut said).await.unwrap();
+        said
+    }
+
+    #[tokio::test]
+    async fn no_file_that_a_control_port_names_is_sent_to_it() {
+        let file = std::env::temp_dir().join(format!("tandem-secret-{}", std::process::id()));
+        std::fs::write(&file, "a secret key of exactly 32 bytes").unwrap();
+        let said = [said("COOKIE", &file).await, said("COOKIE,SAFECOOKIE", &file).await];
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(said[0], "PROTOCOLINFO 1\r\n");
+        assert!(said[1].starts_with("PROTOCOLINFO 1\r\nAUTHCHALLENGE SAFECOOKIE "), "{}", said[1]);
+        assert_eq!(said[1].lines().count(), 2, "{}", said[1]);
     }
 }
