@@ -362,9 +362,13 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 
 /// Appendix B.1's list.
 fn is_noise(line: &[u8]) -> bool {
-    const WORDS: [&[u8]; 7] =
-        [b"ocsp.", b"/ocsp", b"/crl", b"crl.", b"safebrowsing", b"suggestqueries", b"[too long, truncated]"];
-    WORDS.iter().any(|word| memchr::memmem::find(line, word).is_some())
+    const WORDS: [&[u8]; 5] = [b"/ocsp", b"/crl", b"safebrowsing", b"suggestqueries", b"[too long, truncated]"];
+    // The script's `ocsp.` and `crl.` are regular expressions: the dot is any byte, but one there must be.
+    const FOLLOWED: [&[u8]; 2] = [b"ocsp", b"crl"];
+    let has = |line, word: &[u8]| memchr::memmem::find(line, word).is_some();
+    let but_last = &line[..line.len().saturating_sub(1)];
+    WORDS.iter().any(|word| has(line, word))
+        || FOLLOWED.iter().any(|word| has(but_last, word))
         || numbered(line, b"clients", b".google.com")
         || numbered(line, b"sitecheck", b".opera.com")
 }
@@ -562,11 +566,18 @@ mod tests {
 
     #[test]
     fn noise_of_the_documents_script() {
-        for line in
-            ["GET http://ocsp.x/", "http://clients3.google.com/a", "sitecheck2.opera.com", "x [too long, truncated]"]
-        {
+        for line in [
+            "GET http://ocsp.x/",
+            "GET http://ocsp2.x/",
+            "GET /GIAG2.crl HTTP/1.1",
+            "http://clients3.google.com/a",
+            "sitecheck2.opera.com",
+            "x [too long, truncated]",
+        ] {
             assert!(is_noise(line.as_bytes()), "{line}");
         }
-        assert!(!is_noise(b"http://clients.google.com/"));
+        for line in ["", "http://clients.google.com/", "http://clients3xgoogle.com/", "ends in ocsp", "ends in crl"] {
+            assert!(!is_noise(line.as_bytes()), "{line}");
+        }
     }
 }
