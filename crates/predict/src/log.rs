@@ -254,7 +254,8 @@ pub fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
     let (status, rest) = split_word(rest);
     let (size, rest) = split_word(rest);
     let status = number(status).and_then(|status| u16::try_from(status).ok())?;
-    let size = if size == b"-" { 0 } else { number(size)? };
+    // Logs made from other data have -1 for what is not known.
+    let size = if matches!(size, b"-" | b"-1") { 0 } else { number(size)? };
     let (referer, agent) = trailer(rest)?;
     Some(Line { host, time, zone, verb, url: Cow::Borrowed(url), status, size, referer, agent })
 }
@@ -515,6 +516,8 @@ mod tests {
         assert_eq!((&*line.url, line.verb, line.agent), (&b"/a.gif"[..], Verb::Get, None));
         let timed = parsed(r#"h - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 363 0.05"#);
         assert_eq!((timed.size, timed.agent), (363, None));
+        let unknown = parsed(r#"7 - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 -1 "" "Firefox/1""#);
+        assert_eq!((unknown.size, unknown.referer, unknown.agent.is_some()), (0, None, true));
     }
 
     #[test]
