@@ -337,21 +337,36 @@ fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0')))
 }
 
-/// `09/Jul/1995:00:00:00 -0400` as milliseconds since 1970, UTC, and minutes ahead of UTC.
+/// `09/Jul/1995:00:00:00 -0400`, the zone perhaps absent, as milliseconds since 1970, UTC, and minutes ahead of UTC.
 fn timestamp(bytes: &[u8]) -> Option<(i64, i16)> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
-    let part = |range: std::ops::Range<usize>| number(bytes.get(range)?).and_then(|n| i64::try_from(n).ok());
-    let month = bytes.get(3..6).and_then(|name| MONTHS.chunks(3).position(|month| month == name))? as i64 + 1;
-    let (day, year) = (part(0..2)?, part(7..11)?);
-    let (hour, minute, second) = (part(12..14)?, part(15..17)?, part(18..20)?);
-    let zone = match (bytes.get(21), part(22..24), part(24..26)) {
-        (Some(b'-'), Some(hours), Some(minutes)) => -(hours * 60 + minutes),
-        (Some(b'+'), Some(hours), Some(minutes)) => hours * 60 + minutes,
-        (None, ..) => 0,
+    let (date, zone) = bytes.split_first_chunk::<20>()?;
+    let &[d, dd, b'/', m, mm, mmm, b'/', y, yy, yyy, yyyy, b':', h, hh, b':', n, nn, b':', s, ss] = date else {
+        return None;
+    };
+    let month = MONTHS.chunks(3).position(|month| month == [m, mm, mmm])? as i64 + 1;
+    let day = two_digits(d, dd).filter(|day| (1..=31).contains(day))?;
+    let year = two_digits(y, yy)? * 100 + two_digits(yyy, yyyy)?;
+    let hour = two_digits(h, hh).filter(|&hour| hour <= 23)?;
+    let minute = two_digits(n, nn).filter(|&minute| minute <= 59)?;
+    // A leap second is the 60th.
+    let second = two_digits(s, ss).filter(|&second| second <= 60)?;
+    let zone = match *zone {
+        [] => 0,
+        [b' ', sign @ (b'+' | b'-'), h, hh, m, mm] => {
+            let hours = two_digits(h, hh).filter(|&hours| hours <= 14)?;
+            let ahead = hours * 60 + two_digits(m, mm).filter(|&minutes| minutes <= 59)?;
+            if sign == b'-' { -ahead } else { ahead }
+        }
         _ => return None,
     };
     let minutes = (days_since_1970(year, month, day) * 24 + hour) * 60 + minute - zone;
     Some(((minutes * 60 + second) * 1000, zone as i16))
+}
+
+fn two_digits(tens: u8, ones: u8) -> Option<i64> {
+    let both = tens.is_ascii_digit() && ones.is_ascii_digit();
+    both.then(|| i64::from(tens - b'0') * 10 + i64::from(ones - b'0'))
 }
 
 /// Days from 1 January 1970 to a date of the Gregorian calendar, counted in years that begin in March.
@@ -536,6 +551,28 @@ mod tests {
         assert_eq!(&*parsed(&format!(r#"{at} "GET /a"b" 200 1"#)).url, br#"/a"b"#);
         for request in ["-", "GET ", "GET HTTP/1.0", ""] {
             assert_eq!(parse_line(format!(r#"{at} "{request}" 408 -"#).as_bytes()), None, "{request}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_no_clock_shows_is_none() {
+        for time in ["14/Jun/2015:10:00:00 +0000", "31/Dec/2016:23:59:60 -1459", "01/Jan/2015:00:00:00"] {
+            assert!(timestamp(time.as_bytes()).is_some(), "{time}");
+        }
+        for time in [
+            "99/Jun/2015:99:99:99 +9999",
+            "14XJunX2015X10X00X00X+0000",
+            "00/Jun/2015:10:00:00 +0000",
+            "32/Jun/2015:10:00:00 +0000",
+            "14/Jun/2015:24:00:00 +0000",
+            "14/Jun/2015:10:60:00 +0000",
+            "14/Jun/2015:10:00:61 +0000",
+            "14/Jun/2015:10:00:00 +1500",
+            "14/Jun/2015:10:00:00 +1060",
+            "14/Jun/2015:10:00:00+0000",
+            "14/Jun/2015:10:00:00 +000",
+        ] {
+            assert_eq!(timestamp(time.as_bytes()), None, "{time}");
         }
     }
 
