@@ -244,11 +244,13 @@ pub fn referer_path(referer: &[u8]) -> Cow<'_, [u8]> {
 /// Parses a line of the Common or Combined Log Format.
 #[must_use]
 pub fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
-    let (host, rest) = host(bytes)?;
-    let open = memchr::memchr(b'[', rest)?;
-    let close = open + memchr::memchr(b']', &rest[open..])?;
-    let (time, zone) = timestamp(&rest[open + 1..close])?;
-    let rest = rest[close + 1..].strip_prefix(b" \"")?;
+    // A user's name may hold a bracket too.
+    let (client, (time, zone, rest)) = memchr::memchr_iter(b'[', bytes).find_map(|open| {
+        let client = bytes[..open].strip_suffix(b" ")?;
+        Some((client, timestamp(&bytes[open + 1..])?))
+    })?;
+    let host = host(client)?;
+    let rest = rest.strip_prefix(b" \"")?;
     let (request, rest) = request_field(rest)?;
     let (verb, url) = request_line(request)?;
     let (status, rest) = split_word(rest);
@@ -260,18 +262,22 @@ pub fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
     Some(Line { host, time, zone, verb, url: Cow::Borrowed(url), status, size, referer, agent })
 }
 
-/// The client's address and the rest of the line. A virtual host may stand before it, told by its port and by an
+/// The client's address from what stands before the time. A virtual host may stand before it, told by its port and by an
 /// address that follows.
-fn host(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (first, rest) = bytes.split_at(memchr::memchr(b' ', bytes)?);
+fn host(client: &[u8]) -> Option<&[u8]> {
+    let (first, rest) = split_word(client);
     let port = first.iter().rposition(|&byte| byte == b':').map(|at| &first[at + 1..]);
     if port.is_some_and(|port| number(port).is_some()) {
-        let (second, after) = split_word(&rest[1..]);
-        if std::str::from_utf8(second).is_ok_and(|text| text.parse::<std::net::IpAddr>().is_ok()) {
-            return Some((second, after));
+        let (second, _) = split_word(rest);
+        if is_address(second) {
+            return Some(second);
         }
     }
-    (!first.is_empty()).then_some((first, rest))
+    (!first.is_empty()).then_some(first)
+}
+
+fn is_address(word: &[u8]) -> bool {
+    std::str::from_utf8(word).is_ok_and(|text| text.parse::<std::net::IpAddr>().is_ok())
 }
 
 /// The request between its quotes, and what follows the space after the closing one. A quote inside the request is not
@@ -337,10 +343,11 @@ fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0')))
 }
 
-/// `09/Jul/1995:00:00:00 -0400`, the zone perhaps absent, as milliseconds since 1970, UTC, and minutes ahead of UTC.
-fn timestamp(bytes: &[u8]) -> Option<(i64, i16)> {
+/// `09/Jul/1995:00:00:00 -0400]`, the zone perhaps absent, as milliseconds since 1970, UTC, and minutes ahead of UTC; and
+/// what follows the bracket.
+fn timestamp(bytes: &[u8]) -> Option<(i64, i16, &[u8])> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
-    let (date, zone) = bytes.split_first_chunk::<20>()?;
+    let (date, rest) = bytes.split_first_chunk::<20>()?;
     let &[d, dd, b'/', m, mm, mmm, b'/', y, yy, yyy, yyyy, b':', h, hh, b':', n, nn, b':', s, ss] = date else {
         return None;
     };
@@ -351,17 +358,17 @@ fn timestamp(bytes: &[u8]) -> Option<(i64, i16)> {
     let minute = two_digits(n, nn).filter(|&minute| minute <= 59)?;
     // A leap second is the 60th.
     let second = two_digits(s, ss).filter(|&second| second <= 60)?;
-    let zone = match *zone {
-        [] => 0,
-        [b' ', sign @ (b'+' | b'-'), h, hh, m, mm] => {
+    let (zone, rest) = match *rest {
+        [b']', ref rest @ ..] => (0, rest),
+        [b' ', sign @ (b'+' | b'-'), h, hh, m, mm, b']', ref rest @ ..] => {
             let hours = two_digits(h, hh).filter(|&hours| hours <= 14)?;
             let ahead = hours * 60 + two_digits(m, mm).filter(|&minutes| minutes <= 59)?;
-            if sign == b'-' { -ahead } else { ahead }
+            (if sign == b'-' { -ahead } else { ahead }, rest)
         }
         _ => return None,
     };
     let minutes = (days_since_1970(year, month, day) * 24 + hour) * 60 + minute - zone;
-    Some(((minutes * 60 + second) * 1000, zone as i16))
+    Some(((minutes * 60 + second) * 1000, zone as i16, rest))
 }
 
 fn two_digits(tens: u8, ones: u8) -> Option<i64> {
@@ -546,6 +553,15 @@ mod tests {
     }
 
     #[test]
+    fn a_bracket_in_a_name_begins_no_time() {
+        for user in ["a[b", "a [b", "[", "[99/Jun/2015:99:99:99 +9999]"] {
+            let text = format!(r#"h - {user} [14/Jun/2015:10:00:00 +0000] "GET /a HTTP/1.1" 200 5"#);
+            let line = parsed(&text);
+            assert_eq!((line.host, &*line.url, line.time), (&b"h"[..], &b"/a"[..], 1_434_276_000_000), "{user}");
+        }
+    }
+
+    #[test]
     fn request_without_protocol_or_url() {
         let at = "h - - [09/Jul/1995:00:00:07 -0400]";
         assert_eq!(&*parsed(&format!(r#"{at} "GET /a"b" 200 1"#)).url, br#"/a"b"#);
@@ -556,8 +572,9 @@ mod tests {
 
     #[test]
     fn a_time_that_no_clock_shows_is_none() {
+        let read = |time: &str| timestamp(format!("{time}] x").as_bytes()).map(|(.., rest)| rest.to_vec());
         for time in ["14/Jun/2015:10:00:00 +0000", "31/Dec/2016:23:59:60 -1459", "01/Jan/2015:00:00:00"] {
-            assert!(timestamp(time.as_bytes()).is_some(), "{time}");
+            assert_eq!(read(time).as_deref(), Some(&b" x"[..]), "{time}");
         }
         for time in [
             "99/Jun/2015:99:99:99 +9999",
@@ -572,7 +589,7 @@ mod tests {
             "14/Jun/2015:10:00:00+0000",
             "14/Jun/2015:10:00:00 +000",
         ] {
-            assert_eq!(timestamp(time.as_bytes()), None, "{time}");
+            assert_eq!(read(time), None, "{time}");
         }
     }
 
