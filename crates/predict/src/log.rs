@@ -262,14 +262,16 @@ pub fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
     Some(Line { host, time, zone, verb, url: Cow::Borrowed(url), status, size, referer, agent })
 }
 
-/// The client's address from what stands before the time. A virtual host may stand before it, told by its port and by an
-/// address that follows.
+/// The client's address or name from what stands before the time. A virtual host may stand before it, told by its port
+/// and by an address that follows, or by a word more than host, identity and user need.
 fn host(client: &[u8]) -> Option<&[u8]> {
     let (first, rest) = split_word(client);
     let port = first.iter().rposition(|&byte| byte == b':').map(|at| &first[at + 1..]);
     if port.is_some_and(|port| number(port).is_some()) {
-        let (second, _) = split_word(rest);
-        if is_address(second) {
+        let (second, rest) = split_word(rest);
+        // An IPv6 address ends like a port. Where there is no virtual host the second word is the identity, hardly ever known.
+        let named = !matches!(second, b"" | b"-") && memchr::memchr(b' ', rest).is_some() && !is_address(first);
+        if named || is_address(second) {
             return Some(second);
         }
     }
@@ -550,6 +552,24 @@ mod tests {
         assert_eq!((line.size, line.referer), (0, None));
         assert_eq!(line.agent.as_deref(), Some(&br#"A \"b\" c"#[..]));
         assert_eq!(line.time, 1_456_822_800_000);
+    }
+
+    #[test]
+    fn a_virtual_host_stands_before_addresses_and_names() {
+        for (client, host) in [
+            ("a.com:80 c1.example.net - -", "c1.example.net"),
+            ("a.com:80 c1.example.net - bob smith", "c1.example.net"),
+            ("a.com:80 ::1 - -", "::1"),
+            ("2001:db8::1 - bob smith", "2001:db8::1"),
+            ("2001:db8::1 ident bob smith", "2001:db8::1"),
+            ("c.example:80 - -", "c.example:80"),
+            ("c.example:80 - bob smith", "c.example:80"),
+            ("c.example:80 ident bob", "c.example:80"),
+            ("c.example - -", "c.example"),
+        ] {
+            let text = format!(r#"{client} [14/Jun/2015:10:00:00 +0000] "GET /a HTTP/1.1" 200 5"#);
+            assert_eq!(parsed(&text).host, host.as_bytes(), "{client}");
+        }
     }
 
     #[test]
