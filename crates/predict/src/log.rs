@@ -63,7 +63,7 @@ pub struct Record {
     pub referer: u32,
     /// Number of the User-Agent.
     pub agent: u32,
-    /// Line in the file, from 0.
+    /// Line in the file, from 0; a header line is not counted.
     pub line: u32,
     /// What the log's clock is ahead of UTC, minutes.
     pub zone: i16,
@@ -86,7 +86,7 @@ pub struct AccessLog {
     pub agents: Vec<Agent>,
     /// Per URL: whether it is a favicon.
     pub favicons: Vec<bool>,
-    /// Lines read.
+    /// Lines read, without a header line.
     pub lines: u32,
     /// Lines that belong to no known format.
     pub unparsable: u32,
@@ -110,13 +110,14 @@ impl AccessLog {
     /// Takes in the next line, without its line end.
     pub fn push_line(&mut self, bytes: &[u8], filter: Filter) {
         let number = self.lines;
-        self.lines += 1;
         if number == 0
+            && self.columns.is_none()
             && let Some(columns) = Columns::of(bytes)
         {
             self.columns = Some(columns);
             return;
         }
+        self.lines += 1;
         if filter.noise && is_noise(bytes) {
             self.noise += 1;
             return;
@@ -619,7 +620,7 @@ mod tests {
         log.push_line(b"time_ms,user,url,agent", Filter::default());
         log.push_line(br#"1500,7,"http://h/a,""b""","Mozilla Firefox/9""#, Filter::default());
         log.push_line(b"x,7,/", Filter::default());
-        assert_eq!((log.records.len(), log.unparsable), (1, 1));
+        assert_eq!((log.records.len(), log.lines, log.unparsable), (1, 2, 1));
         let record = log.records[0];
         assert_eq!((record.time, record.status, record.verb), (1500, 200, Verb::Get));
         assert_eq!(log.urls.name(record.url), br#"http://h/a,"b""#);
