@@ -109,13 +109,15 @@ pub struct Filter {
 impl AccessLog {
     /// Takes in the next line, without its line end.
     pub fn push_line(&mut self, bytes: &[u8], filter: Filter) {
+        const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
         let number = self.lines;
-        if number == 0
-            && self.columns.is_none()
-            && let Some(columns) = Columns::of(bytes)
-        {
-            self.columns = Some(columns);
-            return;
+        let mut bytes = bytes;
+        if number == 0 && self.columns.is_none() {
+            bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+            self.columns = Columns::of(bytes);
+            if self.columns.is_some() {
+                return;
+            }
         }
         self.lines += 1;
         if filter.noise && is_noise(bytes) {
@@ -625,6 +627,18 @@ mod tests {
         assert_eq!((record.time, record.status, record.verb), (1500, 200, Verb::Get));
         assert_eq!(log.urls.name(record.url), br#"http://h/a,"b""#);
         assert!(log.agents[record.agent as usize].known);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_part_of_no_line() {
+        let read = |lines: [&str; 2]| {
+            let mut log = AccessLog::default();
+            lines.iter().for_each(|line| log.push_line(line.as_bytes(), Filter::default()));
+            (log.records.len(), log.users.len(), log.unparsable)
+        };
+        assert_eq!(read(["\u{feff}time,user,url", "1,a,/x"]), (1, 1, 0));
+        let line = r#"h - - [09/Jul/1995:00:00:07 -0400] "GET / HTTP/1.0" 200 1"#;
+        assert_eq!(read([&format!("\u{feff}{line}"), line]), (2, 1, 0));
     }
 
     #[test]
