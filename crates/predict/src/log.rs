@@ -480,20 +480,20 @@ fn decimal(cell: &[u8], unit: f64) -> Option<i64> {
     (value.abs() * unit < 2.6e14).then_some((value * unit).round() as i64)
 }
 
-/// Cells of a line; a cell in quotes may hold commas, and quotes written twice.
+/// Cells of a line, without the blanks around them; a cell in quotes may hold commas, and quotes written twice.
 fn split_cells(bytes: &[u8]) -> Vec<Cow<'_, [u8]>> {
     let mut cells = Vec::new();
     let mut rest = bytes;
     loop {
-        let (cell, after) = match rest.strip_prefix(b"\"") {
+        let (cell, after) = match rest.trim_ascii_start().strip_prefix(b"\"") {
             Some(inner) => quoted_cell(inner),
             None => {
                 let end = memchr::memchr(b',', rest).unwrap_or(rest.len());
-                (Cow::Borrowed(&rest[..end]), &rest[end..])
+                (Cow::Borrowed(rest[..end].trim_ascii()), &rest[end..])
             }
         };
         cells.push(cell);
-        match after.strip_prefix(b",") {
+        match after.trim_ascii_start().strip_prefix(b",") {
             Some(next) => rest = next,
             None => return cells,
         }
@@ -629,11 +629,23 @@ mod tests {
         assert!(log.agents[record.agent as usize].known);
     }
 
+    fn log(lines: &[&str]) -> AccessLog {
+        let mut log = AccessLog::default();
+        lines.iter().for_each(|line| log.push_line(line.as_bytes(), Filter::default()));
+        log.finish();
+        log
+    }
+
+    #[test]
+    fn blanks_around_values_are_passed_over() {
+        let log = log(&["time, user, url, status", "1, a, /x, 200", "2,a,/x,200", "3 ,\t\"a\" , \"/x\" , 200 "]);
+        assert_eq!((log.records.len(), log.urls.len(), log.users.len(), log.unparsable), (3, 1, 1, 0));
+    }
+
     #[test]
     fn a_byte_order_mark_is_part_of_no_line() {
         let read = |lines: [&str; 2]| {
-            let mut log = AccessLog::default();
-            lines.iter().for_each(|line| log.push_line(line.as_bytes(), Filter::default()));
+            let log = log(&lines);
             (log.records.len(), log.users.len(), log.unparsable)
         };
         assert_eq!(read(["\u{feff}time,user,url", "1,a,/x"]), (1, 1, 0));
