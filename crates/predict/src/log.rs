@@ -7,6 +7,7 @@
 //! Strings are interned, so a record is a few numbers; [`AccessLog::finish`] renumbers URLs in byte order.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use crate::agent::{Agent, is_favicon};
 use crate::ids::{IdMap, Interner, UrlId};
@@ -71,6 +72,13 @@ pub struct Record {
     pub status: u16,
     /// Method.
     pub verb: Verb,
+}
+
+impl Record {
+    /// Days since 1970 by the log's own clock.
+    fn day(&self) -> i64 {
+        (self.time + i64::from(self.zone) * 60_000).div_euclid(86_400_000)
+    }
 }
 
 /// A log in memory.
@@ -210,16 +218,12 @@ impl AccessLog {
     /// The records cut into calendar days of the log's own clock, each a sample of its own: days since 1970 and records.
     #[must_use]
     pub fn days(&self) -> Vec<(i64, Vec<Record>)> {
-        const DAY: i64 = 86_400_000;
-        let mut days: Vec<(i64, Vec<Record>)> = Vec::new();
-        for record in &self.records {
-            let day = (record.time + i64::from(record.zone) * 60_000).div_euclid(DAY);
-            match days.last_mut() {
-                Some((last, records)) if *last == day => records.push(*record),
-                _ => days.push((day, vec![*record])),
-            }
+        // Around midnight days alternate where clocks of several zones wrote.
+        let mut days: BTreeMap<i64, Vec<Record>> = BTreeMap::new();
+        for records in self.records.chunk_by(|a, b| a.day() == b.day()) {
+            days.entry(records[0].day()).or_default().extend_from_slice(records);
         }
-        days
+        days.into_iter().collect()
     }
 }
 
@@ -640,6 +644,21 @@ mod tests {
     fn blanks_around_values_are_passed_over() {
         let log = log(&["time, user, url, status", "1, a, /x, 200", "2,a,/x,200", "3 ,\t\"a\" , \"/x\" , 200 "]);
         assert_eq!((log.records.len(), log.urls.len(), log.users.len(), log.unparsable), (3, 1, 1, 0));
+    }
+
+    #[test]
+    fn a_day_is_one_sample_whatever_zones_its_lines_have() {
+        let at = |time: &str| format!(r#"h - - [{time}] "GET /a HTTP/1.1" 200 5"#);
+        let times = [
+            "14/Jun/2015:23:30:00 +0000",
+            "15/Jun/2015:01:31:00 +0200",
+            "14/Jun/2015:23:32:00 +0000",
+            "15/Jun/2015:00:10:00 +0000",
+        ];
+        let lines = times.map(at);
+        let days = log(&lines.each_ref().map(String::as_str)).days();
+        let days: Vec<_> = days.iter().map(|(day, records)| (*day, records.len())).collect();
+        assert_eq!(days, [(16_600, 2), (16_601, 2)]);
     }
 
     #[test]
