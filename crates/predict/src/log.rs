@@ -81,6 +81,26 @@ impl Record {
     }
 }
 
+/// A calendar day of a log.
+#[derive(Debug, Default)]
+pub struct Day {
+    /// Days since 1970.
+    pub day: i64,
+    /// Its records, in order.
+    pub records: Vec<Record>,
+    /// Lines without a record, which belong to the day of the line before.
+    pub left_out: LeftOut,
+}
+
+/// How many lines gave no record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Lines that belong to no known format.
+    pub unparsable: u32,
+    /// Lines left out because they are known not to belong to pages.
+    pub noise: u32,
+}
+
 /// A log in memory.
 #[derive(Debug, Default)]
 pub struct AccessLog {
@@ -100,6 +120,8 @@ pub struct AccessLog {
     pub unparsable: u32,
     /// Lines left out because they are known not to belong to pages.
     pub noise: u32,
+    /// By the day of the record before, none before the first.
+    left_out: BTreeMap<Option<i64>, LeftOut>,
     agent_names: Interner,
     hosts: Interner,
     users: IdMap<u64, u32>,
@@ -130,6 +152,7 @@ impl AccessLog {
         self.lines += 1;
         if filter.noise && is_noise(bytes) {
             self.noise += 1;
+            self.left_out_here().noise += 1;
             return;
         }
         let line = match &self.columns {
@@ -138,8 +161,15 @@ impl AccessLog {
         };
         match line {
             Some(line) => self.push(&line, number),
-            None => self.unparsable += 1,
+            None => {
+                self.unparsable += 1;
+                self.left_out_here().unparsable += 1;
+            }
         }
+    }
+
+    fn left_out_here(&mut self) -> &mut LeftOut {
+        self.left_out.entry(self.records.last().map(Record::day)).or_default()
     }
 
     fn push(&mut self, line: &Line<'_>, number: u32) {
@@ -215,15 +245,24 @@ impl AccessLog {
         }
     }
 
-    /// The records cut into calendar days of the log's own clock, each a sample of its own: days since 1970 and records.
+    /// The log cut into calendar days of its own clock, each a sample of its own. Lines before the first record belong to
+    /// the first day.
     #[must_use]
-    pub fn days(&self) -> Vec<(i64, Vec<Record>)> {
+    pub fn days(&self) -> Vec<Day> {
         // Around midnight days alternate where clocks of several zones wrote.
-        let mut days: BTreeMap<i64, Vec<Record>> = BTreeMap::new();
+        let mut days: BTreeMap<i64, Day> = BTreeMap::new();
         for records in self.records.chunk_by(|a, b| a.day() == b.day()) {
-            days.entry(records[0].day()).or_default().extend_from_slice(records);
+            let day = records[0].day();
+            days.entry(day).or_insert_with(|| Day { day, ..Day::default() }).records.extend_from_slice(records);
         }
-        days.into_iter().collect()
+        let first = days.keys().next().copied();
+        for (day, more) in &self.left_out {
+            if let Some(day) = day.or(first).and_then(|day| days.get_mut(&day)) {
+                day.left_out.unparsable += more.unparsable;
+                day.left_out.noise += more.noise;
+            }
+        }
+        days.into_values().collect()
     }
 }
 
@@ -657,8 +696,22 @@ mod tests {
         ];
         let lines = times.map(at);
         let days = log(&lines.each_ref().map(String::as_str)).days();
-        let days: Vec<_> = days.iter().map(|(day, records)| (*day, records.len())).collect();
+        let days: Vec<_> = days.iter().map(|day| (day.day, day.records.len())).collect();
         assert_eq!(days, [(16_600, 2), (16_601, 2)]);
+    }
+
+    #[test]
+    fn lines_without_a_record_belong_to_the_day_before_them() {
+        let mut log = AccessLog::default();
+        let at = |time: &str| format!(r#"h - - [{time} +0000] "GET /a HTTP/1.1" 200 5"#);
+        let (first, second) = (at("14/Jun/2015:10:00:00"), at("15/Jun/2015:10:00:00"));
+        for line in ["?", "GET /crl", &second, "?", "?", &first, "?", "GET /crl"] {
+            log.push_line(line.as_bytes(), Filter { noise: true });
+        }
+        log.finish();
+        let days: Vec<_> = log.days().iter().map(|day| (day.day, day.records.len(), day.left_out)).collect();
+        let left_out = |unparsable, noise| LeftOut { unparsable, noise };
+        assert_eq!(days, [(16_600, 1, left_out(2, 2)), (16_601, 1, left_out(2, 0))]);
     }
 
     #[test]

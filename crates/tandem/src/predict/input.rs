@@ -8,7 +8,7 @@ use std::thread;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
-use tandem_predict::log::{AccessLog, Record};
+use tandem_predict::log::{AccessLog, Day, LeftOut, Record};
 
 use super::{LogArgs, PredictError, Robots};
 
@@ -26,18 +26,18 @@ pub(super) struct Sample {
     pub(super) name: String,
     /// Index of its log.
     pub(super) log: usize,
-    /// Its records; the whole log where there are none.
-    day: Option<Vec<Record>>,
+    /// The day; none for the whole log.
+    day: Option<Day>,
 }
 
 impl Sample {
-    /// Whether it is a whole log.
-    pub(super) fn whole(&self) -> bool {
-        self.day.is_none()
+    pub(super) fn records<'a>(&'a self, logs: &'a [Loaded]) -> &'a [Record] {
+        self.day.as_ref().map_or(&logs[self.log].log.records, |day| &day.records)
     }
 
-    pub(super) fn records<'a>(&'a self, logs: &'a [Loaded]) -> &'a [Record] {
-        self.day.as_deref().unwrap_or(&logs[self.log].log.records)
+    pub(super) fn left_out(&self, logs: &[Loaded]) -> LeftOut {
+        let log = &logs[self.log].log;
+        self.day.as_ref().map_or(LeftOut { unparsable: log.unparsable, noise: log.noise }, |day| day.left_out)
     }
 }
 
@@ -67,9 +67,9 @@ pub(super) fn samples(logs: &[Loaded], daily: bool) -> Vec<Sample> {
     }
     let mut samples = Vec::new();
     for (at, loaded) in logs.iter().enumerate() {
-        for (day, records) in loaded.log.days() {
-            let name = format!("{} {}", loaded.name, date(day));
-            samples.push(Sample { name, log: at, day: Some(records) });
+        for day in loaded.log.days() {
+            let name = format!("{} {}", loaded.name, date(day.day));
+            samples.push(Sample { name, log: at, day: Some(day) });
         }
     }
     samples
@@ -297,6 +297,21 @@ mod tests {
         bytes.extend(b"\nnext");
         let lines = lines(bytes);
         assert_eq!((lines.len(), lines[0].len(), &lines[1][..]), (2, MAX_LINE, &b"next"[..]));
+    }
+
+    #[test]
+    fn a_day_has_the_lines_that_were_left_out_on_it() {
+        let mut log = AccessLog::default();
+        for line in ["?", r#"h - - [09/Jul/1995:00:00:07 -0400] "GET / HTTP/1.0" 200 1"#, "?"] {
+            log.push_line(line.as_bytes(), tandem_predict::log::Filter::default());
+        }
+        log.finish();
+        let logs = [Loaded { name: "log".into(), log }];
+        for (daily, name) in [(true, "log 1995-07-09"), (false, "log")] {
+            let samples = samples(&logs, daily);
+            assert_eq!((samples.len(), &*samples[0].name), (1, name));
+            assert_eq!((samples[0].records(&logs).len(), samples[0].left_out(&logs).unparsable), (1, 2), "{name}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use tandem_predict::auto::AutoReplay;
+use tandem_predict::log::LeftOut;
 use tandem_predict::replay::{BasicReplay, Sessions, replay};
 use tandem_predict::{Auto, Tally};
 
@@ -30,13 +31,14 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
 }
 
 fn row(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Result<Row, PredictError> {
-    let log = &logs[sample.log].log;
+    let LeftOut { unparsable, noise } = sample.left_out(logs);
+    let (unparsable, noise) = (u64::from(unparsable), u64::from(noise));
     Ok(Row {
         name: sample.name.clone(),
         predictor: args.algorithm.name(),
-        lines: if sample.whole() { u64::from(log.lines) } else { sample.records(logs).len() as u64 },
-        unparsable: if sample.whole() { u64::from(log.unparsable) } else { 0 },
-        noise: if sample.whole() { u64::from(log.noise) } else { 0 },
+        lines: sample.records(logs).len() as u64 + unparsable + noise,
+        unparsable,
+        noise,
         tally: tally(logs, sample, args)?,
     })
 }
