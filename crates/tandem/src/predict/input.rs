@@ -212,6 +212,9 @@ impl<R: BufRead> Read for Zstd<R> {
 }
 
 /// Calls `line` for each line without its end. Of a line that is too long only the beginning is handed over.
+///
+/// Zero bytes before a line are passed over, however many: a server that goes on writing where it was leaves a gap when
+/// its log is cut to nothing, as logrotate's `copytruncate` does.
 fn for_each_line(reader: &mut dyn BufRead, mut line: impl FnMut(&[u8])) -> io::Result<()> {
     let mut partial = Vec::new();
     loop {
@@ -229,7 +232,7 @@ fn for_each_line(reader: &mut dyn BufRead, mut line: impl FnMut(&[u8])) -> io::R
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', buffer) {
             if partial.is_empty() {
-                line(&buffer[start..end]);
+                line(unpadded(&buffer[start..end]));
             } else {
                 keep(&mut partial, &buffer[start..end]);
                 line(&partial);
@@ -243,7 +246,15 @@ fn for_each_line(reader: &mut dyn BufRead, mut line: impl FnMut(&[u8])) -> io::R
     }
 }
 
+fn unpadded(bytes: &[u8]) -> &[u8] {
+    match bytes.first() {
+        Some(0) => &bytes[bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len())..],
+        _ => bytes,
+    }
+}
+
 fn keep(partial: &mut Vec<u8>, bytes: &[u8]) {
+    let bytes = if partial.is_empty() { unpadded(bytes) } else { bytes };
     let room = MAX_LINE.saturating_sub(partial.len());
     partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
@@ -312,6 +323,15 @@ mod tests {
             assert_eq!((samples.len(), &*samples[0].name), (1, name));
             assert_eq!((samples[0].records(&logs).len(), samples[0].left_out(&logs).unparsable), (1, 2), "{name}");
         }
+    }
+
+    #[test]
+    fn zeros_before_a_line_are_no_part_of_it() {
+        let mut bytes = b"first\n".to_vec();
+        bytes.extend(vec![0; 2 * MAX_LINE]);
+        bytes.extend(b"second\n\0\0\0\0third\0\n");
+        let want: Vec<&[u8]> = vec![b"first", b"second", b"third\0"];
+        assert_eq!(lines(bytes), want);
     }
 
     #[test]
