@@ -75,7 +75,7 @@ pub struct ReplayArgs {
     #[arg(long, value_enum, default_value_t = Predictor::Auto)]
     algorithm: Predictor,
     /// Least probability to push (not for auto, which follows from omega)
-    #[arg(long, value_name = "P", default_value_t = 0.5)]
+    #[arg(long, value_name = "P", default_value_t = 0.5, allow_negative_numbers = true, value_parser = threshold)]
     threshold: f64,
     /// A longer pause between two requests of a user starts a new session
     #[arg(long, value_name = "S", default_value_t = 3600.0)]
@@ -90,7 +90,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     max_assets: i64,
     /// Push nothing for a page seen less often than this
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = min_history)]
     min_history: u32,
     /// A request after a longer pause starts a page load unless its URL is known as an asset
     #[arg(long, value_name = "S", default_value_t = 1.0)]
@@ -240,6 +240,16 @@ fn milliseconds(seconds: f64) -> i64 {
     (seconds * 1000.0).round() as i64
 }
 
+fn threshold(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.0..=1.0).contains(value));
+    value.ok_or_else(|| "must lie between 0 and 1, both included".into())
+}
+
+fn min_history(text: &str) -> Result<u32, String> {
+    let value = text.parse().ok().filter(|&value| value >= 1);
+    value.ok_or_else(|| "must be a whole number, 1 or more".into())
+}
+
 fn omega(text: &str) -> Result<f64, String> {
     let value = match text.split_once('/') {
         Some((part, whole)) => {
@@ -306,5 +316,35 @@ pub fn run(command: PredictCommand) -> Result<(), PredictError> {
         PredictCommand::Tune(args) => tune::run(&args),
         PredictCommand::Learn(args) => learn::run(&args),
         PredictCommand::Live(args) => live::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ReplayArgs,
+    }
+
+    #[test]
+    fn what_lies_out_of_range_is_refused() {
+        let parse = |flag: &str, value: &str| Cli::try_parse_from(["replay", "log", flag, value]);
+        for (flag, good, bad, range) in [
+            ("--threshold", &["0", "0.5", "1"][..], &["nan", "1.1", "-0.1", "inf", "x"][..], "between 0 and 1"),
+            ("--min-history", &["1", "9"], &["0", "-1", "1.5", "x"], "1 or more"),
+        ] {
+            assert!(good.iter().all(|value| parse(flag, value).is_ok()), "{flag}");
+            for value in bad {
+                let error = parse(flag, value).err().map(|error| error.to_string()).unwrap_or_default();
+                assert!(error.contains(flag) && error.contains(range), "{flag} {value}: {error}");
+            }
+        }
+        let args = parse("--threshold", "0.25").map(|cli| cli.args.options().threshold);
+        assert_eq!(args.ok(), Some(0.25));
     }
 }
