@@ -17,6 +17,7 @@ use tandem_http::message::is_token;
 use tandem_http::socks::{Command, Reply as SocksReply, Server};
 use tandem_http::{Fields, Method, Priority, RequestHead, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
 use super::early::{Liveness, agree};
 use crate::endpoint::split_authority;
@@ -91,6 +92,7 @@ impl SocksFront {
 
     /// Reads the first bytes and says whether they are an HTTP/1.1 request to `host`.
     async fn is_http(&self, path: &mut Path, early: &mut BytesMut, host: &str, port: u16) -> Result<bool, Error> {
+        let mut begun = None;
         loop {
             match looks_like_http(early) {
                 Looks::Other => return Ok(false),
@@ -110,7 +112,11 @@ impl SocksFront {
             let limit = match (early.is_empty(), port) {
                 (true, 80) => self.http1.timeouts.idle,
                 (true, _) => SNIFF,
-                (false, _) => self.http1.timeouts.head,
+                // One time for the whole head, however few bytes come at a time.
+                (false, _) => {
+                    let begun = begun.get_or_insert_with(Instant::now);
+                    self.http1.timeouts.head.saturating_sub(begun.elapsed())
+                }
             };
             match tokio::time::timeout(limit, path.read_buf(early)).await {
                 Ok(Ok(0)) => return Ok(false),

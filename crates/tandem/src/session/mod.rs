@@ -79,7 +79,8 @@ pub trait Connected {
 pub struct Timeouts {
     /// A session with no exchange for so long is closed.
     pub idle: Duration,
-    /// A head must arrive whole within this time of its first byte, a handshake within this time of the connection.
+    /// A head must arrive whole within this time of its first byte, a handshake and a session's first request within this
+    /// time of the connection.
     pub head: Duration,
     /// With exchanges open and nothing received for so long, the other end is asked for a sign of life.
     pub probe_after: Duration,

@@ -6,11 +6,14 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
+use tandem::config::GatewayOptions;
 use tandem::runtime::Running;
 use tandem_http::{Event, Method, Mux, MuxConfig, Priority, Reason, RequestHead, Role, Scheme, SendBuf, h2};
 use tandem_spdy::{Config, Connection, Version};
 
-use crate::harness::{Client, PATIENCE, Pair, Scene, endpoint, gateway_options, start_gateway};
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, start_client, start_gateway,
+};
 
 const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
@@ -70,8 +73,9 @@ impl Peer {
     }
 }
 
-fn serving(session: &str) -> (Running, SocketAddr) {
+fn serving(session: &str, set: impl FnOnce(&mut GatewayOptions)) -> (Running, SocketAddr) {
     let mut options = gateway_options();
+    set(&mut options);
     options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
     start_gateway(options)
 }
@@ -99,7 +103,7 @@ fn a_tunnel_that_its_client_resets_lets_go_of_the_origin() {
             client.send("yes");
             told.send(is_let_go(&mut client)).unwrap();
         });
-        let (_running, gateway) = serving(session);
+        let (_running, gateway) = serving(session, |_| {});
         let mut peer = Peer::to(gateway, session);
         let head =
             RequestHead { method: Method::Connect, ..RequestHead::get(Scheme::Http, origin.address.to_string(), "") };
@@ -171,7 +175,7 @@ fn who_takes_no_answers_gets_no_hearing_until_it_does() {
                 client.send(&head);
             }
         });
-        let (_running, gateway) = serving(session);
+        let (_running, gateway) = serving(session, |_| {});
         let mut peer = Peer::to(gateway, session);
         let to = origin.address.to_string();
         let head = RequestHead { method: Method::Head, ..RequestHead::get(Scheme::Http, to, "/") };
@@ -192,4 +196,85 @@ fn who_takes_no_answers_gets_no_hearing_until_it_does() {
             peer.wait_for_response();
         }
     }
+}
+
+/// Does something again and again, with short pauses, until it gives something.
+fn again<T>(mut what: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(had) = what() {
+            return had;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing came of it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the other end has closed; what it says is of no interest.
+fn has_closed(socket: &mut TcpStream) -> bool {
+    socket.set_nonblocking(true).unwrap();
+    let closed = loop {
+        match socket.read(&mut [0; 4096]) {
+            Ok(1..) => {}
+            Ok(0) => break true,
+            Err(error) => break error.kind() != ErrorKind::WouldBlock,
+        }
+    };
+    socket.set_nonblocking(false).unwrap();
+    closed
+}
+
+#[test]
+fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
+    let (told, heard) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| told.send(client.read_exact(5)).unwrap());
+    let pair = Pair::with("h2", |_| {}, |client| client.head_timeout = Some("300ms".parse().unwrap()));
+    let mut slow = pair.connect();
+    slow.send("GET http://site.example/");
+    again(|| {
+        let socket = slow.stream.get_mut();
+        let _ = socket.write_all(b"x");
+        has_closed(socket).then_some(())
+    });
+    // Inside SOCKS nobody knows what it would have become: a tunnel.
+    let mut slow = Client::to(pair.socks);
+    assert_eq!(slow.socks(&origin.address.to_string(), None), 0);
+    slow.send("GET /");
+    let tunnelled = again(|| {
+        // The origin closes once it has heard enough.
+        let _ = slow.stream.get_mut().write_all(b"x");
+        heard.try_recv().ok()
+    });
+    assert_eq!(tunnelled, b"GET /");
+}
+
+#[test]
+fn a_session_on_which_nobody_asks_ends() {
+    for session in SESSIONS {
+        let (_running, gateway) = serving(session, |options| options.head_timeout = Some("300ms".parse().unwrap()));
+        let mut peer = Peer::to(gateway, session);
+        peer.flush();
+        again(|| {
+            peer.core.ping(1);
+            let mut out = SendBuf::new();
+            peer.core.poll_output(&mut out, usize::MAX);
+            let _ = peer.socket.write_all(&out.copy_to_bytes(out.remaining()));
+            has_closed(&mut peer.socket).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_session_on_which_somebody_asked_stays() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (_gateway, gateway) = serving("h2", |options| options.head_timeout = Some("300ms".parse().unwrap()));
+    let way = Way::to(gateway);
+    let mut options = client_options(&format!("h2+tcp://{}", way.address));
+    options.preconnect = Some(false);
+    let (_client, http, _) = start_client(options);
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    let sessions = way.connections();
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    assert_eq!(way.connections(), sessions);
 }

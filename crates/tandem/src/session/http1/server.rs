@@ -16,7 +16,7 @@ use tandem_http::h1::{self, BadRequest, Decoder, Form, Framing, Request, Version
 use tandem_http::message::content_length;
 use tandem_http::{Fields, Method, Priority, ResponseHead, Scheme, SendBuf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::Http1Session;
 use crate::error::{Error, Kind, Side};
@@ -112,7 +112,8 @@ impl Http1Server {
 
     /// The next request; `None` when the client has closed. A malformed one is answered here.
     async fn next_request(&self) -> Result<Option<Request>, Error> {
-        let mut begun = false;
+        let timeouts = &self.session.timeouts;
+        let mut begun = None;
         loop {
             let parsed = {
                 let mut io = self.io.borrow_mut();
@@ -134,8 +135,11 @@ impl Http1Server {
                 Ok(None) => {}
                 Err(bad) => return Err(self.refuse(&bad).await),
             }
-            begun |= !self.io.borrow().buf.is_empty();
-            let limit = if begun { self.session.timeouts.head } else { self.session.timeouts.idle };
+            if begun.is_none() && !self.io.borrow().buf.is_empty() {
+                begun = Some(Instant::now());
+            }
+            // One time for the whole head, however few bytes come at a time.
+            let limit = begun.map_or(timeouts.idle, |begun| timeouts.head.saturating_sub(begun.elapsed()));
             match tokio::time::timeout(limit, std::future::poll_fn(|cx| self.io.borrow_mut().poll_fill(cx))).await {
                 Ok(Ok(0)) if self.io.borrow().buf.is_empty() => return Ok(None),
                 Ok(Ok(0)) => {
@@ -143,7 +147,7 @@ impl Http1Server {
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
-                Err(_) if begun => {
+                Err(_) if begun.is_some() => {
                     let error = Error::new(Kind::Timeout, Side::Client, "the request's head did not arrive in time");
                     self.answer(ResponseHead::new(408), Bytes::new()).await?;
                     return Err(error);

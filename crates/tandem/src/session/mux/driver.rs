@@ -77,6 +77,8 @@ struct Clock {
     sleep: Pin<Box<Sleep>>,
     read_at: Instant,
     used_at: Instant,
+    /// Since when the other end may ask, until it has: what connects and asks for nothing takes a place from others.
+    unasked_since: Option<Instant>,
     /// Since when bytes have been waiting without any leaving.
     stuck_since: Option<Instant>,
     probed_at: Option<Instant>,
@@ -93,7 +95,7 @@ impl<O: Owner> Driver<O> {
         drain: Option<Drain>,
     ) -> Self {
         let now = Instant::now();
-        let first = timeouts.probe_after.min(timeouts.idle).min(timeouts.write);
+        let first = timeouts.probe_after.min(timeouts.idle).min(timeouts.write).min(timeouts.head);
         // From now on it can say when it wants to be looked at again, even before the other end has said anything.
         shared.core.borrow_mut().handle_timeout(now);
         Self {
@@ -111,6 +113,7 @@ impl<O: Owner> Driver<O> {
                 sleep: Box::pin(tokio::time::sleep(first)),
                 read_at: now,
                 used_at: now,
+                unasked_since: (side == Side::Client).then_some(now),
                 stuck_since: None,
                 probed_at: None,
             },
@@ -300,6 +303,9 @@ impl<O: Owner> Driver<O> {
         loop {
             let event = self.shared.core.borrow_mut().poll_event();
             let Some(event) = event else { return heads };
+            if matches!(event, Event::Request { .. }) {
+                self.clock.unasked_since = None;
+            }
             heads |= matches!(event, Event::Request { .. } | Event::Response { .. } | Event::Push { .. });
             if let Some(event) = self.shared.dispatch(event, self.side) {
                 self.owner.handle_event(event);
@@ -362,7 +368,7 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Idle sessions end; silent ones are asked for a sign of life, then given up; stuck ones are cut off. Each limit is
+    /// Idle sessions end, and those on which nobody asks; silent ones are asked for a sign of life, then given up; stuck ones are cut off. Each limit is
     /// looked at when the earliest of them could have passed, not at every byte.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         while self.clock.sleep.as_mut().poll(cx).is_ready() {
@@ -387,12 +393,17 @@ impl<O: Owner> Driver<O> {
                 }
                 _ => {}
             }
-            if !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle {
+            let unasked = self.clock.unasked_since.map(|since| now - since);
+            let idle = !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle;
+            if idle || unasked.is_some_and(|time| time >= self.timeouts.head) {
                 core.go_away(Reason::NoError);
                 self.ending = Some(Ok(()));
             }
             let limits = &self.timeouts;
             let mut wait = limits.idle.min(limits.write).min(limits.probe_after).min(limits.probe_timeout) / 2;
+            if let Some(time) = unasked {
+                wait = wait.min(limits.head.saturating_sub(time));
+            }
             if let Some(at) = core.poll_timeout() {
                 wait = wait.min(at.saturating_duration_since(now));
             }
