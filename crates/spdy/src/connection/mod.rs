@@ -424,11 +424,11 @@ impl Mux for Connection {
         stream.map_or_else(Unsent::default, |s| Unsent::new(s.queued, s.send.room(), self.session_room()))
     }
 
-    /// The peer learns a priority in SYN_STREAM only; this changes our own order.
     fn backlog(&self) -> usize {
         self.control.len()
     }
 
+    /// The peer learns a priority in SYN_STREAM only; this changes our own order.
     fn set_priority(&mut self, id: StreamId, priority: Priority) {
         if let Some(stream) = self.live(id) {
             stream.urgency = priority.0.min(7);

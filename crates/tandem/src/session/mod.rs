@@ -77,10 +77,10 @@ pub trait Connected {
 /// Time limits of a session's own.
 #[derive(Clone, Debug)]
 pub struct Timeouts {
-    /// A session with no exchange for so long is closed.
+    /// A session with no exchange for so long is closed, one that never had any this long after its beginning.
     pub idle: Duration,
-    /// A head must arrive whole within this time of its first byte, a handshake and a session's first request within this
-    /// time of the connection.
+    /// A head must arrive whole within this time of its first byte, a handshake and a session's first bytes within this time
+    /// of the connection.
     pub head: Duration,
     /// With exchanges open and nothing received for so long, the other end is asked for a sign of life.
     pub probe_after: Duration,

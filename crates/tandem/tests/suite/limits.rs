@@ -228,7 +228,7 @@ fn has_closed(socket: &mut TcpStream) -> bool {
 fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
     let (told, heard) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| told.send(client.read_exact(5)).unwrap());
-    let pair = Pair::with("h2", |_| {}, |client| client.head_timeout = Some("300ms".parse().unwrap()));
+    let pair = Pair::with("h2", |_| {}, |client| client.head_timeout = Some("1s".parse().unwrap()));
     let mut slow = pair.connect();
     slow.send("GET http://site.example/");
     again(|| {
@@ -251,7 +251,7 @@ fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
 #[test]
 fn a_session_on_which_nobody_asks_ends() {
     for session in SESSIONS {
-        let (_running, gateway) = serving(session, |options| options.head_timeout = Some("300ms".parse().unwrap()));
+        let (_running, gateway) = serving(session, |options| options.idle_timeout = Some("300ms".parse().unwrap()));
         let mut peer = Peer::to(gateway, session);
         peer.flush();
         again(|| {
@@ -265,16 +265,24 @@ fn a_session_on_which_nobody_asks_ends() {
 }
 
 #[test]
-fn a_session_on_which_somebody_asked_stays() {
+fn what_connects_and_says_nothing_does_not_stay() {
+    for session in SESSIONS {
+        let (_running, gateway) = serving(session, |options| options.head_timeout = Some("300ms".parse().unwrap()));
+        let mut silent = TcpStream::connect(gateway).unwrap();
+        again(|| has_closed(&mut silent).then_some(()));
+    }
+}
+
+#[test]
+fn a_session_that_is_kept_ready_stays() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let (_gateway, gateway) = serving("h2", |options| options.head_timeout = Some("300ms".parse().unwrap()));
+    let (_gateway, gateway) = serving("h2", |options| options.head_timeout = Some("2s".parse().unwrap()));
     let way = Way::to(gateway);
     let mut options = client_options(&format!("h2+tcp://{}", way.address));
-    options.preconnect = Some(false);
+    (options.preconnect, options.warm_up) = (Some(true), Some("0".parse().unwrap()));
     let (_client, http, _) = start_client(options);
+    again(|| (way.connections() == 1).then_some(()));
+    std::thread::sleep(Duration::from_secs(3));
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    let sessions = way.connections();
-    std::thread::sleep(Duration::from_millis(900));
-    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    assert_eq!(way.connections(), sessions);
+    assert_eq!(way.connections(), 1);
 }

@@ -368,8 +368,8 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Idle sessions end, and those on which nobody asks; silent ones are asked for a sign of life, then given up; stuck ones are cut off. Each limit is
-    /// looked at when the earliest of them could have passed, not at every byte.
+    /// Idle sessions end, and those on which nobody asks; silent ones are asked for a sign of life, then given up; stuck ones
+    /// are cut off. Each limit is looked at when the earliest of them could have passed, not at every byte.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         while self.clock.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -393,16 +393,18 @@ impl<O: Owner> Driver<O> {
                 }
                 _ => {}
             }
-            let unasked = self.clock.unasked_since.map(|since| now - since);
+            // Who has begun a session may have one ready, but not for ever.
+            let patience = if self.shared.established.get() { self.timeouts.idle } else { self.timeouts.head };
+            let unasked = self.clock.unasked_since.map(|since| patience.saturating_sub(now - since));
             let idle = !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle;
-            if idle || unasked.is_some_and(|time| time >= self.timeouts.head) {
+            if idle || unasked.is_some_and(|left| left.is_zero()) {
                 core.go_away(Reason::NoError);
                 self.ending = Some(Ok(()));
             }
             let limits = &self.timeouts;
             let mut wait = limits.idle.min(limits.write).min(limits.probe_after).min(limits.probe_timeout) / 2;
-            if let Some(time) = unasked {
-                wait = wait.min(limits.head.saturating_sub(time));
+            if let Some(left) = unasked {
+                wait = wait.min(left);
             }
             if let Some(at) = core.poll_timeout() {
                 wait = wait.min(at.saturating_duration_since(now));
