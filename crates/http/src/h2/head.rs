@@ -54,6 +54,8 @@ pub(super) struct HeadReader {
     fields: Fields,
     /// Bytes still allowed.
     room: usize,
+    /// A value holds control bytes.
+    controls: bool,
     flaw: Option<Flaw>,
 }
 
@@ -78,6 +80,7 @@ impl HeadReader {
             length: None,
             fields: Fields::with_capacity(hint.fields, hint.bytes),
             room: limit,
+            controls: false,
             flaw: None,
         }
     }
@@ -121,8 +124,10 @@ impl HeadReader {
         if !is_field_name(name) {
             return Err(Malformed("bad character in a field name"));
         }
-        if !is_field_value(value) {
-            return Err(Malformed("bad character in a field value"));
+        match Value::of(value) {
+            Value::Plain => {}
+            Value::Controls => self.controls = true,
+            Value::Bad => return Err(Malformed("bad character in a field value")),
         }
         match name {
             b"cookie" => {
@@ -184,6 +189,10 @@ impl HeadReader {
     /// RFC 9113 sections 8.3.1 and 8.5, RFC 8441 section 4.
     pub(super) fn into_request(mut self, hint: &mut Hint) -> Result<Request, Flaw> {
         let fields = self.finish(hint)?;
+        // Of responses they are kept, as browsers do and HTTP/1.1's reader.
+        if self.controls {
+            return Err(Malformed("control byte in a field value"));
+        }
         if self.status.is_some() {
             return Err(Malformed("status in a request"));
         }
@@ -314,12 +323,31 @@ fn is_field_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= usize::from(u16::MAX) && name.iter().all(|&b| GOOD[usize::from(b)])
 }
 
-/// No controls but tab, and no white space around (RFC 9113 section 8.2.1, RFC 9110 section 5.5).
-fn is_field_value(value: &[u8]) -> bool {
-    let blank = |b: Option<&u8>| matches!(b, Some(b' ' | b'\t'));
-    // Without a way out the loop runs on many bytes at once.
-    let bad = value.iter().fold(false, |bad, &b| bad | ((b < b' ') & (b != b'\t')) | (b == 0x7f));
-    !bad && !blank(value.first()) && !blank(value.last())
+/// What a field's value holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// Nothing unusual.
+    Plain,
+    /// Control bytes besides tab, which RFC 9113 section 8.2.1 lets pass and RFC 9110 section 5.5 does not.
+    Controls,
+    /// What would be read as something else: NUL, CR or LF, white space around.
+    Bad,
+}
+
+impl Value {
+    fn of(value: &[u8]) -> Self {
+        let blank = |b: Option<&u8>| matches!(b, Some(b' ' | b'\t'));
+        // Without a way out the loop runs on many bytes at once.
+        let controls = value.iter().fold(false, |found, &b| found | ((b < b' ') & (b != b'\t')) | (b == 0x7f));
+        let is_bad = |&b: &u8| matches!(b, 0 | b'\r' | b'\n');
+        if blank(value.first()) || blank(value.last()) || (controls && value.iter().any(is_bad)) {
+            Self::Bad
+        } else if controls {
+            Self::Controls
+        } else {
+            Self::Plain
+        }
+    }
 }
 
 /// Fields of HTTP/1.1's connections (RFC 9113 section 8.2.2).
@@ -416,10 +444,13 @@ mod tests {
     #[test]
     fn values() {
         for good in [&b""[..], b"a", b"a b", b"a\tb", b"\xff\x80"] {
-            assert!(is_field_value(good), "{good:?}");
+            assert_eq!(Value::of(good), Value::Plain, "{good:?}");
         }
-        for bad in [&b" a"[..], b"a ", b"\ta", b"a\t", b"a\r", b"a\nb", b"\0", b"\x7f", b"\x01"] {
-            assert!(!is_field_value(bad), "{bad:?}");
+        for odd in [&b"\x7f"[..], b"\x01", b"a\x0cb"] {
+            assert_eq!(Value::of(odd), Value::Controls, "{odd:?}");
+        }
+        for bad in [&b" a"[..], b"a ", b"\ta", b"a\t", b"a\r", b"a\nb", b"\0", b"\x01\n"] {
+            assert_eq!(Value::of(bad), Value::Bad, "{bad:?}");
         }
     }
 

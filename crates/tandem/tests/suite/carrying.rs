@@ -232,3 +232,13 @@ fn the_listener_answers_only_for_itself() {
         assert!(!text.contains("tandem") && !text.contains(env!("CARGO_PKG_VERSION")), "{text}");
     }
 }
+
+/// Browsers take what some origins send, control bytes in values, and so does the pair.
+#[test]
+fn odd_values_arrive_as_they_are() {
+    for session in SESSIONS {
+        let origin = Scene::answering("HTTP/1.1 200 OK\r\nX-Odd: a\u{7f}b\u{1}c\r\nContent-Length: 2\r\n\r\nok");
+        let answer = Pair::with(session, |_| {}, |_| {}).connect().get(&origin.url("/"));
+        assert_eq!((answer.status, answer.field("x-odd")), (200, Some("a\u{7f}b\u{1}c")), "{session}");
+    }
+}
