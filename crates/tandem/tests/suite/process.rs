@@ -74,7 +74,14 @@ fn the_example_files_are_the_defaults() {
         via: client.via.clone(),
         ..Default::default()
     };
-    assert_eq!(format!("{:?}", client.clone().typed().unwrap()), format!("{:?}", needed.typed().unwrap()));
+    for via in ["", "socks5://127.0.0.1:9050", "tor://127.0.0.1:9051"] {
+        // What a user fills in who follows the file's own words.
+        let via = (!via.is_empty()).then(|| via.parse().unwrap());
+        let (client, needed) = (client.clone(), needed.clone());
+        let filled = tandem::config::ClientOptions { via: via.clone(), ..client };
+        let needed = tandem::config::ClientOptions { via, ..needed };
+        assert_eq!(format!("{:?}", filled.typed().unwrap()), format!("{:?}", needed.typed().unwrap()));
+    }
     assert_covers(text, "client", &serde_json::to_value(tandem::config::ClientOptions::default()).unwrap());
 
     let text = &example("gateway");
