@@ -214,6 +214,7 @@ impl ClientConfig {
         let mut session = mux_session(protocol, &self.path, MAX_ENTRIES, Limits::default().head, self.token.as_deref());
         session.config.push = self.push;
         Ok(Gateway {
+            blamed: Cell::default(),
             target,
             transport: self.transport(gateway),
             tls,

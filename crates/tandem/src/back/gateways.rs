@@ -46,6 +46,18 @@ pub struct Gateway {
     pub session: Rc<dyn Session>,
     /// Time for the TLS handshake.
     pub timeout: Duration,
+    /// When its transport was told last that it had failed.
+    pub blamed: Cell<Option<Instant>>,
+}
+
+impl Gateway {
+    /// A session that was opened then came to nothing: the way is to blame, but not again for what was under way already.
+    fn blame(&self, opened: Instant) {
+        if self.blamed.get().is_none_or(|blamed| blamed < opened) {
+            self.blamed.set(Some(Instant::now()));
+            self.transport.failed();
+        }
+    }
 }
 
 /// How the pool treats its sessions.
@@ -85,6 +97,7 @@ pub struct Gateways {
 struct Slot {
     current: Rc<dyn Connected>,
     pushed: Rc<PushStore>,
+    opened: Instant,
     used: Instant,
     /// Replaces the session when it is old.
     _rotation: Option<Task>,
@@ -183,8 +196,9 @@ impl Gateways {
             match session.established().await {
                 Ok(()) => return Ok(()),
                 Err(error) => {
-                    self.gateways[index].transport.failed();
-                    self.forget(&(isolation.clone(), index), &session);
+                    if let Some(opened) = self.forget(&(isolation.clone(), index), &session) {
+                        self.gateways[index].blame(opened);
+                    }
                     last = error;
                 }
             }
@@ -238,7 +252,8 @@ impl Gateways {
             let PoolLimits { push_memory, cancel_pushes, cache_status, .. } = self.limits;
             PushStore::new(push_memory, cancel_pushes, cache_status, digest)
         };
-        Slot { current, pushed, used: Instant::now(), _rotation: rotation }
+        let now = Instant::now();
+        Slot { current, pushed, opened: now, used: now, _rotation: rotation }
     }
 
     /// What a key's browser holds, if that is told at all: as long as there are not too many keys.
@@ -294,8 +309,9 @@ impl Gateways {
             let unanswered = error.side == Side::Peer && !session.is_established();
             if unanswered {
                 METRICS.sessions_failed.add(1);
-                self.gateways[index].transport.failed();
-                self.forget(&(exchange.isolation.clone(), index), &session);
+                if let Some(opened) = self.forget(&(exchange.isolation.clone(), index), &session) {
+                    self.gateways[index].blame(opened);
+                }
             }
             if sink.is_used() || !may_repeat(&error, exchange) || !exchange.body.rewind() {
                 return Err(error);
@@ -345,11 +361,11 @@ impl Gateways {
         }
     }
 
-    fn forget(&self, key: &(Isolation, usize), session: &Rc<dyn Connected>) {
+    /// Takes a session away from its key, if it is still the key's; gives when it was opened.
+    fn forget(&self, key: &(Isolation, usize), session: &Rc<dyn Connected>) -> Option<Instant> {
         let mut slots = self.slots.borrow_mut();
-        if slots.get(key).is_some_and(|slot| Rc::ptr_eq(&slot.current, session)) {
-            slots.remove(key);
-        }
+        slots.get(key).filter(|slot| Rc::ptr_eq(&slot.current, session))?;
+        slots.remove(key).map(|slot| slot.opened)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::endpoint::Via;
 use crate::transport::tor::{Control, GatewayExit};
 
@@ -37,8 +39,18 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
         }
     };
     let mut found = super::runtime()?.block_on(async {
-        let mut control = Control::connect(&args.via, password.as_deref()).await?;
-        control.gateways(&args.address.ip().to_string(), args.address.port(), PATIENCE).await
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let search = async {
+            let mut control = Control::connect(&args.via, password.as_deref()).await?;
+            Ok(control.gateways(&args.address.ip().to_string(), args.address.port(), PATIENCE).await?)
+        };
+        // Dropped, it puts back what it has changed in Tor.
+        tokio::select! {
+            found = search => found,
+            _ = terminate.recv() => Err(Failure::from("interrupted")),
+            _ = interrupt.recv() => Err(Failure::from("interrupted")),
+        }
     })?;
     found.sort_by(|a, b| b.bandwidth.cmp(&a.bandwidth).then_with(|| a.fingerprint.cmp(&b.fingerprint)));
     print(&found, args.json)

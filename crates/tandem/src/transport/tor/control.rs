@@ -44,6 +44,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 /// An authenticated control connection.
 pub struct Control {
     stream: BufReader<Box<dyn Stream>>,
+    /// What is to be put back when nothing can be waited for any more.
+    before: Before,
+}
+
+/// Whoever waited for descriptors has gone, as when the program ends: Tor is not left to fetch them for ever.
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some(command) = std::mem::take(&mut self.before).command() {
+            self.send_without_answer(&format!("{command}\r\n"));
+        }
+    }
 }
 
 impl std::fmt::Debug for Control {
@@ -63,6 +74,15 @@ struct Line {
 /// What `UseMicrodescriptors` was before it was changed, as Tor tells it.
 #[derive(Default)]
 struct Before(Option<String>);
+
+impl Before {
+    /// What puts it back, if it was changed.
+    fn command(self) -> Option<String> {
+        let before = self.0?;
+        let verb = if before.contains('=') { "SETCONF" } else { "RESETCONF" };
+        Some(format!("{verb} {before}"))
+    }
+}
 
 /// Held by who changes which descriptors Tor fetches. Other processes may do the same at any time.
 static FETCHING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -95,7 +115,7 @@ impl Control {
 
     /// A connection that needs no authentication, or had it.
     pub(crate) fn over(stream: Box<dyn Stream>) -> Self {
-        Self { stream: BufReader::new(stream) }
+        Self { stream: BufReader::new(stream), before: Before::default() }
     }
 
     async fn authenticate(&mut self, password: Option<&str>) -> Result<(), Error> {
@@ -217,9 +237,8 @@ impl Control {
         loop {
             // The consensus is told in the flavour in use: after the change it would have to be fetched first.
             let weights = self.relays(deadline).await?;
-            let mut before = Before::default();
-            let found = self.wait_for_descriptors(&weights, address, port, &mut before).await;
-            self.restore(before).await?;
+            let found = self.wait_for_descriptors(&weights, address, port).await;
+            self.restore().await?;
             let found = found?;
             if !found.is_empty() || !self.may_improve(deadline).await? {
                 return Ok(found);
@@ -244,9 +263,8 @@ impl Control {
             let good = |text: &String| announces(text, address, port);
             let is_relay = known.is_some() || self.relays(deadline).await?.contains_key(fingerprint);
             if is_relay && !known.as_ref().is_some_and(good) {
-                let mut before = Before::default();
-                let fetched = self.wait_for_descriptor(fingerprint, good, &mut before).await;
-                self.restore(before).await?;
+                let fetched = self.wait_for_descriptor(fingerprint, good).await;
+                self.restore().await?;
                 known = fetched?;
             }
             let problem = match known {
@@ -290,21 +308,20 @@ impl Control {
 
     /// Has Tor fetch full descriptors, or still do: another program of ours may just have ended and put back what was.
     /// Where Tor fetches them already, whoever had it do so will see to it.
-    async fn fetch_full(&mut self, before: &mut Before) -> Result<(), Error> {
+    async fn fetch_full(&mut self) -> Result<(), Error> {
         let now = self.ask("GETCONF UseMicrodescriptors").await?;
         let now = now.first().map_or("UseMicrodescriptors", |line| line.text.as_str());
         if now == FULL {
             return Ok(());
         }
-        *before = Before(Some(now.to_owned()));
+        self.before = Before(Some(now.to_owned()));
         self.ask(&format!("SETCONF {FULL}")).await.map(drop)
     }
 
     /// Back to what the user had, whatever came of it.
-    async fn restore(&mut self, before: Before) -> Result<(), Error> {
-        let Before(Some(before)) = before else { return Ok(()) };
-        let verb = if before.contains('=') { "SETCONF" } else { "RESETCONF" };
-        self.ask(&format!("{verb} {before}")).await.map(drop)
+    async fn restore(&mut self) -> Result<(), Error> {
+        let Some(command) = std::mem::take(&mut self.before).command() else { return Ok(()) };
+        self.ask(&command).await.map(drop)
     }
 
     /// One that is not `good` may be an old one, and a newer one on its way.
@@ -312,12 +329,11 @@ impl Control {
         &mut self,
         fingerprint: &str,
         good: impl Fn(&String) -> bool,
-        before: &mut Before,
     ) -> Result<Option<String>, Error> {
         let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
         let mut still = 0;
         loop {
-            self.fetch_full(before).await?;
+            self.fetch_full().await?;
             let known = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
             still += u32::from(known.is_some());
             if known.as_ref().is_some_and(&good) || still >= STILL || Instant::now() >= deadline {
@@ -333,12 +349,11 @@ impl Control {
         weights: &HashMap<String, u64>,
         address: Ipv4Addr,
         port: u16,
-        before: &mut Before,
     ) -> Result<Vec<GatewayExit>, Error> {
         let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
         let (mut last, mut still) = (0, 0);
         loop {
-            self.fetch_full(before).await?;
+            self.fetch_full().await?;
             let text = self.info_if_known("desc/all-recent").await?.unwrap_or_default();
             let count = text.lines().filter(|line| line.starts_with("router ")).count();
             still = if count == last { still + 1 } else { 0 };
@@ -402,8 +417,11 @@ impl Control {
 
     /// The same as the last word on this connection, where nothing can be waited for.
     pub(crate) fn close_unused_without_answer(&mut self, circuit: &str) {
-        let command = format!("CLOSECIRCUIT {circuit} IfUnused\r\n");
-        // So few bytes fit into the socket's buffer; if not, Tor has one circuit more than needed.
+        self.send_without_answer(&format!("CLOSECIRCUIT {circuit} IfUnused\r\n"));
+    }
+
+    /// So few bytes fit into the socket's buffer; if not, nothing more can be done.
+    fn send_without_answer(&mut self, command: &str) {
         let _ = Pin::new(self.stream.get_mut()).poll_write(&mut Context::from_waker(Waker::noop()), command.as_bytes());
     }
 }
@@ -423,6 +441,22 @@ mod tests {
         let mut said = String::new();
         tokio::io::AsyncReadExt::read_to_string(&mut BufReader::new(read), &mut said).await.unwrap();
         said
+    }
+
+    #[tokio::test]
+    async fn whoever_ends_in_the_middle_puts_back_what_was() {
+        let (near, mut far) = tokio::io::duplex(4096);
+        far.write_all(b"250 UseMicrodescriptors\r\n").await.unwrap();
+        let mut control = Control::over(Box::new(near));
+        let changing = tokio::time::timeout(PAUSE, control.fetch_full()).await;
+        assert!(changing.is_err(), "there is no answer yet");
+        drop(control);
+        let mut said = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut far, &mut said).await.unwrap();
+        assert_eq!(
+            said.lines().collect::<Vec<_>>(),
+            ["GETCONF UseMicrodescriptors", "SETCONF UseMicrodescriptors=0", "RESETCONF UseMicrodescriptors"]
+        );
     }
 
     #[tokio::test]
