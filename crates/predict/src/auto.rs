@@ -280,7 +280,7 @@ impl Auto {
             Some(false) => self.asset(&mut session, exchange, url, referer, new, &mut offers),
             None => {}
         }
-        session.hold(url, self.next_load, exchange.status != 200);
+        session.hold(url, &self.store.at(url).name, self.next_load, exchange.status != 200);
         session.last = exchange.now;
         session.redirect = matches!(exchange.status, 301 | 302 | 303 | 307 | 308);
         if session.loads.len() > MAX_LOADS
@@ -308,7 +308,7 @@ impl Auto {
         } else if let Some(load) = session.load_of_push(page, url) {
             load.fetched(url, &mut self.store);
         }
-        session.hold(url, self.next_load, false);
+        session.hold(url, &self.store.at(url).name, self.next_load, false);
     }
 
     /// The client refused a push: it holds the resource or does not want it. It is not offered to this session again.

@@ -21,6 +21,8 @@ pub(super) struct Session {
     pub(super) loads: VecDeque<Load>,
     /// URLs requested, with the number of the load at that time.
     pub(super) held: Held,
+    /// Bytes of the names of what it holds: nobody can let go of them as long as it does.
+    names: usize,
     pub(super) offered: SmallMap<Offer>,
     views: u32,
     /// Share of its loads that fetched anything.
@@ -82,6 +84,7 @@ impl Session {
             last: now,
             loads: VecDeque::new(),
             held: Held::default(),
+            names: 0,
             offered: SmallMap::default(),
             views: 0,
             fetches: Rate::prior(0.5),
@@ -93,7 +96,7 @@ impl Session {
     /// Estimated bytes.
     pub(super) fn bytes(&self) -> usize {
         let loads: usize = self.loads.iter().map(Load::bytes).sum();
-        size_of::<Self>() + 64 + loads + (self.held.len() + self.offered.len()) * HELD_BYTES
+        size_of::<Self>() + 64 + loads + (self.held.len() + self.offered.len()) * HELD_BYTES + self.names
     }
 
     /// Every URL that must stay known while this session lives.
@@ -132,9 +135,11 @@ impl Session {
     }
 
     /// A URL was answered; `revalidated` if by anything but a fresh copy.
-    pub(super) fn hold(&mut self, url: u32, load: u32, revalidated: bool) {
-        if self.held.len() < MAX_HELD {
+    pub(super) fn hold(&mut self, url: u32, name: &str, load: u32, revalidated: bool) {
+        let before = self.held.len();
+        if before < MAX_HELD {
             self.held.entry(url, Holding { load, revalidated }).revalidated = revalidated;
+            self.names += if self.held.len() > before { name.len() } else { 0 };
         }
     }
 

@@ -103,11 +103,20 @@ fn feature(text: &str, viewport: Viewport) -> Option<bool> {
         | "prefers-contrast"
         | "forced-colors"
         | "inverted-colors" => Some(false),
+        _ if is_foreign(text) => Some(false),
         _ => None,
     }
 }
 
+/// What only other browsers know does not match; much of old style sheets is for them.
+fn is_foreign(name: &str) -> bool {
+    ["-moz-", "-o-", "-ms-", "min--moz-", "max--moz-"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 fn plain_feature(name: &str, value: &str, viewport: Viewport) -> Option<bool> {
+    if is_foreign(name) || value.ends_with("\\0") || value.ends_with("\\9") {
+        return Some(false);
+    }
     let name = name.strip_prefix("-webkit-").unwrap_or(name);
     if let Some(name) = name.strip_prefix("min-") {
         return Some(measure(name, viewport)? >= quantity(value, viewport)?);
@@ -383,7 +392,14 @@ mod tests {
             ("only screen and (max-width: 600px)", Some(false)),
             ("only screen and (min-width:600px) and (max-width:80em)", Some(true)),
             ("(min-width: 1281px)", Some(false)),
-            ("(min-width:0\\0)", None),
+            ("(min-width:0\\0)", Some(false)),
+            (
+                "only screen and (-webkit-min-device-pixel-ratio:1.5), (min--moz-device-pixel-ratio:1.5), \
+                 (-o-min-device-pixel-ratio:3/2), (min-resolution:1.5dppx)",
+                Some(false),
+            ),
+            ("screen and (-ms-high-contrast: active), (-ms-high-contrast: none)", Some(false)),
+            ("all and (-moz-images-in-menus)", Some(false)),
             ("(width >= 600px)", Some(true)),
             ("(600px <= width < 1280px)", Some(false)),
             ("(400px < width <= 1280px)", Some(true)),
