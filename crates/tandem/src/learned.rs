@@ -9,6 +9,7 @@ use std::hash::BuildHasher;
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ pub struct Learned {
     own_askers: Mutex<HashSet<u64>>,
     began: Instant,
     file: Option<PathBuf>,
+    /// The file holds what nobody can read any more: it is kept under another name.
+    unreadable: AtomicBool,
     /// Makes numbers of addresses that mean nothing elsewhere.
     secret: RandomState,
 }
@@ -69,7 +72,12 @@ struct Kept {
 impl Learned {
     /// A predictor, with what `file` holds if it exists.
     pub fn new(config: AutoConfig, file: Option<PathBuf>) -> Result<Self, LearnedError> {
-        let auto = file.as_deref().map_or_else(|| Ok(Auto::new(config.clone())), |file| read(file, &config))?;
+        let found = file.as_deref().map(|file| read(file, &config)).transpose()?;
+        let unreadable = matches!(found, Some(Found::Unreadable));
+        let auto = match found {
+            Some(Found::Learned(auto)) => *auto,
+            _ => Auto::new(config.clone()),
+        };
         let began = Instant::now();
         Ok(Self {
             config,
@@ -77,6 +85,7 @@ impl Learned {
             own_askers: Mutex::default(),
             began,
             file,
+            unreadable: AtomicBool::new(unreadable),
             secret: RandomState::new(),
         })
     }
@@ -114,12 +123,16 @@ impl Learned {
         });
         drop(kept);
         if let (Some(state), Some(file)) = (state, self.file.clone()) {
+            self.set_aside();
             // Disks are slow, and this thread has sessions to serve.
-            std::thread::spawn(move || {
+            let saving = std::thread::Builder::new().spawn(move || {
                 if let Err(error) = replace(&file, &state) {
                     tracing::error!(%error, "what was learned was not saved");
                 }
             });
+            if let Err(error) = saving {
+                tracing::error!(%error, "what was learned was not saved");
+            }
         }
         candidates
     }
@@ -170,8 +183,18 @@ impl Learned {
         if self.file.is_none() {
             return Ok(());
         }
+        self.set_aside();
         let state = self.lock().auto.save();
         self.write(&state)
+    }
+
+    /// What could not be read makes way for what is written next, and stays for whoever can.
+    fn set_aside(&self) {
+        if let Some(file) = self.file.as_deref().filter(|_| self.unreadable.swap(false, Ordering::Relaxed))
+            && let Err(error) = std::fs::rename(file, beside(file, ".old"))
+        {
+            tracing::error!(%error, "the old state file was not kept");
+        }
     }
 
     fn write(&self, state: &[u8]) -> Result<(), LearnedError> {
@@ -196,13 +219,38 @@ const fn is_public(address: IpAddr) -> bool {
     }
 }
 
-fn read(file: &Path, config: &AutoConfig) -> Result<Auto, LearnedError> {
+/// What a state file holds.
+enum Found {
+    Nothing,
+    Learned(Box<Auto>),
+    /// What another version of this program wrote, or this one in part: no reason not to start.
+    Unreadable,
+}
+
+fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
     let name = || file.display().to_string();
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     match std::fs::read(file) {
-        Ok(bytes) => Auto::load(&bytes, config.clone()).map_err(|error| LearnedError::State { file: name(), error }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Auto::new(config.clone())),
+        Ok(bytes) => match Auto::load(&bytes, config.clone()) {
+            Ok(auto) => Ok(Found::Learned(Box::new(auto))),
+            Err(error @ StateError::Foreign) => Err(LearnedError::State { file: name(), error }),
+            Err(error) => {
+                tracing::error!(file = name(), %error, "learning begins anew; the file is kept, with .old behind its name");
+                Ok(Found::Unreadable)
+            }
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && folder.is_none_or(Path::is_dir) => {
+            Ok(Found::Nothing)
+        }
         Err(error) => Err(LearnedError::File { file: name(), error }),
     }
+}
+
+/// The same name with something behind it.
+fn beside(file: &Path, end: &str) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(end);
+    file.with_file_name(name)
 }
 
 /// Writes a file so that whoever reads it finds the old content or the new, whatever happens in between.
@@ -210,9 +258,7 @@ fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = file.with_file_name(name);
+    let new = beside(file, ".new");
     let written = (|| {
         let mut out = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         out.write_all(content)?;
@@ -240,9 +286,17 @@ mod tests {
         learned.session_closed(0);
         learned.save().unwrap();
         assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());
+        let mut damaged = std::fs::read(&file).unwrap();
+        damaged.pop();
+        std::fs::write(&file, &damaged).unwrap();
+        Learned::new(AutoConfig::default(), Some(file.clone())).unwrap().save().unwrap();
+        assert_eq!(std::fs::read(folder.join("state.old")).unwrap(), damaged, "what could not be read is kept");
+        assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());
         std::fs::write(&file, b"something else").unwrap();
         let error = Learned::new(AutoConfig::default(), Some(file)).unwrap_err().to_string();
-        assert!(error.contains("state"), "{error}");
+        assert!(error.contains("state"), "somebody else's file is left alone: {error}");
+        let nowhere = folder.join("missing").join("state");
+        assert!(Learned::new(AutoConfig::default(), Some(nowhere)).is_err(), "nothing could be written there");
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Fixed {
     pub(super) metrics: Option<SocketAddr>,
     pub(super) control: Option<PathBuf>,
     pub(super) workers: usize,
+    /// How the gateway learns, in words; nothing where it does not.
+    pub(super) predict: Option<String>,
 }
 
 impl Fixed {
@@ -50,6 +52,7 @@ impl Fixed {
             ("metrics", self.metrics != new.metrics),
             ("control", self.control != new.control),
             ("workers", self.workers != new.workers),
+            ("predict-*", self.predict.is_some() && new.predict.is_some() && self.predict != new.predict),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
     }
@@ -64,7 +67,8 @@ pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
         let log = options.log.clone();
         let config = options.typed()?;
         warn_of_listeners(&config.listen);
-        let fixed = Fixed { log, metrics: config.metrics, control: config.control.clone(), workers: config.workers() };
+        let control = config.control.clone();
+        let fixed = Fixed { log, metrics: config.metrics, control, workers: config.workers(), predict: None };
         Ok(Loaded { drain_limit: Duration::from_secs(10), fixed, role: Arc::new(config) })
     })
 }
@@ -81,10 +85,13 @@ pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
         let log = options.log.clone();
         let mut config = options.typed()?;
         warn_of_congestion(&config.path.socket);
+        let mut predict = None;
         if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
+            predict = Some(format!("{new:?}"));
             *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
         }
-        let fixed = Fixed { log, metrics: config.metrics, control: config.control.clone(), workers: config.workers };
+        let control = config.control.clone();
+        let fixed = Fixed { log, metrics: config.metrics, control, workers: config.workers, predict };
         // Limits are shared out among the threads that there are.
         config.workers = *workers.get_or_init(|| config.workers);
         Ok(Loaded { drain_limit: config.drain_timeout, fixed, role: Arc::new(config) })
@@ -119,7 +126,8 @@ fn read(file: Option<&Path>) -> Result<File, ConfigError> {
 
 pub(super) fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) -> Result<(), Failure> {
     let loaded = load()?;
-    super::runtime()?.block_on(tokio::task::LocalSet::new().run_until(async {
+    let runtime = super::runtime()?;
+    let served = runtime.block_on(tokio::task::LocalSet::new().run_until(async {
         let (mut terminate, mut interrupt, mut hangup) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
         let mut running = Running::start(Arc::clone(&loaded.role)).await?;
@@ -159,7 +167,10 @@ pub(super) fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) 
             _ = interrupt.recv() => {}
         }
         Ok(())
-    }))
+    }));
+    // Who asks twice waits for nothing.
+    runtime.shutdown_background();
+    served
 }
 
 /// Serves the counters to this machine.

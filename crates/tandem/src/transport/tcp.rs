@@ -66,9 +66,11 @@ impl SocketOptions {
 const SEND_BUFFER: usize = 16 << 20;
 
 /// Most bytes that the kernel lets a send buffer grow to by itself, where it says so.
-fn largest_own_buffer() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").ok()?;
-    text.split_whitespace().nth(2)?.parse().ok()
+fn largest_own_buffer() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").ok();
+    let largest = text.and_then(|text| text.split_whitespace().nth(2)?.parse().ok());
+    // Where it cannot be seen, as in a service that is kept from /proc: the kernel's default.
+    largest.unwrap_or(4 << 20)
 }
 
 /// Sees to it that the send buffer does not limit what is under way, where the kernel allows a larger one than it would
@@ -81,7 +83,7 @@ fn enlarge_send_buffer(socket: &SockRef<'_>) {
         let trial = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).ok()?;
         trial.set_send_buffer_size(SEND_BUFFER).ok()?;
         let size = trial.send_buffer_size().ok()?;
-        (size > largest_own_buffer()?).then_some(SEND_BUFFER)
+        (size > largest_own_buffer()).then_some(SEND_BUFFER)
     });
     if let Some(size) = allowed {
         let _ = socket.set_send_buffer_size(*size);
