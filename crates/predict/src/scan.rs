@@ -34,6 +34,9 @@ use std::sync::Arc;
 use url::Url;
 pub use url::{MAX_URL, resolve, split};
 
+/// Urgency of what may never be asked for: what is so only once it is nearly in sight, and what another page may need.
+pub const LAZY: u8 = urgency::LAZY;
+
 /// What a need is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -239,8 +242,8 @@ mod urgency {
     pub(super) const UNUSED_STYLE: u8 = 6;
     pub(super) const POINTER: u8 = 6;
     pub(super) const TRACK: u8 = 6;
-    pub(super) const LAZY: u8 = 6;
     pub(super) const ICON: u8 = 6;
+    pub(super) const LAZY: u8 = 7;
     pub(super) const PREFETCH: u8 = 7;
 }
 

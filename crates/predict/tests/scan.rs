@@ -156,7 +156,7 @@ fn scripts() {
 #[test]
 fn images() {
     page("<img src=a.png><image src=b.png>", &["4 Image /news/a.png", "4 Image /news/b.png"]);
-    page("<img src=a.png loading=lazy><img loading=eager src=b.png>", &["6 Image /news/a.png", "4 Image /news/b.png"]);
+    page("<img src=a.png loading=lazy><img loading=eager src=b.png>", &["7 Image /news/a.png", "4 Image /news/b.png"]);
     page(
         "<img src=a.jpg fetchpriority=high><img src=b.jpg fetchpriority=low>",
         &["3 Image /news/a.jpg", "5 Image /news/b.jpg"],
@@ -188,7 +188,7 @@ fn pictures() {
     let picture = "<picture><source type=image/jxl srcset=a.jxl><source media='(max-width:600px)' srcset=s.avif>\
         <source type=image/avif srcset='a.avif 1x, b.avif 2x'><source type=image/webp srcset=a.webp>\
         <img src=a.jpg loading=lazy></picture><img src=b.jpg>";
-    page(picture, &["6 Image /news/a.avif", "4 Image /news/b.jpg"]);
+    page(picture, &["7 Image /news/a.avif", "4 Image /news/b.jpg"]);
     let urls = |scanner: Scanner| all(scanner, picture.as_bytes(), 7).remove(0).url;
     assert_eq!(urls(html().accept("text/html,image/webp,*/*")), "https://www.example.org/news/a.webp");
     assert_eq!(urls(html().accept("*/*")), "https://www.example.org/news/a.jpg");
@@ -203,7 +203,7 @@ fn other_elements() {
     page("<iframe src=f.html></iframe>", &["4 Document /news/f.html"]);
     page(
         "<iframe srcdoc='x' src=f.html></iframe><iframe loading=lazy src=g.html></iframe>",
-        &["6 Document /news/g.html"],
+        &["7 Document /news/g.html"],
     );
     page(
         "<iframe src=about:blank></iframe><iframe src='javascript:x'></iframe><iframe src=index.html#x></iframe>",

@@ -498,7 +498,7 @@ fn by_priority(usual: u8, attributes: &Attributes) -> u8 {
     if attributes.is(Name::Fetchpriority, "high") {
         usual.saturating_sub(1).max(1)
     } else if attributes.is(Name::Fetchpriority, "low") {
-        (usual + 1).min(urgency::LAZY)
+        usual.max((usual + 1).min(urgency::UNUSED_STYLE))
     } else {
         usual
     }

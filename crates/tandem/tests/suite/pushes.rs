@@ -1206,6 +1206,31 @@ fn a_page_cannot_have_the_gateway_s_own_network_asked() {
     assert!(asked_inside.try_recv().is_err(), "policy holds for pushes as for requests");
 }
 
+/// A gallery of which the reader sees the first rows.
+#[test]
+fn of_what_is_lazy_the_first_of_a_page_are_pushed() {
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            let (kind, body) = if path == "/page" {
+                let images = (0..100).map(|number| format!("<img loading=lazy src=/{number:02}.png>"));
+                ("text/html", images.chain(["<img src=/seen.png>".to_owned()]).collect())
+            } else {
+                tell.send(path).unwrap();
+                ("image/png", String::new())
+            };
+            let length = body.len();
+            client.send(format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"));
+        }
+    });
+    let pair = gateway_that_always_pushes("h2");
+    pair.connect().get(&origin.url("/page"));
+    let mut expected: Vec<_> = (0..16).map(|number| format!("/{number:02}.png")).collect();
+    expected.push("/seen.png".to_owned());
+    assert_eq!(all_asked(&told), expected);
+}
+
 #[test]
 fn a_push_without_end_is_cut_off() {
     let (tell, told) = mpsc::channel();

@@ -19,6 +19,10 @@ use crate::metrics::METRICS;
 /// Bytes of a cookie that do not fit a header table: they are sent again with each promise.
 const LONG_COOKIE: usize = 2048;
 
+/// Of what browsers ask for only once it is nearly in sight, so much is likely to be: the first few screens of a page. The
+/// rest is pushed where others needed it.
+const LAZY: usize = 16;
+
 /// Hosts that a page names, as far as they are remembered.
 const MAX_NAMED: usize = 1024;
 
@@ -77,6 +81,8 @@ struct Left {
     reading: Cell<usize>,
     /// Resources of other origins.
     foreign: Cell<usize>,
+    /// Images and frames that the page itself calls lazy.
+    lazy: Cell<usize>,
 }
 
 #[derive(Default)]
@@ -95,6 +101,7 @@ impl Page {
                 promises: Cell::new(256 << 10),
                 reading: Cell::new(32 << 20),
                 foreign: Cell::new(256),
+                lazy: Cell::new(LAZY),
             },
             session,
             known: RefCell::new(HashSet::from([asked.url.clone()])),
@@ -291,13 +298,23 @@ impl Page {
 
     /// What is another site's may be just what this client does without (see [`super::hosts`]).
     fn promise_if(self: &Rc<Self>, need: Need, learned: bool) {
-        if self.is_refused(&need) {
+        if self.is_refused(&need) || (!learned && !self.is_near(&need)) {
             return;
         }
         let own = is_same_site(&self.whole().authority, host(&need.url));
         if own || self.session.hosts.borrow_mut().takes(self, &need, learned) {
             self.promise_one(need);
         }
+    }
+
+    /// Whether it is likely to be asked for while the page loads; each that is lazy makes the next less so.
+    fn is_near(&self, need: &Need) -> bool {
+        if need.urgency < scan::LAZY || !matches!(need.kind, Kind::Image | Kind::Document) {
+            return true;
+        }
+        let left = self.left.lazy.get();
+        self.left.lazy.set(left.saturating_sub(1));
+        left > 0
     }
 
     /// Whether it is not to be promised, or has been.
