@@ -156,7 +156,7 @@ pub fn asks_for_page(request: &RequestHead) -> bool {
 /// Whether a request says no more than what browsers say by themselves. Its answer may depend on anything else, whatever
 /// `Vary` says: on what a script or a tool adds.
 pub fn is_plain(fields: &Fields) -> bool {
-    const BY_THEMSELVES: [&str; 20] = [
+    const BY_THEMSELVES: [&str; 21] = [
         "accept",
         "accept-charset",
         "accept-encoding",
@@ -177,10 +177,18 @@ pub fn is_plain(fields: &Fields) -> bool {
         "upgrade-insecure-requests",
         "user-agent",
         "via",
+        "x-moz",
     ];
     fields
         .iter()
         .all(|field| field.name.starts_with(b"sec-") || BY_THEMSELVES.iter().any(|name| name.as_bytes() == field.name))
+}
+
+/// Whether who asks so wants one form of something that may have others, as scripts do that want data. Firefox is as
+/// particular about fonts, of which there is one form.
+pub fn is_particular(accept: &[u8]) -> bool {
+    let is = |prefix: &[u8]| accept.starts_with(prefix);
+    (is(b"application/") && !is(b"application/font-")) || (is(b"text/") && !is(b"text/css") && !is(b"text/html"))
 }
 
 /// Whether the status of an answer lets it be pushed and kept a moment: what caches may keep unasked (RFC 9110 section

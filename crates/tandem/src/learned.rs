@@ -95,6 +95,11 @@ impl Learned {
         self.file.as_deref()
     }
 
+    /// Whether the file holds what cannot be read: it makes way for what is written next, and is kept.
+    pub fn begins_anew(&self) -> bool {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Kept> {
         // A thread that panicked left counts, at worst, a little off.
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
@@ -234,10 +239,7 @@ fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
         Ok(bytes) => match Auto::load(&bytes, config.clone()) {
             Ok(auto) => Ok(Found::Learned(Box::new(auto))),
             Err(error @ StateError::Foreign) => Err(LearnedError::State { file: name(), error }),
-            Err(error) => {
-                tracing::error!(file = name(), %error, "learning begins anew; the file is kept, with .old behind its name");
-                Ok(Found::Unreadable)
-            }
+            Err(StateError::Version(_) | StateError::Damaged) => Ok(Found::Unreadable),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && folder.is_none_or(Path::is_dir) => {
             Ok(Found::Nothing)

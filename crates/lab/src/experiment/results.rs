@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -99,6 +100,18 @@ pub struct Push {
     pub used: u64,
 }
 
+/// Takes the file for this run. A program that another thread is just starting has all open files, for a moment.
+fn lock(file: &File, directory: &Path, path: &Path) -> Result<(), ExperimentError> {
+    for _ in 0..20 {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
+            Err(TryLockError::Error(source)) => return Err(ExperimentError::file("lock", path)(source)),
+        }
+    }
+    Err(ExperimentError::Busy(directory.display().to_string()))
+}
+
 /// A directory of results, open for one run.
 #[derive(Debug)]
 pub struct Results {
@@ -116,11 +129,7 @@ impl Results {
         let mut options = OpenOptions::new();
         let opened = options.read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = opened.map_err(ExperimentError::file("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(ExperimentError::Busy(directory.display().to_string())),
-            Err(TryLockError::Error(source)) => return Err(ExperimentError::file("lock", &path)(source)),
-        }
+        lock(&file, directory, &path)?;
         let copy = directory.join(EXPERIMENT);
         std::fs::write(&copy, experiment).map_err(ExperimentError::file("write", &copy))?;
         let text = contents(&mut file, &path)?;

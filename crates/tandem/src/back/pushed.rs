@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::freshness::Fresh;
 use super::reports::{Digest, Reporter};
-use crate::companion::{ASKED_FIELD, Asked, Fate, is_plain, is_pushable, origin_of, url_hash};
+use crate::companion::{ASKED_FIELD, Asked, Fate, is_particular, is_plain, is_pushable, origin_of, url_hash};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -315,10 +315,7 @@ impl Pushed {
         if !cors_alike || !asked.is_of_same_page(asks, &own) {
             return false;
         }
-        // Who asks for data in one form does not want it in another.
-        let wants = fields.get("accept").unwrap_or_default();
-        let particular =
-            wants.starts_with(b"application/") || (wants.starts_with(b"text/") && !wants.starts_with(b"text/css"));
+        let particular = is_particular(fields.get("accept").unwrap_or_default());
         if particular && asked.is_alike_in(b"accept", asks) == Some(false) {
             return false;
         }

@@ -134,8 +134,8 @@ impl Tap for Arrival {
     fn head(&self, head: &mut ResponseHead) {
         if let Some(store) = self.store.upgrade() {
             store.reporter.note_given(&self.request, head);
-            // What was on its way when this changed something came before its answer.
-            if !is_safe(&self.request.method) {
+            // What was on its way when this changed something came before its answer (RFC 9111 section 4.4).
+            if !is_safe(&self.request.method) && (200..400).contains(&head.status) {
                 store.forget_origin(&self.request);
             }
         }

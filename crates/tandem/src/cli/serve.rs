@@ -88,6 +88,11 @@ pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
         let mut predict = None;
         if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
             predict = Some(format!("{new:?}"));
+            if learned.get().is_none() && new.begins_anew() {
+                tracing::error!(
+                    "the state file cannot be read: learning begins anew; it is kept, with .old behind its name"
+                );
+            }
             *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
         }
         let control = config.control.clone();

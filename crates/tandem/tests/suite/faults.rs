@@ -395,14 +395,16 @@ fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
         let (_gateway, gateway) = start_gateway(options);
         let way = Way::to(gateway);
         let mut options = client_options(&format!("{session}+tcp://{}", way.address));
-        (options.probe_after, options.probe_timeout) = (Some(Span(REST)), Some(Span(10 * PATIENCE)));
+        // It counts as rested after half the time after which it is asked for a sign of life: lost in between.
+        let asked_after = Duration::from_secs(4);
+        (options.probe_after, options.probe_timeout) = (Some(Span(asked_after)), Some(Span(10 * PATIENCE)));
         let (_client, http, _) = start_client(options);
         let mut browser = Client::to(http);
         assert_eq!(browser.get(&origin.url("/page")).status, 200, "{session}");
         while asked.load(Ordering::SeqCst) == 0 {
             std::thread::sleep(Duration::from_millis(10));
         }
-        std::thread::sleep(REST);
+        std::thread::sleep(asked_after * 5 / 8);
         way.lose();
         assert_eq!(browser.get(&origin.url("/c.png")).body, b"ok", "{session}");
         assert_eq!((way.connections(), asked.load(Ordering::SeqCst)), (2, 2), "{session}");

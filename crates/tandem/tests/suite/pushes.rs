@@ -93,6 +93,32 @@ fn what_must_not_be_stored_or_differs_is_asked_for() {
     }
 }
 
+/// Firefox names formats where it asks for fonts.
+#[test]
+fn firefox_gets_its_fonts() {
+    for session in SESSIONS {
+        let answers: &[_] = &[
+            ("/page", "text/html", "", "<link rel=preload as=font crossorigin href=f.woff2>"),
+            ("/f.woff2", "font/woff2", "", "f"),
+        ];
+        let (origin, told) = site(answers);
+        let pair = gateway_that_always_pushes(session);
+        let mut client = pair.connect();
+        let agent = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n";
+        client.send(request("GET", &origin.url("/page"), agent));
+        client.answer("GET");
+        assert_eq!(quiet(&told).len(), 2, "{session}");
+        let accept = "Accept: application/font-woff2;q=1.0,application/font-woff;q=0.9,*/*;q=0.8\r\n";
+        client.send(request(
+            "GET",
+            &origin.url("/f.woff2"),
+            &format!("{agent}{accept}Referer: {}\r\n", origin.url("/page")),
+        ));
+        assert_eq!(client.answer("GET").body, b"f", "{session}");
+        assert!(quiet(&told).is_empty(), "{session}");
+    }
+}
+
 /// SPDY's promises say no fields: what the page was asked with is not what the push was asked with.
 #[test]
 fn what_a_promise_only_inherits_is_not_what_it_was_asked_with() {

@@ -166,6 +166,17 @@ fn a_refused_upgrade_is_an_ordinary_answer() {
     assert_eq!((answer.status, &answer.body[..], answer.field("upgrade-declined")), (200, &b"plain"[..], None));
 }
 
+/// SPDY cannot carry it; that is nothing that a gateway could be blamed for.
+#[test]
+fn a_websocket_over_spdy_is_refused_and_the_session_stays() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let pair = Pair::with("spdy3.1", |_| {}, |_| {});
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    assert_eq!(client.answer("GET").status, 400);
+    assert_eq!(pair.connect().get(&origin.url("/")).body, b"ok");
+}
+
 /// What else may be offered is no tunnel: the request goes as it is, with its body.
 #[test]
 fn offers_of_other_protocols_are_not_taken() {

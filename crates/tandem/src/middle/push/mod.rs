@@ -33,7 +33,7 @@ use tandem_predict::scan::{Kind, Need, resolve, split};
 use tandem_predict::{Candidate, Exchange as Seen, Worth};
 
 use crate::companion::{
-    Asked, FIELD, Treatment, asks_for_page, is_companion, is_plain, is_reserved, origin_of, url_hash,
+    Asked, FIELD, Treatment, asks_for_page, is_companion, is_particular, is_plain, is_reserved, origin_of, url_hash,
 };
 use crate::error::{Error, Kind as Fault, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
@@ -476,7 +476,8 @@ impl SessionState {
     fn learn(&self, url: &str, request: &RequestHead, head: &ResponseHead) -> Vec<Candidate> {
         let Some(learned) = &self.pushing.learned else { return Vec::new() };
         // What only a login shows is nobody else's, and what depends on more than a browser says by itself helps nobody.
-        if !is_plain(&request.fields) {
+        let particular = request.fields.get("accept").is_some_and(is_particular);
+        if !is_plain(&request.fields) || particular {
             return Vec::new();
         }
         let asked = |name: &str| request.fields.get(name).map(String::from_utf8_lossy);

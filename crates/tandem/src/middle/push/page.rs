@@ -463,6 +463,7 @@ fn accept(kind: Kind, agent: &[u8]) -> &'static str {
         Kind::Style => "text/css,*/*;q=0.1",
         Kind::Image if is("Chrome/") => "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8",
         Kind::Image if is("Firefox/") => "image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5",
+        Kind::Font if is("Firefox/") => "application/font-woff2;q=1.0,application/font-woff;q=0.9,*/*;q=0.8",
         _ => "*/*",
     }
 }

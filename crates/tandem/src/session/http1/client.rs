@@ -399,7 +399,7 @@ pub(crate) async fn tunnel(
         }
         sink.send(Part::Data(data)).await;
     }
-    // Ours may still have something to say; who asks sees to it that this ends.
+    // Ours may still have something to say, and says when it has no more.
     sink.send(Part::Closed).await;
     let _ = uploaded.await;
     Ok(())

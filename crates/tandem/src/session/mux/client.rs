@@ -97,8 +97,8 @@ impl MuxClient {
         let extended_connect = self.shared.core.borrow().peer_extended_connect();
         if request.protocol.is_some() && extended_connect != Some(true) {
             if extended_connect.is_some() {
-                let detail = "the other end takes no upgrades";
-                return Poll::Ready(Err(Error::new(Kind::Forbidden, Side::Peer, detail)));
+                let detail = "the session to the gateway carries no upgrades: use HTTP/2";
+                return Poll::Ready(Err(Error::new(Kind::BadRequest, Side::Client, detail)));
             }
             // RFC 8441 section 3: not before the peer has said that it can.
             self.shared.waiting.borrow_mut().push_back(waker.clone());
@@ -141,7 +141,7 @@ impl Connected for MuxClient {
             } else {
                 let (shared, body, uploaded) = (Rc::clone(&self.shared), exchange.body.share(), Rc::clone(&uploaded));
                 Some(Task::spawn(async move {
-                    upload(shared, id, body, &uploaded.moved).await;
+                    upload(shared, id, body, &uploaded).await;
                     uploaded.finish();
                 }))
             };
@@ -297,6 +297,8 @@ struct Uploaded {
     done: Cell<bool>,
     /// Pieces so far.
     moved: Cell<u64>,
+    /// It waits for the other end to take more.
+    blocked: Cell<bool>,
     notify: tokio::sync::Notify,
 }
 
@@ -311,7 +313,7 @@ impl Uploaded {
         while !self.done.get() {
             let moved = self.moved.get();
             let ended = tokio::time::timeout(HALF_CLOSED, self.notify.notified()).await;
-            if ended.is_err() && self.moved.get() == moved {
+            if ended.is_err() && self.moved.get() == moved && !self.blocked.get() {
                 return;
             }
         }
@@ -319,14 +321,16 @@ impl Uploaded {
 }
 
 /// Feeds a body into its stream as the stream takes it.
-async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, moved: &Cell<u64>) {
+async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Uploaded) {
     let mut left = body.length();
     loop {
+        uploaded.blocked.set(true);
         if std::future::poll_fn(|cx| shared.poll_room(id, cx.waker())).await.is_err() {
             return;
         }
+        uploaded.blocked.set(false);
         let chunk = std::future::poll_fn(|cx| body.poll_chunk(cx)).await;
-        moved.set(moved.get() + 1);
+        uploaded.moved.set(uploaded.moved.get() + 1);
         let mut core = shared.core.borrow_mut();
         let ended = match chunk {
             Some(Ok(Chunk::Data(data))) => {
