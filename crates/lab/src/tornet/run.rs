@@ -370,10 +370,13 @@ impl Tornet {
     fn wait_for_consensus(&self, start: Instant, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
         let wanted = self.layout.nodes.iter().filter(|node| node.is_relay()).count();
         let client = torrc::control_socket(self.directory.path(), self.layout.node(Role::Client));
-        let onion = torrc::control_socket(self.directory.path(), self.layout.node(Role::Onion));
-        let mut last = String::new();
+        let onion_socket = torrc::control_socket(self.directory.path(), self.layout.node(Role::Onion));
+        let (mut last, mut complete) = (String::new(), false);
         loop {
-            let (known, client, onion) = (relays_known(&client), bootstrap(&client), bootstrap(&onion));
+            let (known, client, onion) = (relays_known(&client), bootstrap(&client), bootstrap(&onion_socket));
+            if known == wanted && !complete {
+                complete = Control::connect(&onion_socket)?.ask("SETCONF DisableNetwork=0").is_ok();
+            }
             if known == wanted && client == 100 && onion == 100 {
                 return Ok(());
             }

@@ -175,7 +175,11 @@ fn exit(with_gateway: bool) -> String {
 fn onion(root: &Path, node: &Node) -> String {
     let gateways = GATEWAY_PORTS.map(|(_, port)| format!("HiddenServicePort {port} 127.0.0.1:{port}\n")).concat();
     let directory = service_directory(root, node);
-    format!("SocksPort 0\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n{gateways}", directory.display())
+    // An onion service that begins with half a network tries its introductions in vain, and then not again for minutes.
+    format!(
+        "DisableNetwork 1\nSocksPort 0\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n{gateways}",
+        directory.display()
+    )
 }
 
 fn client(root: &Path, node: &Node, variant: &Variant) -> String {
