@@ -20,7 +20,11 @@ fuzz_target!(|text: &str| {
     same::<HostPattern>(text);
     let _ = text.parse::<Exit>();
     if let Ok((host, port)) = split_authority(text, Some(1)) {
-        let written = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let written = if host.contains(':') {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        };
         assert_eq!(split_authority(&written, None), Ok((host, port)));
     }
     // Units are written rounded, so it is the second writing that must be the first.

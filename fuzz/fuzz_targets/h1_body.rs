@@ -6,8 +6,14 @@ use tandem_http::Fields;
 use tandem_http::h1::{BadBody, Decoder, Framing};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&first, data)) = data.split_first() else { return };
-    let framing = if first == 0 { Framing::Length(data.len() as u64 / 2) } else { Framing::Chunked };
+    let Some((&first, data)) = data.split_first() else {
+        return;
+    };
+    let framing = if first == 0 {
+        Framing::Length(data.len() as u64 / 2)
+    } else {
+        Framing::Chunked
+    };
     let whole = decode(framing, data, data.len().max(1));
     assert_eq!(whole, decode(framing, data, usize::from(first % 16) + 1));
 });

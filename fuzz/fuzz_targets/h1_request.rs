@@ -1,4 +1,5 @@
-//! A request that is accepted is written and read again as the same request, and no cut of it is understood otherwise.
+//! A request that is accepted is written and read again as the same request, and no cut of it is
+//! understood otherwise.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,22 +9,41 @@ use tandem_http::{Fields, Method, RequestHead, Scheme};
 fuzz_target!(|data: &[u8]| {
     let limits = Limits::default();
     // What is written has a field or two more.
-    let wider = Limits { head: 2 * limits.head, fields: 2 * limits.fields };
+    let wider = Limits {
+        head: 2 * limits.head,
+        fields: 2 * limits.fields,
+    };
     let whole = parse_request(data, Scheme::Http, &limits);
     let part = parse_request(&data[..data.len() / 2], Scheme::Http, &limits);
     assert!(part == Ok(None) || part == whole);
-    let Ok(Some((request, used))) = whole else { return };
+    let Ok(Some((request, used))) = whole else {
+        return;
+    };
     assert!(used <= data.len());
     // Without Host, HTTP/1.0 only.
     if request.head.authority.is_empty() {
         return assert_eq!(request.version, Version::Http10);
     }
-    let form = if request.head.path == "*" { Form::Asterisk } else { request.form };
-    let mut wire = bytes(&request.head, form, request.framing, request.upgrade.as_deref());
-    let (again, used) = parse_request(&wire, request.head.scheme, &wider).expect("own writing").expect("whole");
+    let form = if request.head.path == "*" {
+        Form::Asterisk
+    } else {
+        request.form
+    };
+    let mut wire = bytes(
+        &request.head,
+        form,
+        request.framing,
+        request.upgrade.as_deref(),
+    );
+    let (again, used) = parse_request(&wire, request.head.scheme, &wider)
+        .expect("own writing")
+        .expect("whole");
     assert_eq!(used, wire.len());
     assert_eq!(again.upgrade, request.upgrade);
-    let usual = matches!(request.head.method, Method::Post | Method::Put | Method::Patch);
+    let usual = matches!(
+        request.head.method,
+        Method::Post | Method::Put | Method::Patch
+    );
     if !(usual && request.framing == Framing::None) {
         assert_eq!(again.framing, request.framing);
     }
@@ -41,6 +61,14 @@ fn bytes(head: &RequestHead, form: Form, framing: Framing, upgrade: Option<&str>
 /// Without what the writer makes anew or joins.
 fn without_made(head: &RequestHead) -> RequestHead {
     let keep = |name: &[u8]| !matches!(name, b"content-length" | b"cookie");
-    let fields: Fields = head.fields.iter().filter(|f| keep(f.name)).map(|f| (f.name, f.value)).collect();
-    RequestHead { fields, ..head.clone() }
+    let fields: Fields = head
+        .fields
+        .iter()
+        .filter(|f| keep(f.name))
+        .map(|f| (f.name, f.value))
+        .collect();
+    RequestHead {
+        fields,
+        ..head.clone()
+    }
 }

@@ -1,18 +1,27 @@
-//! Whatever a peer sends to either end of an HTTP/2 session, cut anywhere, gives the same events, and frames that the
-//! other end of our own would take for well formed.
+//! Whatever a peer sends to either end of an HTTP/2 session, cut anywhere, gives the same events,
+//! and frames that the other end of our own would take for well formed.
 #![no_main]
 
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
 use tandem_http::h2::Connection;
-use tandem_http::{Bytes, Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf};
+use tandem_http::{
+    Bytes, Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme,
+    SendBuf,
+};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&first, wire)) = data.split_first() else { return };
-    let role = if first & 1 == 0 { Role::Client } else { Role::Server };
+    let Some((&first, wire)) = data.split_first() else {
+        return;
+    };
+    let role = if first & 1 == 0 {
+        Role::Client
+    } else {
+        Role::Server
+    };
     let whole = events(role, wire, wire.len().max(1));
     let cut = events(role, wire, usize::from(first >> 1) + 1);
     assert_eq!(whole, cut);
@@ -23,11 +32,21 @@ fn core(role: Role) -> Connection {
     let mut config = MuxConfig::new(role);
     (config.push, config.max_header_list, config.stream_window) = (true, 2000, 5000);
     let mut core = Connection::new(config);
-    let preface = if role == Role::Server { PREFACE } else { &PREFACE[24..] };
-    core.handle_input(Instant::now(), preface).expect("a good beginning");
+    let preface = if role == Role::Server {
+        PREFACE
+    } else {
+        &PREFACE[24..]
+    };
+    core.handle_input(Instant::now(), preface)
+        .expect("a good beginning");
     if role == Role::Client {
         for path in ["/a", "/b"] {
-            core.open(&RequestHead::get(Scheme::Https, "a", path), path == "/a", Priority(3)).expect("a stream");
+            core.open(
+                &RequestHead::get(Scheme::Https, "a", path),
+                path == "/a",
+                Priority(3),
+            )
+            .expect("a stream");
         }
     }
     core
@@ -36,7 +55,9 @@ fn core(role: Role) -> Connection {
 /// What came out, data of one stream joined.
 fn events(role: Role, wire: &[u8], cut: usize) -> (Vec<String>, bool) {
     let (mut core, now) = (core(role), Instant::now());
-    let alive = wire.chunks(cut).all(|part| core.handle_input(now, part).is_ok());
+    let alive = wire
+        .chunks(cut)
+        .all(|part| core.handle_input(now, part).is_ok());
     let mut seen: Vec<String> = Vec::new();
     let mut open_data = None;
     while let Some(event) = core.poll_event() {

@@ -1,4 +1,5 @@
-//! Any header blocks are decoded or refused, within bounds; what was decoded survives our own encoder.
+//! Any header blocks are decoded or refused, within bounds; what was decoded survives our own
+//! encoder.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,11 +12,20 @@ fuzz_target!(|data: &[u8]| {
     let (mut decoder, mut again) = (Decoder::new(), Decoder::new());
     let mut encoder = Encoder::new();
     for block in data.split(|&b| b == 0xa5) {
-        let Ok(list) = decode(&mut decoder, block) else { return };
+        let Ok(list) = decode(&mut decoder, block) else {
+            return;
+        };
         let mut ours = Vec::new();
         encoder.begin(&mut ours);
         for (name, value) in &list {
-            encoder.field(&mut ours, Field { name, value, sensitive: false });
+            encoder.field(
+                &mut ours,
+                Field {
+                    name,
+                    value,
+                    sensitive: false,
+                },
+            );
         }
         assert_eq!(decode(&mut again, &ours).as_ref(), Ok(&list));
     }

@@ -1,4 +1,5 @@
-//! Descriptions of links and networks: whatever the text, an error or something that can be used, in bounded time.
+//! Descriptions of links and networks: whatever the text, an error or something that can be used,
+//! in bounded time.
 #![no_main]
 
 use std::time::Duration;
@@ -12,16 +13,23 @@ use tandem_link::rate::{Rate, Trace};
 use tandem_link::{Link, LinkConfig, text};
 
 fuzz_target!(|input: &[u8]| {
-    let Ok(input) = std::str::from_utf8(input) else { return };
+    let Ok(input) = std::str::from_utf8(input) else {
+        return;
+    };
     quantities(input);
     if let Ok(trace) = Trace::parse(input) {
         assert!(trace.mean_rate() > 0.0);
-        carry(LinkConfig { rate: Rate::Trace(trace.into()), ..LinkConfig::default() });
+        carry(LinkConfig {
+            rate: Rate::Trace(trace.into()),
+            ..LinkConfig::default()
+        });
     }
     // What follows the separator is what every trace file named in the topology contains.
     let (topology, trace) = input.split_once("\n\n---\n").unwrap_or((input, "1\n"));
     if let Ok(topology) = Topology::parse(topology, &|_| Ok(trace.to_owned())) {
-        let (plan, hosts) = topology.plan().expect("a topology that was parsed was checked");
+        let (plan, hosts) = topology
+            .plan()
+            .expect("a topology that was parsed was checked");
         let mut router = plan.build();
         for (host, plan) in hosts.iter().zip(&topology.hosts).take(8) {
             let mut packet = vec![0x45; 40];
@@ -38,7 +46,12 @@ fuzz_target!(|input: &[u8]| {
 
 /// Each value on its own, and those that can be part of a link in one.
 fn quantities(input: &str) {
-    let _ = (text::duration(input), text::bits_per_second(input), text::probability(input), text::bytes(input));
+    let _ = (
+        text::duration(input),
+        text::bits_per_second(input),
+        text::probability(input),
+        text::bytes(input),
+    );
     let mut config = LinkConfig::default();
     config.jitter = input.parse::<Jitter>().ok();
     config.loss = input.parse::<Loss>().unwrap_or_default();
@@ -57,5 +70,8 @@ fn carry(config: LinkConfig) {
     while link.pop_due(Duration::MAX).is_some() {}
     let stats = link.stats();
     let gone = stats.lost.packets + stats.overflowed.packets + stats.managed.packets;
-    assert_eq!(stats.delivered.packets + gone, stats.received.packets + stats.duplicated.packets);
+    assert_eq!(
+        stats.delivered.packets + gone,
+        stats.received.packets + stats.duplicated.packets
+    );
 }

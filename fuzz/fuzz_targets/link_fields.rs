@@ -1,4 +1,5 @@
-//! What an origin's `Link` and `X-Associated-Content` name, of any bytes: URLs that can be fetched, in eight urgencies.
+//! What an origin's `Link` and `X-Associated-Content` name, of any bytes: URLs that can be fetched,
+//! in eight urgencies.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +11,14 @@ const PAGE: &str = "https://h.example/a/b.html?c";
 fuzz_target!(|data: &[u8]| {
     let mut head = ResponseHead::new(200);
     for (index, value) in data.split(|byte| *byte == b'\n').enumerate() {
-        head.fields.push(if index % 2 == 0 { "link" } else { "x-associated-content" }, value);
+        head.fields.push(
+            if index % 2 == 0 {
+                "link"
+            } else {
+                "x-associated-content"
+            },
+            value,
+        );
     }
     for need in tandem::fuzzing::named_resources(PAGE, &mut head) {
         assert!(need.urgency <= 7 && need.url.is_ascii() && split(&need.url).is_some());

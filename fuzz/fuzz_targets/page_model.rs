@@ -1,4 +1,5 @@
-//! Pages from files (recorded pages, HAR, models): an error, or a page that is valid, can be served and says what it loads.
+//! Pages from files (recorded pages, HAR, models): an error, or a page that is valid, can be served
+//! and says what it loads.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +9,9 @@ use tandem_lab::page::{Page, Site};
 const MOST: u64 = 1 << 20;
 
 fuzz_target!(|input: &[u8]| {
-    let Ok(page) = Page::from_json("fuzz", input) else { return };
+    let Ok(page) = Page::from_json("fuzz", input) else {
+        return;
+    };
     let _ = page.check_browsable();
     let again = Page::from_json("", page.to_json().as_bytes()).expect("what was read is valid");
     assert_eq!(again, page);

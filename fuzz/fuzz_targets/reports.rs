@@ -1,11 +1,14 @@
-//! A companion's body of any bytes says the same however it is cut, and is read in reports of five bytes.
+//! A companion's body of any bytes says the same however it is cut, and is read in reports of five
+//! bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tandem::companion::{Reports, Said, Treatment, write_holds, write_report};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&step, data)) = data.split_first() else { return };
+    let Some((&step, data)) = data.split_first() else {
+        return;
+    };
     let whole = read(data, data.len().max(1));
     assert_eq!(whole, read(data, usize::from(step) + 1));
     assert!(whole.len() <= data.len() / 5);

@@ -1,4 +1,5 @@
-//! A document, style sheet or script of any bytes asks for the same however it is cut, and only for what can be fetched.
+//! A document, style sheet or script of any bytes asks for the same however it is cut, and only for
+//! what can be fetched.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +9,9 @@ const URL: &str = "https://h.example/a/b.html?c";
 const MOST: usize = 64;
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&first, data)) = data.split_first() else { return };
+    let Some((&first, data)) = data.split_first() else {
+        return;
+    };
     let whole = needs(first, data, data.len().max(1));
     assert_eq!(whole, needs(first, data, usize::from(first >> 3) + 1));
     assert!(whole.len() <= MOST);
@@ -28,7 +31,9 @@ fn needs(first: u8, data: &[u8], step: usize) -> Vec<Need> {
     };
     let mut scanner = scanner.expect("an https URL").max_needs(MOST);
     if first & 2 != 0 {
-        scanner = scanner.viewport(u32::from(first) * 16, 2.0).accept("image/webp,*/*");
+        scanner = scanner
+            .viewport(u32::from(first) * 16, 2.0)
+            .accept("image/webp,*/*");
     }
     let mut found = Vec::new();
     for piece in data.chunks(step) {

@@ -1,4 +1,5 @@
-//! Both halves of SOCKS5 read the same however their input is cut; what a server accepts, our client can ask for.
+//! Both halves of SOCKS5 read the same however their input is cut; what a server accepts, our
+//! client can ask for.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,7 +7,9 @@ use tandem_http::h1::Authority;
 use tandem_http::socks::{BadSocks, Client, Progress, Request, Server, SocksError};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&first, data)) = data.split_first() else { return };
+    let Some((&first, data)) = data.split_first() else {
+        return;
+    };
     let step = usize::from(first % 16) + 1;
     let whole = serve(data, data.len().max(1));
     assert_eq!(whole, serve(data, step));
@@ -14,7 +17,10 @@ fuzz_target!(|data: &[u8]| {
         ask_again(&request);
     }
     for credentials in [None, Some((&b"user"[..], &b""[..]))] {
-        assert_eq!(connect(credentials, data, data.len().max(1)), connect(credentials, data, step));
+        assert_eq!(
+            connect(credentials, data, data.len().max(1)),
+            connect(credentials, data, step)
+        );
     }
 });
 
@@ -34,13 +40,18 @@ fn ask_again(request: &Request) {
     let (host, port) = request.target.rsplit_once(':').expect("a port");
     assert!(Authority::parse(host.as_bytes()).is_some());
     let credentials = request.user.as_deref().zip(request.password.as_deref());
-    let client = Client::new(host, port.parse().expect("a number"), credentials).expect("it came through SOCKS");
+    let client = Client::new(host, port.parse().expect("a number"), credentials)
+        .expect("it came through SOCKS");
     let (again, _, rest) = serve(&client.first_flight(), 1000).expect("own writing");
     assert_eq!(again.expect("whole").target, request.target);
     assert!(rest.is_empty());
 }
 
-fn connect(credentials: Option<(&[u8], &[u8])>, data: &[u8], step: usize) -> Result<Option<usize>, SocksError> {
+fn connect(
+    credentials: Option<(&[u8], &[u8])>,
+    data: &[u8],
+    step: usize,
+) -> Result<Option<usize>, SocksError> {
     let mut client = Client::new("a.onion", 80, credentials).expect("fits");
     let mut used = 0;
     for piece in data.chunks(step) {

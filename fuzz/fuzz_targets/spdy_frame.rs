@@ -6,7 +6,9 @@ use libfuzzer_sys::fuzz_target;
 use tandem_spdy::frame::{Frame, FrameReader, Piece};
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((&cut, bytes)) = bytes.split_first() else { return };
+    let Some((&cut, bytes)) = bytes.split_first() else {
+        return;
+    };
     let mut reader = FrameReader::new(4096);
     for mut chunk in bytes.chunks(usize::from(cut).max(1)) {
         while let Some(piece) = reader.next(&mut chunk) {
@@ -36,6 +38,11 @@ fn comes_back(frame: &Frame<'_>) {
         Frame::WindowUpdate(frame) => frame.encode(&mut dst),
     }
     let mut reader = FrameReader::new(8192);
-    let Some(Piece::Control(kind, head, payload)) = reader.next(&mut &dst[..]) else { panic!("one whole frame") };
-    assert_eq!(Frame::load(kind, head.flags, payload.as_ref()).as_ref(), Ok(frame));
+    let Some(Piece::Control(kind, head, payload)) = reader.next(&mut &dst[..]) else {
+        panic!("one whole frame")
+    };
+    assert_eq!(
+        Frame::load(kind, head.flags, payload.as_ref()).as_ref(),
+        Ok(frame)
+    );
 }

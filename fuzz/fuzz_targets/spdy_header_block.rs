@@ -1,4 +1,5 @@
-//! SPDY header blocks: any bytes as what comes from the wire, as an inflated list, and as what our compressor is given.
+//! SPDY header blocks: any bytes as what comes from the wire, as an inflated list, and as what our
+//! compressor is given.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -13,9 +14,15 @@ fuzz_target!(|bytes: &[u8]| {
             break;
         }
     }
-    let Ok(pairs) = Pairs::load(bytes, LIMIT) else { return };
+    let Ok(pairs) = Pairs::load(bytes, LIMIT) else {
+        return;
+    };
     let pairs: Vec<_> = pairs.iter().collect();
-    for setting in [HeaderCompression::Full, HeaderCompression::Safe, HeaderCompression::Off] {
+    for setting in [
+        HeaderCompression::Full,
+        HeaderCompression::Safe,
+        HeaderCompression::Off,
+    ] {
         let mut encoder = Encoder::new(setting);
         let mut decoder = Decoder::new(LIMIT);
         for _ in 0..3 {
@@ -25,7 +32,10 @@ fuzz_target!(|bytes: &[u8]| {
             }
             let mut wire = Vec::new();
             encoder.encode(&block, &mut wire);
-            let read = decoder.decode(&wire).expect("in step").expect("legal, as it was before");
+            let read = decoder
+                .decode(&wire)
+                .expect("in step")
+                .expect("legal, as it was before");
             assert!(read.iter().eq(pairs.iter().copied()));
         }
     }

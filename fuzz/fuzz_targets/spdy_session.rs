@@ -1,12 +1,14 @@
-//! A whole SPDY session with an adversarial peer: a script of raw bytes, of frames whose header blocks do inflate, and
-//! of what the user does meanwhile.
+//! A whole SPDY session with an adversarial peer: a script of raw bytes, of frames whose header
+//! blocks do inflate, and of what the user does meanwhile.
 #![no_main]
 
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BytesMut};
 use libfuzzer_sys::fuzz_target;
-use tandem_http::{Event, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf};
+use tandem_http::{
+    Event, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+};
 use tandem_spdy::frame::{Headers, SynReply, SynStream};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};
 use tandem_spdy::{Config, Connection, Version};
@@ -15,9 +17,19 @@ use tandem_spdy::{Config, Connection, Version};
 const MAX_OUTPUT: usize = 8 << 20;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((&mode, script)) = bytes.split_first() else { return };
-    let role = if mode & 1 == 0 { Role::Server } else { Role::Client };
-    let version = if mode & 2 == 0 { Version::V3 } else { Version::V31 };
+    let Some((&mode, script)) = bytes.split_first() else {
+        return;
+    };
+    let role = if mode & 1 == 0 {
+        Role::Server
+    } else {
+        Role::Client
+    };
+    let version = if mode & 2 == 0 {
+        Version::V3
+    } else {
+        Version::V31
+    };
     let mut mux = MuxConfig::new(role);
     mux.push = true;
     mux.max_header_list = 4096;
@@ -67,29 +79,56 @@ impl Run {
                 return self.input(&bytes);
             }
             4 => {
-                let mut bytes = vec![0, 0, 0, stream as u8, u8::from(fin), 0, payload.len() as u8, 0];
+                let mut bytes = vec![
+                    0,
+                    0,
+                    0,
+                    stream as u8,
+                    u8::from(fin),
+                    0,
+                    payload.len() as u8,
+                    0,
+                ];
                 bytes.resize(8 + payload.len() * 256, 7);
                 return self.input(&bytes);
             }
             5 => drop(self.session.open(&request(), fin, Priority(id as u8))),
             6 => drop(self.session.push(stream, &request(), Priority(id as u8))),
-            7 => self.session.respond(stream, &ResponseHead::new(200 + associated as u16), fin),
-            8 => self.session.send_data(stream, vec![1; payload.len() * 256].into(), fin),
-            9 => self.session.send_trailers(stream, &[("a", "b")].into_iter().collect()),
+            7 => self
+                .session
+                .respond(stream, &ResponseHead::new(200 + associated as u16), fin),
+            8 => self
+                .session
+                .send_data(stream, vec![1; payload.len() * 256].into(), fin),
+            9 => self
+                .session
+                .send_trailers(stream, &[("a", "b")].into_iter().collect()),
             10 => self.session.reset(stream, Reason::Cancel),
-            11 => self.held.drain(..).for_each(|(id, count)| self.session.release(id, count)),
+            11 => self
+                .held
+                .drain(..)
+                .for_each(|(id, count)| self.session.release(id, count)),
             12 => self.session.ping(id),
             13 => self.session.go_away(Reason::NoError),
             14 => {
                 self.now += Duration::from_millis(u64::from(id) * 10);
                 self.session.handle_timeout(self.now);
             }
-            _ => self.session.set_priority(stream, Priority(associated as u8)),
+            _ => self
+                .session
+                .set_priority(stream, Priority(associated as u8)),
         }
         true
     }
 
-    fn frame_with_block(&mut self, kind: u8, stream: u32, associated: u32, fin: bool, payload: &[u8]) -> Vec<u8> {
+    fn frame_with_block(
+        &mut self,
+        kind: u8,
+        stream: u32,
+        associated: u32,
+        fin: bool,
+        payload: &[u8],
+    ) -> Vec<u8> {
         let mut block = Block::new();
         let heads: [(&[u8], &[u8]); 7] = [
             (b":method", b"POST"),
@@ -114,16 +153,36 @@ impl Run {
         self.encoder.encode(&block, &mut bytes);
         let mut dst = BytesMut::new();
         match kind {
-            1 => SynStream { stream, associated, priority: 1, slot: 0, fin, unidirectional: false, block: &bytes }
-                .encode(&mut dst),
-            2 => SynReply { stream, fin, block: &bytes }.encode(&mut dst),
-            _ => Headers { stream, fin, block: &bytes }.encode(&mut dst),
+            1 => SynStream {
+                stream,
+                associated,
+                priority: 1,
+                slot: 0,
+                fin,
+                unidirectional: false,
+                block: &bytes,
+            }
+            .encode(&mut dst),
+            2 => SynReply {
+                stream,
+                fin,
+                block: &bytes,
+            }
+            .encode(&mut dst),
+            _ => Headers {
+                stream,
+                fin,
+                block: &bytes,
+            }
+            .encode(&mut dst),
         }
         dst.to_vec()
     }
 
     fn input(&mut self, bytes: &[u8]) -> bool {
-        bytes.chunks(self.cut).all(|part| self.session.handle_input(self.now, part).is_ok())
+        bytes
+            .chunks(self.cut)
+            .all(|part| self.session.handle_input(self.now, part).is_ok())
     }
 
     fn drain(&mut self) {

@@ -1,4 +1,5 @@
-//! Circuits, and relays that may share one, of any text: whole fingerprints, and the same whichever relay stands first.
+//! Circuits, and relays that may share one, of any text: whole fingerprints, and the same whichever
+//! relay stands first.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,13 +13,24 @@ fuzz_target!(|text: &str| {
         assert!(hop.len() == 40 && text.to_ascii_uppercase().contains(&hop));
     }
     let mut parts = text.split('\0');
-    let mut next = || parts.next().unwrap_or("r one id digest 2026-01-01 00:00:00 198.18.1.1 5001 0");
+    let mut next = || {
+        parts
+            .next()
+            .unwrap_or("r one id digest 2026-01-01 00:00:00 198.18.1.1 5001 0")
+    };
     let (a, b) = ((A, next(), next()), (B, next(), next()));
     for distinct in [false, true] {
         if let Some([one, other]) = may_share_circuit([a, b], distinct) {
             assert_eq!(one, other);
-            assert!(!one || may_share_circuit([a, b], false) == Some([true, true]), "stricter rules allow no more");
+            assert!(
+                !one || may_share_circuit([a, b], false) == Some([true, true]),
+                "stricter rules allow no more"
+            );
         }
-        assert_ne!(may_share_circuit([a, a], distinct), Some([true, true]), "a relay twice");
+        assert_ne!(
+            may_share_circuit([a, a], distinct),
+            Some([true, true]),
+            "a relay twice"
+        );
     }
 });

@@ -9,7 +9,10 @@ fuzz_target!(|data: &[u8]| {
     let bytes = Box::leak(data.to_vec().into_boxed_slice());
     let pointer: *mut [u8] = bytes;
     if let Ok(Some(value)) = control_reply(bytes, "ns/all") {
-        assert!(value.len() <= data.len() * 3, "what is no UTF-8 becomes three bytes");
+        assert!(
+            value.len() <= data.len() * 3,
+            "what is no UTF-8 becomes three bytes"
+        );
         assert!(data.windows(7).any(|window| window == b"ns/all="));
     }
     // SAFETY: it comes from a box, and the connection that read it has ended.

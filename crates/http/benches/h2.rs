@@ -6,7 +6,8 @@ mod h2_support;
 use bytes::Buf;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use h2_support::{
-    END_HEADERS, END_STREAM, HEADERS, PREFACE, Raw, SETTINGS, WINDOW_UPDATE, client_config, response, server_config,
+    END_HEADERS, END_STREAM, HEADERS, PREFACE, Raw, SETTINGS, WINDOW_UPDATE, client_config,
+    response, server_config,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -22,12 +23,18 @@ const REQUEST: [(&str, &str); 12] = [
     (":scheme", "https"),
     (":authority", "www.example.org"),
     (":path", "/assets/app/style.css?v=31"),
-    ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
+    (
+        "user-agent",
+        "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+    ),
     ("accept", "text/css,*/*;q=0.1"),
     ("accept-language", "en-GB,en;q=0.5"),
     ("accept-encoding", "gzip, deflate, br, zstd"),
     ("referer", "https://www.example.org/index.html"),
-    ("cookie", "session=0123456789abcdef0123456789abcdef; theme=dark"),
+    (
+        "cookie",
+        "session=0123456789abcdef0123456789abcdef; theme=dark",
+    ),
     ("sec-fetch-dest", "style"),
     ("te", "trailers"),
 ];
@@ -83,7 +90,9 @@ impl Link {
 
     /// One exchange; returns the bytes of the body.
     fn exchange(&mut self, request: &RequestHead, answer: &ResponseHead, body: &Bytes) -> usize {
-        self.client.open(request, true, Priority(3)).expect("a stream");
+        self.client
+            .open(request, true, Priority(3))
+            .expect("a stream");
         self.client.poll_output(&mut self.up, LIMIT);
         Self::pass(&mut self.server, &mut self.up, self.now);
         while let Some(event) = self.server.poll_event() {
@@ -118,12 +127,16 @@ fn exchanges(c: &mut Criterion) {
         let (body, answer) = (h2_support::bytes(size), answer(size));
         let mut link = Link::new();
         group.throughput(Throughput::Elements(1));
-        group.bench_function(name, |b| b.iter(|| black_box(link.exchange(&request, &answer, &body))));
+        group.bench_function(name, |b| {
+            b.iter(|| black_box(link.exchange(&request, &answer, &body)))
+        });
     }
     let (body, answer) = (h2_support::bytes(1 << 20), answer(1 << 20));
     let mut link = Link::new();
     group.throughput(Throughput::Bytes(1 << 20));
-    group.bench_function("body of 1 MB", |b| b.iter(|| black_box(link.exchange(&request, &answer, &body))));
+    group.bench_function("body of 1 MB", |b| {
+        b.iter(|| black_box(link.exchange(&request, &answer, &body)))
+    });
     group.finish();
 }
 
@@ -133,15 +146,23 @@ fn server_alone(c: &mut Criterion) {
     let mut core = Connection::new(server_config());
     let now = Instant::now();
     core.handle_input(now, PREFACE).expect("the preface");
-    core.handle_input(now, &h2_support::frame(SETTINGS, 0, 0, &[])).expect("settings");
-    let (mut out, answer, body, mut id) = (SendBuf::new(), answer(1024), h2_support::bytes(1024), 1u32);
+    core.handle_input(now, &h2_support::frame(SETTINGS, 0, 0, &[]))
+        .expect("settings");
+    let (mut out, answer, body, mut id) =
+        (SendBuf::new(), answer(1024), h2_support::bytes(1024), 1u32);
     c.bench_function("server get 1 kB", |b| {
         b.iter_batched(
             || {
-                let mut wire = h2_support::frame(HEADERS, END_HEADERS | END_STREAM, id, &peer.block(&REQUEST));
+                let mut wire =
+                    h2_support::frame(HEADERS, END_HEADERS | END_STREAM, id, &peer.block(&REQUEST));
                 id += 2;
                 if id % 64 == 1 {
-                    wire.extend(h2_support::frame(WINDOW_UPDATE, 0, 0, &32_768u32.to_be_bytes()));
+                    wire.extend(h2_support::frame(
+                        WINDOW_UPDATE,
+                        0,
+                        0,
+                        &32_768u32.to_be_bytes(),
+                    ));
                 }
                 wire
             },
@@ -169,23 +190,40 @@ fn compression(c: &mut Criterion) {
         out.clear();
         encoder.begin(out);
         for (name, value) in REQUEST {
-            encoder.field(out, Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
+            encoder.field(
+                out,
+                Field {
+                    name: name.as_bytes(),
+                    value: value.as_bytes(),
+                    sensitive: false,
+                },
+            );
         }
     };
     let mut out = Vec::new();
     group.bench_function("encode, fresh table", |b| {
-        b.iter_batched_ref(Encoder::new, |encoder| encode(encoder, &mut out), BatchSize::SmallInput);
+        b.iter_batched_ref(
+            Encoder::new,
+            |encoder| encode(encoder, &mut out),
+            BatchSize::SmallInput,
+        );
     });
     let fresh = out.clone();
     let mut encoder = Encoder::new();
     encode(&mut encoder, &mut out);
     encode(&mut encoder, &mut out);
     encode(&mut encoder, &mut out);
-    group.bench_function("encode, known fields", |b| b.iter(|| encode(&mut encoder, black_box(&mut out))));
+    group.bench_function("encode, known fields", |b| {
+        b.iter(|| encode(&mut encoder, black_box(&mut out)))
+    });
     group.bench_function("decode, fresh table", |b| {
         b.iter_batched_ref(
             Decoder::new,
-            |decoder| decoder.decode(&fresh, |f| _ = black_box(f.value.len())).expect("own block"),
+            |decoder| {
+                decoder
+                    .decode(&fresh, |f| _ = black_box(f.value.len()))
+                    .expect("own block")
+            },
             BatchSize::SmallInput,
         );
     });

@@ -1,12 +1,12 @@
 //! An ordered list of header fields in one allocation for the text and one for the index.
 //!
-//! HTTP is carried exactly, so order and repetition are kept; names are lower case, as HTTP/2 and SPDY write them.
-//! It sits under every message of [`crate::message`]. RFC 9110 section 5.
+//! HTTP is carried exactly, so order and repetition are kept; names are lower case, as HTTP/2 and
+//! SPDY write them. It sits under every message of [`crate::message`]. RFC 9110 section 5.
 
 use std::fmt;
 
-/// Header or trailer fields in wire order. Names are lower-case ASCII, values are bytes without CR, LF or NUL (each
-/// codec checks what it reads; [`Fields::push`] itself checks nothing).
+/// Header or trailer fields in wire order. Names are lower-case ASCII, values are bytes without CR,
+/// LF or NUL (each codec checks what it reads; [`Fields::push`] itself checks nothing).
 #[derive(Clone, Default)]
 pub struct Fields {
     text: Vec<u8>,
@@ -35,16 +35,22 @@ pub struct Field<'a> {
 impl Fields {
     /// An empty list; allocates nothing.
     pub const fn new() -> Self {
-        Self { text: Vec::new(), index: Vec::new() }
+        Self {
+            text: Vec::new(),
+            index: Vec::new(),
+        }
     }
 
     /// An empty list with room for `fields` entries of `bytes` bytes in all.
     pub fn with_capacity(fields: usize, bytes: usize) -> Self {
-        Self { text: Vec::with_capacity(bytes), index: Vec::with_capacity(fields) }
+        Self {
+            text: Vec::with_capacity(bytes),
+            index: Vec::with_capacity(fields),
+        }
     }
 
-    /// Appends a field. An upper-case name is lowered. Names over 65,535 bytes are cut off by every codec's own limit
-    /// long before they arrive here.
+    /// Appends a field. An upper-case name is lowered. Names over 65,535 bytes are cut off by every
+    /// codec's own limit long before they arrive here.
     pub fn push(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.push_entry(name.as_ref(), value.as_ref(), false);
     }
@@ -56,10 +62,18 @@ impl Fields {
 
     fn push_entry(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
         let at = self.text.len();
-        debug_assert!(name.len() <= usize::from(u16::MAX), "field name within the codecs' limits");
+        debug_assert!(
+            name.len() <= usize::from(u16::MAX),
+            "field name within the codecs' limits"
+        );
         self.text.extend(name.iter().map(u8::to_ascii_lowercase));
         self.text.extend_from_slice(value);
-        self.index.push(Entry { at: at as u32, name: name.len() as u16, value: value.len() as u32, sensitive });
+        self.index.push(Entry {
+            at: at as u32,
+            name: name.len() as u16,
+            value: value.len() as u32,
+            sensitive,
+        });
     }
 
     fn field(&self, entry: &Entry) -> Field<'_> {
@@ -88,7 +102,9 @@ impl Fields {
 
     /// All values of `name` (lower case), in order.
     pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.iter().filter(move |f| f.name == name.as_bytes()).map(|f| f.value)
+        self.iter()
+            .filter(move |f| f.name == name.as_bytes())
+            .map(|f| f.value)
     }
 
     /// Whether a field of this (lower-case) name is there.
@@ -96,10 +112,13 @@ impl Fields {
         self.get(name).is_some()
     }
 
-    /// Whether any value of `name`, read as a comma-separated list, has `token` (ASCII case ignored).
+    /// Whether any value of `name`, read as a comma-separated list, has `token` (ASCII case
+    /// ignored).
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.get_all(name).any(|value| {
-            value.split(|&b| b == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+            value
+                .split(|&b| b == b',')
+                .any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
         })
     }
 
@@ -154,7 +173,11 @@ impl Fields {
 
 impl PartialEq for Fields {
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && self.iter().zip(other.iter()).all(|(a, b)| a.name == b.name && a.value == b.value)
+        self.len() == other.len()
+            && self
+                .iter()
+                .zip(other.iter())
+                .all(|(a, b)| a.name == b.name && a.value == b.value)
     }
 }
 
@@ -163,7 +186,12 @@ impl Eq for Fields {}
 /// Shows names only: values may be private.
 impl fmt::Debug for Fields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter().map(|f| String::from_utf8_lossy(f.name).into_owned())).finish()
+        f.debug_list()
+            .entries(
+                self.iter()
+                    .map(|f| String::from_utf8_lossy(f.name).into_owned()),
+            )
+            .finish()
     }
 }
 
@@ -183,9 +211,14 @@ mod tests {
 
     #[test]
     fn keeps_order_and_repetition() {
-        let mut fields: Fields = [("A", "1"), ("set-cookie", "x"), ("set-cookie", "y")].into_iter().collect();
+        let mut fields: Fields = [("A", "1"), ("set-cookie", "x"), ("set-cookie", "y")]
+            .into_iter()
+            .collect();
         assert_eq!(fields.get("a"), Some(&b"1"[..]));
-        assert_eq!(fields.get_all("set-cookie").collect::<Vec<_>>(), [b"x", b"y"]);
+        assert_eq!(
+            fields.get_all("set-cookie").collect::<Vec<_>>(),
+            [b"x", b"y"]
+        );
         assert!(fields.remove("a"));
         assert!(!fields.remove("a"));
         assert_eq!(fields.len(), 2);
@@ -195,7 +228,9 @@ mod tests {
 
     #[test]
     fn finds_tokens() {
-        let fields: Fields = [("connection", "keep-alive, Upgrade")].into_iter().collect();
+        let fields: Fields = [("connection", "keep-alive, Upgrade")]
+            .into_iter()
+            .collect();
         assert!(fields.has_token("connection", "upgrade"));
         assert!(!fields.has_token("connection", "close"));
     }

@@ -6,9 +6,9 @@
 //!  head  ──▶ write_request / write_response ──▶ bytes (hop-by-hop fields are made here)
 //! ```
 //!
-//! What is read goes on to another hop, so a message that two readers could understand differently is refused rather
-//! than repaired (RFC 9112 section 11.2). Responses are repaired only where section 5 asks proxies to: folded lines and
-//! white space before a colon.
+//! What is read goes on to another hop, so a message that two readers could understand differently
+//! is refused rather than repaired (RFC 9112 section 11.2). Responses are repaired only where
+//! section 5 asks proxies to: folded lines and white space before a colon.
 //!
 //! One file per part of the RFC: `head` the lines, `target` the request target, `request`,
 //! `response`, `hop` what concerns one connection only, `body`, `write`.
@@ -32,7 +32,8 @@ pub use write::{reason_phrase, write_chunk_head, write_last_chunk, write_request
 /// Bounds of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of start line, fields and the empty line. Default 64 KiB; more than 16 MiB counts as 16 MiB.
+    /// Bytes of start line, fields and the empty line. Default 64 KiB; more than 16 MiB counts as
+    /// 16 MiB.
     pub head: usize,
     /// Number of fields. Default 200.
     pub fields: usize,
@@ -40,7 +41,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { head: 64 << 10, fields: 200 }
+        Self {
+            head: 64 << 10,
+            fields: 200,
+        }
     }
 }
 

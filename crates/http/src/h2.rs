@@ -1,5 +1,6 @@
-//! HTTP/2 without I/O: [`Connection`] is one end of a session (RFC 9113), with extended CONNECT (RFC 8441) and the
-//! urgency of extensible priorities (RFC 9218). Header lists go through [`crate::hpack`].
+//! HTTP/2 without I/O: [`Connection`] is one end of a session (RFC 9113), with extended CONNECT
+//! (RFC 8441) and the urgency of extensible priorities (RFC 9218). Header lists go through
+//! [`crate::hpack`].
 //!
 //! ```text
 //!  bytes ──▶ input (cut into frames) ──▶ recv ─┐                      ┌─▶ events

@@ -1,6 +1,8 @@
-//! The heads of requests and responses as every session protocol understands them (RFC 9110 sections 6, 7 and 9).
+//! The heads of requests and responses as every session protocol understands them (RFC 9110
+//! sections 6, 7 and 9).
 //!
-//! HTTP/1.1, HTTP/2 and SPDY read into these and write from these; nothing between them sees a protocol's own form.
+//! HTTP/1.1, HTTP/2 and SPDY read into these and write from these; nothing between them sees a
+//! protocol's own form.
 
 use std::fmt;
 
@@ -60,9 +62,13 @@ impl Method {
         }
     }
 
-    /// Whether a second delivery has the effect of one (RFC 9110 section 9.2.2), so that it may be sent again.
+    /// Whether a second delivery has the effect of one (RFC 9110 section 9.2.2), so that it may be
+    /// sent again.
     pub fn is_idempotent(&self) -> bool {
-        matches!(self, Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace)
+        matches!(
+            self,
+            Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace
+        )
     }
 }
 
@@ -76,7 +82,20 @@ impl fmt::Display for Method {
 pub const fn is_token(byte: u8) -> bool {
     matches!(
         byte,
-        b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        b'!' | b'#'
+            | b'$'
+            | b'%'
+            | b'&'
+            | b'\''
+            | b'*'
+            | b'+'
+            | b'-'
+            | b'.'
+            | b'^'
+            | b'_'
+            | b'`'
+            | b'|'
+            | b'~'
     ) || byte.is_ascii_alphanumeric()
 }
 
@@ -120,7 +139,8 @@ impl Scheme {
 /// The head of a request. `Host` is never among the fields: it is the `authority`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RequestHead {
-    /// Method; `CONNECT` asks for a tunnel to `authority` (then `path` is empty unless `protocol` is set).
+    /// Method; `CONNECT` asks for a tunnel to `authority` (then `path` is empty unless `protocol`
+    /// is set).
     pub method: Method,
     /// Scheme of the target.
     pub scheme: Scheme,
@@ -175,7 +195,10 @@ pub struct ResponseHead {
 impl ResponseHead {
     /// A head without fields.
     pub const fn new(status: u16) -> Self {
-        Self { status, fields: Fields::new() }
+        Self {
+            status,
+            fields: Fields::new(),
+        }
     }
 
     /// 1xx: another head follows.
@@ -184,8 +207,8 @@ impl ResponseHead {
     }
 }
 
-/// `content-length` of a message when it is given once or repeatedly with one value; an error where it is malformed
-/// or contradicts itself (RFC 9110 section 8.6).
+/// `content-length` of a message when it is given once or repeatedly with one value; an error where
+/// it is malformed or contradicts itself (RFC 9110 section 8.6).
 pub fn content_length(fields: &Fields) -> Result<Option<u64>, BadContentLength> {
     let mut length = None;
     for value in fields.get_all("content-length") {

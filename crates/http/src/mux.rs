@@ -1,5 +1,5 @@
-//! What a multiplexed session core offers to the task that drives it, whatever its protocol: HTTP/2 ([`crate::h2`]),
-//! SPDY/3 and SPDY/3.1 (crate `tandem-spdy`).
+//! What a multiplexed session core offers to the task that drives it, whatever its protocol: HTTP/2
+//! ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`).
 //!
 //! ```text
 //!            handle_input(bytes)          poll_event() -> Request · Response · Data · …
@@ -8,9 +8,10 @@
 //!            poll_output(buffer, limit)   open · respond · send_data · send_trailers · reset · release
 //! ```
 //!
-//! Order of calls: after any input or command, drain [`Mux::poll_event`], then [`Mux::poll_output`] whenever the socket
-//! takes bytes, with a small `limit`, so that the core decides as late as possible who sends next. A server that is asked
-//! faster than its answers are taken gives no more input while [`Mux::backlog`] is large.
+//! Order of calls: after any input or command, drain [`Mux::poll_event`], then [`Mux::poll_output`]
+//! whenever the socket takes bytes, with a small `limit`, so that the core decides as late as
+//! possible who sends next. A server that is asked faster than its answers are taken gives no more
+//! input while [`Mux::backlog`] is large.
 
 use std::time::Instant;
 
@@ -62,7 +63,8 @@ pub struct SessionError {
     pub detail: &'static str,
 }
 
-/// Sending order: urgency 0 (first) to 7 (RFC 9218; SPDY's priorities are the same scale). Default 3.
+/// Sending order: urgency 0 (first) to 7 (RFC 9218; SPDY's priorities are the same scale). Default
+/// 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Priority(pub u8);
 
@@ -139,7 +141,8 @@ pub enum Event {
         /// The stream.
         id: StreamId,
     },
-    /// Server: the peer wants an answer in another place of the order of sending (HTTP/2 only; the core sends it there).
+    /// Server: the peer wants an answer in another place of the order of sending (HTTP/2 only; the
+    /// core sends it there).
     Priority {
         /// Its stream.
         id: StreamId,
@@ -148,8 +151,8 @@ pub enum Event {
     },
     /// The peer's first SETTINGS arrived (HTTP/2 only; SPDY servers may send none).
     Settings,
-    /// The peer opens and accepts nothing more. Each own stream above `last` also gets a `Reset` with
-    /// [`Reason::Refused`].
+    /// The peer opens and accepts nothing more. Each own stream above `last` also gets a `Reset`
+    /// with [`Reason::Refused`].
     GoAway {
         /// Highest own stream that the peer may have processed.
         last: StreamId,
@@ -185,7 +188,8 @@ pub enum OpenError {
 pub struct Unsent {
     /// Bytes queued.
     pub bytes: usize,
-    /// The flow-control window that lets none of them out; `None` where nothing is queued, or they only wait for their turn.
+    /// The flow-control window that lets none of them out; `None` where nothing is queued, or they
+    /// only wait for their turn.
     pub shut: Option<Window>,
 }
 
@@ -216,13 +220,16 @@ impl Unsent {
 pub struct MuxConfig {
     /// Which end.
     pub role: Role,
-    /// Bytes that the peer may send on one stream unasked. Below 2 KiB credit has to be given so often that it looks like
-    /// a flood to a peer that bounds idle frames, as ours does. Default 8 MiB: 1.6 times the product of 100 Mbit/s and 400 ms.
+    /// Bytes that the peer may send on one stream unasked. Below 2 KiB credit has to be given so
+    /// often that it looks like a flood to a peer that bounds idle frames, as ours does. Default 8
+    /// MiB: 1.6 times the product of 100 Mbit/s and 400 ms.
     pub stream_window: u32,
-    /// Bytes that the peer may send on the session unasked; given back on arrival while less than `receive_budget` is
-    /// held, so that a stopped stream cannot stop its neighbours. Default 16 MiB.
+    /// Bytes that the peer may send on the session unasked; given back on arrival while less than
+    /// `receive_budget` is held, so that a stopped stream cannot stop its neighbours. Default 16
+    /// MiB.
     pub session_window: u32,
-    /// Bytes held unreleased in the whole session above which session credit waits for [`Mux::release`]. Default 64 MiB.
+    /// Bytes held unreleased in the whole session above which session credit waits for
+    /// [`Mux::release`]. Default 64 MiB.
     pub receive_budget: usize,
     /// Streams that the peer may have open at once. Default 256.
     pub max_streams: u32,
@@ -253,10 +260,11 @@ impl MuxConfig {
     }
 }
 
-/// A multiplexed session core. All commands take effect in the output; none blocks. Commands on a stream that is
-/// already gone do nothing.
+/// A multiplexed session core. All commands take effect in the output; none blocks. Commands on a
+/// stream that is already gone do nothing.
 pub trait Mux {
-    /// Bytes from the peer, cut anywhere. After an error the core takes nothing more; its output ends with GOAWAY.
+    /// Bytes from the peer, cut anywhere. After an error the core takes nothing more; its output
+    /// ends with GOAWAY.
     fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError>;
 
     /// Time has passed: see [`Mux::poll_timeout`].
@@ -268,41 +276,56 @@ pub trait Mux {
     /// What came out of the input, in wire order.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Appends frames to `out` until it holds about `limit` bytes (a frame is never cut) or nothing may be sent now.
-    /// Control frames go first, then whoever [`crate::sched`] says. The client's preface and settings and the first
-    /// request leave together: nothing waits for the peer.
+    /// Appends frames to `out` until it holds about `limit` bytes (a frame is never cut) or nothing
+    /// may be sent now. Control frames go first, then whoever [`crate::sched`] says. The client's
+    /// preface and settings and the first request leave together: nothing waits for the peer.
     fn poll_output(&mut self, out: &mut SendBuf, limit: usize);
 
-    /// Whether [`Mux::poll_output`] would append something that should leave now. Credit and acknowledgements that can
-    /// ride on later frames do not count until they are urgent.
+    /// Whether [`Mux::poll_output`] would append something that should leave now. Credit and
+    /// acknowledgements that can ride on later frames do not count until they are urgent.
     fn wants_output(&self) -> bool;
 
     /// Client: starts an exchange. `end`: no body follows.
-    fn open(&mut self, head: &RequestHead, end: bool, priority: Priority) -> Result<StreamId, OpenError>;
+    fn open(
+        &mut self,
+        head: &RequestHead,
+        end: bool,
+        priority: Priority,
+    ) -> Result<StreamId, OpenError>;
 
-    /// Server: an interim response (1xx) before [`Mux::respond`]. Protocols without interim responses drop it.
+    /// Server: an interim response (1xx) before [`Mux::respond`]. Protocols without interim
+    /// responses drop it.
     fn inform(&mut self, id: StreamId, head: &ResponseHead);
 
     /// Server: the response head. `end`: no body follows.
     fn respond(&mut self, id: StreamId, head: &ResponseHead, end: bool);
 
-    /// Server: promises an answer to `request`, before the data of `parent` that mentions it; the answer follows with
-    /// [`Mux::respond`] and [`Mux::send_data`] on the new stream.
-    fn push(&mut self, parent: StreamId, request: &RequestHead, priority: Priority) -> Result<StreamId, OpenError>;
+    /// Server: promises an answer to `request`, before the data of `parent` that mentions it; the
+    /// answer follows with [`Mux::respond`] and [`Mux::send_data`] on the new stream.
+    fn push(
+        &mut self,
+        parent: StreamId,
+        request: &RequestHead,
+        priority: Priority,
+    ) -> Result<StreamId, OpenError>;
 
-    /// Appends to the stream's body; `end` closes it. Queues all it is given: ask [`Mux::send_room`] first.
+    /// Appends to the stream's body; `end` closes it. Queues all it is given: ask
+    /// [`Mux::send_room`] first.
     fn send_data(&mut self, id: StreamId, data: Bytes, end: bool);
 
     /// Ends the stream's body with trailers, after all its data.
     fn send_trailers(&mut self, id: StreamId, fields: &Fields);
 
-    /// How many bytes the stream should be given now; 0 while its send buffer is full or the stream is gone.
+    /// How many bytes the stream should be given now; 0 while its send buffer is full or the stream
+    /// is gone.
     fn send_room(&self, id: StreamId) -> usize;
 
-    /// What of the stream's body has not been sent, and whether a window holds it; nothing where the stream is gone.
+    /// What of the stream's body has not been sent, and whether a window holds it; nothing where
+    /// the stream is gone.
     fn unsent(&self, id: StreamId) -> Unsent;
 
-    /// Bytes of heads, resets, credit and the like that wait for [`Mux::poll_output`]. No window bounds them.
+    /// Bytes of heads, resets, credit and the like that wait for [`Mux::poll_output`]. No window
+    /// bounds them.
     fn backlog(&self) -> usize;
 
     /// Changes the sending order of a stream.
@@ -323,12 +346,14 @@ pub trait Mux {
     /// Streams open in either direction.
     fn active(&self) -> usize;
 
-    /// Whether [`Mux::open`] could succeed now, or after a stream closes: false once the session is ending.
+    /// Whether [`Mux::open`] could succeed now, or after a stream closes: false once the session is
+    /// ending.
     fn is_open(&self) -> bool;
 
     /// Whether [`Mux::push`] could succeed, as far as the peer's settings go.
     fn peer_takes_pushes(&self) -> bool;
 
-    /// Whether the peer said that it takes extended CONNECT (RFC 8441); `None` until its settings arrive.
+    /// Whether the peer said that it takes extended CONNECT (RFC 8441); `None` until its settings
+    /// arrive.
     fn peer_extended_connect(&self) -> Option<bool>;
 }

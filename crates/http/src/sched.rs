@@ -1,8 +1,9 @@
 //! Who sends next: the most urgent stream first, and among equals the one that has sent least.
 //!
-//! Least-attained-service order lets a small answer overtake a large one without knowing sizes in advance, and turns
-//! into fair sharing among equally large ones. Both session cores ([`crate::h2`] and SPDY's) keep their ready streams
-//! here and decide as late as the socket lets them. Urgency is RFC 9218's (and SPDY's) 0 to 7, 0 first.
+//! Least-attained-service order lets a small answer overtake a large one without knowing sizes in
+//! advance, and turns into fair sharing among equally large ones. Both session cores ([`crate::h2`]
+//! and SPDY's) keep their ready streams here and decide as late as the socket lets them. Urgency is
+//! RFC 9218's (and SPDY's) 0 to 7, 0 first.
 
 use std::collections::BTreeSet;
 

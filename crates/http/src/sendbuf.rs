@@ -1,6 +1,8 @@
-//! Bytes on their way to a socket: small pieces copied together, large ones kept as they are for a vectored write.
+//! Bytes on their way to a socket: small pieces copied together, large ones kept as they are for a
+//! vectored write.
 //!
-//! Session cores append frames in `poll_output`; the driving task writes them out as a [`bytes::Buf`].
+//! Session cores append frames in `poll_output`; the driving task writes them out as a
+//! [`bytes::Buf`].
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -102,7 +104,10 @@ impl Buf for SendBuf {
     fn chunks_vectored<'a>(&'a self, dst: &mut [IoSlice<'a>]) -> usize {
         let tail = (!self.tail.is_empty()).then_some(&self.tail[..]);
         let mut filled = 0;
-        for (slot, chunk) in dst.iter_mut().zip(self.chunks.iter().map(|c| &c[..]).chain(tail)) {
+        for (slot, chunk) in dst
+            .iter_mut()
+            .zip(self.chunks.iter().map(|c| &c[..]).chain(tail))
+        {
             *slot = IoSlice::new(chunk);
             filled += 1;
         }

@@ -1,7 +1,8 @@
 //! SOCKS5 without I/O: RFC 1928, user names and passwords of RFC 1929, and tor's extended errors.
 //!
-//! [`Server`] is spoken to by browsers, [`Client`] speaks to tor. A client may send everything at once, greeting,
-//! credentials, request and the first bytes of the stream: [`Client::first_flight`] does, and [`Server`] takes it so.
+//! [`Server`] is spoken to by browsers, [`Client`] speaks to tor. A client may send everything at
+//! once, greeting, credentials, request and the first bytes of the stream: [`Client::first_flight`]
+//! does, and [`Server`] takes it so.
 
 mod client;
 mod reply;

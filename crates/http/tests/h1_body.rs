@@ -6,7 +6,10 @@ use tandem_http::Fields;
 use tandem_http::h1::{BadBody, Decoder, Framing, write_chunk_head, write_last_chunk};
 
 /// Feeds pieces; gives the body and what is left over once it is done.
-fn decode<'a>(framing: Framing, pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Outcome, BadBody> {
+fn decode<'a>(
+    framing: Framing,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Outcome, BadBody> {
     let mut decoder = Decoder::new(framing);
     let mut outcome = Outcome::default();
     for piece in pieces {
@@ -43,33 +46,55 @@ fn chunked(text: &str) -> Result<Outcome, BadBody> {
 #[test]
 fn delimited_by_length() {
     let outcome = decode(Framing::Length(5), [&b"hel"[..], b"lo, next"]).expect("valid");
-    assert_eq!((&outcome.body[..], &outcome.left[..], outcome.done), (&b"hello"[..], &b", next"[..], true));
+    assert_eq!(
+        (&outcome.body[..], &outcome.left[..], outcome.done),
+        (&b"hello"[..], &b", next"[..], true)
+    );
     let mut decoder = Decoder::new(Framing::Length(5));
     decoder.decode(b"hell").expect("valid");
     assert_eq!(decoder.finish(), Err(BadBody::Truncated));
-    assert_eq!(decoder.decode(b"o"), Err(BadBody::Truncated), "an error stays");
+    assert_eq!(
+        decoder.decode(b"o"),
+        Err(BadBody::Truncated),
+        "an error stays"
+    );
     assert!(Decoder::new(Framing::Length(0)).is_done());
     assert!(Decoder::new(Framing::None).is_done());
     assert_eq!(Decoder::new(Framing::None).finish(), Ok(()));
     let decoded = Decoder::new(Framing::None).decode(b"GET").expect("valid");
-    assert_eq!((decoded.consumed, decoded.data, decoded.done), (0, 0..0, true));
+    assert_eq!(
+        (decoded.consumed, decoded.data, decoded.done),
+        (0, 0..0, true)
+    );
 }
 
 #[test]
 fn delimited_by_close() {
     let mut decoder = Decoder::new(Framing::UntilClose);
     let decoded = decoder.decode(b"abc").expect("valid");
-    assert_eq!((decoded.consumed, decoded.data, decoded.done), (3, 0..3, false));
+    assert_eq!(
+        (decoded.consumed, decoded.data, decoded.done),
+        (3, 0..3, false)
+    );
     assert_eq!(decoder.finish(), Ok(()));
     assert!(decoder.is_done());
 }
 
 #[test]
 fn chunks() {
-    let outcome = chunked("5\r\nhello\r\n0000A;name=\"v\" ; x\r\n, world!!!\r\n0\r\n\r\nGET").expect("valid");
+    let outcome =
+        chunked("5\r\nhello\r\n0000A;name=\"v\" ; x\r\n, world!!!\r\n0\r\n\r\nGET").expect("valid");
     assert_eq!(outcome.body, b"hello, world!!!");
-    assert_eq!((&outcome.left[..], outcome.done, outcome.trailers), (&b"GET"[..], true, None));
-    assert_eq!(chunked("3  \r\nabc\r\n0 \r\n\r\n").expect("padding is ignored").body, b"abc");
+    assert_eq!(
+        (&outcome.left[..], outcome.done, outcome.trailers),
+        (&b"GET"[..], true, None)
+    );
+    assert_eq!(
+        chunked("3  \r\nabc\r\n0 \r\n\r\n")
+            .expect("padding is ignored")
+            .body,
+        b"abc"
+    );
 }
 
 #[test]
@@ -77,8 +102,16 @@ fn one_call_takes_data_and_the_framing_after_it() {
     let mut decoder = Decoder::new(Framing::Chunked);
     let input = b"3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n";
     let decoded = decoder.decode(input).expect("valid");
-    assert_eq!((decoded.consumed, decoded.data, decoded.done), (input.len(), 3..6, true));
-    assert_eq!(decoder.trailers().and_then(|t| t.get("x-sum").map(<[u8]>::to_vec)), Some(b"1".to_vec()));
+    assert_eq!(
+        (decoded.consumed, decoded.data, decoded.done),
+        (input.len(), 3..6, true)
+    );
+    assert_eq!(
+        decoder
+            .trailers()
+            .and_then(|t| t.get("x-sum").map(<[u8]>::to_vec)),
+        Some(b"1".to_vec())
+    );
     assert_eq!(decoder.trailers(), None, "given once");
 }
 
@@ -89,7 +122,12 @@ fn trailers_that_come_too_late_are_dropped() {
          Connection: close\r\nContent-Type: a/b\r\nIf-Match: *\r\nETag: \"x\"\r\nAuthorization: b\r\n\r\n",
     )
     .expect("valid");
-    let names: Vec<_> = outcome.trailers.iter().flat_map(Fields::iter).map(|f| f.name.to_vec()).collect();
+    let names: Vec<_> = outcome
+        .trailers
+        .iter()
+        .flat_map(Fields::iter)
+        .map(|f| f.name.to_vec())
+        .collect();
     assert_eq!(names, [&b"x-sum"[..], b"etag"]);
 }
 

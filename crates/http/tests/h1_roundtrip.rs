@@ -1,13 +1,22 @@
-//! What is written is read back the same, and arbitrary bytes are read the same however they are cut.
+//! What is written is read back the same, and arbitrary bytes are read the same however they are
+//! cut.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
-use tandem_http::h1::{Form, Framing, Limits, Version, parse_request, parse_response, write_request, write_response};
+use tandem_http::h1::{
+    Form, Framing, Limits, Version, parse_request, parse_response, write_request, write_response,
+};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 fn fields() -> impl Strategy<Value = Fields> {
-    prop::collection::vec(("(x-[a-z0-9-]{1,20}|accept|user-agent|set-cookie)", "([!-~]([ -~]{0,40}[!-~])?)?"), 0..12)
-        .prop_map(|list| list.into_iter().collect())
+    prop::collection::vec(
+        (
+            "(x-[a-z0-9-]{1,20}|accept|user-agent|set-cookie)",
+            "([!-~]([ -~]{0,40}[!-~])?)?",
+        ),
+        0..12,
+    )
+    .prop_map(|list| list.into_iter().collect())
 }
 
 fn authority() -> impl Strategy<Value = String> {
@@ -15,11 +24,16 @@ fn authority() -> impl Strategy<Value = String> {
 }
 
 fn methods() -> impl Strategy<Value = Method> {
-    "(GET|HEAD|POST|PUT|DELETE|TRACE|PATCH|PURGE)".prop_map(|m| Method::parse(m.as_bytes()).expect("token"))
+    "(GET|HEAD|POST|PUT|DELETE|TRACE|PATCH|PURGE)"
+        .prop_map(|m| Method::parse(m.as_bytes()).expect("token"))
 }
 
 fn framings() -> impl Strategy<Value = Framing> {
-    prop_oneof![Just(Framing::None), Just(Framing::Chunked), (0u64..1 << 50).prop_map(Framing::Length)]
+    prop_oneof![
+        Just(Framing::None),
+        Just(Framing::Chunked),
+        (0u64..1 << 50).prop_map(Framing::Length)
+    ]
 }
 
 prop_compose! {
@@ -95,7 +109,8 @@ proptest! {
         prop_assert_eq!(read.head.status, status);
     }
 
-    /// A prefix is never understood otherwise than the whole: it waits, or it fails as the whole does.
+    /// A prefix is never understood otherwise than the whole: it waits, or it fails as the whole
+    /// does.
     #[test]
     fn cuts(noise in prop::collection::vec(prop::sample::select(
         &b"GET / HTTP/1.1\r\nHost: a\r\n\r\nTE:content-length,chunked 01\t\x00\xff"[..]), 0..120), at in 0usize..120) {
@@ -131,13 +146,21 @@ fn nothing_can_be_injected() {
     let mut wire = BytesMut::new();
     write_request(&mut wire, &head, Form::Origin, Framing::None, None);
     let path = "/%20HTTP/1.1%0D%0AX:%20y%0D%0A%0D%0AGET%20/";
-    assert_eq!(wire, format!("GET {path} HTTP/1.1\r\nHost: a%0D%0AX:%20y\r\n\r\n"));
+    assert_eq!(
+        wire,
+        format!("GET {path} HTTP/1.1\r\nHost: a%0D%0AX:%20y\r\n\r\n")
+    );
 }
 
 #[test]
 fn requests_look_as_expected() {
     let mut head = RequestHead::get(Scheme::Http, "a.example", "/x");
-    for (name, value) in [("cookie", "a=1"), ("user-agent", "t"), ("cookie", "b=2"), ("te", "trailers")] {
+    for (name, value) in [
+        ("cookie", "a=1"),
+        ("user-agent", "t"),
+        ("cookie", "b=2"),
+        ("te", "trailers"),
+    ] {
         head.fields.push(name, value);
     }
     let written = |head: &RequestHead, form, framing, upgrade| {
@@ -150,11 +173,26 @@ fn requests_look_as_expected() {
         "GET http://a.example/x HTTP/1.1\r\nHost: a.example\r\nCookie: a=1; b=2\r\nUser-Agent: t\r\nTe: trailers\r\n\
          Connection: Upgrade, TE\r\nUpgrade: websocket\r\n\r\n"
     );
-    let tunnel = RequestHead { method: Method::Connect, ..RequestHead::get(Scheme::Https, "a:443", "") };
-    assert_eq!(written(&tunnel, Form::Authority, Framing::None, None), "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n");
-    let star = RequestHead { method: Method::Options, ..RequestHead::get(Scheme::Http, "a", "*") };
-    assert_eq!(written(&star, Form::Asterisk, Framing::None, None), "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(written(&star, Form::Absolute, Framing::None, None), "OPTIONS http://a HTTP/1.1\r\nHost: a\r\n\r\n");
+    let tunnel = RequestHead {
+        method: Method::Connect,
+        ..RequestHead::get(Scheme::Https, "a:443", "")
+    };
+    assert_eq!(
+        written(&tunnel, Form::Authority, Framing::None, None),
+        "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n"
+    );
+    let star = RequestHead {
+        method: Method::Options,
+        ..RequestHead::get(Scheme::Http, "a", "*")
+    };
+    assert_eq!(
+        written(&star, Form::Asterisk, Framing::None, None),
+        "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n"
+    );
+    assert_eq!(
+        written(&star, Form::Absolute, Framing::None, None),
+        "OPTIONS http://a HTTP/1.1\r\nHost: a\r\n\r\n"
+    );
 }
 
 #[test]
@@ -187,11 +225,25 @@ fn responses_look_as_expected() {
     );
     let switch = ResponseHead::new(101);
     assert_eq!(
-        written(&switch, Version::Http11, Framing::None, true, Some("websocket")),
+        written(
+            &switch,
+            Version::Http11,
+            Framing::None,
+            true,
+            Some("websocket")
+        ),
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     );
     assert_eq!(
-        written(&ResponseHead::new(599), Version::Http11, Framing::Length(0), true, None).lines().next(),
+        written(
+            &ResponseHead::new(599),
+            Version::Http11,
+            Framing::Length(0),
+            true,
+            None
+        )
+        .lines()
+        .next(),
         Some("HTTP/1.1 599 ")
     );
 }

@@ -4,7 +4,8 @@ mod h2_support;
 
 use bytes::Bytes;
 use h2_support::{
-    Pair, body, bytes, client_config, events, fields, get, output, parse, response, server_config, with_fields,
+    Pair, body, bytes, client_config, events, fields, get, output, parse, response, server_config,
+    with_fields,
 };
 use proptest::prelude::*;
 use tandem_http::mux::{OpenError, Unsent, Window};
@@ -14,7 +15,12 @@ const NORMAL: Priority = Priority(3);
 
 fn request(events: &[Event]) -> (u32, &RequestHead, bool, Priority) {
     let found = events.iter().find_map(|e| match e {
-        Event::Request { id, head, end, priority } => Some((*id, head, *end, *priority)),
+        Event::Request {
+            id,
+            head,
+            end,
+            priority,
+        } => Some((*id, head, *end, *priority)),
         _ => None,
     });
     found.expect("a request")
@@ -28,9 +34,13 @@ fn get_and_answer() {
     let (_, server) = pair.run();
     let (seen, seen_head, end, priority) = request(&server);
     assert_eq!((seen, seen_head, end, priority), (id, &head, true, NORMAL));
-    let answer = response(200, &[("content-type", "text/plain"), ("content-length", "5")]);
+    let answer = response(
+        200,
+        &[("content-type", "text/plain"), ("content-length", "5")],
+    );
     pair.server.respond(id, &answer, false);
-    pair.server.send_data(id, Bytes::from_static(b"hello"), true);
+    pair.server
+        .send_data(id, Bytes::from_static(b"hello"), true);
     assert_eq!(pair.server.active(), 1);
     let (client, _) = pair.run();
     assert!(matches!(&client[0], Event::Response { head, end: false, .. } if *head == answer));
@@ -42,14 +52,29 @@ fn get_and_answer() {
 fn everything_before_the_answer_leaves_at_once() {
     let mut pair = Pair::new();
     assert!(!pair.client.wants_output(), "nothing to say yet");
-    let post = RequestHead { method: Method::Post, ..get("/") };
+    let post = RequestHead {
+        method: Method::Post,
+        ..get("/")
+    };
     let id = pair.client.open(&post, false, NORMAL).expect("a stream");
     pair.client.send_data(id, bytes(1000), true);
     assert!(pair.client.wants_output());
     let first = output(&mut pair.client, 16_384);
     let kinds: Vec<u8> = parse(&first).iter().map(|f| f.kind).collect();
-    assert_eq!(kinds, [h2_support::SETTINGS, h2_support::WINDOW_UPDATE, h2_support::HEADERS, h2_support::DATA]);
-    assert_eq!(parse(&first)[3].flags, h2_support::END_STREAM, "the end rides on the data");
+    assert_eq!(
+        kinds,
+        [
+            h2_support::SETTINGS,
+            h2_support::WINDOW_UPDATE,
+            h2_support::HEADERS,
+            h2_support::DATA
+        ]
+    );
+    assert_eq!(
+        parse(&first)[3].flags,
+        h2_support::END_STREAM,
+        "the end rides on the data"
+    );
 }
 
 #[test]
@@ -65,19 +90,26 @@ fn server_says_its_settings_at_once() {
 #[test]
 fn bodies_and_trailers_both_ways() {
     let mut pair = Pair::new();
-    let post = RequestHead { method: Method::Post, ..get("/upload") };
+    let post = RequestHead {
+        method: Method::Post,
+        ..get("/upload")
+    };
     let id = pair.client.open(&post, false, NORMAL).expect("a stream");
     pair.client.send_data(id, bytes(100_000), false);
     pair.client.send_trailers(id, &fields(&[("x-sum", "1")]));
     let (_, server) = pair.run();
     assert_eq!(body(&server, id).0, bytes(100_000));
-    assert!(matches!(server.last(), Some(Event::Trailers { fields: f, .. }) if *f == fields(&[("x-sum", "1")])));
+    assert!(
+        matches!(server.last(), Some(Event::Trailers { fields: f, .. }) if *f == fields(&[("x-sum", "1")]))
+    );
     pair.server.respond(id, &response(200, &[]), false);
     pair.server.send_data(id, bytes(70_000), false);
     pair.server.send_trailers(id, &fields(&[("x-sum", "2")]));
     let (client, _) = pair.run();
     assert_eq!(body(&client, id), (bytes(70_000).to_vec(), false));
-    assert!(matches!(client.last(), Some(Event::Trailers { fields: f, .. }) if *f == fields(&[("x-sum", "2")])));
+    assert!(
+        matches!(client.last(), Some(Event::Trailers { fields: f, .. }) if *f == fields(&[("x-sum", "2")]))
+    );
     assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
 }
 
@@ -86,7 +118,8 @@ fn interim_responses() {
     let mut pair = Pair::new();
     let id = pair.client.open(&get("/"), true, NORMAL).expect("a stream");
     pair.run();
-    pair.server.inform(id, &response(103, &[("link", "</a.css>; rel=preload")]));
+    pair.server
+        .inform(id, &response(103, &[("link", "</a.css>; rel=preload")]));
     pair.server.inform(id, &response(100, &[]));
     pair.server.respond(id, &response(204, &[]), true);
     pair.server.inform(id, &response(103, &[]));
@@ -126,7 +159,8 @@ fn heads_of_many_frames() {
     pair.cuts = vec![1000, 7, 1];
     let (_, server) = pair.run();
     assert_eq!(request(&server).1, &head);
-    pair.server.respond(id, &response(200, &[("x-long", &long)]), true);
+    pair.server
+        .respond(id, &response(200, &[("x-long", &long)]), true);
     let (client, _) = pair.run();
     assert!(
         matches!(&client[..], [Event::Response { head, .. }] if head.fields.get("x-long") == Some(long.as_bytes()))
@@ -137,21 +171,37 @@ fn heads_of_many_frames() {
 fn connect_and_extended_connect() {
     let mut pair = Pair::new();
     pair.run();
-    let tunnel = RequestHead { method: Method::Connect, path: String::new(), ..get("") };
+    let tunnel = RequestHead {
+        method: Method::Connect,
+        path: String::new(),
+        ..get("")
+    };
     let id = pair.client.open(&tunnel, false, NORMAL).expect("a stream");
-    let socket = RequestHead { method: Method::Connect, protocol: Some("websocket".into()), ..get("/chat") };
+    let socket = RequestHead {
+        method: Method::Connect,
+        protocol: Some("websocket".into()),
+        ..get("/chat")
+    };
     let other = pair.client.open(&socket, false, NORMAL).expect("a stream");
     let (_, server) = pair.run();
     assert_eq!(request(&server).1.path, "");
-    assert!(server.iter().any(|e| matches!(e, Event::Request { head, .. } if *head == socket)));
+    assert!(
+        server
+            .iter()
+            .any(|e| matches!(e, Event::Request { head, .. } if *head == socket))
+    );
     for id in [id, other] {
         pair.server.respond(id, &response(200, &[]), false);
-        pair.server.send_data(id, Bytes::from_static(b"down"), false);
+        pair.server
+            .send_data(id, Bytes::from_static(b"down"), false);
         pair.client.send_data(id, Bytes::from_static(b"up"), false);
     }
     let (client, server) = pair.run();
     for id in [id, other] {
-        assert_eq!((body(&client, id).0, body(&server, id).0), (b"down".to_vec(), b"up".to_vec()));
+        assert_eq!(
+            (body(&client, id).0, body(&server, id).0),
+            (b"down".to_vec(), b"up".to_vec())
+        );
     }
 }
 
@@ -160,22 +210,40 @@ fn pushes() {
     let mut config = client_config();
     config.push = true;
     let mut pair = Pair::with(config, server_config());
-    let id = pair.client.open(&get("/page"), true, NORMAL).expect("a stream");
+    let id = pair
+        .client
+        .open(&get("/page"), true, NORMAL)
+        .expect("a stream");
     pair.run();
     pair.server.respond(id, &response(200, &[]), false);
-    let pushed = pair.server.push(id, &get("/style.css"), Priority(1)).expect("a push");
+    let pushed = pair
+        .server
+        .push(id, &get("/style.css"), Priority(1))
+        .expect("a push");
     pair.server.send_data(id, Bytes::from_static(b"page"), true);
-    pair.server.respond(pushed, &response(200, &[("content-type", "text/css")]), false);
-    pair.server.send_data(pushed, Bytes::from_static(b"style"), true);
+    pair.server.respond(
+        pushed,
+        &response(200, &[("content-type", "text/css")]),
+        false,
+    );
+    pair.server
+        .send_data(pushed, Bytes::from_static(b"style"), true);
     let (client, _) = pair.run();
     let place = |what: &dyn Fn(&Event) -> bool| client.iter().position(what).expect("an event");
     let promised = place(
         &|e| matches!(e, Event::Push { parent, id: p, request } if *parent == id && *p == pushed && *request == get("/style.css")),
     );
-    assert!(promised < place(&|e| matches!(e, Event::Data { id: d, .. } if *d == id)), "promise before the data");
+    assert!(
+        promised < place(&|e| matches!(e, Event::Data { id: d, .. } if *d == id)),
+        "promise before the data"
+    );
     assert_eq!(body(&client, pushed), (b"style".to_vec(), true));
     assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
-    assert_eq!(pair.server.push(id, &get("/late"), NORMAL), Err(OpenError::NoPush), "the parent is gone");
+    assert_eq!(
+        pair.server.push(id, &get("/late"), NORMAL),
+        Err(OpenError::NoPush),
+        "the parent is gone"
+    );
 }
 
 #[test]
@@ -183,9 +251,15 @@ fn a_push_can_be_refused() {
     let mut config = client_config();
     config.push = true;
     let mut pair = Pair::with(config, server_config());
-    let id = pair.client.open(&get("/page"), true, NORMAL).expect("a stream");
+    let id = pair
+        .client
+        .open(&get("/page"), true, NORMAL)
+        .expect("a stream");
     pair.run();
-    let pushed = pair.server.push(id, &get("/style.css"), NORMAL).expect("a push");
+    let pushed = pair
+        .server
+        .push(id, &get("/style.css"), NORMAL)
+        .expect("a push");
     pair.run();
     pair.client.reset(pushed, Reason::Cancel);
     let (_, server) = pair.run();
@@ -198,9 +272,15 @@ fn a_push_can_be_refused() {
 #[test]
 fn no_push_where_none_is_taken() {
     let mut pair = Pair::new();
-    let id = pair.client.open(&get("/page"), true, NORMAL).expect("a stream");
+    let id = pair
+        .client
+        .open(&get("/page"), true, NORMAL)
+        .expect("a stream");
     pair.run();
-    assert_eq!(pair.server.push(id, &get("/style.css"), NORMAL), Err(OpenError::NoPush));
+    assert_eq!(
+        pair.server.push(id, &get("/style.css"), NORMAL),
+        Err(OpenError::NoPush)
+    );
 }
 
 #[test]
@@ -214,10 +294,25 @@ fn resets_reach_the_other_side_once() {
     pair.client.reset(id, Reason::Cancel);
     pair.client.reset(id, Reason::Cancel);
     let (client, server) = pair.run();
-    assert!(client.iter().all(|e| matches!(e, Event::Response { .. } | Event::Data { .. })), "only what had come");
+    assert!(
+        client
+            .iter()
+            .all(|e| matches!(e, Event::Response { .. } | Event::Data { .. })),
+        "only what had come"
+    );
     assert!(matches!(server[..], [Event::Reset { id: r, reason: Reason::Cancel }] if r == id));
-    assert_eq!((pair.client.active(), pair.server.active(), pair.server.send_room(id)), (0, 0, 0));
-    let next = pair.client.open(&get("/next"), true, NORMAL).expect("the session goes on");
+    assert_eq!(
+        (
+            pair.client.active(),
+            pair.server.active(),
+            pair.server.send_room(id)
+        ),
+        (0, 0, 0)
+    );
+    let next = pair
+        .client
+        .open(&get("/next"), true, NORMAL)
+        .expect("the session goes on");
     let (_, server) = pair.run();
     assert_eq!(request(&server).0, next);
 }
@@ -228,9 +323,17 @@ fn busy_until_a_stream_closes() {
     config.max_streams = 2;
     let mut pair = Pair::with(client_config(), config);
     pair.run();
-    let first = pair.client.open(&get("/1"), true, NORMAL).expect("a stream");
-    pair.client.open(&get("/2"), true, NORMAL).expect("a stream");
-    assert_eq!(pair.client.open(&get("/3"), true, NORMAL), Err(OpenError::Busy));
+    let first = pair
+        .client
+        .open(&get("/1"), true, NORMAL)
+        .expect("a stream");
+    pair.client
+        .open(&get("/2"), true, NORMAL)
+        .expect("a stream");
+    assert_eq!(
+        pair.client.open(&get("/3"), true, NORMAL),
+        Err(OpenError::Busy)
+    );
     pair.run();
     pair.server.respond(first, &response(204, &[]), true);
     pair.run();
@@ -242,24 +345,46 @@ fn streams_beyond_an_unknown_limit_are_refused() {
     let mut config = server_config();
     config.max_streams = 1;
     let mut pair = Pair::with(client_config(), config);
-    pair.client.open(&get("/1"), true, NORMAL).expect("a stream");
-    let second = pair.client.open(&get("/2"), true, NORMAL).expect("the limit is not known yet");
+    pair.client
+        .open(&get("/1"), true, NORMAL)
+        .expect("a stream");
+    let second = pair
+        .client
+        .open(&get("/2"), true, NORMAL)
+        .expect("the limit is not known yet");
     let (client, _) = pair.run();
-    assert!(client.iter().any(|e| matches!(e, Event::Reset { id, reason: Reason::Refused } if *id == second)));
+    assert!(
+        client
+            .iter()
+            .any(|e| matches!(e, Event::Reset { id, reason: Reason::Refused } if *id == second))
+    );
 }
 
 #[test]
 fn bad_heads_are_not_sent() {
     let mut pair = Pair::new();
-    for head in [get("no-slash"), get("/a b"), RequestHead { authority: String::new(), ..get("/") }] {
-        assert_eq!(pair.client.open(&head, true, NORMAL), Err(OpenError::BadHead));
+    for head in [
+        get("no-slash"),
+        get("/a b"),
+        RequestHead {
+            authority: String::new(),
+            ..get("/")
+        },
+    ] {
+        assert_eq!(
+            pair.client.open(&head, true, NORMAL),
+            Err(OpenError::BadHead)
+        );
     }
     let mut config = server_config();
     config.max_header_list = 500;
     let mut pair = Pair::with(client_config(), config);
     pair.run();
     let large = with_fields(get("/"), &[("x", &"v".repeat(400))]);
-    assert_eq!(pair.client.open(&large, true, NORMAL), Err(OpenError::BadHead));
+    assert_eq!(
+        pair.client.open(&large, true, NORMAL),
+        Err(OpenError::BadHead)
+    );
 }
 
 #[test]
@@ -267,8 +392,14 @@ fn a_large_request_is_answered_431() {
     let mut config = server_config();
     config.max_header_list = 500;
     let mut pair = Pair::with(client_config(), config);
-    let large = with_fields(get("/"), &[("x", &"v".repeat(1400)), ("y", "kept in the table")]);
-    let id = pair.client.open(&large, true, NORMAL).expect("the limit is not known yet");
+    let large = with_fields(
+        get("/"),
+        &[("x", &"v".repeat(1400)), ("y", "kept in the table")],
+    );
+    let id = pair
+        .client
+        .open(&large, true, NORMAL)
+        .expect("the limit is not known yet");
     let (client, server) = pair.run();
     assert!(matches!(server[..], [Event::Settings]), "nobody is told");
     assert!(
@@ -285,18 +416,27 @@ fn a_large_request_is_answered_431() {
 #[test]
 fn goodbye_of_a_server() {
     let mut pair = Pair::new();
-    let kept = pair.client.open(&get("/kept"), true, NORMAL).expect("a stream");
+    let kept = pair
+        .client
+        .open(&get("/kept"), true, NORMAL)
+        .expect("a stream");
     pair.run();
     pair.server.go_away(Reason::NoError);
     pair.server.go_away(Reason::NoError);
-    let late = pair.client.open(&get("/late"), true, NORMAL).expect("not known yet");
+    let late = pair
+        .client
+        .open(&get("/late"), true, NORMAL)
+        .expect("not known yet");
     pair.step(Role::Server);
     let seen = events(&mut pair.client);
     assert!(
         matches!(seen[..], [Event::GoAway { last, reason: Reason::NoError }, Event::Reset { id, reason: Reason::Refused }]
             if last == kept && id == late)
     );
-    assert_eq!(pair.client.open(&get("/"), true, NORMAL), Err(OpenError::Closing));
+    assert_eq!(
+        pair.client.open(&get("/"), true, NORMAL),
+        Err(OpenError::Closing)
+    );
     assert!(!pair.client.is_open() && !pair.server.is_open());
     let (_, server) = pair.run();
     assert!(server.is_empty(), "the late one is not shown");
@@ -313,11 +453,18 @@ fn goodbye_of_a_client_lets_its_requests_finish() {
     let id = pair.client.open(&get("/"), true, NORMAL).expect("a stream");
     pair.client.go_away(Reason::NoError);
     let (_, server) = pair.run();
-    assert!(server.iter().any(|e| matches!(e, Event::GoAway { last: 0, .. })));
+    assert!(
+        server
+            .iter()
+            .any(|e| matches!(e, Event::GoAway { last: 0, .. }))
+    );
     pair.server.respond(id, &response(204, &[]), true);
     let (client, _) = pair.run();
     assert!(matches!(client[..], [Event::Response { end: true, .. }]));
-    assert_eq!(pair.client.open(&get("/"), true, NORMAL), Err(OpenError::Closing));
+    assert_eq!(
+        pair.client.open(&get("/"), true, NORMAL),
+        Err(OpenError::Closing)
+    );
 }
 
 #[test]
@@ -326,20 +473,43 @@ fn pings_come_back() {
     pair.client.ping(7);
     pair.server.ping(9);
     let (client, server) = pair.run();
-    assert!(client.iter().any(|e| matches!(e, Event::Pong { payload: 7 })));
-    assert!(server.iter().any(|e| matches!(e, Event::Pong { payload: 9 })));
+    assert!(
+        client
+            .iter()
+            .any(|e| matches!(e, Event::Pong { payload: 7 }))
+    );
+    assert!(
+        server
+            .iter()
+            .any(|e| matches!(e, Event::Pong { payload: 9 }))
+    );
 }
 
 #[test]
 fn small_and_urgent_overtake() {
     let mut pair = Pair::new();
-    let large = pair.client.open(&get("/large"), true, NORMAL).expect("a stream");
-    let small = pair.client.open(&get("/small"), true, NORMAL).expect("a stream");
-    let urgent = pair.client.open(&get("/urgent"), true, Priority(0)).expect("a stream");
+    let large = pair
+        .client
+        .open(&get("/large"), true, NORMAL)
+        .expect("a stream");
+    let small = pair
+        .client
+        .open(&get("/small"), true, NORMAL)
+        .expect("a stream");
+    let urgent = pair
+        .client
+        .open(&get("/urgent"), true, Priority(0))
+        .expect("a stream");
     let (_, server) = pair.run();
     let priorities: Vec<u8> = server
         .iter()
-        .filter_map(|e| if let Event::Request { priority, .. } = e { Some(priority.0) } else { None })
+        .filter_map(|e| {
+            if let Event::Request { priority, .. } = e {
+                Some(priority.0)
+            } else {
+                None
+            }
+        })
         .collect();
     assert_eq!(priorities, [3, 3, 0], "the field carries it");
     pair.server.respond(large, &response(200, &[]), false);
@@ -349,16 +519,25 @@ fn small_and_urgent_overtake() {
         pair.server.respond(id, &response(200, &[]), false);
         pair.server.send_data(id, bytes(2000), true);
     }
-    let order: Vec<u32> =
-        parse(&output(&mut pair.server, 30_000)).iter().filter(|f| f.kind == h2_support::DATA).map(|f| f.id).collect();
+    let order: Vec<u32> = parse(&output(&mut pair.server, 30_000))
+        .iter()
+        .filter(|f| f.kind == h2_support::DATA)
+        .map(|f| f.id)
+        .collect();
     assert_eq!(order, [urgent, small, large, large]);
 }
 
 #[test]
 fn a_client_can_change_its_mind_about_priority() {
     let mut pair = Pair::new();
-    let first = pair.client.open(&get("/1"), true, NORMAL).expect("a stream");
-    let second = pair.client.open(&get("/2"), true, NORMAL).expect("a stream");
+    let first = pair
+        .client
+        .open(&get("/1"), true, NORMAL)
+        .expect("a stream");
+    let second = pair
+        .client
+        .open(&get("/2"), true, NORMAL)
+        .expect("a stream");
     pair.run();
     for id in [first, second] {
         pair.server.respond(id, &response(200, &[]), false);
@@ -368,8 +547,13 @@ fn a_client_can_change_its_mind_about_priority() {
     pair.client.set_priority(second, Priority(1));
     pair.step(Role::Client);
     let told = h2_support::events(&mut pair.server);
-    assert!(matches!(told[..], [Event::Priority { id, priority: Priority(1) }] if id == second), "once: {told:?}");
-    let data = parse(&output(&mut pair.server, 500)).into_iter().find(|f| f.kind == h2_support::DATA);
+    assert!(
+        matches!(told[..], [Event::Priority { id, priority: Priority(1) }] if id == second),
+        "once: {told:?}"
+    );
+    let data = parse(&output(&mut pair.server, 500))
+        .into_iter()
+        .find(|f| f.kind == h2_support::DATA);
     assert_eq!(data.map(|f| f.id), Some(second));
 }
 
@@ -382,19 +566,37 @@ fn windows_hold_back_and_release_lets_on() {
     pair.run();
     pair.server.respond(id, &response(200, &[]), false);
     pair.server.send_data(id, bytes(50_000), true);
-    assert_eq!(pair.server.unsent(id), Unsent { bytes: 50_000, shut: None });
+    assert_eq!(
+        pair.server.unsent(id),
+        Unsent {
+            bytes: 50_000,
+            shut: None
+        }
+    );
     let (client, _) = pair.run();
     assert_eq!(body(&client, id), (bytes(50_000)[..20_000].to_vec(), false));
-    assert_eq!(pair.server.unsent(id), Unsent { bytes: 30_000, shut: Some(Window::Stream) });
+    assert_eq!(
+        pair.server.unsent(id),
+        Unsent {
+            bytes: 30_000,
+            shut: Some(Window::Stream)
+        }
+    );
     pair.client.release(id, 2_000);
-    assert!(!pair.client.wants_output(), "an eighth of a window at least, even when it is shut");
+    assert!(
+        !pair.client.wants_output(),
+        "an eighth of a window at least, even when it is shut"
+    );
     pair.client.release(id, 8_000);
     assert!(pair.client.wants_output());
     let (client, _) = pair.run();
     assert_eq!(body(&client, id).0.len(), 10_000);
     pair.client.release(id, 20_000);
     let (client, _) = pair.run();
-    assert_eq!((body(&client, id).0.len(), body(&client, id).1), (20_000, true));
+    assert_eq!(
+        (body(&client, id).0.len(), body(&client, id).1),
+        (20_000, true)
+    );
     assert_eq!(pair.server.unsent(id), Unsent::default());
 }
 
@@ -403,8 +605,14 @@ fn a_stopped_stream_does_not_stop_its_neighbours() {
     let mut config = client_config();
     (config.stream_window, config.session_window) = (100_000, 100_000);
     let mut pair = Pair::with(config, server_config());
-    let stuck = pair.client.open(&get("/stuck"), true, NORMAL).expect("a stream");
-    let other = pair.client.open(&get("/other"), true, NORMAL).expect("a stream");
+    let stuck = pair
+        .client
+        .open(&get("/stuck"), true, NORMAL)
+        .expect("a stream");
+    let other = pair
+        .client
+        .open(&get("/other"), true, NORMAL)
+        .expect("a stream");
     pair.run();
     for id in [stuck, other] {
         pair.server.respond(id, &response(200, &[]), false);
@@ -418,9 +626,19 @@ fn a_stopped_stream_does_not_stop_its_neighbours() {
 #[test]
 fn held_bytes_are_bounded_by_the_budget_and_finished_streams_count() {
     let mut config = client_config();
-    (config.stream_window, config.session_window, config.receive_budget) = (100_000, 100_000, 150_000);
+    (
+        config.stream_window,
+        config.session_window,
+        config.receive_budget,
+    ) = (100_000, 100_000, 150_000);
     let mut pair = Pair::with(config, server_config());
-    let ids: Vec<u32> = (0..8).map(|u| pair.client.open(&get("/"), true, Priority(u)).expect("a stream")).collect();
+    let ids: Vec<u32> = (0..8)
+        .map(|u| {
+            pair.client
+                .open(&get("/"), true, Priority(u))
+                .expect("a stream")
+        })
+        .collect();
     pair.run();
     for &id in &ids {
         pair.server.respond(id, &response(200, &[]), false);
@@ -429,7 +647,11 @@ fn held_bytes_are_bounded_by_the_budget_and_finished_streams_count() {
     let (client, _) = pair.run();
     let held: usize = ids.iter().map(|&id| body(&client, id).0.len()).sum();
     assert!((150_000..=250_000).contains(&held), "{held}");
-    let finished: Vec<u32> = ids.iter().copied().filter(|&id| body(&client, id).1).collect();
+    let finished: Vec<u32> = ids
+        .iter()
+        .copied()
+        .filter(|&id| body(&client, id).1)
+        .collect();
     assert!(!finished.is_empty());
     pair.client.release(finished[0], 60_000);
     pair.client.reset(finished[1], Reason::Cancel);
@@ -475,8 +697,14 @@ fn credit_rides_along() {
     pair.client.release(id, 15_000);
     assert!(!pair.client.wants_output());
     pair.client.ping(1);
-    let kinds: Vec<(u8, u32)> = parse(&output(&mut pair.client, 1000)).iter().map(|f| (f.kind, f.id)).collect();
-    assert_eq!(kinds, [(h2_support::PING, 0), (h2_support::WINDOW_UPDATE, id)]);
+    let kinds: Vec<(u8, u32)> = parse(&output(&mut pair.client, 1000))
+        .iter()
+        .map(|f| (f.kind, f.id))
+        .collect();
+    assert_eq!(
+        kinds,
+        [(h2_support::PING, 0), (h2_support::WINDOW_UPDATE, id)]
+    );
 }
 
 /// What a random exchange does, in order.
@@ -492,16 +720,30 @@ struct Plan {
 
 fn plans() -> impl Strategy<Value = Vec<Plan>> {
     let sizes = || prop::collection::vec(0usize..40_000, 0..4);
-    let plan = ("/[a-z]{0,30}", sizes(), sizes(), any::<bool>(), 0u8..8, prop::bool::weighted(0.1))
-        .prop_map(|(path, up, down, trailers, urgency, reset)| Plan { path, up, down, trailers, urgency, reset });
+    let plan = (
+        "/[a-z]{0,30}",
+        sizes(),
+        sizes(),
+        any::<bool>(),
+        0u8..8,
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(|(path, up, down, trailers, urgency, reset)| Plan {
+            path,
+            up,
+            down,
+            trailers,
+            urgency,
+            reset,
+        });
     prop::collection::vec(plan, 1..20)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Many exchanges at once, frames cut anywhere, small and large windows, small writes: every byte arrives, in
-    /// order, and nothing is left over.
+    /// Many exchanges at once, frames cut anywhere, small and large windows, small writes: every
+    /// byte arrives, in order, and nothing is left over.
     #[test]
     fn everything_arrives(
         plans in plans(),

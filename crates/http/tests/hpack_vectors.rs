@@ -10,37 +10,62 @@ fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     digits
         .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("hexadecimal"))
+        .map(|pair| {
+            u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("hexadecimal")
+        })
         .collect()
 }
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<List, HpackError> {
     let mut list = Vec::new();
     decoder.decode(block, |f| {
-        list.push((String::from_utf8_lossy(f.name).into_owned(), String::from_utf8_lossy(f.value).into_owned()));
+        list.push((
+            String::from_utf8_lossy(f.name).into_owned(),
+            String::from_utf8_lossy(f.value).into_owned(),
+        ));
     })?;
     Ok(list)
 }
 
 fn list(fields: &[(&str, &str)]) -> List {
-    fields.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect()
+    fields
+        .iter()
+        .map(|&(n, v)| (n.to_owned(), v.to_owned()))
+        .collect()
 }
 
 #[test]
 fn single_literals_of_c2() {
     let cases = [
-        ("400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572", ("custom-key", "custom-header")),
-        ("040c 2f73 616d 706c 652f 7061 7468", (":path", "/sample/path")),
-        ("1008 7061 7373 776f 7264 0673 6563 7265 74", ("password", "secret")),
+        (
+            "400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572",
+            ("custom-key", "custom-header"),
+        ),
+        (
+            "040c 2f73 616d 706c 652f 7061 7468",
+            (":path", "/sample/path"),
+        ),
+        (
+            "1008 7061 7373 776f 7264 0673 6563 7265 74",
+            ("password", "secret"),
+        ),
         ("82", (":method", "GET")),
     ];
     for (block, field) in cases {
-        assert_eq!(decode(&mut Decoder::new(), &unhex(block)), Ok(list(&[field])));
+        assert_eq!(
+            decode(&mut Decoder::new(), &unhex(block)),
+            Ok(list(&[field]))
+        );
     }
 }
 
 const REQUESTS: [&[(&str, &str)]; 3] = [
-    &[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")],
+    &[
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", "www.example.com"),
+    ],
     &[
         (":method", "GET"),
         (":scheme", "http"),
@@ -93,19 +118,33 @@ fn encoder_writes_c4() {
 
 const DATE: &str = "Mon, 21 Oct 2013 20:13:21 GMT";
 
-/// Appendix C.5 and C.6 have a table of 256 bytes; a size update in front makes ours as small. Entries are evicted.
+/// Appendix C.5 and C.6 have a table of 256 bytes; a size update in front makes ours as small.
+/// Entries are evicted.
 #[test]
 fn responses_of_c5_and_c6() {
     let fields: [&[(&str, &str)]; 3] = [
-        &[(":status", "302"), ("cache-control", "private"), ("date", DATE), ("location", "https://www.example.com")],
-        &[(":status", "307"), ("cache-control", "private"), ("date", DATE), ("location", "https://www.example.com")],
+        &[
+            (":status", "302"),
+            ("cache-control", "private"),
+            ("date", DATE),
+            ("location", "https://www.example.com"),
+        ],
+        &[
+            (":status", "307"),
+            ("cache-control", "private"),
+            ("date", DATE),
+            ("location", "https://www.example.com"),
+        ],
         &[
             (":status", "200"),
             ("cache-control", "private"),
             ("date", "Mon, 21 Oct 2013 20:13:22 GMT"),
             ("location", "https://www.example.com"),
             ("content-encoding", "gzip"),
-            ("set-cookie", "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"),
+            (
+                "set-cookie",
+                "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1",
+            ),
         ],
     ];
     let plain = [
@@ -128,7 +167,10 @@ fn responses_of_c5_and_c6() {
         let mut first = unhex("3fe101");
         for (block, fields) in blocks.iter().zip(fields) {
             first.extend(unhex(block));
-            assert_eq!(decode(&mut decoder, &std::mem::take(&mut first)), Ok(list(fields)));
+            assert_eq!(
+                decode(&mut decoder, &std::mem::take(&mut first)),
+                Ok(list(fields))
+            );
         }
     }
 }
@@ -137,7 +179,14 @@ fn encode(encoder: &mut Encoder, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     encoder.begin(&mut out);
     for (name, value) in fields {
-        encoder.field(&mut out, Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
+        encoder.field(
+            &mut out,
+            Field {
+                name: name.as_bytes(),
+                value: value.as_bytes(),
+                sensitive: false,
+            },
+        );
     }
     out
 }
@@ -145,22 +194,38 @@ fn encode(encoder: &mut Encoder, fields: &[(&str, &str)]) -> Vec<u8> {
 #[test]
 fn secrets_are_never_indexed() {
     let mut encoder = Encoder::new();
-    let secrets =
-        [("authorization", "Basic c2VjcmV0"), ("set-cookie", "id=a-long-enough-cookie-value"), ("cookie", "a=b")];
+    let secrets = [
+        ("authorization", "Basic c2VjcmV0"),
+        ("set-cookie", "id=a-long-enough-cookie-value"),
+        ("cookie", "a=b"),
+    ];
     for field in secrets {
         for _ in 0..3 {
             let block = encode(&mut encoder, &[field]);
-            assert_eq!(block[0] & 0xf0, 0x10, "{field:?} is a never-indexed literal every time");
+            assert_eq!(
+                block[0] & 0xf0,
+                0x10,
+                "{field:?} is a never-indexed literal every time"
+            );
         }
     }
     let mut out = Vec::new();
     for _ in 0..2 {
         out.clear();
-        encoder.field(&mut out, Field { name: b"x-token", value: b"0123456789", sensitive: true });
+        encoder.field(
+            &mut out,
+            Field {
+                name: b"x-token",
+                value: b"0123456789",
+                sensitive: true,
+            },
+        );
         assert_eq!(out[0], 0x10);
     }
     let mut seen = Vec::new();
-    Decoder::new().decode(&out, |f| seen.push(f.sensitive)).expect("own block");
+    Decoder::new()
+        .decode(&out, |f| seen.push(f.sensitive))
+        .expect("own block");
     assert_eq!(seen, [true]);
 }
 
@@ -180,7 +245,10 @@ fn long_cookies_and_repeated_paths_become_one_byte() {
 #[test]
 fn unique_values_do_not_wash_out_the_table() {
     let mut encoder = Encoder::new();
-    let common = [("server", "an origin of some name"), ("x-frame-options", "SAMEORIGIN, really")];
+    let common = [
+        ("server", "an origin of some name"),
+        ("x-frame-options", "SAMEORIGIN, really"),
+    ];
     encode(&mut encoder, &common);
     encode(&mut encoder, &common);
     for number in 0..1000 {
@@ -198,7 +266,11 @@ fn table_size_changes_are_announced() {
     encoder.set_limit(0);
     encoder.set_limit(100);
     let block = encode(&mut encoder, &field);
-    assert_eq!(block[..3], [0x20, 0x3f, 69], "down to nothing, then up to 100");
+    assert_eq!(
+        block[..3],
+        [0x20, 0x3f, 69],
+        "down to nothing, then up to 100"
+    );
     assert_eq!(decode(&mut decoder, &block), Ok(list(&field)));
     encoder.set_limit(1 << 30);
     let block = encode(&mut encoder, &field);
@@ -221,18 +293,25 @@ fn hostile_blocks_are_refused() {
         ("8220", HpackError::SizeUpdate),
     ];
     for (block, error) in cases {
-        assert_eq!(decode(&mut Decoder::new(), &unhex(block)), Err(error), "{block}");
+        assert_eq!(
+            decode(&mut Decoder::new(), &unhex(block)),
+            Err(error),
+            "{block}"
+        );
     }
     let bad_huffman = decode(&mut Decoder::new(), &unhex("4001 6184 ffff ffff"));
     assert!(matches!(bad_huffman, Err(HpackError::Huffman(_))));
 }
 
-/// One entry of almost the whole table, then indexed again and again: the sink sees every field, but each is only as
-/// large as the table, and nothing is copied by the decoder.
+/// One entry of almost the whole table, then indexed again and again: the sink sees every field,
+/// but each is only as large as the table, and nothing is copied by the decoder.
 #[test]
 fn a_bomb_makes_no_large_field() {
     let mut block = vec![0x40, 1, b'x', 0x7f];
-    block.extend([0x80 | (4000 - 127) as u8 & 0x7f | 0x80, ((4000 - 127) >> 7) as u8]);
+    block.extend([
+        0x80 | (4000 - 127) as u8 & 0x7f | 0x80,
+        ((4000 - 127) >> 7) as u8,
+    ]);
     block.extend(std::iter::repeat_n(b'v', 4000));
     block.extend(std::iter::repeat_n(0xbe, 16_000));
     let (mut count, mut largest) = (0, 0);
@@ -245,8 +324,18 @@ fn a_bomb_makes_no_large_field() {
 
 fn names() -> impl Strategy<Value = String> {
     prop_oneof![
-        prop::sample::select(vec![":path", ":authority", "accept", "cookie", "etag", "x-a", "x-b", "location", "date"])
-            .prop_map(str::to_owned),
+        prop::sample::select(vec![
+            ":path",
+            ":authority",
+            "accept",
+            "cookie",
+            "etag",
+            "x-a",
+            "x-b",
+            "location",
+            "date"
+        ])
+        .prop_map(str::to_owned),
         "[a-z-]{1,20}",
     ]
 }
@@ -260,7 +349,8 @@ fn values() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever is encoded comes out the same, across many blocks and table sizes, and small tables stay in step.
+    /// Whatever is encoded comes out the same, across many blocks and table sizes, and small tables
+    /// stay in step.
     #[test]
     fn round_trip(
         blocks in prop::collection::vec(

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use tandem_http::socks::{BadSocks, Client, Command, Progress, Reply, Request, Server};
 
 /// Feeds pieces; gives the request, all output and what followed the request.
-fn feed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Result<Option<Request>, BadSocks>, Vec<u8>, Vec<u8>) {
+fn feed<'a>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (Result<Option<Request>, BadSocks>, Vec<u8>, Vec<u8>) {
     let mut server = Server::new();
     let mut request = None;
     let mut out = Vec::new();
@@ -33,7 +35,10 @@ fn both_ways(bytes: &[u8]) -> (Result<Option<Request>, BadSocks>, Vec<u8>, Vec<u
 fn without_credentials() {
     let (request, out, rest) = both_ways(b"\x05\x01\x00\x05\x01\x00\x03\x09a.example\x01\xbbdata");
     let request = request.expect("valid").expect("whole");
-    assert_eq!((request.command, request.target.as_str()), (Command::Connect, "a.example:443"));
+    assert_eq!(
+        (request.command, request.target.as_str()),
+        (Command::Connect, "a.example:443")
+    );
     assert_eq!((request.user, request.password), (None, None));
     assert_eq!((&out[..], &rest[..]), (&b"\x05\x00"[..], &b"data"[..]));
 }
@@ -45,9 +50,21 @@ fn with_credentials_though_none_would_do() {
     );
     let request = request.expect("valid").expect("whole");
     assert_eq!(request.target, "[2001:db8::1]:80");
-    assert_eq!((request.user.as_deref(), request.password.as_deref()), (Some(&b"user"[..]), Some(&b"secret"[..])));
+    assert_eq!(
+        (request.user.as_deref(), request.password.as_deref()),
+        (Some(&b"user"[..]), Some(&b"secret"[..]))
+    );
     assert_eq!((&out[..], &rest[..]), (&b"\x05\x02\x01\x00"[..], &b""[..]));
-    assert_eq!(format!("{:?}", Request { command: Command::Bind, ..request }), "Request { command: Bind, .. }");
+    assert_eq!(
+        format!(
+            "{:?}",
+            Request {
+                command: Command::Bind,
+                ..request
+            }
+        ),
+        "Request { command: Bind, .. }"
+    );
 }
 
 #[test]
@@ -55,11 +72,22 @@ fn targets() {
     let of = |address: &[u8]| {
         let mut bytes = b"\x05\x01\x00\x05\xf0\x00".to_vec();
         bytes.extend_from_slice(address);
-        both_ways(&bytes).0.map(|r| r.map(|r| (r.command, r.target)))
+        both_ways(&bytes)
+            .0
+            .map(|r| r.map(|r| (r.command, r.target)))
     };
-    assert_eq!(of(b"\x01\xc0\x00\x02\x50\x26\xfc"), Ok(Some((Command::Resolve, "192.0.2.80:9980".into()))));
-    assert_eq!(of(b"\x03\x03::1\x00\x50"), Ok(Some((Command::Resolve, "[::1]:80".into()))));
-    assert_eq!(of(b"\x03\x05[::1]\x00\x50"), Ok(Some((Command::Resolve, "[::1]:80".into()))));
+    assert_eq!(
+        of(b"\x01\xc0\x00\x02\x50\x26\xfc"),
+        Ok(Some((Command::Resolve, "192.0.2.80:9980".into())))
+    );
+    assert_eq!(
+        of(b"\x03\x03::1\x00\x50"),
+        Ok(Some((Command::Resolve, "[::1]:80".into())))
+    );
+    assert_eq!(
+        of(b"\x03\x05[::1]\x00\x50"),
+        Ok(Some((Command::Resolve, "[::1]:80".into())))
+    );
     assert_eq!(of(b"\x03\x00\x00\x50"), Err(BadSocks::Host));
     assert_eq!(of(b"\x03\x03a:1\x00\x50"), Err(BadSocks::Host));
     assert_eq!(of(b"\x03\x03a b\x00\x50"), Err(BadSocks::Host));
@@ -74,10 +102,26 @@ fn refused_and_told_so() {
         (b"GET / HTTP/1.1\r\n", BadSocks::Version, b""),
         (b"\x05\x01\x01", BadSocks::NoMethod, b"\x05\xff"),
         (b"\x05\x00", BadSocks::NoMethod, b"\x05\xff"),
-        (b"\x05\x01\x02\x05", BadSocks::Credentials, b"\x05\x02\x01\x01"),
-        (b"\x05\x01\x00\x04", BadSocks::Version, b"\x05\x00\x05\x01\x00\x01\0\0\0\0\0\0"),
-        (b"\x05\x01\x00\x05\x01\x00\x02", BadSocks::AddressType, b"\x05\x00\x05\x08\x00\x01\0\0\0\0\0\0"),
-        (b"\x05\x01\x00\x05\x01\x00\x03\x01/\0\x50", BadSocks::Host, b"\x05\x00\x05\x01\x00\x01\0\0\0\0\0\0"),
+        (
+            b"\x05\x01\x02\x05",
+            BadSocks::Credentials,
+            b"\x05\x02\x01\x01",
+        ),
+        (
+            b"\x05\x01\x00\x04",
+            BadSocks::Version,
+            b"\x05\x00\x05\x01\x00\x01\0\0\0\0\0\0",
+        ),
+        (
+            b"\x05\x01\x00\x05\x01\x00\x02",
+            BadSocks::AddressType,
+            b"\x05\x00\x05\x08\x00\x01\0\0\0\0\0\0",
+        ),
+        (
+            b"\x05\x01\x00\x05\x01\x00\x03\x01/\0\x50",
+            BadSocks::Host,
+            b"\x05\x00\x05\x01\x00\x01\0\0\0\0\0\0",
+        ),
     ];
     for (input, why, told) in table {
         let (result, out, _) = both_ways(input);
@@ -92,7 +136,10 @@ fn replies_once() {
     let mut out = Vec::new();
     server.poll_output(&mut out);
     assert_eq!(out, b"", "nothing to answer yet");
-    server.handle_input(b"\x05\x01\x00\x05\x01\x00\x03\x01a\0\x50early").expect("valid").expect("whole");
+    server
+        .handle_input(b"\x05\x01\x00\x05\x01\x00\x03\x01a\0\x50early")
+        .expect("valid")
+        .expect("whole");
     server.reply(Reply::OnionRendezvousFailed);
     server.reply(Reply::Succeeded);
     server.poll_output(&mut out);

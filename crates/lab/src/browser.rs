@@ -1,12 +1,13 @@
-//! Headless Chromium, driven over its DevTools protocol: loads a page with a fresh profile, through any proxy or none,
-//! and says exactly what happened.
+//! Headless Chromium, driven over its DevTools protocol: loads a page with a fresh profile, through
+//! any proxy or none, and says exactly what happened.
 //!
 //! ```text
 //!  process: Chromium, its pipe, its profile ──▶ protocol: commands and events ──▶ record: requests ──▶ Visit
 //! ```
 //!
-//! No port and no network beside the page's is used; that is the network of the thread that starts it. Chromium and its
-//! profile are gone when a [`Browser`] is closed or dropped, and also when this process is killed.
+//! No port and no network beside the page's is used; that is the network of the thread that starts
+//! it. Chromium and its profile are gone when a [`Browser`] is closed or dropped, and also when
+//! this process is killed.
 
 mod process;
 mod protocol;
@@ -41,7 +42,8 @@ const NETWORK_CHANGED: &str = "net::ERR_NETWORK_CHANGED";
 pub struct Settings {
     /// The program; by default `$TANDEM_CHROMIUM`, or the first of its usual names in `$PATH`.
     pub program: Option<PathBuf>,
-    /// The proxy for everything, loopback included, as Chromium writes it: `http://HOST:PORT`, `https://…`, `socks5://…`.
+    /// The proxy for everything, loopback included, as Chromium writes it: `http://HOST:PORT`,
+    /// `https://…`, `socks5://…`.
     pub proxy: Option<String>,
     /// Names (`*` stands for any text) and the address, perhaps with a port, that they mean.
     pub resolve: Vec<(String, String)>,
@@ -143,8 +145,8 @@ pub enum BrowserError {
         /// In Chromium's words.
         why: String,
     },
-    /// Chromium drops its connections when an interface of the machine comes or goes, such as another program's tunnel.
-    /// Behind a link of its own it sees none of that.
+    /// Chromium drops its connections when an interface of the machine comes or goes, such as
+    /// another program's tunnel. Behind a link of its own it sees none of that.
     #[error("the machine's network changed during the load")]
     NetworkChanged,
     /// The page's process ended.
@@ -179,12 +181,23 @@ impl Default for Settings {
 impl Settings {
     /// Where the program is.
     pub fn find_program(&self) -> Result<PathBuf, BrowserError> {
-        if let Some(given) = self.program.clone().or_else(|| std::env::var_os(PROGRAM).map(PathBuf::from)) {
-            return if given.is_file() { Ok(given) } else { Err(BrowserError::Missing(given.display().to_string())) };
+        if let Some(given) = self
+            .program
+            .clone()
+            .or_else(|| std::env::var_os(PROGRAM).map(PathBuf::from))
+        {
+            return if given.is_file() {
+                Ok(given)
+            } else {
+                Err(BrowserError::Missing(given.display().to_string()))
+            };
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut places = std::env::split_paths(&path).flat_map(|folder| NAMES.map(|name| folder.join(name)));
-        places.find(|place| place.is_file()).ok_or_else(|| BrowserError::Missing(NAMES.join(", ")))
+        let mut places =
+            std::env::split_paths(&path).flat_map(|folder| NAMES.map(|name| folder.join(name)));
+        places
+            .find(|place| place.is_file())
+            .ok_or_else(|| BrowserError::Missing(NAMES.join(", ")))
     }
 }
 
@@ -219,20 +232,29 @@ impl Browser {
         self.process.profile()
     }
 
-    /// Loads a page. It is complete when its load event is over and all of `wanted` have ended, or nothing more was asked
-    /// for within a second.
-    pub async fn load(&mut self, url: &str, wanted: &HashSet<String>) -> Result<Visit, BrowserError> {
+    /// Loads a page. It is complete when its load event is over and all of `wanted` have ended, or
+    /// nothing more was asked for within a second.
+    pub async fn load(
+        &mut self,
+        url: &str,
+        wanted: &HashSet<String>,
+    ) -> Result<Visit, BrowserError> {
         self.record = Record::default();
         let limit = Instant::now() + self.deadline;
         match timeout_at(limit, self.navigate(url, wanted)).await {
             Ok(Ok(page)) => {
                 let mut har = std::mem::take(&mut self.record).into_har(self.proxied);
-                if har.entries.iter().any(|entry| entry.error.as_deref() == Some(NETWORK_CHANGED)) {
+                if har
+                    .entries
+                    .iter()
+                    .any(|entry| entry.error.as_deref() == Some(NETWORK_CHANGED))
+                {
                     return Err(BrowserError::NetworkChanged);
                 }
                 har.client = self.product.clone();
                 har.title = url.to_owned();
-                (har.on_content_load, har.on_load) = (Some(page.dom_content_loaded), Some(page.load));
+                (har.on_content_load, har.on_load) =
+                    (Some(page.dom_content_loaded), Some(page.load));
                 Ok(Visit { page, har })
             }
             Ok(Err(error)) => Err(self.explain(error).await),
@@ -248,15 +270,20 @@ impl Browser {
 
     fn late(&self) -> BrowserError {
         let (done, open) = self.record.counts();
-        BrowserError::Deadline { done, open, loaded: self.record.is_loaded(), after: self.deadline }
+        BrowserError::Deadline {
+            done,
+            open,
+            loaded: self.record.is_loaded(),
+            after: self.deadline,
+        }
     }
 
     /// Adds Chromium's last words to the news of its end.
     async fn explain(&mut self, error: BrowserError) -> BrowserError {
         match error {
-            BrowserError::Ended { .. } | BrowserError::Pipe(_) => {
-                BrowserError::Ended { complaint: self.process.complaint().await }
-            }
+            BrowserError::Ended { .. } | BrowserError::Pipe(_) => BrowserError::Ended {
+                complaint: self.process.complaint().await,
+            },
             error => error,
         }
     }
@@ -268,43 +295,71 @@ impl Browser {
         let (name, number) = product.split_once('/').unwrap_or((product, ""));
         self.product = (name.to_owned(), number.to_owned());
         // The page that Chromium opens by itself may still be on its way there.
-        let created = self.call(None, "Target.createTarget", json!({ "url": "about:blank" })).await?;
+        let created = self
+            .call(None, "Target.createTarget", json!({ "url": "about:blank" }))
+            .await?;
         let target = &created["targetId"];
         let attached = json!({ "targetId": target, "flatten": true });
         let attached = self.call(None, "Target.attachToTarget", attached).await?;
-        self.session = attached["sessionId"].as_str().unwrap_or_default().to_owned();
+        self.session = attached["sessionId"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let session = self.session.clone();
         self.call(Some(&session), "Page.enable", json!({})).await?;
         self.watch(&session).await?;
         // An answer to the last command means that the others have taken effect.
-        self.call(Some(&session), "Runtime.runIfWaitingForDebugger", json!({})).await.map(drop)
+        self.call(Some(&session), "Runtime.runIfWaitingForDebugger", json!({}))
+            .await
+            .map(drop)
     }
 
     /// Asks for everything that happens in a session, and in those of its frames of other sites.
     async fn watch(&mut self, session: &str) -> Result<(), BrowserError> {
         let buffers = json!({ "maxTotalBufferSize": 1 << 20, "maxResourceBufferSize": 1 << 16 });
-        self.protocol.send(Some(session), "Network.enable", buffers).await?;
+        self.protocol
+            .send(Some(session), "Network.enable", buffers)
+            .await?;
         let attach = json!({ "autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true });
-        self.protocol.send(Some(session), "Target.setAutoAttach", attach).await?;
-        self.protocol.send(Some(session), "Runtime.runIfWaitingForDebugger", json!({})).await.map(drop)
+        self.protocol
+            .send(Some(session), "Target.setAutoAttach", attach)
+            .await?;
+        self.protocol
+            .send(Some(session), "Runtime.runIfWaitingForDebugger", json!({}))
+            .await
+            .map(drop)
     }
 
-    async fn navigate(&mut self, url: &str, wanted: &HashSet<String>) -> Result<PageState, BrowserError> {
+    async fn navigate(
+        &mut self,
+        url: &str,
+        wanted: &HashSet<String>,
+    ) -> Result<PageState, BrowserError> {
         let session = self.session.clone();
-        let answer = self.call(Some(&session), "Page.navigate", json!({ "url": url })).await?;
+        let answer = self
+            .call(Some(&session), "Page.navigate", json!({ "url": url }))
+            .await?;
         if let Some(why) = answer["errorText"].as_str() {
             return Err(match why {
                 NETWORK_CHANGED => BrowserError::NetworkChanged,
-                why => BrowserError::Navigation { url: url.to_owned(), why: why.to_owned() },
+                why => BrowserError::Navigation {
+                    url: url.to_owned(),
+                    why: why.to_owned(),
+                },
             });
         }
         while !self.record.is_loaded() {
             self.step().await?;
         }
-        // Between cause and request no time passes on the network, so silence means that nothing is to come.
+        // Between cause and request no time passes on the network, so silence means that nothing is
+        // to come.
         let mut quiet = Instant::now() + QUIET;
         while !self.record.has_ended(wanted) {
-            let limit = if self.record.counts().1 == 0 { quiet } else { Instant::now() + self.deadline };
+            let limit = if self.record.counts().1 == 0 {
+                quiet
+            } else {
+                Instant::now() + self.deadline
+            };
             match timeout_at(limit, self.step()).await {
                 Ok(result) => result?,
                 Err(_) => break,
@@ -335,7 +390,10 @@ impl Browser {
             let message = self.protocol.receive().await?;
             if message.id == Some(id) {
                 return match message.error {
-                    Some(refusal) => Err(BrowserError::Refused { method, why: refusal.message }),
+                    Some(refusal) => Err(BrowserError::Refused {
+                        method,
+                        why: refusal.message,
+                    }),
                     None => Ok(message.result),
                 };
             }
@@ -352,13 +410,20 @@ impl Browser {
     async fn take(&mut self, message: Message) -> Result<(), BrowserError> {
         match message.method.as_str() {
             "Target.attachedToTarget" => {
-                let session = message.params["sessionId"].as_str().unwrap_or_default().to_owned();
+                let session = message.params["sessionId"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
                 if session != self.session && !self.session.is_empty() {
                     self.watch(&session).await?;
                 }
             }
-            "Inspector.targetCrashed" | "Target.targetCrashed" => return Err(BrowserError::Crashed),
-            "Page.loadEventFired" if message.session_id.as_deref() == Some(&self.session) => self.record.loaded(),
+            "Inspector.targetCrashed" | "Target.targetCrashed" => {
+                return Err(BrowserError::Crashed);
+            }
+            "Page.loadEventFired" if message.session_id.as_deref() == Some(&self.session) => {
+                self.record.loaded()
+            }
             method => self.record.handle(method, &message.params),
         }
         Ok(())

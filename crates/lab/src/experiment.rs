@@ -1,4 +1,5 @@
-//! Experiments as files: which pages over which links in which set-ups, run again by anyone, with a report.
+//! Experiments as files: which pages over which links in which set-ups, run again by anyone, with a
+//! report.
 //!
 //! ```text
 //!  experiments/*.toml ──▶ Experiment ──▶ plan: trials ──▶ run: one stage for each ──▶ Results (JSON lines)
@@ -6,10 +7,13 @@
 //!                              └── documents' figures, reasons ──▶ report (one HTML file) ◀┘
 //! ```
 //!
-//! - [`mod@file`]: the files. [`point`]: what a measurement holds fast. [`plan`]: what is to be measured, in which order.
-//! - [`stage`]: two network namespaces, the emulated link between them and the programs of one set-up. [`trial`]: one page
+//! - [`mod@file`]: the files. [`point`]: what a measurement holds fast. [`plan`]: what is to be
+//!   measured, in which order.
+//! - [`stage`]: two network namespaces, the emulated link between them and the programs of one
+//!   set-up. [`trial`]: one page
 //!   load on it. [`run`]: all of them, set-ups taking turns at each point, and what was done before is not done again.
-//! - [`results`]: the file of results. [`summary`]: what they say together. [`report`]: the same for readers.
+//! - [`results`]: the file of results. [`summary`]: what they say together. [`report`]: the same
+//!   for readers.
 
 pub mod file;
 pub mod plan;
@@ -82,12 +86,19 @@ pub enum ExperimentError {
 
 impl ExperimentError {
     fn value(key: impl Into<String>, what: impl Into<String>) -> Self {
-        Self::Value { key: key.into(), what: what.into() }
+        Self::Value {
+            key: key.into(),
+            what: what.into(),
+        }
     }
 
     /// For `map_err`.
     pub fn file(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.display().to_string();
-        move |source| Self::File { action, path, source }
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
     }
 }

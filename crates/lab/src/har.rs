@@ -1,8 +1,8 @@
 //! HAR 1.2 as written: one page load, its requests and the phases of each.
 //!
-//! Loader and browser both report in these terms, so that results are computed in one place ([`crate::measure`]). HAR
-//! files are read by [`crate::page`], which wants other things of them. What HAR has no field for stands in fields whose
-//! names begin with `_`, as the format asks.
+//! Loader and browser both report in these terms, so that results are computed in one place
+//! ([`crate::measure`]). HAR files are read by [`crate::page`], which wants other things of them.
+//! What HAR has no field for stands in fields whose names begin with `_`, as the format asks.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -52,7 +52,8 @@ pub struct Entry {
     pub received: Option<u64>,
     /// Bytes of the body, decoded.
     pub body: u64,
-    /// What it was to the page, in the browser's words. Files have them in lower case, as Chrome's do.
+    /// What it was to the page, in the browser's words. Files have them in lower case, as Chrome's
+    /// do.
     pub kind: String,
     /// URL of what caused it.
     pub initiator: Option<String>,
@@ -113,7 +114,10 @@ impl Entry {
 
     /// A field of the answer by its name in lower case.
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.response_fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.response_fields
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -173,7 +177,10 @@ impl Entry {
         if self.pushed {
             put("_was_pushed", 1.into());
         }
-        if let Some(note) = self.field("proxy-status").or_else(|| self.field("cache-status")) {
+        if let Some(note) = self
+            .field("proxy-status")
+            .or_else(|| self.field("cache-status"))
+        {
             put("_tandem", note.into());
         }
         Value::Object(entry)
@@ -237,7 +244,10 @@ fn size(bytes: Option<u64>) -> Value {
 }
 
 fn fields(fields: &[(String, String)]) -> Value {
-    fields.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+    fields
+        .iter()
+        .map(|(name, value)| json!({ "name": name, "value": value }))
+        .collect()
 }
 
 fn query(url: &str) -> Value {
@@ -256,11 +266,14 @@ pub fn date_time(time: SystemTime) -> String {
     let (days, seconds) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
+    format!(
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z",
+        since.subsec_millis()
+    )
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years begin in March here, so that
-/// the day of leap years is a year's last.
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years begin in
+/// March here, so that the day of leap years is a year's last.
 const fn civil(days: i64) -> (i64, i64, i64) {
     const DAYS_OF_400_YEARS: i64 = 146_097;
     const TO_MARCH_OF_YEAR_0: i64 = 719_468;
@@ -271,7 +284,11 @@ const fn civil(days: i64) -> (i64, i64, i64) {
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (month, next) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
     (era * 400 + year + next, month, day)
 }
 
@@ -290,7 +307,10 @@ mod tests {
         ] {
             assert_eq!(date_time(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
-        assert_eq!(date_time(UNIX_EPOCH + Duration::from_millis(1_234)), "1970-01-01T00:00:01.234Z");
+        assert_eq!(
+            date_time(UNIX_EPOCH + Duration::from_millis(1_234)),
+            "1970-01-01T00:00:01.234Z"
+        );
     }
 
     #[test]
@@ -304,7 +324,14 @@ mod tests {
             wait: 30.0,
             receive: 4.0,
         };
-        let entry = Entry { start: 100.0, timings, ..Entry::default() };
-        assert_eq!((entry.end(), entry.first_sent(), entry.first_received()), (155.5, 121.0, 151.5));
+        let entry = Entry {
+            start: 100.0,
+            timings,
+            ..Entry::default()
+        };
+        assert_eq!(
+            (entry.end(), entry.first_sent(), entry.first_received()),
+            (155.5, 121.0, 151.5)
+        );
     }
 }

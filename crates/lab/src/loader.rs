@@ -1,5 +1,6 @@
-//! A loader that behaves like a browser: it loads a page model over connections of HTTP/1.1 or one session of HTTP/2 for
-//! each authority, with TLS or without, straight, through an HTTP proxy or through SOCKS5, and checks every byte.
+//! A loader that behaves like a browser: it loads a page model over connections of HTTP/1.1 or one
+//! session of HTTP/2 for each authority, with TLS or without, straight, through an HTTP proxy or
+//! through SOCKS5, and checks every byte.
 //!
 //! ```text
 //!  Plan: what is known, who may have a connection ──▶ fetch: one request on one connection ──▶ Timing
@@ -35,8 +36,8 @@ pub struct Loader {
     pub via: Via,
     /// What is spoken to the origins. Default [`Protocol::Http1`].
     pub protocol: Protocol,
-    /// Requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. Default 6, as browsers have
-    /// connections.
+    /// Requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. Default 6,
+    /// as browsers have connections.
     pub per_host: usize,
     /// Connections in all. Default 256, as Chromium without a proxy.
     pub total: usize,
@@ -44,9 +45,11 @@ pub struct Loader {
     pub discovery: Discovery,
     /// Time for the whole page. Default 300 s.
     pub deadline: Duration,
-    /// SOCKS: send the first request with the handshake instead of waiting for its end as browsers do. Default false.
+    /// SOCKS: send the first request with the handshake instead of waiting for its end as browsers
+    /// do. Default false.
     pub optimistic: bool,
-    /// Names (`*` stands for any text) and the address, perhaps with a port, that they mean without a proxy.
+    /// Names (`*` stands for any text) and the address, perhaps with a port, that they mean without
+    /// a proxy.
     pub resolve: Vec<(String, String)>,
     /// Fields sent with every request besides a browser's, such as `Proxy-Authorization`.
     pub headers: Vec<(String, String)>,
@@ -102,10 +105,11 @@ pub struct Load {
     pub requests: Vec<Timing>,
 }
 
-/// The phases of a request. Times from the start of the load; durations follow one another without gaps from `start`:
-/// connect, send, wait, receive.
+/// The phases of a request. Times from the start of the load; durations follow one another without
+/// gaps from `start`: connect, send, wait, receive.
 ///
-/// In a session the bytes of a request are those at the socket since another one ended: their sum is right.
+/// In a session the bytes of a request are those at the socket since another one ended: their sum
+/// is right.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Timing {
     /// Index of the resource.
@@ -263,11 +267,18 @@ impl Loader {
         if self.per_host == 0 || self.total == 0 {
             return Err(LoadError::NoConnections);
         }
-        if let Some((name, _)) = self.headers.iter().find(|(name, value)| !request::is_field(name, value)) {
+        if let Some((name, _)) = self
+            .headers
+            .iter()
+            .find(|(name, value)| !request::is_field(name, value))
+        {
             return Err(LoadError::Header(name.clone()));
         }
         let connector = tls::connector(self.protocol);
-        let connector = connector.map_err(|error| LoadError::Resource { url: site.url(0), fault: error.into() })?;
+        let connector = connector.map_err(|error| LoadError::Resource {
+            url: site.url(0),
+            fault: error.into(),
+        })?;
         let mut plan = plan::Plan::new(self.clone(), site.clone(), connector, Instant::now());
         match tokio::time::timeout(self.deadline, plan.run()).await {
             Ok(result) => result?,

@@ -8,11 +8,14 @@
 //!  Run (command, versions, seed, machine) ──────────────────▶ Report ──▶ JSON, CSV, text
 //! ```
 //!
-//! - [`Served::start`] serves a page here; [`Served::site`] is what a [`Client`] loads. Where origin and client live in
+//! - [`Served::start`] serves a page here; [`Served::site`] is what a [`Client`] loads. Where
+//!   origin and client live in
 //!   different namespaces or programs, each makes the same [`crate::page::Site`] from the same page and authorities.
-//! - [`Client::load`] loads it once, cold: a new browser with a new profile, or new connections. Every status and size (the
+//! - [`Client::load`] loads it once, cold: a new browser with a new profile, or new connections.
+//!   Every status and size (the
 //!   loader: every byte) is compared with the model's; [`Outcome::is_complete`] says whether the page was all there.
-//! - [`Report::add`] collects loads; [`Report::json`], [`Report::csv`] and [`Report::text`] write them, [`Outcome::har`] goes
+//! - [`Report::add`] collects loads; [`Report::json`], [`Report::csv`] and [`Report::text`] write
+//!   them, [`Outcome::har`] goes
 //!   to a file of its own by [`crate::har::Har::to_json`].
 //!
 //! Times are in milliseconds, as in HAR files.
@@ -88,15 +91,19 @@ pub enum MeasureError {
 }
 
 impl Client {
-    /// Loads the site once, with nothing kept from earlier loads. Behind `tandem-link` the link's counters are read before
-    /// and after.
+    /// Loads the site once, with nothing kept from earlier loads. Behind `tandem-link` the link's
+    /// counters are read before and after.
     pub async fn load(&self, site: &Site) -> Result<Outcome, MeasureError> {
         let before = Before::load().await?;
         let outcome = match self {
-            Self::Loader(loader) => Outcome::of_loader(loader.load(site).await?, loader.protocol, site),
+            Self::Loader(loader) => {
+                Outcome::of_loader(loader.load(site).await?, loader.protocol, site)
+            }
             Self::Chromium(settings) => {
                 site.page().check_browsable()?;
-                let wanted = (0..site.page().resources.len()).map(|index| site.url(index)).collect();
+                let wanted = (0..site.page().resources.len())
+                    .map(|index| site.url(index))
+                    .collect();
                 Outcome::of_visit(visit(settings, &site.url(0), &wanted).await?, Some(site))
             }
         };

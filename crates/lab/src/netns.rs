@@ -1,4 +1,5 @@
-//! Network namespaces: unnamed ones that vanish with their last user, and those that `ip netns` names.
+//! Network namespaces: unnamed ones that vanish with their last user, and those that `ip netns`
+//! names.
 
 use std::fs::File;
 use std::io;
@@ -39,8 +40,8 @@ impl Netns {
         self.0.try_clone().map(Self)
     }
 
-    /// Runs `work` on a thread of its own inside the namespace. What it opens stays there; children it spawns must not
-    /// be tied to that thread's life.
+    /// Runs `work` on a thread of its own inside the namespace. What it opens stays there; children
+    /// it spawns must not be tied to that thread's life.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
         on_own_thread(|| {
             sys::setns(self.0.as_fd(), libc::CLONE_NEWNET)?;
@@ -57,5 +58,9 @@ impl AsFd for Netns {
 
 fn on_own_thread<R: Send>(work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
     let joined = thread::scope(|scope| scope.spawn(work).join());
-    joined.unwrap_or_else(|_| Err(io::Error::other("a helper thread in a network namespace panicked")))
+    joined.unwrap_or_else(|_| {
+        Err(io::Error::other(
+            "a helper thread in a network namespace panicked",
+        ))
+    })
 }

@@ -1,5 +1,5 @@
-//! An origin, over HTTP/1.1 or HTTP/2, with TLS or without, that serves a page model, and answers what tests of a proxy
-//! need to ask.
+//! An origin, over HTTP/1.1 or HTTP/2, with TLS or without, that serves a page model, and answers
+//! what tests of a proxy need to ask.
 //!
 //! | request | answer |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | any, with `framing=chunked` or `framing=close` | the same without `Content-Length` |
 //! | any, with `cut=N` | the same, but the connection ends after N bytes of body |
 //!
-//! The parameters stand in the query and may be combined; in HTTP/2 `framing` leaves the length out, `cut` resets the
-//! stream, and `/echo` takes neither these nor a delay. Without TLS, HTTP/2 is spoken to who begins with its preface
-//! (RFC 9113 section 3.3).
+//! The parameters stand in the query and may be combined; in HTTP/2 `framing` leaves the length
+//! out, `cut` resets the stream, and `/echo` takes neither these nor a delay. Without TLS, HTTP/2
+//! is spoken to who begins with its preface (RFC 9113 section 3.3).
 
 mod answer;
 mod connection;
@@ -41,7 +41,8 @@ use crate::page::Site;
 
 /// How long a connection may be silent between requests.
 const IDLE: Duration = Duration::from_secs(60);
-/// Wait after a failed accept: there is none for lack of descriptors, and trying at once would only burn time.
+/// Wait after a failed accept: there is none for lack of descriptors, and trying at once would only
+/// burn time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// First read of a connection.
@@ -66,7 +67,9 @@ struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("site", &self.site).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("site", &self.site)
+            .finish_non_exhaustive()
     }
 }
 
@@ -99,7 +102,8 @@ impl Origin {
         Self::with_tls(site, None)
     }
 
-    /// An origin of this page that takes only TLS, with a certificate of its own for the site's hosts.
+    /// An origin of this page that takes only TLS, with a certificate of its own for the site's
+    /// hosts.
     pub fn secure(site: Site, protocols: Protocols) -> Result<Self, TlsError> {
         let acceptor = tls::acceptor(site.authorities(), protocols)?;
         Ok(Self::with_tls(site, Some(acceptor)))
@@ -127,7 +131,13 @@ impl Origin {
 
     /// What it has done so far.
     pub fn counts(&self) -> Counts {
-        let Shared { connections, requests, body_bytes, refused, .. } = &*self.shared;
+        let Shared {
+            connections,
+            requests,
+            body_bytes,
+            refused,
+            ..
+        } = &*self.shared;
         Counts {
             connections: connections.load(Ordering::Relaxed),
             requests: requests.load(Ordering::Relaxed),
@@ -160,7 +170,11 @@ impl Origin {
     pub fn spawn(&self, listener: TcpListener) -> std::io::Result<Running> {
         let address = listener.local_addr()?;
         let task = tokio::spawn(self.serve(listener));
-        Ok(Running { origin: self.clone(), address, task })
+        Ok(Running {
+            origin: self.clone(),
+            address,
+            task,
+        })
     }
 }
 
@@ -173,7 +187,9 @@ async fn accept(mut stream: TcpStream, shared: Arc<Shared>) {
             (input, false) => connection::serve(stream, input, shared).await,
         };
     };
-    let Ok(Ok(stream)) = timeout(shared.idle, acceptor.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = timeout(shared.idle, acceptor.accept(stream)).await else {
+        return;
+    };
     if stream.get_ref().1.alpn_protocol() == Some(tls::H2) {
         session::serve(stream, BytesMut::new(), shared).await;
     } else {
@@ -181,8 +197,8 @@ async fn accept(mut stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// What a connection begins with, and whether that is the preface of HTTP/2. Where it ends or breaks before it can be
-/// told, HTTP/1.1 knows what to do.
+/// What a connection begins with, and whether that is the preface of HTTP/2. Where it ends or
+/// breaks before it can be told, HTTP/1.1 knows what to do.
 async fn beginning(stream: &mut TcpStream, patience: Duration) -> (BytesMut, bool) {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut input = BytesMut::with_capacity(READ);

@@ -4,8 +4,8 @@
 //!  recorded page · HAR file · generator ──▶ Page ──▶ Site (bodies) ──▶ origin serves it, loader checks it
 //! ```
 //!
-//! A model has no bodies; [`Site`] makes them: real HTML, CSS, scripts and images of the right size that name what they
-//! cause, so that a browser loads the page as it loaded the recorded one.
+//! A model has no bodies; [`Site`] makes them: real HTML, CSS, scripts and images of the right size
+//! that name what they cause, so that a browser loads the page as it loaded the recorded one.
 
 mod body;
 mod fill;
@@ -37,7 +37,8 @@ pub struct Page {
 /// One resource of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Path and query, beginning with `/`; no two resources of a page have the same, whatever their hosts.
+    /// Path and query, beginning with `/`; no two resources of a page have the same, whatever their
+    /// hosts.
     pub path: String,
     /// Index into [`Page::hosts`].
     pub host: usize,
@@ -109,7 +110,9 @@ pub enum PageError {
     #[error("not a page: {0}")]
     Json(#[from] serde_json::Error),
     /// JSON, but none of the three shapes.
-    #[error("neither a recorded page (\"entries\"), a HAR file (\"log\") nor a page model (\"resources\")")]
+    #[error(
+        "neither a recorded page (\"entries\"), a HAR file (\"log\") nor a page model (\"resources\")"
+    )]
     Shape,
     /// Nothing in it can be loaded over HTTP.
     #[error("the page has no http or https resource")]
@@ -126,7 +129,9 @@ pub enum PageError {
         what: &'static str,
     },
     /// A browser begins with one document.
-    #[error("{path} has no cause, and is not the document that the page begins with: no browser would load it")]
+    #[error(
+        "{path} has no cause, and is not the document that the page begins with: no browser would load it"
+    )]
     NotBrowsable {
         /// The resource.
         path: String,
@@ -142,8 +147,8 @@ pub enum PageError {
 }
 
 impl Page {
-    /// A built-in page by name (`demo`, `thesis`, `twitter`, `youtube`, `imgur`, `uniform:NxBYTES`, `gallery:NxBYTES`)
-    /// or a file (recorded page, HAR, page model).
+    /// A built-in page by name (`demo`, `thesis`, `twitter`, `youtube`, `imgur`, `uniform:NxBYTES`,
+    /// `gallery:NxBYTES`) or a file (recorded page, HAR, page model).
     pub fn open(name: &str) -> Result<Self, PageError> {
         let sized = |text: &str| {
             let (count, size) = text.split_once('x')?;
@@ -159,7 +164,9 @@ impl Page {
             _ => {
                 let (kind, sizes) = name.split_once(':').unwrap_or((name, ""));
                 let page = match (kind, sized(sizes)) {
-                    (_, Some((count, _))) if count > MAX_RESOURCES => return Err(PageError::TooLarge),
+                    (_, Some((count, _))) if count > MAX_RESOURCES => {
+                        return Err(PageError::TooLarge);
+                    }
                     ("uniform", Some((count, size))) => Self::uniform(count, size),
                     ("gallery", Some((count, size))) => Self::gallery(count, size),
                     _ => return Err(PageError::Unknown(name.to_owned())),
@@ -171,18 +178,25 @@ impl Page {
 
     /// Reads a recorded page, a HAR 1.2 file or a page model.
     pub fn read(path: &Path) -> Result<Self, PageError> {
-        let text =
-            std::fs::read(path).map_err(|source| PageError::Read { path: path.display().to_string(), source })?;
-        let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        let text = std::fs::read(path).map_err(|source| PageError::Read {
+            path: path.display().to_string(),
+            source,
+        })?;
+        let name = path
+            .file_stem()
+            .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         Self::from_json(&name, &text)
     }
 
     /// Body bytes of all resources.
     pub fn bytes(&self) -> u64 {
-        self.resources.iter().fold(0, |sum, resource| sum.saturating_add(resource.size as u64))
+        self.resources
+            .iter()
+            .fold(0, |sum, resource| sum.saturating_add(resource.size as u64))
     }
 
-    /// Checks that a browser can load it: one document (or what redirects to it) causes all the rest.
+    /// Checks that a browser can load it: one document (or what redirects to it) causes all the
+    /// rest.
     pub fn check_browsable(&self) -> Result<(), PageError> {
         let fits = |(index, resource): (usize, &Resource)| match resource.parent {
             None => index == 0 && resource.kind == Kind::Html,
@@ -190,12 +204,14 @@ impl Page {
         };
         match self.resources.iter().enumerate().find(|&at| !fits(at)) {
             None => Ok(()),
-            Some((_, resource)) => Err(PageError::NotBrowsable { path: resource.path.clone() }),
+            Some((_, resource)) => Err(PageError::NotBrowsable {
+                path: resource.path.clone(),
+            }),
         }
     }
 
-    /// Makes a page from parts of unknown quality: unique paths in a safe alphabet, parents that can name their
-    /// children.
+    /// Makes a page from parts of unknown quality: unique paths in a safe alphabet, parents that
+    /// can name their children.
     fn normalised(mut self) -> Result<Self, PageError> {
         if self.resources.is_empty() {
             return Err(PageError::Empty);
@@ -213,8 +229,8 @@ impl Page {
         self.checked()
     }
 
-    /// What causes `index`, as recorded if that can be: a redirect, or what has references to such resources. A document
-    /// that nothing causes comes of the redirect before it.
+    /// What causes `index`, as recorded if that can be: a redirect, or what has references to such
+    /// resources. A document that nothing causes comes of the redirect before it.
     fn able_parent(&self, index: usize) -> Option<usize> {
         let recorded = self.resources[index].parent.filter(|&p| p < index);
         match recorded {
@@ -226,8 +242,8 @@ impl Page {
         }
     }
 
-    /// From `parent` upwards the nearest that can mention `index`: references are text in HTML, style sheets and
-    /// scripts. What nothing can is left to the first document.
+    /// From `parent` upwards the nearest that can mention `index`: references are text in HTML,
+    /// style sheets and scripts. What nothing can is left to the first document.
     fn nearest_able(&self, mut parent: Option<usize>, index: usize) -> Option<usize> {
         let kind = self.resources[index].kind;
         while let Some(at) = parent {
@@ -236,17 +252,20 @@ impl Page {
             }
             parent = self.resources[at].parent;
         }
-        self.resources[..index].iter().position(|r| r.kind == Kind::Html && r.can_name(kind))
+        self.resources[..index]
+            .iter()
+            .position(|r| r.kind == Kind::Html && r.can_name(kind))
     }
 
-    /// A redirect leads to one place: its first child; further ones belong to whatever it leads to. Without any it is
-    /// an ordinary answer.
+    /// A redirect leads to one place: its first child; further ones belong to whatever it leads to.
+    /// Without any it is an ordinary answer.
     fn drop_dead_redirects(&mut self) {
         for index in 0..self.resources.len() {
             if !self.resources[index].is_redirect() {
                 continue;
             }
-            let mut children = (index + 1..self.resources.len()).filter(|&c| self.resources[c].parent == Some(index));
+            let mut children = (index + 1..self.resources.len())
+                .filter(|&c| self.resources[c].parent == Some(index));
             let Some(first) = children.next() else {
                 self.resources[index].status = 200;
                 continue;
@@ -254,8 +273,11 @@ impl Page {
             for child in children.collect::<Vec<_>>() {
                 let target = &self.resources[first];
                 let heir = target.is_redirect() || target.can_name(self.resources[child].kind);
-                self.resources[child].parent =
-                    if heir { Some(first) } else { self.nearest_able(self.resources[index].parent, child) };
+                self.resources[child].parent = if heir {
+                    Some(first)
+                } else {
+                    self.nearest_able(self.resources[index].parent, child)
+                };
             }
         }
     }
@@ -274,7 +296,12 @@ impl Page {
         Ok(self)
     }
 
-    fn fault<'a>(&self, index: usize, resource: &'a Resource, seen: &mut HashMap<&'a str, ()>) -> Option<&'static str> {
+    fn fault<'a>(
+        &self,
+        index: usize,
+        resource: &'a Resource,
+        seen: &mut HashMap<&'a str, ()>,
+    ) -> Option<&'static str> {
         if safe_path(&resource.path) != resource.path {
             return Some("the path has bytes that must be escaped");
         }
@@ -292,9 +319,9 @@ impl Page {
         }
         match resource.parent.map(|p| (p, self.resources.get(p))) {
             None => None,
-            Some((at, Some(parent))) if at < index => {
-                (!parent.is_redirect() && !parent.can_name(resource.kind)).then_some("its parent cannot name it")
-            }
+            Some((at, Some(parent))) if at < index => (!parent.is_redirect()
+                && !parent.can_name(resource.kind))
+            .then_some("its parent cannot name it"),
             Some(_) => Some("its parent does not stand before it"),
         }
     }
@@ -306,8 +333,8 @@ impl Resource {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
     }
 
-    /// Whether its body can make a browser load something of this kind: error pages can, failed sheets and scripts are
-    /// not used.
+    /// Whether its body can make a browser load something of this kind: error pages can, failed
+    /// sheets and scripts are not used.
     const fn can_name(&self, kind: Kind) -> bool {
         let used = match self.kind {
             Kind::Html => self.status != 204 && !self.is_redirect(),
@@ -317,8 +344,8 @@ impl Resource {
     }
 }
 
-/// Escapes what must not stand in a request target or would end an attribute, drops a fragment, and alters segments that
-/// a browser would take out (`.` and `..`, RFC 3986 section 5.2.4).
+/// Escapes what must not stand in a request target or would end an attribute, drops a fragment, and
+/// alters segments that a browser would take out (`.` and `..`, RFC 3986 section 5.2.4).
 fn safe_path(path: &str) -> String {
     let path = path.split_once('#').map_or(path, |(path, _)| path);
     let mut safe = String::with_capacity(path.len() + 1);
@@ -336,13 +363,25 @@ fn safe_path(path: &str) -> String {
 }
 
 fn without_dots(path: String) -> String {
-    let (base, query) = path.split_once('?').map_or((path.as_str(), None), |(base, query)| (base, Some(query)));
-    let is_dots = |segment: &str| matches!(segment.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
+    let (base, query) = path
+        .split_once('?')
+        .map_or((path.as_str(), None), |(base, query)| (base, Some(query)));
+    let is_dots = |segment: &str| {
+        matches!(
+            segment.to_ascii_lowercase().replace("%2e", ".").as_str(),
+            "." | ".."
+        )
+    };
     if !base.split('/').any(is_dots) {
         return path;
     }
-    let segments =
-        base.split('/').map(|segment| if is_dots(segment) { format!("{segment}_") } else { segment.to_owned() });
+    let segments = base.split('/').map(|segment| {
+        if is_dots(segment) {
+            format!("{segment}_")
+        } else {
+            segment.to_owned()
+        }
+    });
     let base = segments.collect::<Vec<_>>().join("/");
     query.map_or_else(|| base.clone(), |query| format!("{base}?{query}"))
 }

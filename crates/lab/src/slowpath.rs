@@ -1,8 +1,10 @@
-//! A slow path within one process: a relay that gives each TCP connection the time it would take on a long way.
+//! A slow path within one process: a relay that gives each TCP connection the time it would take on
+//! a long way.
 //!
-//! It needs no privileges, so that the demo runs everywhere; measurements that must be trusted use the packet emulator
-//! ([`crate::emulator`]). What is modelled: the round trip of opening a connection, one-way delay, a rate that all
-//! connections share, and the growth of each connection's window from ten segments (RFC 6928, slow start without loss).
+//! It needs no privileges, so that the demo runs everywhere; measurements that must be trusted use
+//! the packet emulator ([`crate::emulator`]). What is modelled: the round trip of opening a
+//! connection, one-way delay, a rate that all connections share, and the growth of each
+//! connection's window from ten segments (RFC 6928, slow start without loss).
 
 use std::collections::VecDeque;
 use std::io;
@@ -56,7 +58,10 @@ pub struct Running {
 impl Running {
     /// What it has carried so far.
     pub fn carried(&self) -> Carried {
-        Carried { up: self.up.bytes.load(Ordering::Relaxed), down: self.down.bytes.load(Ordering::Relaxed) }
+        Carried {
+            up: self.up.bytes.load(Ordering::Relaxed),
+            down: self.down.bytes.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -90,7 +95,10 @@ impl Lane {
     fn arrival(&self, bytes: usize) -> Instant {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let now = Instant::now();
-        let mut free_at = self.free_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut free_at = self
+            .free_at
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let start = free_at.map_or(now, |free| free.max(now));
         let sent = start + Duration::from_secs_f64(bytes as f64 * self.byte_time);
         *free_at = Some(sent);
@@ -103,13 +111,33 @@ impl SlowPath {
     pub async fn spawn(self, target: SocketAddr) -> io::Result<Running> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let (up, down) = (Lane::new(self.rtt / 2, self.rate_up), Lane::new(self.rtt / 2, self.rate_down));
-        let task = tokio::spawn(accept(listener, target, self.rtt, Arc::clone(&up), Arc::clone(&down)));
-        Ok(Running { address, up, down, task })
+        let (up, down) = (
+            Lane::new(self.rtt / 2, self.rate_up),
+            Lane::new(self.rtt / 2, self.rate_down),
+        );
+        let task = tokio::spawn(accept(
+            listener,
+            target,
+            self.rtt,
+            Arc::clone(&up),
+            Arc::clone(&down),
+        ));
+        Ok(Running {
+            address,
+            up,
+            down,
+            task,
+        })
     }
 }
 
-async fn accept(listener: TcpListener, target: SocketAddr, rtt: Duration, up: Arc<Lane>, down: Arc<Lane>) {
+async fn accept(
+    listener: TcpListener,
+    target: SocketAddr,
+    rtt: Duration,
+    up: Arc<Lane>,
+    down: Arc<Lane>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -124,7 +152,13 @@ async fn accept(listener: TcpListener, target: SocketAddr, rtt: Duration, up: Ar
     }
 }
 
-async fn relay(near: TcpStream, target: SocketAddr, rtt: Duration, up: &Lane, down: &Lane) -> io::Result<()> {
+async fn relay(
+    near: TcpStream,
+    target: SocketAddr,
+    rtt: Duration,
+    up: &Lane,
+    down: &Lane,
+) -> io::Result<()> {
     // The local kernel has accepted already; the far end would only now have answered.
     tokio::time::sleep(rtt).await;
     let far = TcpStream::connect(target).await?;
@@ -132,11 +166,15 @@ async fn relay(near: TcpStream, target: SocketAddr, rtt: Duration, up: &Lane, do
     far.set_nodelay(true)?;
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
-    let (there, back) = tokio::join!(carry(near_read, far_write, up), carry(far_read, near_write, down));
+    let (there, back) = tokio::join!(
+        carry(near_read, far_write, up),
+        carry(far_read, near_write, down)
+    );
     there.and(back)
 }
 
-/// Moves bytes through one lane under a window that grows as what it let through is acknowledged, a delay later.
+/// Moves bytes through one lane under a window that grows as what it let through is acknowledged, a
+/// delay later.
 async fn carry(mut read: OwnedReadHalf, mut write: OwnedWriteHalf, lane: &Lane) -> io::Result<()> {
     let mut window = INITIAL_WINDOW;
     let mut in_flight: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
@@ -157,7 +195,13 @@ async fn carry(mut read: OwnedReadHalf, mut write: OwnedWriteHalf, lane: &Lane) 
         if ended && in_flight.is_empty() {
             return write.shutdown().await;
         }
-        let next = [in_flight.front().map(|f| f.0), unacknowledged.front().map(|u| u.0)].into_iter().flatten().min();
+        let next = [
+            in_flight.front().map(|f| f.0),
+            unacknowledged.front().map(|u| u.0),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         if ended || outstanding >= window {
             match next {
                 Some(at) => sleep_until(at).await,
@@ -189,8 +233,8 @@ async fn carry(mut read: OwnedReadHalf, mut write: OwnedWriteHalf, lane: &Lane) 
 mod tests {
     use super::*;
 
-    /// The order of events on a path can be told without a clock: nothing arrives before a round trip has passed, and
-    /// bytes come out as they went in.
+    /// The order of events on a path can be told without a clock: nothing arrives before a round
+    /// trip has passed, and bytes come out as they went in.
     #[tokio::test]
     async fn carries_bytes_in_order_and_counts_them() {
         let echo = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -202,7 +246,14 @@ mod tests {
             write.shutdown().await.unwrap();
         });
         let rtt = Duration::from_millis(20);
-        let path = SlowPath { rtt, rate_up: 100_000_000, rate_down: 100_000_000 }.spawn(target).await.unwrap();
+        let path = SlowPath {
+            rtt,
+            rate_up: 100_000_000,
+            rate_down: 100_000_000,
+        }
+        .spawn(target)
+        .await
+        .unwrap();
         let begin = Instant::now();
         let stream = TcpStream::connect(path.address).await.unwrap();
         let sent: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
@@ -215,7 +266,16 @@ mod tests {
         let mut received = Vec::new();
         read.read_to_end(&mut received).await.unwrap();
         assert_eq!(received, sent);
-        assert!(begin.elapsed() >= rtt * 2, "a round trip to connect, one for the data");
-        assert_eq!(path.carried(), Carried { up: 200_000, down: 200_000 });
+        assert!(
+            begin.elapsed() >= rtt * 2,
+            "a round trip to connect, one for the data"
+        );
+        assert_eq!(
+            path.carried(),
+            Carried {
+                up: 200_000,
+                down: 200_000
+            }
+        );
     }
 }

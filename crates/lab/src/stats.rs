@@ -1,4 +1,5 @@
-//! What a handful of repeated measurements say: median, mean with its 95 % Student-t interval, percentiles.
+//! What a handful of repeated measurements say: median, mean with its 95 % Student-t interval,
+//! percentiles.
 
 /// Summary of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -7,7 +8,8 @@ pub struct Summary {
     pub count: usize,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Half the width of the 95 % interval of the mean; 0 for a single value, of which nothing is known.
+    /// Half the width of the 95 % interval of the mean; 0 for a single value, of which nothing is
+    /// known.
     pub interval: f64,
     /// Standard deviation of the sample (divisor `count - 1`); 0 for a single value.
     pub deviation: f64,
@@ -28,20 +30,33 @@ impl Summary {
         let (deviation, interval) = if count > 1 {
             let squares: f64 = sorted.iter().map(|x| (x - mean).powi(2)).sum();
             let deviation = (squares / (count - 1) as f64).sqrt();
-            (deviation, student_t_95(count - 1) * deviation / (count as f64).sqrt())
+            (
+                deviation,
+                student_t_95(count - 1) * deviation / (count as f64).sqrt(),
+            )
         } else {
             (0.0, 0.0)
         };
         let median = quantile(&sorted, 0.5);
-        Some(Self { count, mean, interval, deviation, median, min: sorted[0], max: sorted[count - 1] })
+        Some(Self {
+            count,
+            mean,
+            interval,
+            deviation,
+            median,
+            min: sorted[0],
+            max: sorted[count - 1],
+        })
     }
 }
 
-/// The `percent`th percentile of `values`, linear between neighbours; `None` when there are no values, one is not a
-/// finite number, or `percent` is not within 0 to 100.
+/// The `percent`th percentile of `values`, linear between neighbours; `None` when there are no
+/// values, one is not a finite number, or `percent` is not within 0 to 100.
 pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     let sorted = sorted(values)?;
-    (0.0..=100.0).contains(&percent).then(|| quantile(&sorted, percent / 100.0))
+    (0.0..=100.0)
+        .contains(&percent)
+        .then(|| quantile(&sorted, percent / 100.0))
 }
 
 /// The middle value.
@@ -65,11 +80,12 @@ fn quantile(sorted: &[f64], at: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
 }
 
-/// The 0.975 quantile of Student's t distribution: what 95 % of means lie within, in standard errors.
+/// The 0.975 quantile of Student's t distribution: what 95 % of means lie within, in standard
+/// errors.
 pub fn student_t_95(freedom: usize) -> f64 {
     const SMALL: [f64; 12] = [
-        12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139, 2.200985,
-        2.178813,
+        12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157,
+        2.228139, 2.200985, 2.178813,
     ];
     match SMALL.get(freedom.wrapping_sub(1)) {
         Some(t) => *t,
@@ -77,7 +93,8 @@ pub fn student_t_95(freedom: usize) -> f64 {
     }
 }
 
-/// Expansion of the quantile in powers of 1/freedom (Abramowitz and Stegun 26.7.5); good to 5 digits from 13 on.
+/// Expansion of the quantile in powers of 1/freedom (Abramowitz and Stegun 26.7.5); good to 5
+/// digits from 13 on.
 fn expanded_t(freedom: f64) -> f64 {
     let z = 1.959_963_985_f64;
     let (z3, z5, z7, z9) = (z.powi(3), z.powi(5), z.powi(7), z.powi(9));
@@ -85,7 +102,10 @@ fn expanded_t(freedom: f64) -> f64 {
     let second = (5.0 * z5 + 16.0 * z3 + 3.0 * z) / 96.0;
     let third = (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * z) / 384.0;
     let fourth = (79.0 * z9 + 776.0 * z7 + 1482.0 * z5 - 1920.0 * z3 - 945.0 * z) / 92_160.0;
-    z + first / freedom + second / freedom.powi(2) + third / freedom.powi(3) + fourth / freedom.powi(4)
+    z + first / freedom
+        + second / freedom.powi(2)
+        + third / freedom.powi(3)
+        + fourth / freedom.powi(4)
 }
 
 #[cfg(test)]
@@ -99,11 +119,28 @@ mod tests {
     #[test]
     fn summary() {
         let summary = Summary::of(&[5.0, 3.0, 4.0, 8.0]).expect("finite");
-        assert_eq!((summary.count, summary.mean, summary.median, summary.min, summary.max), (4, 5.0, 4.5, 3.0, 8.0));
+        assert_eq!(
+            (
+                summary.count,
+                summary.mean,
+                summary.median,
+                summary.min,
+                summary.max
+            ),
+            (4, 5.0, 4.5, 3.0, 8.0)
+        );
         close(summary.deviation, 2.160_247, 1e-6);
         close(summary.interval, 3.437_4, 1e-3);
         let single = Summary::of(&[7.0]).expect("finite");
-        assert_eq!((single.mean, single.median, single.interval, single.deviation), (7.0, 7.0, 0.0, 0.0));
+        assert_eq!(
+            (
+                single.mean,
+                single.median,
+                single.interval,
+                single.deviation
+            ),
+            (7.0, 7.0, 0.0, 0.0)
+        );
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
     }
@@ -122,7 +159,13 @@ mod tests {
     /// Values of printed tables.
     #[test]
     fn student_t() {
-        for (freedom, t) in [(1, 12.706_205), (5, 2.570_582), (12, 2.178_813), (13, 2.160_369), (30, 2.042_272)] {
+        for (freedom, t) in [
+            (1, 12.706_205),
+            (5, 2.570_582),
+            (12, 2.178_813),
+            (13, 2.160_369),
+            (30, 2.042_272),
+        ] {
             close(student_t_95(freedom), t, 2e-5);
         }
         close(student_t_95(100), 1.983_972, 1e-6);

@@ -1,4 +1,5 @@
-//! Timing client and server: throughput once it is steady, and the delay of single stamps beside it.
+//! Timing client and server: throughput once it is steady, and the delay of single stamps beside
+//! it.
 //!
 //! ```text
 //!            bulk streams of stamped blocks ─────────▶
@@ -6,10 +7,12 @@
 //!            stamps on one kept connection, and on new ones, at fixed times ─▶ echo
 //! ```
 //!
-//! A run has three phases: stamps alone, bulk until its rate is steady, and the time that counts. Stamps leave at their
-//! times whether earlier ones were answered or not (open loop), and count from the moment at which they were due.
+//! A run has three phases: stamps alone, bulk until its rate is steady, and the time that counts.
+//! Stamps leave at their times whether earlier ones were answered or not (open loop), and count
+//! from the moment at which they were due.
 //!
-//! - [`wire`] what is said, [`connect`] the way to the server, [`server`] and [`client`] the two ends, [`report`] results.
+//! - [`wire`] what is said, [`connect`] the way to the server, [`server`] and [`client`] the two
+//!   ends, [`report`] results.
 
 pub mod client;
 pub mod connect;

@@ -1,5 +1,6 @@
-//! The client sends nothing but TCP to its gateway: it runs in a namespace whose only way out is a device behind which
-//! every packet is written down, while pages load, names are unknown, and the gateway is dead.
+//! The client sends nothing but TCP to its gateway: it runs in a namespace whose only way out is a
+//! device behind which every packet is written down, while pages load, names are unknown, and the
+//! gateway is dead.
 
 mod programs;
 
@@ -33,20 +34,44 @@ struct Wire(TwoHosts);
 impl Wire {
     fn new(capture: &Path) -> Self {
         let captures = vec![(network::NEAR.into(), capture.into())];
-        let setup = Setup { no_realtime: true, captures, ..Setup::default() };
-        Self(TwoHosts::set_up([NEAR, FAR], delayed(Duration::from_millis(5)), 1, &setup).expect("root"))
+        let setup = Setup {
+            no_realtime: true,
+            captures,
+            ..Setup::default()
+        };
+        Self(
+            TwoHosts::set_up([NEAR, FAR], delayed(Duration::from_millis(5)), 1, &setup)
+                .expect("root"),
+        )
     }
 
     /// Starts a program in one of the namespaces and waits until it listens.
-    fn start(&self, network: &Netns, mut command: Command, listens: &[SocketAddr], log: &Path) -> Running {
+    fn start(
+        &self,
+        network: &Netns,
+        mut command: Command,
+        listens: &[SocketAddr],
+        log: &Path,
+    ) -> Running {
         let file = std::fs::File::create(log).expect("scratch space");
-        command.stdin(Stdio::null()).stdout(file.try_clone().expect("open")).stderr(file);
-        let setup = ChildSetup { network: Some(network.as_fd()), die_with_parent: true, own_session: true };
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("open"))
+            .stderr(file);
+        let setup = ChildSetup {
+            network: Some(network.as_fd()),
+            die_with_parent: true,
+            own_session: true,
+        };
         sys::prepare(&mut command, setup);
         let running = Running(command.spawn().expect("the program starts"));
         for &address in listens {
             let connected = || network.run(|| TcpStream::connect(address)).ok();
-            drop(wait(&format!("{command:?} listens"), Duration::from_secs(20), connected));
+            drop(wait(
+                &format!("{command:?} listens"),
+                Duration::from_secs(20),
+                connected,
+            ));
         }
         running
     }
@@ -54,13 +79,21 @@ impl Wire {
     /// Loads the whole page through the client's HTTP proxy, checking every byte.
     fn load_page(&self, log: &Path) {
         let site = Site::new(Page::open(PAGE).expect("built in"), &[SITE]).expect("a host");
-        let loader = Loader { per_host: 32, ..Loader::new(Via::Http { proxy: HTTP.into() }) };
+        let loader = Loader {
+            per_host: 32,
+            ..Loader::new(Via::Http { proxy: HTTP.into() })
+        };
         let loaded = self.0.near.run(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             Ok(runtime.block_on(loader.load(&site)))
         });
         let load = loaded.expect("a runtime").unwrap_or_else(|error| {
-            panic!("{error}; {}", std::fs::read_to_string(log).unwrap_or_default());
+            panic!(
+                "{error}; {}",
+                std::fs::read_to_string(log).unwrap_or_default()
+            );
         });
         assert_eq!(load.requests.len(), 101);
     }
@@ -68,8 +101,15 @@ impl Wire {
     /// curl beside the client: its standard output, the status unless `arguments` say otherwise.
     fn curl(&self, arguments: &[&str]) -> String {
         let mut curl = Command::new("curl");
-        curl.args(["-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}"]).args(arguments);
-        sys::prepare(&mut curl, ChildSetup { network: Some(self.0.near.as_fd()), ..ChildSetup::default() });
+        curl.args(["-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}"])
+            .args(arguments);
+        sys::prepare(
+            &mut curl,
+            ChildSetup {
+                network: Some(self.0.near.as_fd()),
+                ..ChildSetup::default()
+            },
+        );
         let ended = curl.stdin(Stdio::null()).output().expect("curl starts");
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
@@ -99,24 +139,45 @@ fn packets(file: &Path) -> Vec<Packet> {
 
 fn packet(bytes: &[u8]) -> Packet {
     let ports = |at: usize| {
-        let port = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+        let port = |at: usize| {
+            bytes
+                .get(at..at + 2)
+                .map(|two| u16::from_be_bytes([two[0], two[1]]))
+        };
         Some((port(at)?, port(at + 2)?))
     };
     if bytes[0] >> 4 == 4 {
-        let address = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes"));
+        let address =
+            |at: usize| IpAddr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes"));
         let header = usize::from(bytes[0] & 15) * 4;
-        Packet { from: address(12), to: address(16), protocol: bytes[9], ports: ports(header) }
+        Packet {
+            from: address(12),
+            to: address(16),
+            protocol: bytes[9],
+            ports: ports(header),
+        }
     } else {
-        let address = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&bytes[at..at + 16]).expect("sixteen bytes"));
-        Packet { from: address(8), to: address(24), protocol: bytes[6], ports: ports(40) }
+        let address = |at: usize| {
+            IpAddr::from(<[u8; 16]>::try_from(&bytes[at..at + 16]).expect("sixteen bytes"))
+        };
+        Packet {
+            from: address(8),
+            to: address(24),
+            protocol: bytes[6],
+            ports: ports(40),
+        }
     }
 }
 
 /// Whether a packet belongs to a TCP connection between the client's host and the gateway.
 fn is_allowed(packet: &Packet) -> bool {
     let (near, far) = (IpAddr::from(NEAR), IpAddr::from(FAR));
-    let there = packet.from == near && packet.to == far && packet.ports.is_some_and(|ports| ports.1 == GATEWAY);
-    let back = packet.from == far && packet.to == near && packet.ports.is_some_and(|ports| ports.0 == GATEWAY);
+    let there = packet.from == near
+        && packet.to == far
+        && packet.ports.is_some_and(|ports| ports.1 == GATEWAY);
+    let back = packet.from == far
+        && packet.to == near
+        && packet.ports.is_some_and(|ports| ports.0 == GATEWAY);
     i32::from(packet.protocol) == libc::IPPROTO_TCP && (there || back)
 }
 
@@ -132,15 +193,33 @@ fn only_the_gateway_is_ever_spoken_to() {
     written.expect("no packet is missing");
     let seen = packets(&capture);
     let strange: Vec<&Packet> = seen.iter().filter(|packet| !is_allowed(packet)).collect();
-    assert!(seen.len() > 100, "a page is more than {} packets", seen.len());
-    assert!(strange.is_empty(), "{} of {} packets: {:?}", strange.len(), seen.len(), &strange[..strange.len().min(10)]);
+    assert!(
+        seen.len() > 100,
+        "a page is more than {} packets",
+        seen.len()
+    );
+    assert!(
+        strange.is_empty(),
+        "{} of {} packets: {:?}",
+        strange.len(),
+        seen.len(),
+        &strange[..strange.len().min(10)]
+    );
 }
 
 /// All that may make a client look elsewhere.
 fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
     let origin = SocketAddr::from((FAR, 80));
     let mut command = Command::new(LAB);
-    command.args(["origin", "--page", PAGE, "--authority", SITE, "--listen", &origin.to_string()]);
+    command.args([
+        "origin",
+        "--page",
+        PAGE,
+        "--authority",
+        SITE,
+        "--listen",
+        &origin.to_string(),
+    ]);
     dns::serve(&wire.0.far, FAR).expect("a name server for the gateway");
     let resolver = scratch.file("resolv.conf");
     std::fs::write(&resolver, "nameserver 127.0.0.1\n").expect("scratch space");
@@ -148,12 +227,37 @@ fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
     let address = SocketAddr::from((FAR, GATEWAY));
     // With the far host's own resolver in its own view of the files.
     let mut command = Command::new("unshare");
-    command.args(["-m", "/bin/sh", "-c", "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\""]).arg(resolver);
-    command.arg(tandem()).args(["gateway", "--open", "--mode", "forward", "--allow-dest", &format!("{FAR}/32")]);
+    command
+        .args([
+            "-m",
+            "/bin/sh",
+            "-c",
+            "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"",
+        ])
+        .arg(resolver);
+    command.arg(tandem()).args([
+        "gateway",
+        "--open",
+        "--mode",
+        "forward",
+        "--allow-dest",
+        &format!("{FAR}/32"),
+    ]);
     command.args(["--listen", &format!("h2+tcp://{address}")]);
-    let gateway = wire.start(&wire.0.far, command, &[address], &scratch.file("gateway.log"));
+    let gateway = wire.start(
+        &wire.0.far,
+        command,
+        &[address],
+        &scratch.file("gateway.log"),
+    );
     let mut command = Command::new(tandem());
-    command.args(["client", "--listen", &format!("http://{HTTP}"), "--listen", &format!("socks5://{SOCKS}")]);
+    command.args([
+        "client",
+        "--listen",
+        &format!("http://{HTTP}"),
+        "--listen",
+        &format!("socks5://{SOCKS}"),
+    ]);
     command.args(["--gateway", &format!("h2+tcp://{address}")]);
     let listens = [HTTP, SOCKS].map(|address| address.parse().expect("an address"));
     let client = wire.start(&wire.0.near, command, &listens, &scratch.file("client.log"));
@@ -162,8 +266,14 @@ fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
     let (http, socks) = (format!("http://{HTTP}"), format!("socks5h://{SOCKS}"));
     for proxy in [&http, &socks] {
         for path in ["/", "/images/0001.png", "/images/0019.png"] {
-            assert_eq!(wire.curl(&["-x", proxy, &format!("http://{SITE}{path}")]), "200");
-            assert_eq!(wire.curl(&["-x", proxy, &format!("http://{FAR}{path}")]), "200");
+            assert_eq!(
+                wire.curl(&["-x", proxy, &format!("http://{SITE}{path}")]),
+                "200"
+            );
+            assert_eq!(
+                wire.curl(&["-x", proxy, &format!("http://{FAR}{path}")]),
+                "200"
+            );
         }
         // Names that do not exist, and addresses that the gateway must not go to.
         let unknown = wire.curl(&["-x", proxy, "http://no-such-name.invalid/"]);
@@ -187,9 +297,19 @@ fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
 
     drop(gateway);
     for proxy in [&http, &socks] {
-        assert_eq!(wire.curl(&["-x", proxy, &format!("http://{FAR}/")]), "502", "the gateway is dead");
-        assert_eq!(wire.curl(&["-x", proxy, "http://no-such-name.invalid/"]), "502");
-        assert_eq!(wire.curl(&["-x", proxy, "https://no-such-name.invalid/"]), "000");
+        assert_eq!(
+            wire.curl(&["-x", proxy, &format!("http://{FAR}/")]),
+            "502",
+            "the gateway is dead"
+        );
+        assert_eq!(
+            wire.curl(&["-x", proxy, "http://no-such-name.invalid/"]),
+            "502"
+        );
+        assert_eq!(
+            wire.curl(&["-x", proxy, "https://no-such-name.invalid/"]),
+            "000"
+        );
     }
     client
 }
@@ -207,17 +327,30 @@ fn other_packets_would_be_seen() {
     });
     sent.expect("everything goes to the device");
     let to = SocketAddr::from((FAR, 81));
-    wire.0.near.run(|| TcpStream::connect(to)).expect_err("nobody listens there");
+    wire.0
+        .near
+        .run(|| TcpStream::connect(to))
+        .expect_err("nobody listens there");
     let (_, written) = wire.0.emulator.stop();
     written.expect("no packet is missing");
     let seen = packets(&capture);
-    let udp = Packet { from: NEAR.into(), to: Ipv4Addr::new(198, 18, 0, 53).into(), protocol: 17, ports: None };
+    let udp = Packet {
+        from: NEAR.into(),
+        to: Ipv4Addr::new(198, 18, 0, 53).into(),
+        protocol: 17,
+        ports: None,
+    };
     assert!(
-        seen.iter().any(|packet| Packet { ports: None, ..packet.clone() } == udp && !is_allowed(packet)),
+        seen.iter().any(|packet| Packet {
+            ports: None,
+            ..packet.clone()
+        } == udp
+            && !is_allowed(packet)),
         "{seen:?}"
     );
     assert!(
-        seen.iter().any(|packet| packet.ports.is_some_and(|ports| ports.1 == 81) && !is_allowed(packet)),
+        seen.iter()
+            .any(|packet| packet.ports.is_some_and(|ports| ports.1 == 81) && !is_allowed(packet)),
         "{seen:?}"
     );
 }

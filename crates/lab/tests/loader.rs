@@ -1,4 +1,5 @@
-//! The loader against the origin: straight, through an HTTP proxy, through SOCKS5, and against what is wrong.
+//! The loader against the origin: straight, through an HTTP proxy, through SOCKS5, and against what
+//! is wrong.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -22,7 +23,10 @@ async fn listen() -> (TcpListener, String) {
 async fn serve(page: Page) -> (Running, Site) {
     let (listener, address) = listen().await;
     let site = Site::new(page, &[address]).expect("valid");
-    (Origin::new(site.clone()).spawn(listener).expect("bound"), site)
+    (
+        Origin::new(site.clone()).spawn(listener).expect("bound"),
+        site,
+    )
 }
 
 /// A page with everything: redirect, frame, imports, fonts, scripts that load scripts.
@@ -48,10 +52,22 @@ const MIXED: &str = r#"{"name": "mixed", "hosts": ["a"], "resources": [
 fn check(load: &Load, site: &Site) {
     let mut seen: Vec<usize> = load.requests.iter().map(|t| t.resource).collect();
     seen.sort_unstable();
-    assert!(seen.iter().copied().eq(0..site.page().resources.len()), "each resource once");
-    assert_eq!(load.requests.iter().map(|t| t.body).sum::<u64>(), site.bytes());
-    assert_eq!(load.requests.iter().map(|t| t.bytes_up).sum::<u64>(), load.bytes_up);
-    assert_eq!(load.requests.iter().map(|t| t.bytes_down).sum::<u64>(), load.bytes_down);
+    assert!(
+        seen.iter().copied().eq(0..site.page().resources.len()),
+        "each resource once"
+    );
+    assert_eq!(
+        load.requests.iter().map(|t| t.body).sum::<u64>(),
+        site.bytes()
+    );
+    assert_eq!(
+        load.requests.iter().map(|t| t.bytes_up).sum::<u64>(),
+        load.bytes_up
+    );
+    assert_eq!(
+        load.requests.iter().map(|t| t.bytes_down).sum::<u64>(),
+        load.bytes_down
+    );
     assert!(load.bytes_down > site.bytes() && load.time > Duration::ZERO);
     for timing in &load.requests {
         assert!(timing.known <= timing.start && timing.start <= timing.end());
@@ -59,7 +75,10 @@ fn check(load: &Load, site: &Site) {
 }
 
 fn timing(load: &Load, resource: usize) -> &tandem_lab::loader::Timing {
-    load.requests.iter().find(|t| t.resource == resource).expect("loaded")
+    load.requests
+        .iter()
+        .find(|t| t.resource == resource)
+        .expect("loaded")
 }
 
 #[tokio::test]
@@ -68,12 +87,21 @@ async fn straight() {
     let load = Loader::new(Via::Direct).load(&site).await.expect("loads");
     check(&load, &site);
     let counts = origin.origin.counts();
-    assert_eq!((counts.requests, counts.connections as usize), (13, load.connections));
+    assert_eq!(
+        (counts.requests, counts.connections as usize),
+        (13, load.connections)
+    );
     assert!(load.connections <= 6);
     for (index, resource) in site.page().resources.iter().enumerate() {
-        let Some(parent) = resource.parent else { continue };
+        let Some(parent) = resource.parent else {
+            continue;
+        };
         let (child, cause) = (timing(&load, index), timing(&load, parent));
-        let ready = if site.page().resources[parent].kind == Kind::Html { cause.start } else { cause.end() };
+        let ready = if site.page().resources[parent].kind == Kind::Html {
+            cause.start
+        } else {
+            cause.end()
+        };
         assert!(child.known >= ready, "{} before its cause", resource.path);
     }
     assert_eq!(timing(&load, 11).status, 404);
@@ -83,14 +111,28 @@ async fn straight() {
 async fn connections_are_kept_and_bounded() {
     for (per_host, expected) in [(1, 1), (5, 5), (40, 40)] {
         let (origin, site) = serve(Page::uniform(40, 3000)).await;
-        let loader = Loader { per_host, discovery: Discovery::List, ..Loader::new(Via::Direct) };
+        let loader = Loader {
+            per_host,
+            discovery: Discovery::List,
+            ..Loader::new(Via::Direct)
+        };
         let load = loader.load(&site).await.expect("loads");
         check(&load, &site);
-        assert_eq!((origin.origin.counts().connections, load.connections), (expected, expected as usize));
-        assert_eq!(load.requests.iter().filter(|t| t.connect.is_some()).count(), load.connections);
+        assert_eq!(
+            (origin.origin.counts().connections, load.connections),
+            (expected, expected as usize)
+        );
+        assert_eq!(
+            load.requests.iter().filter(|t| t.connect.is_some()).count(),
+            load.connections
+        );
     }
     let (origin, site) = serve(Page::uniform(40, 3000)).await;
-    let loader = Loader { per_host: 40, total: 3, ..Loader::new(Via::Direct) };
+    let loader = Loader {
+        per_host: 40,
+        total: 3,
+        ..Loader::new(Via::Direct)
+    };
     check(&loader.load(&site).await.expect("loads"), &site);
     assert_eq!(origin.origin.counts().connections, 3);
 }
@@ -102,14 +144,23 @@ async fn shards_within_a_total() {
     let (second, two) = listen().await;
     let site = Site::new(Page::demo().expect("committed"), &[one, two]).expect("valid");
     let origin = Origin::new(site.clone());
-    let _running = [origin.spawn(first).expect("bound"), origin.spawn(second).expect("bound")];
-    let loader = Loader { total: 2, ..Loader::new(Via::Direct) };
+    let _running = [
+        origin.spawn(first).expect("bound"),
+        origin.spawn(second).expect("bound"),
+    ];
+    let loader = Loader {
+        total: 2,
+        ..Loader::new(Via::Direct)
+    };
     check(&loader.load(&site).await.expect("loads"), &site);
-    check(&Loader::new(Via::Direct).load(&site).await.expect("loads"), &site);
+    check(
+        &Loader::new(Via::Direct).load(&site).await.expect("loads"),
+        &site,
+    );
 }
 
-/// A document's images are asked for while the document is still arriving: here its second half comes only after the
-/// first image has been asked for.
+/// A document's images are asked for while the document is still arriving: here its second half
+/// comes only after the first image has been asked for.
 #[tokio::test]
 async fn references_count_as_they_arrive() {
     let (listener, address) = listen().await;
@@ -119,10 +170,17 @@ async fn references_count_as_they_arrive() {
     let served = site.clone();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(document_in_halves(client, served.clone(), Arc::clone(&asked)));
+            tokio::spawn(document_in_halves(
+                client,
+                served.clone(),
+                Arc::clone(&asked),
+            ));
         }
     });
-    let loader = Loader { deadline: Duration::from_secs(30), ..Loader::new(Via::Direct) };
+    let loader = Loader {
+        deadline: Duration::from_secs(30),
+        ..Loader::new(Via::Direct)
+    };
     check(&loader.load(&site).await.expect("no deadlock"), &site);
 }
 
@@ -176,7 +234,11 @@ async fn through_an_http_proxy() {
     let _running = origin.spawn(inner).expect("bound");
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(relay_requests(client, inner_address.clone(), Arc::clone(&notes)));
+            tokio::spawn(relay_requests(
+                client,
+                inner_address.clone(),
+                Arc::clone(&notes),
+            ));
         }
     });
     let loader = Loader {
@@ -190,10 +252,20 @@ async fn through_an_http_proxy() {
         assert!(head.starts_with("GET http://nowhere.invalid/"), "{head}");
         assert!(head.contains("\r\nHost: nowhere.invalid\r\nProxy-Connection: keep-alive\r\n"));
         assert!(head.contains("\r\nProxy-Authorization: Basic eDp5\r\n"));
-        assert!((280..620).contains(&head.len()), "as long as a browser's: {}", head.len());
+        assert!(
+            (280..620).contains(&head.len()),
+            "as long as a browser's: {}",
+            head.len()
+        );
     }
-    let css = asked.iter().find(|head| head.contains("/a.css ")).expect("asked");
-    assert!(css.contains("\r\nReferer: http://nowhere.invalid/home\r\n") && css.contains("\r\nAccept: text/css,"));
+    let css = asked
+        .iter()
+        .find(|head| head.contains("/a.css "))
+        .expect("asked");
+    assert!(
+        css.contains("\r\nReferer: http://nowhere.invalid/home\r\n")
+            && css.contains("\r\nAccept: text/css,")
+    );
 }
 
 /// One request after the other, rewritten to origin form.
@@ -209,7 +281,10 @@ async fn relay_requests(mut client: TcpStream, origin: String, notes: Arc<Mutex<
                 let text = String::from_utf8(std::mem::take(&mut head)).expect("text");
                 let rewritten = text.replacen("http://nowhere.invalid", "", 1);
                 notes.lock().expect("no panic").push(text);
-                requests.write_all(rewritten.as_bytes()).await.expect("open");
+                requests
+                    .write_all(rewritten.as_bytes())
+                    .await
+                    .expect("open");
             }
         }
     };
@@ -229,13 +304,23 @@ async fn socks(origin: String, reply: Reply) -> (String, Arc<Mutex<Vec<Asked>>>)
     let notes = Arc::clone(&asked);
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(relay_stream(client, origin.clone(), reply, Arc::clone(&notes)));
+            tokio::spawn(relay_stream(
+                client,
+                origin.clone(),
+                reply,
+                Arc::clone(&notes),
+            ));
         }
     });
     (address, asked)
 }
 
-async fn relay_stream(mut client: TcpStream, origin: String, reply: Reply, notes: Arc<Mutex<Vec<Asked>>>) {
+async fn relay_stream(
+    mut client: TcpStream,
+    origin: String,
+    reply: Reply,
+    notes: Arc<Mutex<Vec<Asked>>>,
+) {
     let mut server = Server::new();
     let mut buffer = [0; 4096];
     let request = loop {
@@ -246,7 +331,10 @@ async fn relay_stream(mut client: TcpStream, origin: String, reply: Reply, notes
         flush(&mut server, &mut client).await;
     };
     let rest = server.take_rest();
-    notes.lock().expect("no panic").push((request.target, request.user, rest.len()));
+    notes
+        .lock()
+        .expect("no panic")
+        .push((request.target, request.user, rest.len()));
     server.reply(reply);
     flush(&mut server, &mut client).await;
     if reply != Reply::Succeeded {
@@ -271,14 +359,30 @@ async fn through_socks() {
         let site = Site::new(mixed(), &["service.onion"]).expect("valid");
         let _running = Origin::new(site.clone()).spawn(listener).expect("bound");
         let (proxy, asked) = socks(origin, Reply::Succeeded).await;
-        let via = Via::Socks5 { proxy, credentials: Some(("site".into(), String::new())) };
-        let load = Loader { optimistic, ..Loader::new(via) }.load(&site).await.expect("loads");
+        let via = Via::Socks5 {
+            proxy,
+            credentials: Some(("site".into(), String::new())),
+        };
+        let load = Loader {
+            optimistic,
+            ..Loader::new(via)
+        }
+        .load(&site)
+        .await
+        .expect("loads");
         check(&load, &site);
         let asked = asked.lock().expect("no panic");
         assert_eq!(asked.len(), load.connections);
         for (target, user, early) in asked.iter() {
-            assert_eq!((target.as_str(), user.as_deref()), ("service.onion:80", Some(&b"site"[..])));
-            assert_eq!(*early > 0, optimistic, "the request comes with the handshake or after it");
+            assert_eq!(
+                (target.as_str(), user.as_deref()),
+                ("service.onion:80", Some(&b"site"[..]))
+            );
+            assert_eq!(
+                *early > 0,
+                optimistic,
+                "the request comes with the handshake or after it"
+            );
         }
     }
 }
@@ -294,12 +398,28 @@ async fn fault(loader: &Loader, site: &Site) -> Fault {
 async fn refusals_of_the_proxy() {
     let site = Site::new(Page::uniform(1, 100), &["a.onion"]).expect("valid");
     let (proxy, _) = socks(String::new(), Reply::OnionDescriptorNotFound).await;
-    let refused = fault(&Loader::new(Via::Socks5 { proxy, credentials: None }), &site).await;
-    assert_eq!(refused.to_string(), "SOCKS: the onion service's descriptor was not found");
+    let refused = fault(
+        &Loader::new(Via::Socks5 {
+            proxy,
+            credentials: None,
+        }),
+        &site,
+    )
+    .await;
+    assert_eq!(
+        refused.to_string(),
+        "SOCKS: the onion service's descriptor was not found"
+    );
 
     let (listener, closed) = listen().await;
     drop(listener);
-    let refused = fault(&Loader::new(Via::Http { proxy: closed.clone() }), &site).await;
+    let refused = fault(
+        &Loader::new(Via::Http {
+            proxy: closed.clone(),
+        }),
+        &site,
+    )
+    .await;
     assert!(matches!(refused, Fault::Connect { to, .. } if to == closed));
 
     let (listener, proxy) = listen().await;
@@ -311,7 +431,10 @@ async fn refusals_of_the_proxy() {
             .await
     });
     let refused = fault(&Loader::new(Via::Http { proxy }), &site).await;
-    assert_eq!(refused.to_string(), "status 502 instead of 200 (tandem; error=\"x\")");
+    assert_eq!(
+        refused.to_string(),
+        "status 502 instead of 200 (tandem; error=\"x\")"
+    );
 }
 
 #[tokio::test]
@@ -332,21 +455,33 @@ async fn wrong_answers() {
             "the body differs from the page's at byte 60 of 100",
         ),
         (
-            with("HTTP/1.1 200 OK\r\nContent-Length: 101", &[&right[..], b"x"].concat()),
+            with(
+                "HTTP/1.1 200 OK\r\nContent-Length: 101",
+                &[&right[..], b"x"].concat(),
+            ),
             "the body differs from the page's at byte 100 of 100",
         ),
         (
             with("HTTP/1.1 200 OK\r\nContent-Length: 100", &right[..99]),
             "the body is not valid: the connection ended within the body",
         ),
-        (with("HTTP/1.1 200 OK", &right[..99]), "the body differs from the page's at byte 99 of 100"),
+        (
+            with("HTTP/1.1 200 OK", &right[..99]),
+            "the body differs from the page's at byte 99 of 100",
+        ),
         (
             with("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", b"x"),
             "the body is not valid: a chunk has no valid size",
         ),
-        (b"HTTP/1.1 200 OK\r\nConte".to_vec(), "the connection ended before an answer"),
+        (
+            b"HTTP/1.1 200 OK\r\nConte".to_vec(),
+            "the connection ended before an answer",
+        ),
         (b"".to_vec(), "the connection ended before an answer"),
-        (b"SSH-2.0-x\r\n".to_vec(), "the answer is not valid: the response does not begin with a status line"),
+        (
+            b"SSH-2.0-x\r\n".to_vec(),
+            "the answer is not valid: the response does not begin with a status line",
+        ),
     ];
     for (bytes, says) in cases {
         let (listener, address) = listen().await;
@@ -355,7 +490,12 @@ async fn wrong_answers() {
             read_head(&mut client).await;
             client.write_all(&bytes).await
         });
-        assert_eq!(fault(&Loader::new(Via::Direct), &site(address)).await.to_string(), says);
+        assert_eq!(
+            fault(&Loader::new(Via::Direct), &site(address))
+                .await
+                .to_string(),
+            says
+        );
     }
 }
 
@@ -384,7 +524,10 @@ async fn a_closed_connection_is_replaced() {
         for index in 0..2 {
             let mut client = listener.accept().await.expect("a client").0;
             read_head(&mut client).await;
-            client.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n").await.expect("open");
+            client
+                .write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
+                .await
+                .expect("open");
             answer(&mut client, &bodies.asset(index).body).await;
             // Closes without having said so, after the next request has come.
             if index == 0 {
@@ -392,7 +535,10 @@ async fn a_closed_connection_is_replaced() {
             }
         }
     });
-    let loader = Loader { per_host: 1, ..Loader::new(Via::Direct) };
+    let loader = Loader {
+        per_host: 1,
+        ..Loader::new(Via::Direct)
+    };
     let load = loader.load(&site).await.expect("loads");
     check(&load, &site);
     assert_eq!((load.connections, load.retries), (2, 1));
@@ -402,13 +548,28 @@ async fn a_closed_connection_is_replaced() {
 async fn limits() {
     let (listener, address) = listen().await;
     let site = Site::new(Page::uniform(3, 100), &[address]).expect("valid");
-    let silent = Loader { deadline: Duration::from_millis(50), ..Loader::new(Via::Direct) };
+    let silent = Loader {
+        deadline: Duration::from_millis(50),
+        ..Loader::new(Via::Direct)
+    };
     let error = silent.load(&site).await.expect_err("nobody answers");
-    assert_eq!(error.to_string(), "0 of 3 known resources loaded after 50ms");
+    assert_eq!(
+        error.to_string(),
+        "0 of 3 known resources loaded after 50ms"
+    );
     drop(listener);
-    let none = Loader { per_host: 0, ..Loader::new(Via::Direct) };
-    assert!(matches!(none.load(&site).await, Err(LoadError::NoConnections)));
-    let bad = Loader { headers: vec![("X".into(), "a\r\nb".into())], ..Loader::new(Via::Direct) };
+    let none = Loader {
+        per_host: 0,
+        ..Loader::new(Via::Direct)
+    };
+    assert!(matches!(
+        none.load(&site).await,
+        Err(LoadError::NoConnections)
+    ));
+    let bad = Loader {
+        headers: vec![("X".into(), "a\r\nb".into())],
+        ..Loader::new(Via::Direct)
+    };
     assert!(matches!(bad.load(&site).await, Err(LoadError::Header(name)) if name == "X"));
 }
 
@@ -419,14 +580,30 @@ async fn one_session() {
     let (second, two) = listen().await;
     let site = Site::new(Page::demo().expect("committed"), &[one, two]).expect("valid");
     let origin = Origin::new(site.clone());
-    let _running = [origin.spawn(first).expect("bound"), origin.spawn(second).expect("bound")];
+    let _running = [
+        origin.spawn(first).expect("bound"),
+        origin.spawn(second).expect("bound"),
+    ];
     for per_host in [1, 3, 500] {
         let before = origin.counts();
-        let loader = Loader { protocol: Protocol::H2, per_host, ..Loader::new(Via::Direct) };
+        let loader = Loader {
+            protocol: Protocol::H2,
+            per_host,
+            ..Loader::new(Via::Direct)
+        };
         let load = loader.load(&site).await.expect("loads");
         check(&load, &site);
-        assert_eq!((load.connections, origin.counts().connections - before.connections), (2, 2));
-        assert_eq!(load.requests.iter().filter(|t| t.connect.is_some()).count(), 2);
+        assert_eq!(
+            (
+                load.connections,
+                origin.counts().connections - before.connections
+            ),
+            (2, 2)
+        );
+        assert_eq!(
+            load.requests.iter().filter(|t| t.connect.is_some()).count(),
+            2
+        );
         assert!(load.requests.iter().all(|t| t.tls.is_none()));
         assert_eq!(origin.counts().requests - before.requests, 111);
         // At most so many at once: whoever begins, enough others have ended.
@@ -434,7 +611,10 @@ async fn one_session() {
         starts.sort_unstable();
         for (index, start) in starts.iter().enumerate().skip(2 * per_host) {
             let ended = load.requests.iter().filter(|t| t.end() <= *start).count();
-            assert!(ended + 2 * per_host > index, "{index} begun and {ended} ended with {per_host} a host");
+            assert!(
+                ended + 2 * per_host > index,
+                "{index} begun and {ended} ended with {per_host} a host"
+            );
         }
     }
 }
@@ -449,19 +629,44 @@ async fn over_tls() {
         let _running = running.spawn(listener).expect("bound");
         let (socks_proxy, asked) = socks(origin.clone(), Reply::Succeeded).await;
         let (proxy, notes) = tunnels(origin.clone()).await;
-        let ways = [Via::Direct, Via::Http { proxy }, Via::Socks5 { proxy: socks_proxy, credentials: None }];
+        let ways = [
+            Via::Direct,
+            Via::Http { proxy },
+            Via::Socks5 {
+                proxy: socks_proxy,
+                credentials: None,
+            },
+        ];
         for via in ways {
             let resolve = vec![("*.example".to_owned(), origin.clone())];
-            let loader = Loader { protocol, resolve, optimistic: true, ..Loader::new(via) };
+            let loader = Loader {
+                protocol,
+                resolve,
+                optimistic: true,
+                ..Loader::new(via)
+            };
             let load = loader.load(&site).await.expect("loads");
             check(&load, &site);
             for timing in load.requests.iter().filter(|t| t.connect.is_some()) {
-                assert!(timing.tls.is_some_and(|tls| tls > Duration::ZERO) && timing.tls <= timing.connect);
+                assert!(
+                    timing.tls.is_some_and(|tls| tls > Duration::ZERO)
+                        && timing.tls <= timing.connect
+                );
             }
         }
-        assert!(asked.lock().expect("no panic").iter().all(|(target, ..)| target == "secure.example:443"));
+        assert!(
+            asked
+                .lock()
+                .expect("no panic")
+                .iter()
+                .all(|(target, ..)| target == "secure.example:443")
+        );
         let notes = notes.lock().expect("no panic");
-        assert!(notes.iter().all(|head| head.starts_with("CONNECT secure.example:443 HTTP/1.1\r\n")));
+        assert!(
+            notes
+                .iter()
+                .all(|head| head.starts_with("CONNECT secure.example:443 HTTP/1.1\r\n"))
+        );
         assert!(!notes.is_empty());
     }
 }
@@ -477,7 +682,10 @@ async fn tunnels(origin: String) -> (String, Arc<Mutex<Vec<String>>>) {
             tokio::spawn(async move {
                 let head = read_head(&mut client).await;
                 notes.lock().expect("no panic").push(head);
-                client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.expect("open");
+                client
+                    .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    .await
+                    .expect("open");
                 let mut upstream = TcpStream::connect(origin).await.expect("listening");
                 // Ends when the client does.
                 let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
@@ -490,29 +698,51 @@ async fn tunnels(origin: String) -> (String, Arc<Mutex<Vec<String>>>) {
 #[tokio::test]
 async fn tls_and_sessions_that_fail() {
     let secure = |authority: &str| {
-        Site::with_scheme(Page::uniform(1, 100), Scheme::Https, &[authority.to_owned()]).expect("valid")
+        Site::with_scheme(
+            Page::uniform(1, 100),
+            Scheme::Https,
+            &[authority.to_owned()],
+        )
+        .expect("valid")
     };
     // No TLS at the other end.
     let (listener, plain) = listen().await;
     let _plain = Origin::new(secure(&plain)).spawn(listener).expect("bound");
-    assert!(matches!(fault(&Loader::new(Via::Direct), &secure(&plain)).await, Fault::Tls(_)));
+    assert!(matches!(
+        fault(&Loader::new(Via::Direct), &secure(&plain)).await,
+        Fault::Tls(_)
+    ));
     // TLS, but another protocol.
-    for (offered, protocol) in [(Protocols::Http1, Protocol::H2), (Protocols::H2, Protocol::Http1)] {
+    for (offered, protocol) in [
+        (Protocols::Http1, Protocol::H2),
+        (Protocols::H2, Protocol::Http1),
+    ] {
         let (listener, address) = listen().await;
         let origin = Origin::secure(secure(&address), offered).expect("a certificate");
         let _running = origin.spawn(listener).expect("bound");
-        let loader = Loader { protocol, ..Loader::new(Via::Direct) };
-        assert!(matches!(fault(&loader, &secure(&address)).await, Fault::Tls(_) | Fault::Protocol));
+        let loader = Loader {
+            protocol,
+            ..Loader::new(Via::Direct)
+        };
+        assert!(matches!(
+            fault(&loader, &secure(&address)).await,
+            Fault::Tls(_) | Fault::Protocol
+        ));
     }
     // No tunnel.
     let (listener, proxy) = listen().await;
     tokio::spawn(async move {
         let mut client = listener.accept().await.expect("a client").0;
         read_head(&mut client).await;
-        client.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n").await
+        client
+            .write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            .await
     });
     let refused = fault(&Loader::new(Via::Http { proxy }), &secure("a.example")).await;
-    assert!(matches!(refused, Fault::Tunnel { status: 403 }), "{refused}");
+    assert!(
+        matches!(refused, Fault::Tunnel { status: 403 }),
+        "{refused}"
+    );
     // No HTTP/2, and an end without a word.
     for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""] {
         let (listener, address) = listen().await;
@@ -522,7 +752,13 @@ async fn tls_and_sessions_that_fail() {
             client.write_all(answer).await
         });
         let site = Site::new(Page::uniform(3, 100), &[address]).expect("valid");
-        let loader = Loader { protocol: Protocol::H2, ..Loader::new(Via::Direct) };
-        assert!(matches!(fault(&loader, &site).await, Fault::Closed | Fault::Broken(_)));
+        let loader = Loader {
+            protocol: Protocol::H2,
+            ..Loader::new(Via::Direct)
+        };
+        assert!(matches!(
+            fault(&loader, &site).await,
+            Fault::Closed | Fault::Broken(_)
+        ));
     }
 }

@@ -1,4 +1,5 @@
-//! Page models and their bodies: from files of every shape, normalised, rendered, and telling what is wrong.
+//! Page models and their bodies: from files of every shape, normalised, rendered, and telling what
+//! is wrong.
 
 use std::collections::HashSet;
 
@@ -19,16 +20,27 @@ fn check_references(site: &Site) {
         for reference in &asset.references {
             let child = &page.resources[reference.child];
             assert_eq!(child.parent, Some(index));
-            assert!(seen.insert(reference.child), "{} is mentioned twice", child.path);
+            assert!(
+                seen.insert(reference.child),
+                "{} is mentioned twice",
+                child.path
+            );
             let before = String::from_utf8_lossy(&asset.body[..reference.end]);
             // Attributes are escaped, scripts within a document are not.
-            let in_attribute = matches!(child.kind, Kind::Html | Kind::Css | Kind::Script | Kind::Image);
+            let in_attribute = matches!(
+                child.kind,
+                Kind::Html | Kind::Css | Kind::Script | Kind::Image
+            );
             let url = if resource.is_redirect() || (resource.kind == Kind::Html && in_attribute) {
                 child.path.replace('&', "&amp;")
             } else {
                 child.path.clone()
             };
-            assert!(before.contains(&url), "{} does not mention {url}", resource.path);
+            assert!(
+                before.contains(&url),
+                "{} does not mention {url}",
+                resource.path
+            );
         }
     }
     let caused = page.resources.iter().filter(|r| r.parent.is_some()).count();
@@ -37,7 +49,15 @@ fn check_references(site: &Site) {
 
 #[test]
 fn built_in_pages() {
-    for name in ["demo", "thesis", "twitter", "youtube", "imgur", "uniform:100x2000", "gallery:20x300"] {
+    for name in [
+        "demo",
+        "thesis",
+        "twitter",
+        "youtube",
+        "imgur",
+        "uniform:100x2000",
+        "gallery:20x300",
+    ] {
         let page = Page::open(name).expect(name);
         let count = page.resources.len();
         let site = site(page);
@@ -81,10 +101,18 @@ fn text_is_not_trivially_compressible() {
 fn shards_share_the_hosts() {
     let page = Page::demo().expect("committed");
     let site = Site::new(page, &["a.example", "b.example:81"]).expect("valid");
-    let on_b = site.page().resources.iter().position(|r| r.host == 1).expect("three hosts");
+    let on_b = site
+        .page()
+        .resources
+        .iter()
+        .position(|r| r.host == 1)
+        .expect("three hosts");
     assert_eq!(site.authority(on_b), "b.example:81");
     let html = String::from_utf8_lossy(&site.asset(0).body).into_owned();
-    assert!(html.contains("\"http://b.example:81/"), "foreign hosts are named");
+    assert!(
+        html.contains("\"http://b.example:81/"),
+        "foreign hosts are named"
+    );
     assert!(html.contains("href=\"/"), "the own one is not");
     assert_eq!(site.find(&site.page().resources[on_b].path), Some(on_b));
 }
@@ -92,8 +120,13 @@ fn shards_share_the_hosts() {
 #[test]
 fn bad_authorities() {
     let page = Page::uniform(1, 100);
-    assert!(matches!(Site::new(page.clone(), &["a b"]), Err(PageError::Authority(bad)) if bad == "a b"));
-    assert!(matches!(Site::new(page, &[] as &[&str]), Err(PageError::Authority(_))));
+    assert!(
+        matches!(Site::new(page.clone(), &["a b"]), Err(PageError::Authority(bad)) if bad == "a b")
+    );
+    assert!(matches!(
+        Site::new(page, &[] as &[&str]),
+        Err(PageError::Authority(_))
+    ));
 }
 
 #[test]
@@ -110,7 +143,11 @@ fn recorded_pages() {
         {"url": "https://cdn.example/nowhere", "status": 302, "type": "image", "mime": "", "body": 5, "parent": 5}
     ]}"##;
     let page = Page::from_json("x", text.as_bytes()).expect("valid");
-    let rows: Vec<_> = page.resources.iter().map(|r| (r.path.as_str(), r.kind, r.status, r.size, r.parent)).collect();
+    let rows: Vec<_> = page
+        .resources
+        .iter()
+        .map(|r| (r.path.as_str(), r.kind, r.status, r.size, r.parent))
+        .collect();
     assert_eq!(
         rows,
         [
@@ -125,19 +162,25 @@ fn recorded_pages() {
         ]
     );
     assert_eq!(page.resources[1].mime, "text/html");
-    assert_eq!(page.resources[2].mime, "text/css", "or no browser would take it");
+    assert_eq!(
+        page.resources[2].mime, "text/css",
+        "or no browser would take it"
+    );
     let site = site(page);
     check_references(&site);
     let script = String::from_utf8_lossy(&site.asset(4).body).into_owned();
     assert!(script.contains("new Image().src=\"/nowhere\";"));
 }
 
-/// Whatever causes whatever in a recording: the page is valid, and every body mentions its own children.
+/// Whatever causes whatever in a recording: the page is valid, and every body mentions its own
+/// children.
 #[test]
 fn any_recording_makes_a_page() {
     let mut state = 1u64;
     let mut draw = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
     for round in 0..300 {
@@ -153,7 +196,8 @@ fn any_recording_makes_a_page() {
         });
         let entries: Vec<_> = entries.collect();
         let text = serde_json::json!({"name": "any", "entries": entries}).to_string();
-        let page = Page::from_json("any", text.as_bytes()).unwrap_or_else(|error| panic!("{round}: {error}: {text}"));
+        let page = Page::from_json("any", text.as_bytes())
+            .unwrap_or_else(|error| panic!("{round}: {error}: {text}"));
         assert_eq!(page.resources.len(), entries.len());
         check_references(&Site::new(page, &["a.example", "b.example"]).expect("valid"));
     }
@@ -175,7 +219,11 @@ fn har_files() {
          "_resourceType": "xhr", "response": {"status": 200, "content": {"size": 1000, "mimeType": "application/json"}}}
     ]}}"#;
     let page = Page::from_json("h", text.as_bytes()).expect("valid");
-    let rows: Vec<_> = page.resources.iter().map(|r| (r.kind, r.status, r.size, r.parent)).collect();
+    let rows: Vec<_> = page
+        .resources
+        .iter()
+        .map(|r| (r.kind, r.status, r.size, r.parent))
+        .collect();
     assert_eq!(
         rows,
         [
@@ -192,15 +240,43 @@ fn har_files() {
 /// What browsers would alter in a path is altered before they see it.
 #[test]
 fn paths_that_stay_as_they_are() {
-    let entry =
-        |path: &str| format!(r#"{{"url": "http://a.example{path}", "status": 200, "type": "image", "body": 50}}"#);
-    let paths = ["/", "/a/../b", "/./c/%2E%2e?x=/../y", "/d/.", "/...", "/e'f|g\\\\h", "?q", "/i?"];
+    let entry = |path: &str| {
+        format!(
+            r#"{{"url": "http://a.example{path}", "status": 200, "type": "image", "body": 50}}"#
+        )
+    };
+    let paths = [
+        "/",
+        "/a/../b",
+        "/./c/%2E%2e?x=/../y",
+        "/d/.",
+        "/...",
+        "/e'f|g\\\\h",
+        "?q",
+        "/i?",
+    ];
     let entries = paths.map(entry).join(",");
-    let page = Page::from_json("x", format!(r#"{{"entries": [{entries}]}}"#).as_bytes()).expect("valid");
+    let page =
+        Page::from_json("x", format!(r#"{{"entries": [{entries}]}}"#).as_bytes()).expect("valid");
     let read: Vec<&str> = page.resources.iter().map(|r| r.path.as_str()).collect();
-    assert_eq!(read, ["/", "/a/.._/b", "/._/c/%2E%2e_?x=/../y", "/d/._", "/...", "/e%27f|g%5Ch", "/?q", "/i?"]);
+    assert_eq!(
+        read,
+        [
+            "/",
+            "/a/.._/b",
+            "/._/c/%2E%2e_?x=/../y",
+            "/d/._",
+            "/...",
+            "/e%27f|g%5Ch",
+            "/?q",
+            "/i?"
+        ]
+    );
     assert!(matches!(
-        Page::from_json("", br#"{"name": "m", "hosts": ["a"], "resources": [["/..", 0, "a/b", "html", 9, null]]}"#),
+        Page::from_json(
+            "",
+            br#"{"name": "m", "hosts": ["a"], "resources": [["/..", 0, "a/b", "html", 9, null]]}"#
+        ),
         Err(PageError::Resource { .. })
     ));
 }
@@ -213,7 +289,11 @@ fn a_redirect_leads_to_the_document() {
         {"url": "http://a.example/home", "status": 200, "type": "html", "body": 900},
         {"url": "http://a.example/i", "status": 200, "type": "image", "body": 90}]}"#;
     let page = Page::from_json("x", text).expect("valid");
-    let rows: Vec<_> = page.resources.iter().map(|r| (r.status, r.parent)).collect();
+    let rows: Vec<_> = page
+        .resources
+        .iter()
+        .map(|r| (r.status, r.parent))
+        .collect();
     assert_eq!(rows, [(301, None), (200, Some(0)), (200, Some(1))]);
     page.check_browsable().expect("a browser can load it");
     assert!(
@@ -225,15 +305,30 @@ fn a_redirect_leads_to_the_document() {
 #[test]
 fn unreasonable_files() {
     let huge = u64::MAX;
-    let rows = format!(r#"["/", 0, "a/b", "html", {huge}, null], ["/b", 0, "a/b", "image", {huge}, 0]"#);
+    let rows =
+        format!(r#"["/", 0, "a/b", "html", {huge}, null], ["/b", 0, "a/b", "image", {huge}, 0]"#);
     let model = format!(r#"{{"name": "m", "hosts": ["a"], "resources": [{rows}]}}"#);
-    assert!(matches!(Page::from_json("", model.as_bytes()), Err(PageError::TooLarge)));
-    let entry = format!(r#"{{"url": "http://a.example/", "status": 200, "body": {}}}"#, i64::MAX);
+    assert!(matches!(
+        Page::from_json("", model.as_bytes()),
+        Err(PageError::TooLarge)
+    ));
+    let entry = format!(
+        r#"{{"url": "http://a.example/", "status": 200, "body": {}}}"#,
+        i64::MAX
+    );
     let twice = format!(r#"{{"entries": [{entry}, {entry}, {entry}]}}"#);
-    assert!(matches!(Page::from_json("", twice.as_bytes()), Err(PageError::TooLarge)));
-    let many: Vec<String> = (0..20_001).map(|n| format!(r#"{{"url": "http://h{n}.example/"}}"#)).collect();
+    assert!(matches!(
+        Page::from_json("", twice.as_bytes()),
+        Err(PageError::TooLarge)
+    ));
+    let many: Vec<String> = (0..20_001)
+        .map(|n| format!(r#"{{"url": "http://h{n}.example/"}}"#))
+        .collect();
     let many = format!(r#"{{"entries": [{}]}}"#, many.join(","));
-    assert!(matches!(Page::from_json("", many.as_bytes()), Err(PageError::TooLarge)));
+    assert!(matches!(
+        Page::from_json("", many.as_bytes()),
+        Err(PageError::TooLarge)
+    ));
 }
 
 /// Newer types of image come by `srcset`.
@@ -243,7 +338,10 @@ fn images_by_srcset() {
     page.resources[1].mime = "image/webp".into();
     let site = site(page);
     let html = String::from_utf8_lossy(&site.asset(0).body).into_owned();
-    assert!(html.contains("<source srcset=\"/images/0000.png 1x\">") && html.contains("<img src=\"/images/0001.png\""));
+    assert!(
+        html.contains("<source srcset=\"/images/0000.png 1x\">")
+            && html.contains("<img src=\"/images/0001.png\"")
+    );
     check_references(&site);
 }
 
@@ -251,39 +349,89 @@ fn images_by_srcset() {
 fn models_survive_writing() {
     for name in ["demo", "twitter"] {
         let page = Page::open(name).expect(name);
-        assert_eq!(Page::from_json("", page.to_json().as_bytes()).expect("own writing"), page);
+        assert_eq!(
+            Page::from_json("", page.to_json().as_bytes()).expect("own writing"),
+            page
+        );
     }
 }
 
 #[test]
 fn bad_files() {
-    let of = |text: &str| Page::from_json("x", text.as_bytes()).expect_err(text).to_string();
+    let of = |text: &str| {
+        Page::from_json("x", text.as_bytes())
+            .expect_err(text)
+            .to_string()
+    };
     assert!(of("{").starts_with("not a page: "));
     assert!(of("{}").starts_with("neither"));
     assert!(of("[]").starts_with("neither"));
     assert!(of(r#"{"entries": 3}"#).starts_with("not a page: "));
     assert!(of(r#"{"log": {}}"#).starts_with("not a page: "));
-    assert_eq!(of(r#"{"entries": []}"#), "the page has no http or https resource");
-    assert_eq!(of(r#"{"entries": [{"url": "about:blank"}]}"#), "the page has no http or https resource");
-    let model = |rows: &str| of(&format!(r#"{{"name": "m", "hosts": ["a"], "resources": [{rows}]}}"#));
+    assert_eq!(
+        of(r#"{"entries": []}"#),
+        "the page has no http or https resource"
+    );
+    assert_eq!(
+        of(r#"{"entries": [{"url": "about:blank"}]}"#),
+        "the page has no http or https resource"
+    );
+    let model = |rows: &str| {
+        of(&format!(
+            r#"{{"name": "m", "hosts": ["a"], "resources": [{rows}]}}"#
+        ))
+    };
     let html = r#"["/", 0, "text/html", "html", 9, null]"#;
     assert_eq!(model(""), "the page has no http or https resource");
-    assert_eq!(model(&format!("{html}, {html}")), "resource 1: the path is there twice");
-    assert_eq!(model(r#"["/", 1, "text/html", "html", 9, null]"#), "resource 0: its host is not in the list");
-    assert_eq!(model(r#"["/", 0, "text/html", "html", 9, 0]"#), "resource 0: its parent does not stand before it");
-    assert_eq!(model(r#"["/", 0, "text/html", "html", 9, 7]"#), "resource 0: its parent does not stand before it");
+    assert_eq!(
+        model(&format!("{html}, {html}")),
+        "resource 1: the path is there twice"
+    );
+    assert_eq!(
+        model(r#"["/", 1, "text/html", "html", 9, null]"#),
+        "resource 0: its host is not in the list"
+    );
+    assert_eq!(
+        model(r#"["/", 0, "text/html", "html", 9, 0]"#),
+        "resource 0: its parent does not stand before it"
+    );
+    assert_eq!(
+        model(r#"["/", 0, "text/html", "html", 9, 7]"#),
+        "resource 0: its parent does not stand before it"
+    );
     assert_eq!(
         model(r#"["/\r\nX: y", 0, "a/b", "html", 9, null]"#),
         "resource 0: the path has bytes that must be escaped"
     );
-    assert_eq!(model(r#"["/", 0, "a\r\nX: y", "html", 9, null]"#), "resource 0: the type is not valid");
-    assert_eq!(model(r#"["/", 0, "a/b", "html", 9, null, 100]"#), "resource 0: the status is not within 200 to 599");
+    assert_eq!(
+        model(r#"["/", 0, "a\r\nX: y", "html", 9, null]"#),
+        "resource 0: the type is not valid"
+    );
+    assert_eq!(
+        model(r#"["/", 0, "a/b", "html", 9, null, 100]"#),
+        "resource 0: the status is not within 200 to 599"
+    );
     let image = r#"["/i", 0, "image/png", "image", 9, null]"#;
-    assert_eq!(model(&format!(r#"{image}, ["/", 0, "a/b", "css", 9, 0]"#)), "resource 1: its parent cannot name it");
-    assert!(model(r#"["/", 0, "a/b", "image", 99999999999, null]"#).starts_with("the page has more than"));
-    assert!(matches!(Page::open("no-such-page"), Err(PageError::Unknown(_))));
-    assert!(matches!(Page::open("uniform:3"), Err(PageError::Unknown(_))));
-    assert!(matches!(Page::open("uniform:99999999x1"), Err(PageError::TooLarge)));
+    assert_eq!(
+        model(&format!(r#"{image}, ["/", 0, "a/b", "css", 9, 0]"#)),
+        "resource 1: its parent cannot name it"
+    );
+    assert!(
+        model(r#"["/", 0, "a/b", "image", 99999999999, null]"#)
+            .starts_with("the page has more than")
+    );
+    assert!(matches!(
+        Page::open("no-such-page"),
+        Err(PageError::Unknown(_))
+    ));
+    assert!(matches!(
+        Page::open("uniform:3"),
+        Err(PageError::Unknown(_))
+    ));
+    assert!(matches!(
+        Page::open("uniform:99999999x1"),
+        Err(PageError::TooLarge)
+    ));
 }
 
 /// What recorders write into HAR files, and what they should not.
@@ -294,13 +442,49 @@ fn har_entry() -> impl Strategy<Value = serde_json::Value> {
         "(data|blob|about|ws|chrome):[a-z,;/]{0,9}",
         "[ -~]{0,12}",
     ];
-    let kind =
-        prop::sample::select(vec!["document", "stylesheet", "script", "image", "font", "xhr", "other", "", "??"]);
-    let mime =
-        prop::sample::select(vec!["text/html; charset=utf-8", "text/css", "image/png", "x-unknown", "", "\r\n/"]);
-    let size = prop_oneof![Just(-1), Just(0), 0i64..5000, Just(i64::MAX), Just(i64::MIN)];
-    let status = prop_oneof![Just(200i64), Just(301), Just(302), Just(204), Just(404), -5i64..1000];
-    let entry = (url.clone(), kind, mime, (size.clone(), size.clone(), size), status, url.clone(), url);
+    let kind = prop::sample::select(vec![
+        "document",
+        "stylesheet",
+        "script",
+        "image",
+        "font",
+        "xhr",
+        "other",
+        "",
+        "??",
+    ]);
+    let mime = prop::sample::select(vec![
+        "text/html; charset=utf-8",
+        "text/css",
+        "image/png",
+        "x-unknown",
+        "",
+        "\r\n/",
+    ]);
+    let size = prop_oneof![
+        Just(-1),
+        Just(0),
+        0i64..5000,
+        Just(i64::MAX),
+        Just(i64::MIN)
+    ];
+    let status = prop_oneof![
+        Just(200i64),
+        Just(301),
+        Just(302),
+        Just(204),
+        Just(404),
+        -5i64..1000
+    ];
+    let entry = (
+        url.clone(),
+        kind,
+        mime,
+        (size.clone(), size.clone(), size),
+        status,
+        url.clone(),
+        url,
+    );
     entry.prop_map(|(url, kind, mime, (body, transfer, content), status, to, by)| {
         serde_json::json!({
             "request": {"url": url, "headers": [{"name": "Referer", "value": by.clone()}]},
@@ -312,7 +496,8 @@ fn har_entry() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    /// Whatever a HAR says: an error, or a page that is valid, mentions all that it causes and survives writing.
+    /// Whatever a HAR says: an error, or a page that is valid, mentions all that it causes and
+    /// survives writing.
     #[test]
     fn any_har_is_a_page_or_an_error(entries in prop::collection::vec(har_entry(), 0..25)) {
         let text = serde_json::json!({"log": {"version": "1.2", "entries": entries}}).to_string();

@@ -20,7 +20,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
 fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }
 
 /// A timing server in a thread of its own.
@@ -30,7 +33,8 @@ fn server(listen: &str) -> SocketAddr {
     thread::spawn(move || {
         runtime().block_on(async {
             let server = Server::bind(listen).await.expect("a free port");
-            told.send(server.address().expect("bound")).expect("awaited");
+            told.send(server.address().expect("bound"))
+                .expect("awaited");
             server.run().await;
         });
     });
@@ -59,42 +63,94 @@ fn measured(plan: &Plan) -> Result<Report, TimingError> {
 fn bulk_goes_both_ways_and_stamps_come_back() {
     let address = server("127.0.0.1:0");
     for direction in [Direction::Down, Direction::Up] {
-        let report = measured(&Plan { direction, streams: 2, ..plan(address) }).expect("measured");
+        let report = measured(&Plan {
+            direction,
+            streams: 2,
+            ..plan(address)
+        })
+        .expect("measured");
         let phases: Vec<Phase> = report.seconds.iter().map(|second| second.phase).collect();
-        assert_eq!(phases, [Phase::Base, Phase::WarmUp, Phase::Measured, Phase::Measured]);
+        assert_eq!(
+            phases,
+            [Phase::Base, Phase::WarmUp, Phase::Measured, Phase::Measured]
+        );
         let throughput = report.throughput_mbit.expect("bulk");
-        assert!(throughput.count == 2 && throughput.mean > 0.0, "{throughput:?}");
+        assert!(
+            throughput.count == 2 && throughput.mean > 0.0,
+            "{throughput:?}"
+        );
         assert!(report.same_clock && report.block_age_ms.is_some_and(|age| age.mean >= 0.0));
         let base = report.base.as_ref().expect("a base");
-        assert_eq!((base.round_trip.count, base.failed, report.measured.failed), (20, 0, 0));
+        assert_eq!(
+            (base.round_trip.count, base.failed, report.measured.failed),
+            (20, 0, 0)
+        );
         for latency in [base, &report.measured] {
-            let (up, down) = (latency.up.expect("one clock"), latency.down.expect("one clock"));
-            assert!((up.mean + down.mean - latency.round_trip.mean).abs() < 1e-6, "{latency:?}");
-            let (connect, fresh) = (latency.connect.expect("connections"), latency.fresh.expect("connections"));
-            assert!(connect.count == fresh.count && connect.max < fresh.max, "{latency:?}");
+            let (up, down) = (
+                latency.up.expect("one clock"),
+                latency.down.expect("one clock"),
+            );
+            assert!(
+                (up.mean + down.mean - latency.round_trip.mean).abs() < 1e-6,
+                "{latency:?}"
+            );
+            let (connect, fresh) = (
+                latency.connect.expect("connections"),
+                latency.fresh.expect("connections"),
+            );
+            assert!(
+                connect.count == fresh.count && connect.max < fresh.max,
+                "{latency:?}"
+            );
         }
         let csv = report.csv();
         let mut lines = csv.lines().skip_while(|line| line.starts_with('#'));
         let columns = lines.next().map(|head| head.split(',').count());
         assert_eq!(columns, Some(10));
-        assert_eq!(lines.map(|line| Some(line.split(',').count())).collect::<Vec<_>>(), [columns; 4]);
-        assert!(report.text().contains("beside bulk: new connection"), "{}", report.text());
+        assert_eq!(
+            lines
+                .map(|line| Some(line.split(',').count()))
+                .collect::<Vec<_>>(),
+            [columns; 4]
+        );
+        assert!(
+            report.text().contains("beside bulk: new connection"),
+            "{}",
+            report.text()
+        );
     }
 }
 
 #[test]
 fn stamps_alone_need_no_bulk() {
-    let plan = Plan { streams: 0, base: Duration::ZERO, fresh: None, ..plan(server("127.0.0.1:0")) };
+    let plan = Plan {
+        streams: 0,
+        base: Duration::ZERO,
+        fresh: None,
+        ..plan(server("127.0.0.1:0"))
+    };
     let report = measured(&plan).expect("measured");
-    assert!(report.throughput_mbit.is_none() && report.base.is_none() && report.measured.fresh.is_none());
-    assert_eq!((report.seconds.len(), report.measured.round_trip.count), (2, 40));
+    assert!(
+        report.throughput_mbit.is_none()
+            && report.base.is_none()
+            && report.measured.fresh.is_none()
+    );
+    assert_eq!(
+        (report.seconds.len(), report.measured.round_trip.count),
+        (2, 40)
+    );
 }
 
 /// A rate that jumps for longer than it may take to become steady counts from then on, and says so.
 #[test]
 fn what_never_becomes_steady_is_said() {
     let warm_up = WarmUp::Steady(Duration::from_secs(2));
-    let plan = Plan { warm_up, base: Duration::ZERO, time: Duration::from_secs(1), ..plan(server("127.0.0.1:0")) };
+    let plan = Plan {
+        warm_up,
+        base: Duration::ZERO,
+        time: Duration::from_secs(1),
+        ..plan(server("127.0.0.1:0"))
+    };
     let report = measured(&plan).expect("measured");
     assert_eq!((report.steady, report.seconds.len()), (Some(false), 3));
     assert!(report.text().contains("never steady"), "{}", report.text());
@@ -116,29 +172,61 @@ fn answering(bytes: &'static [u8]) -> SocketAddr {
 #[test]
 fn proxies_that_refuse_or_misbehave_are_clear_errors() {
     let through = |scheme: &str, bytes: &'static [u8]| {
-        let via = format!("{scheme}://{}", answering(bytes)).parse().expect("a way");
-        runtime().block_on(open(&via, "target.example:7777")).expect_err("no tunnel").to_string()
+        let via = format!("{scheme}://{}", answering(bytes))
+            .parse()
+            .expect("a way");
+        runtime()
+            .block_on(open(&via, "target.example:7777"))
+            .expect_err("no tunnel")
+            .to_string()
     };
     for (scheme, bytes, expected) in [
         ("http", &b"HTTP/1.1 403 Forbidden\r\n\r\n"[..], "status 403"),
-        ("http", b"HTTP/1.1 200 OK\r\n\r\nsurprise", "bytes of its own"),
+        (
+            "http",
+            b"HTTP/1.1 200 OK\r\n\r\nsurprise",
+            "bytes of its own",
+        ),
         ("http", b"HTTP/1.1 20", "closed the connection"),
-        ("http", b"SSH-2.0-OpenSSH\r\n\r\n", "the proxy opens no tunnel"),
-        ("socks5", b"\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00", "refused"),
-        ("socks5", b"\x05\xff", "does not take this way of authentication"),
+        (
+            "http",
+            b"SSH-2.0-OpenSSH\r\n\r\n",
+            "the proxy opens no tunnel",
+        ),
+        (
+            "socks5",
+            b"\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00",
+            "refused",
+        ),
+        (
+            "socks5",
+            b"\x05\xff",
+            "does not take this way of authentication",
+        ),
         ("socks5", b"\x05\x00", "closed the connection"),
-        ("socks5", b"HTTP/1.1 400 Bad Request\r\n\r\n", "not SOCKS version 5"),
+        (
+            "socks5",
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "not SOCKS version 5",
+        ),
     ] {
         let error = through(scheme, bytes);
-        assert!(error.to_lowercase().contains(&expected.to_lowercase()), "{scheme} {bytes:?}: {error}");
+        assert!(
+            error.to_lowercase().contains(&expected.to_lowercase()),
+            "{scheme} {bytes:?}: {error}"
+        );
     }
-    let error = runtime().block_on(open(&Via::Direct, "no port")).expect_err("no target").to_string();
+    let error = runtime()
+        .block_on(open(&Via::Direct, "no port"))
+        .expect_err("no target")
+        .to_string();
     assert!(error.contains("\"no port\""), "{error}");
 }
 
 #[test]
 fn another_kind_of_server_is_a_clear_error() {
-    let error = measured(&plan(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"))).expect_err("no timing server");
+    let error = measured(&plan(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n")))
+        .expect_err("no timing server");
     assert_eq!(error.to_string(), "the server: is no timing server");
 }
 
@@ -147,7 +235,10 @@ fn the_server_says_what_is_wrong_with_a_request() {
     let address = server("127.0.0.1:0");
     let long = [b'x'; 10_000];
     for (request, expected) in [
-        (&b"GET / HTTP/1.1\r\n\r\n"[..], "error this is a timing server\n"),
+        (
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            "error this is a timing server\n",
+        ),
         (b"tandem-timing sideways\n", "error no such mode\n"),
         (&long, "error a request is one short line\n"),
     ] {
@@ -163,13 +254,28 @@ fn the_server_says_what_is_wrong_with_a_request() {
 #[test]
 fn over_an_emulated_link() {
     let port = server("0.0.0.0:0").port();
-    let client = format!("{LAB} timing client $TANDEM_LINK_PEER:{port} --base 2s --warm-up 3s --time 4s --json -q");
+    let client = format!(
+        "{LAB} timing client $TANDEM_LINK_PEER:{port} --base 2s --warm-up 3s --time 4s --json -q"
+    );
     let mut link = Command::new(env!("CARGO_BIN_EXE_tandem-link"));
-    let text = output(link.args(["-q", "--rtt", "100ms", "--rate", "8mbit", "--", "sh", "-c", &client]));
+    let text = output(link.args([
+        "-q", "--rtt", "100ms", "--rate", "8mbit", "--", "sh", "-c", &client,
+    ]));
     let report: Value = serde_json::from_str(&text).expect("JSON");
-    let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}"));
-    assert!(number("/base/round_trip/p50") >= 100.0 && number("/base/connect/p50") >= 100.0, "{report}");
-    assert!(number("/base/fresh/p50") >= 200.0, "a connection and a stamp are two round trips: {report}");
+    let number = |pointer: &str| {
+        report
+            .pointer(pointer)
+            .and_then(Value::as_f64)
+            .unwrap_or_else(|| panic!("{pointer}"))
+    };
+    assert!(
+        number("/base/round_trip/p50") >= 100.0 && number("/base/connect/p50") >= 100.0,
+        "{report}"
+    );
+    assert!(
+        number("/base/fresh/p50") >= 200.0,
+        "a connection and a stamp are two round trips: {report}"
+    );
     let throughput = number("/throughput_mbit/mean");
     // A second that was counted late may hold a little of the one before.
     assert!(throughput > 0.0 && throughput < 8.0 * 1.25, "{report}");

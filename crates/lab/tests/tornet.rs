@@ -1,6 +1,6 @@
-//! The pair over a private network of the real tor: pages through the gateway at the exit and the one behind the onion
-//! service, with curl and with Chromium; circuits of three hops to the exit, ready beforehand; one circuit per isolation
-//! key; what a dead gateway gives; nothing left behind.
+//! The pair over a private network of the real tor: pages through the gateway at the exit and the
+//! one behind the onion service, with curl and with Chromium; circuits of three hops to the exit,
+//! ready beforehand; one circuit per isolation key; what a dead gateway gives; nothing left behind.
 
 mod programs;
 
@@ -25,7 +25,8 @@ const HTTP: &str = "127.0.0.1:8118";
 const HTTP_ONION: &str = "127.0.0.1:8119";
 const SOCKS: &str = "127.0.0.1:9150";
 
-/// A network of this test's own, taken down with this value; by a watchdog, too, if this process is killed.
+/// A network of this test's own, taken down with this value; by a watchdog, too, if this process is
+/// killed.
 struct Network {
     instance: String,
     state: State,
@@ -41,26 +42,52 @@ impl Network {
             std::process::id()
         );
         let mut watchdog = Command::new("/bin/sh");
-        watchdog.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        watchdog
+            .args(["-c", &line])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let watchdog = Running(watchdog.spawn().expect("a shell"));
         let guard = TakeDown(instance.clone());
         let mut up = Command::new(LAB);
-        up.args(["tornet", "up", "--instance", &instance, "--plain-exits", "1", "--page", PAGE, "--gateway"]);
+        up.args([
+            "tornet",
+            "up",
+            "--instance",
+            &instance,
+            "--plain-exits",
+            "1",
+            "--page",
+            PAGE,
+            "--gateway",
+        ]);
         output(up.arg(tandem()));
-        let state = RunDirectory::of(&instance).and_then(|directory| directory.load()).expect("a readable state");
+        let state = RunDirectory::of(&instance)
+            .and_then(|directory| directory.load())
+            .expect("a readable state");
         std::mem::forget(guard);
-        Self { instance, state: state.expect("it is up"), _watchdog: watchdog }
+        Self {
+            instance,
+            state: state.expect("it is up"),
+            _watchdog: watchdog,
+        }
     }
 
     /// A program beside the client.
     fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.state.endpoints.client_namespace]).arg(program);
+        command
+            .args(["netns", "exec", &self.state.endpoints.client_namespace])
+            .arg(program);
         command
     }
 
     fn onion(&self) -> &str {
-        self.state.endpoints.onion.as_deref().expect("every network has an onion service")
+        self.state
+            .endpoints
+            .onion
+            .as_deref()
+            .expect("every network has an onion service")
     }
 
     /// The near end of the pair, listening when this returns.
@@ -68,13 +95,26 @@ impl Network {
         let log = scratch.file("client.log");
         let file = std::fs::File::create(&log).expect("scratch space");
         let mut command = self.inside(tandem());
-        command.arg("client").args(listen.iter().flat_map(|url| ["--listen", url])).args(["--gateway", gateway]);
-        command.args(["--via", via]).stdin(Stdio::null()).stdout(file.try_clone().expect("open")).stderr(file);
+        command
+            .arg("client")
+            .args(listen.iter().flat_map(|url| ["--listen", url]))
+            .args(["--gateway", gateway]);
+        command
+            .args(["--via", via])
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("open"))
+            .stderr(file);
         let client = Running(command.spawn().expect("ip starts"));
-        let wanted: Vec<&str> = listen.iter().filter_map(|url| url.split("://").nth(1)).collect();
+        let wanted: Vec<&str> = listen
+            .iter()
+            .filter_map(|url| url.split("://").nth(1))
+            .collect();
         wait("the client listens", Duration::from_secs(20), || {
             let text = output(self.inside("ss").args(["-Hltn"]));
-            wanted.iter().all(|address| text.contains(address)).then_some(())
+            wanted
+                .iter()
+                .all(|address| text.contains(address))
+                .then_some(())
         });
         client
     }
@@ -83,7 +123,16 @@ impl Network {
     fn fetch(&self, scratch: &Scratch, arguments: &[&str]) -> (String, Vec<u8>) {
         let (head, body) = (scratch.file("head"), scratch.file("body"));
         let mut curl = self.inside("curl");
-        curl.args(["-sS", "-m", PATIENCE, "--retry", "2", "--retry-all-errors", "-D"]).arg(&head);
+        curl.args([
+            "-sS",
+            "-m",
+            PATIENCE,
+            "--retry",
+            "2",
+            "--retry-all-errors",
+            "-D",
+        ])
+        .arg(&head);
         output(curl.arg("-o").arg(&body).args(arguments));
         let read = |file: &PathBuf| std::fs::read(file).expect("curl wrote it");
         (String::from_utf8(read(&head)).expect("ASCII"), read(&body))
@@ -120,8 +169,9 @@ impl Drop for TakeDown {
 fn remove_stale() {
     for name in namespaces::existing("tandem-test") {
         let instance = name.split('-').nth(1).unwrap_or_default();
-        let pid =
-            instance.strip_prefix("test").filter(|pid| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()));
+        let pid = instance
+            .strip_prefix("test")
+            .filter(|pid| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()));
         if pid.is_some_and(|pid| !PathBuf::from(format!("/proc/{pid}")).exists()) {
             drop(TakeDown(instance.to_owned()));
         }
@@ -131,7 +181,13 @@ fn remove_stale() {
 /// One network for all scenes: it takes a minute to come up.
 #[test]
 fn the_pair_over_tor() {
-    require(&[("tor", "tor"), ("curl", "curl"), ("chromium", "chromium"), ("ip", "iproute2"), ("ss", "iproute2")]);
+    require(&[
+        ("tor", "tor"),
+        ("curl", "curl"),
+        ("chromium", "chromium"),
+        ("ip", "iproute2"),
+        ("ss", "iproute2"),
+    ]);
     let scratch = Scratch::new("tornet-test");
     let network = Network::up();
     gateways_are_found(&network);
@@ -143,7 +199,12 @@ fn the_pair_over_tor() {
     );
     let onion_gateway = format!("h2+tcp://{}:9980", network.onion());
     let via = format!("socks5://{}", network.state.endpoints.socks);
-    let onion = network.client(&scratch, &[&format!("http://{HTTP_ONION}")], &onion_gateway, &via);
+    let onion = network.client(
+        &scratch,
+        &[&format!("http://{HTTP_ONION}")],
+        &onion_gateway,
+        &via,
+    );
     let site = network.state.endpoints.sites[0].host.clone();
     streams_find_circuits_of_three_hops(&network, &scratch, &site);
     pages_are_exact(&network, &scratch, HTTP, &site);
@@ -159,28 +220,51 @@ fn the_pair_over_tor() {
 /// Full descriptors are in the directory a consensus or two after the network is up.
 fn gateways_are_found(network: &Network) {
     let ends = &network.state.endpoints;
-    let text = wait("an exit announces its gateway", Duration::from_secs(60), || {
-        let mut command = network.inside(tandem());
-        let found = command.args(["gateways", "--via", &format!("tor://{}", ends.control)]).output().expect("starts");
-        found.status.success().then(|| String::from_utf8_lossy(&found.stdout).into_owned())
-    });
+    let text = wait(
+        "an exit announces its gateway",
+        Duration::from_secs(60),
+        || {
+            let mut command = network.inside(tandem());
+            let found = command
+                .args(["gateways", "--via", &format!("tor://{}", ends.control)])
+                .output()
+                .expect("starts");
+            found
+                .status
+                .success()
+                .then(|| String::from_utf8_lossy(&found.stdout).into_owned())
+        },
+    );
     let lines: Vec<&str> = text.lines().skip(1).collect();
-    assert_eq!(lines.len(), 1, "the exit without a gateway is not one: {text}");
+    assert_eq!(
+        lines.len(),
+        1,
+        "the exit without a gateway is not one: {text}"
+    );
     assert!(lines[0].starts_with(&ends.exit_fingerprint), "{text}");
 }
 
 /// A circuit as tor tells it, if it is whole: its number, its hops, what it is for.
 fn built(line: &str) -> Option<(String, Vec<String>, String)> {
     let words: Vec<&str> = line.split(' ').collect();
-    let (["BUILT", path], purpose) = (words.get(1..3)?, words.iter().find_map(|word| word.strip_prefix("PURPOSE="))?)
-    else {
+    let (["BUILT", path], purpose) = (
+        words.get(1..3)?,
+        words
+            .iter()
+            .find_map(|word| word.strip_prefix("PURPOSE="))?,
+    ) else {
         return None;
     };
-    Some((words[0].into(), path.split(',').map(str::to_owned).collect(), purpose.into()))
+    Some((
+        words[0].into(),
+        path.split(',').map(str::to_owned).collect(),
+        purpose.into(),
+    ))
 }
 
-/// The client has one ready before the first stream, which takes it, and another before the next. All others that end
-/// at the exit are closed just before: then tor by itself would lengthen one that ends elsewhere to four hops.
+/// The client has one ready before the first stream, which takes it, and another before the next.
+/// All others that end at the exit are closed just before: then tor by itself would lengthen one
+/// that ends elsewhere to four hops.
 fn streams_find_circuits_of_three_hops(network: &Network, scratch: &Scratch, host: &str) {
     let mut control = network.control();
     let exit = format!("${}", network.state.endpoints.exit_fingerprint);
@@ -192,22 +276,45 @@ fn streams_find_circuits_of_three_hops(network: &Network, scratch: &Scratch, hos
             circuits
         };
         let ready = wait("a circuit is ready", Duration::from_secs(120), || {
-            to_exit().into_iter().find(|(_, _, purpose)| purpose == "CONTROLLER")
+            to_exit()
+                .into_iter()
+                .find(|(_, _, purpose)| purpose == "CONTROLLER")
         });
-        for (id, ..) in to_exit().iter().filter(|(id, _, purpose)| *id != ready.0 && !purpose.starts_with("HS_")) {
+        for (id, ..) in to_exit()
+            .iter()
+            .filter(|(id, _, purpose)| *id != ready.0 && !purpose.starts_with("HS_"))
+        {
             // It may have ended by itself.
             let _ = network.control().ask(&format!("CLOSECIRCUIT {id}"));
         }
-        let (head, _) =
-            network.fetch(scratch, &["-x", &format!("socks5h://{user}:x@{SOCKS}"), &format!("http://{host}/")]);
+        let (head, _) = network.fetch(
+            scratch,
+            &[
+                "-x",
+                &format!("socks5h://{user}:x@{SOCKS}"),
+                &format!("http://{host}/"),
+            ],
+        );
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         let streams = control.info("stream-status").expect("tor tells");
         let circuits = control.info("circuit-status").expect("tor tells");
         let key = format!("SOCKS_USERNAME=\"{user}\"");
-        let own: Vec<_> = circuits.lines().filter(|line| line.contains(&key)).filter_map(built).collect();
-        let [(id, path, _)] = &own[..] else { panic!("one circuit for {user}:\n{circuits}") };
-        let on_it = |line: &&str| line.contains(&format!(" SUCCEEDED {id} ")) && line.ends_with(".exit:9980");
-        assert_eq!(streams.lines().filter(on_it).count(), 1, "{streams}\n{circuits}");
+        let own: Vec<_> = circuits
+            .lines()
+            .filter(|line| line.contains(&key))
+            .filter_map(built)
+            .collect();
+        let [(id, path, _)] = &own[..] else {
+            panic!("one circuit for {user}:\n{circuits}")
+        };
+        let on_it = |line: &&str| {
+            line.contains(&format!(" SUCCEEDED {id} ")) && line.ends_with(".exit:9980")
+        };
+        assert_eq!(
+            streams.lines().filter(on_it).count(),
+            1,
+            "{streams}\n{circuits}"
+        );
         assert_eq!(path.len(), 3, "{path:?}");
         assert_eq!(*id, ready.0, "{circuits}");
     }
@@ -223,15 +330,25 @@ fn pages_are_exact(network: &Network, scratch: &Scratch, proxy: &str, host: &str
         let (head, body) = network.fetch(scratch, &["-x", &format!("http://{proxy}"), &url]);
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert_eq!(head, plain, "{url}");
-        assert!(body == site.asset(index).body, "{url}: {} bytes are not the page's", body.len());
+        assert!(
+            body == site.asset(index).body,
+            "{url}: {} bytes are not the page's",
+            body.len()
+        );
     }
 }
 
-/// A document of ours counts what a browser says of the page in a frame and of its images one by one.
+/// A document of ours counts what a browser says of the page in a frame and of its images one by
+/// one.
 fn browsers_load_images(network: &Network, scratch: &Scratch, proxy: &str, host: &str) {
     let site = Site::new(Page::open(PAGE).expect("built in"), &[host]).expect("a host");
     let images: String = (1..=IMAGES)
-        .map(|index| format!("<img src=\"{}\" onload=\"good++\" onerror=\"bad++\">\n", site.url(index)))
+        .map(|index| {
+            format!(
+                "<img src=\"{}\" onload=\"good++\" onerror=\"bad++\">\n",
+                site.url(index)
+            )
+        })
         .collect();
     let page = format!(
         "<!DOCTYPE html><script>var good = 0, bad = 0, frames = 0;\n\
@@ -252,9 +369,19 @@ fn browsers_load_images(network: &Network, scratch: &Scratch, proxy: &str, host:
         "--disable-quic",
         "--no-first-run",
     ]);
-    chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
-    chromium.arg(format!("--user-data-dir={}", profile.display())).arg(format!("--proxy-server=http://{proxy}"));
-    let text = output(chromium.arg("--dump-dom").arg(format!("file://{}", file.display())));
+    chromium.args([
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]);
+    chromium
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("--proxy-server=http://{proxy}"));
+    let text = output(
+        chromium
+            .arg("--dump-dom")
+            .arg(format!("file://{}", file.display())),
+    );
     std::fs::remove_dir_all(profile).expect("Chromium has ended");
     let wanted = format!("<title>images {IMAGES} failed 0 frames 1</title>");
     assert!(text.contains(&wanted), "{host} through {proxy}: {text}");
@@ -263,8 +390,14 @@ fn browsers_load_images(network: &Network, scratch: &Scratch, proxy: &str, host:
 /// Two SOCKS users have two sessions, on two circuits of tor that belong to these users.
 fn keys_have_circuits_of_their_own(network: &Network, scratch: &Scratch, host: &str) {
     for user in ["anna", "berta"] {
-        let (head, _) =
-            network.fetch(scratch, &["-x", &format!("socks5h://{user}:x@{SOCKS}"), &format!("http://{host}/")]);
+        let (head, _) = network.fetch(
+            scratch,
+            &[
+                "-x",
+                &format!("socks5h://{user}:x@{SOCKS}"),
+                &format!("http://{host}/"),
+            ],
+        );
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     }
     let mut control = network.control();
@@ -273,12 +406,24 @@ fn keys_have_circuits_of_their_own(network: &Network, scratch: &Scratch, host: &
     // StreamID, state, circuit, target; and circuit, state, path, then SOCKS_USERNAME="…" and more.
     let circuit = |user: &str| {
         let key = format!("SOCKS_USERNAME=\"{user}\"");
-        let own: Vec<&str> = circuits.lines().filter(|line| line.contains(&key)).collect();
-        let own: Vec<&str> = own.iter().filter_map(|line| line.split(' ').next()).collect();
-        let open = streams.lines().filter(|line| line.contains(" SUCCEEDED ") && line.ends_with(".exit:9980"));
+        let own: Vec<&str> = circuits
+            .lines()
+            .filter(|line| line.contains(&key))
+            .collect();
+        let own: Vec<&str> = own
+            .iter()
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        let open = streams
+            .lines()
+            .filter(|line| line.contains(" SUCCEEDED ") && line.ends_with(".exit:9980"));
         let mut used: Vec<&str> = open.filter_map(|line| line.split(' ').nth(2)).collect();
         used.retain(|circuit| own.contains(circuit));
-        assert_eq!(used.len(), 1, "one session for {user}:\n{streams}\n{circuits}");
+        assert_eq!(
+            used.len(),
+            1,
+            "one session for {user}:\n{streams}\n{circuits}"
+        );
         used[0].to_owned()
     };
     assert_ne!(circuit("anna"), circuit("berta"), "{streams}");
@@ -290,22 +435,35 @@ fn a_dead_gateway_is_a_502(network: &Network, scratch: &Scratch, host: &str) {
     let gateway = processes.find(|process| process.program == "gateway" && process.node == "exit");
     let gateway = gateway.expect("the exit has a gateway");
     sys::kill(gateway.pid, libc::SIGKILL).expect("it runs");
-    wait("the gateway is gone", Duration::from_secs(10), || (!gateway.is_alive()).then_some(()));
+    wait("the gateway is gone", Duration::from_secs(10), || {
+        (!gateway.is_alive()).then_some(())
+    });
     // No `--retry-all-errors` here: one request, one answer.
     let head = scratch.file("head");
     let mut curl = network.inside("curl");
-    curl.args(["-sS", "-m", PATIENCE, "-o", "/dev/null", "-D"]).arg(&head);
+    curl.args(["-sS", "-m", PATIENCE, "-o", "/dev/null", "-D"])
+        .arg(&head);
     output(curl.args(["-x", &format!("http://{HTTP}"), &format!("http://{host}/")]));
     let head = std::fs::read_to_string(head).expect("curl wrote it");
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
-    assert!(head.to_ascii_lowercase().contains("\r\nproxy-status: "), "{head}");
+    assert!(
+        head.to_ascii_lowercase().contains("\r\nproxy-status: "),
+        "{head}"
+    );
 }
 
 fn nothing_is_left(state: State) {
-    let alive: Vec<_> = state.processes.iter().filter(|process| process.is_alive()).collect();
+    let alive: Vec<_> = state
+        .processes
+        .iter()
+        .filter(|process| process.is_alive())
+        .collect();
     assert!(alive.is_empty(), "{alive:?}");
     assert!(!state.supervisor.is_alive());
-    assert_eq!(namespaces::existing(&prefix(&state.instance)), Vec::<String>::new());
+    assert_eq!(
+        namespaces::existing(&prefix(&state.instance)),
+        Vec::<String>::new()
+    );
     let directory = RunDirectory::of(&state.instance).expect("a name");
     assert!(!directory.path().exists(), "{}", directory.path().display());
 }

@@ -35,7 +35,8 @@ pub struct LinkConfig {
 }
 
 impl fmt::Display for LinkConfig {
-    /// What differs from a link that passes everything on at once, in the words that the parsers read.
+    /// What differs from a link that passes everything on at once, in the words that the parsers
+    /// read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let mut parts = Vec::new();
@@ -44,15 +45,27 @@ impl fmt::Display for LinkConfig {
                 parts.push(format!("{name} {value}"));
             }
         };
-        part(self.delay != default.delay, "delay", &text::Time(self.delay));
-        self.jitter.iter().for_each(|jitter| part(true, "jitter", jitter));
+        part(
+            self.delay != default.delay,
+            "delay",
+            &text::Time(self.delay),
+        );
+        self.jitter
+            .iter()
+            .for_each(|jitter| part(true, "jitter", jitter));
         part(self.loss != default.loss, "loss", &self.loss);
         part(self.rate != default.rate, "rate", &self.rate);
         part(self.queue != default.queue, "queue", &self.queue);
         part(self.duplicate > 0.0, "duplicate", &self.duplicate);
         part(self.corrupt > 0.0, "corrupt", &self.corrupt);
-        self.reset.iter().for_each(|reset| part(true, "reset", reset));
-        f.write_str(&if parts.is_empty() { "nothing".into() } else { parts.join(", ") })
+        self.reset
+            .iter()
+            .for_each(|reset| part(true, "reset", reset));
+        f.write_str(&if parts.is_empty() {
+            "nothing".into()
+        } else {
+            parts.join(", ")
+        })
     }
 }
 
@@ -95,17 +108,33 @@ impl LinkConfig {
     /// Checks every value; [`crate::Link::new`] does so too.
     pub fn check(&self) -> Result<(), ConfigError> {
         let probability = |p: f64, what| {
-            if (0.0..=1.0).contains(&p) { Ok(()) } else { Err(ConfigError::Range { what, limits: "0 to 1" }) }
+            if (0.0..=1.0).contains(&p) {
+                Ok(())
+            } else {
+                Err(ConfigError::Range {
+                    what,
+                    limits: "0 to 1",
+                })
+            }
         };
         self.loss.check()?;
         probability(self.duplicate, "probability of duplication")?;
         probability(self.corrupt, "probability of corruption")?;
-        probability(self.reset.map_or(0.0, |reset| reset.probability), "probability of a reset")?;
+        probability(
+            self.reset.map_or(0.0, |reset| reset.probability),
+            "probability of a reset",
+        )?;
         if self.delay > MAX_DELAY || self.jitter.is_some_and(|j| j.scale > MAX_DELAY) {
-            return Err(ConfigError::Range { what: "delay", limits: "at most an hour" });
+            return Err(ConfigError::Range {
+                what: "delay",
+                limits: "at most an hour",
+            });
         }
         if self.rate == Rate::Constant(0) {
-            return Err(ConfigError::Range { what: "rate", limits: "at least 1 bit per second" });
+            return Err(ConfigError::Range {
+                what: "rate",
+                limits: "at least 1 bit per second",
+            });
         }
         Ok(())
     }
@@ -118,19 +147,36 @@ mod tests {
     #[test]
     fn descriptions_read_back_as_what_they_describe() {
         for jitter in ["normal:5ms", "exp:1.5ms,reorder"] {
-            assert_eq!(jitter.parse::<Jitter>().map(|parsed| parsed.to_string()), Ok(jitter.into()));
+            assert_eq!(
+                jitter.parse::<Jitter>().map(|parsed| parsed.to_string()),
+                Ok(jitter.into())
+            );
         }
         for loss in ["0.01", "ge:0.01,0.25,0,0.5", "every:7", "exp:0.001", "0"] {
-            assert_eq!(loss.parse::<Loss>().map(|parsed| parsed.to_string()), Ok(loss.into()));
+            assert_eq!(
+                loss.parse::<Loss>().map(|parsed| parsed.to_string()),
+                Ok(loss.into())
+            );
         }
         for rate in ["8000000bit", "unlimited"] {
-            assert_eq!(rate.parse::<Rate>().map(|parsed| parsed.to_string()), Ok(rate.into()));
+            assert_eq!(
+                rate.parse::<Rate>().map(|parsed| parsed.to_string()),
+                Ok(rate.into())
+            );
         }
         for queue in ["256", "64000B", "20,64000B,codel:5ms:100ms", "unlimited"] {
-            assert_eq!(queue.parse::<QueueLimits>().map(|parsed| parsed.to_string()), Ok(queue.into()));
+            assert_eq!(
+                queue
+                    .parse::<QueueLimits>()
+                    .map(|parsed| parsed.to_string()),
+                Ok(queue.into())
+            );
         }
         for reset in ["443:after=1000,p=1", "0:after=0,p=0.01"] {
-            assert_eq!(reset.parse::<Reset>().map(|parsed| parsed.to_string()), Ok(reset.into()));
+            assert_eq!(
+                reset.parse::<Reset>().map(|parsed| parsed.to_string()),
+                Ok(reset.into())
+            );
         }
     }
 
@@ -143,6 +189,9 @@ mod tests {
             corrupt: 0.5,
             ..LinkConfig::default()
         };
-        assert_eq!(config.to_string(), "delay 50ms, rate 1000000bit, corrupt 0.5");
+        assert_eq!(
+            config.to_string(),
+            "delay 50ms, rate 1000000bit, corrupt 0.5"
+        );
     }
 }

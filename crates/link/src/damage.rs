@@ -1,4 +1,5 @@
-//! Packets that arrive, but not as they were sent: a wrong bit, or a TCP segment turned into a reset.
+//! Packets that arrive, but not as they were sent: a wrong bit, or a TCP segment turned into a
+//! reset.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +11,8 @@ use crate::text;
 const TCP: u8 = 6;
 const RST: u8 = 0x04;
 
-/// An attacker in the path who sets RST on TCP segments. As text: `PORT`, `PORT:after=1000`, `PORT:after=1000,p=1%`;
-/// port 0 means every port.
+/// An attacker in the path who sets RST on TCP segments. As text: `PORT`, `PORT:after=1000`,
+/// `PORT:after=1000,p=1%`; port 0 means every port.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reset {
     /// Destination port attacked; 0 for all.
@@ -24,7 +25,11 @@ pub struct Reset {
 
 impl fmt::Display for Reset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:after={},p={}", self.port, self.after, self.probability)
+        write!(
+            f,
+            "{}:after={},p={}",
+            self.port, self.after, self.probability
+        )
     }
 }
 
@@ -39,7 +44,11 @@ impl FromStr for Reset {
         };
         let (port, options) = text.split_once(':').unwrap_or((text, ""));
         let port = port.trim().parse().map_err(|_| wrong())?;
-        let mut reset = Self { port, after: 0, probability: 1.0 };
+        let mut reset = Self {
+            port,
+            after: 0,
+            probability: 1.0,
+        };
         for option in options.split(',').map(str::trim).filter(|o| !o.is_empty()) {
             match option.split_once('=') {
                 Some(("after", n)) => reset.after = n.parse().map_err(|_| wrong())?,
@@ -51,7 +60,8 @@ impl FromStr for Reset {
     }
 }
 
-/// Inverts one bit of a packet, any but those of the IP header's first byte, so that it stays an IP packet.
+/// Inverts one bit of a packet, any but those of the IP header's first byte, so that it stays an IP
+/// packet.
 pub(crate) fn corrupt(packet: &mut [u8], random: &mut Random) {
     let bits = (packet.len() as u64).saturating_sub(1) * 8;
     if bits > 0 {
@@ -78,16 +88,22 @@ pub(crate) fn tcp_destination(packet: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes([packet[start + 2], packet[start + 3]]))
 }
 
-/// Sets RST and mends the checksum (RFC 1624, equation 3). Its sequence number is the segment's own: the receiver believes
-/// it when the segment is the next one expected.
+/// Sets RST and mends the checksum (RFC 1624, equation 3). Its sequence number is the segment's
+/// own: the receiver believes it when the segment is the next one expected.
 pub(crate) fn set_rst(packet: &mut [u8]) {
-    let Some(start) = tcp_header(packet) else { return };
+    let Some(start) = tcp_header(packet) else {
+        return;
+    };
     let flags = start + 13;
     let word = |p: &[u8]| u32::from(u16::from_be_bytes([p[flags - 1], p[flags]]));
     let old = word(packet);
     packet[flags] |= RST;
     let new = word(packet);
-    let sum = u32::from(!u16::from_be_bytes([packet[start + 16], packet[start + 17]])) + (!old & 0xffff) + new;
+    let sum = u32::from(!u16::from_be_bytes([
+        packet[start + 16],
+        packet[start + 17],
+    ])) + (!old & 0xffff)
+        + new;
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
     packet[start + 16..start + 18].copy_from_slice(&(!folded as u16).to_be_bytes());
@@ -100,7 +116,9 @@ mod tests {
 
     /// A TCP segment 10.0.0.1:1234 -> 10.0.0.2:`port` with payload, checksums right.
     fn segment(port: u16, payload: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let mut packet = vec![
+            0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
         packet.extend_from_slice(&1234u16.to_be_bytes());
         packet.extend_from_slice(&port.to_be_bytes());
         packet.extend_from_slice(&[0, 0, 0, 9, 0, 0, 0, 7, 0x50, 0x18, 0x20, 0, 0, 0, 0, 0]);
@@ -114,7 +132,8 @@ mod tests {
 
     /// One's complement sum over pseudo-header and segment: 0xffff when the checksum is right.
     fn tcp_sum(packet: &[u8]) -> u16 {
-        let word = |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+        let word =
+            |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
         let addresses_and_segment: u32 = packet[12..].chunks(2).map(word).sum();
         let mut sum = addresses_and_segment + u32::from(TCP) + (packet.len() - 20) as u32;
         while sum > 0xffff {
@@ -155,7 +174,11 @@ mod tests {
             let before = segment(80, b"payload");
             let mut after = before.clone();
             corrupt(&mut after, &mut Random::of(1, Purpose::Corrupt, n));
-            let bits: u32 = before.iter().zip(&after).map(|(a, b)| (a ^ b).count_ones()).sum();
+            let bits: u32 = before
+                .iter()
+                .zip(&after)
+                .map(|(a, b)| (a ^ b).count_ones())
+                .sum();
             assert_eq!((bits, before[0]), (1, after[0]));
         }
         corrupt(&mut [], &mut Random::of(1, Purpose::Corrupt, 0));
@@ -164,8 +187,22 @@ mod tests {
 
     #[test]
     fn parses() {
-        assert_eq!("443:after=1000".parse(), Ok(Reset { port: 443, after: 1000, probability: 1.0 }));
-        assert_eq!("0:p=1%".parse(), Ok(Reset { port: 0, after: 0, probability: 0.01 }));
+        assert_eq!(
+            "443:after=1000".parse(),
+            Ok(Reset {
+                port: 443,
+                after: 1000,
+                probability: 1.0
+            })
+        );
+        assert_eq!(
+            "0:p=1%".parse(),
+            Ok(Reset {
+                port: 0,
+                after: 0,
+                probability: 0.01
+            })
+        );
         for text in ["", "http", "70000", "443:later=1", "443:after=", "443:p=2"] {
             text.parse::<Reset>().expect_err(text);
         }

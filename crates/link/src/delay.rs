@@ -1,9 +1,9 @@
 //! Propagation delay: a fixed part, and jitter on top.
 //!
-//! Independent jitter reorders packets. Kept in order by force it would no longer have the wanted distribution: each
-//! packet would wait for the slowest before it, and the mean would creep up with the packet rate. So jitter in order is
-//! a continuous process in time whose distribution at every moment is the wanted one and which moves too slowly for a
-//! packet to overtake another.
+//! Independent jitter reorders packets. Kept in order by force it would no longer have the wanted
+//! distribution: each packet would wait for the slowest before it, and the mean would creep up with
+//! the packet rate. So jitter in order is a continuous process in time whose distribution at every
+//! moment is the wanted one and which moves too slowly for a packet to overtake another.
 
 use std::f64::consts::FRAC_PI_2;
 use std::fmt;
@@ -40,7 +40,12 @@ impl fmt::Display for Jitter {
             Shape::Normal => "normal",
             Shape::Exponential => "exp",
         };
-        write!(f, "{shape}:{}{}", text::Time(self.scale), if self.reorder { ",reorder" } else { "" })
+        write!(
+            f,
+            "{shape}:{}{}",
+            text::Time(self.scale),
+            if self.reorder { ",reorder" } else { "" }
+        )
     }
 }
 
@@ -64,7 +69,11 @@ impl FromStr for Jitter {
             Some((scale, option)) if option.trim() == "reorder" => (scale, true),
             Some(_) => return Err(wrong()),
         };
-        Ok(Self { shape, scale: text::duration(scale)?, reorder })
+        Ok(Self {
+            shape,
+            scale: text::duration(scale)?,
+            reorder,
+        })
     }
 }
 
@@ -78,7 +87,11 @@ pub(crate) struct Delay {
 
 impl Delay {
     pub(crate) fn new(fixed: Duration, jitter: Option<Jitter>, seed: u64) -> Self {
-        Self { fixed, jitter: jitter.filter(|j| !j.scale.is_zero()), seed }
+        Self {
+            fixed,
+            jitter: jitter.filter(|j| !j.scale.is_zero()),
+            seed,
+        }
     }
 
     /// Whether packets can overtake each other.
@@ -88,7 +101,9 @@ impl Delay {
 
     /// Delay of the packet with this number that enters the line at `at`.
     pub(crate) fn of(&self, packet: u64, at: Duration) -> Duration {
-        let Some(jitter) = self.jitter else { return self.fixed };
+        let Some(jitter) = self.jitter else {
+            return self.fixed;
+        };
         let (first, second) = if jitter.reorder {
             Random::of(self.seed, Purpose::Jitter, packet).normals()
         } else {
@@ -98,13 +113,15 @@ impl Delay {
         let seconds = match jitter.shape {
             Shape::Normal => self.fixed.as_secs_f64() + scale * first,
             // Half the sum of two squared normals is exponential with mean 1.
-            Shape::Exponential => self.fixed.as_secs_f64() + scale * (first * first + second * second) / 2.0,
+            Shape::Exponential => {
+                self.fixed.as_secs_f64() + scale * (first * first + second * second) / 2.0
+            }
         };
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
-    /// Two independent standard normal processes at time `at`. Each slot boundary has its own pair; in between they are
-    /// blended by sine and cosine, which keeps the variance 1 everywhere.
+    /// Two independent standard normal processes at time `at`. Each slot boundary has its own pair;
+    /// in between they are blended by sine and cosine, which keeps the variance 1 everywhere.
     fn slow_normals(&self, at: Duration, slot: Duration) -> (f64, f64) {
         let slots = at.as_secs_f64() / slot.as_secs_f64();
         let (sin, cos) = (slots.fract() * FRAC_PI_2).sin_cos();
@@ -114,7 +131,8 @@ impl Delay {
     }
 }
 
-/// Time between independent values: long enough for the delay to fall by less than the time that passes.
+/// Time between independent values: long enough for the delay to fall by less than the time that
+/// passes.
 fn slot(jitter: Jitter) -> Duration {
     let factor = match jitter.shape {
         Shape::Normal => 8,
@@ -134,11 +152,24 @@ mod tests {
     fn in_order_jitter_hardly_ever_needs_to_be_held_back() {
         for shape in [Shape::Normal, Shape::Exponential] {
             for scale in [MS, 5 * MS, 50 * MS] {
-                let delay = Delay::new(400 * MS, Some(Jitter { shape, scale, reorder: false }), 5);
+                let delay = Delay::new(
+                    400 * MS,
+                    Some(Jitter {
+                        shape,
+                        scale,
+                        reorder: false,
+                    }),
+                    5,
+                );
                 let step = Duration::from_micros(100);
                 let arrival = |n: u32| step * n + delay.of(0, step * n);
-                let overtaking = (1..500_000).filter(|&n| arrival(n) < arrival(n - 1)).count();
-                assert!(overtaking < 500, "{shape:?} {scale:?}: {overtaking} of 500000");
+                let overtaking = (1..500_000)
+                    .filter(|&n| arrival(n) < arrival(n - 1))
+                    .count();
+                assert!(
+                    overtaking < 500,
+                    "{shape:?} {scale:?}: {overtaking} of 500000"
+                );
             }
         }
     }
@@ -146,7 +177,14 @@ mod tests {
     #[test]
     fn parses() {
         let parsed: Jitter = "exp:5ms,reorder".parse().expect("valid");
-        assert_eq!(parsed, Jitter { shape: Shape::Exponential, scale: 5 * MS, reorder: true });
+        assert_eq!(
+            parsed,
+            Jitter {
+                shape: Shape::Exponential,
+                scale: 5 * MS,
+                reorder: true
+            }
+        );
         for text in ["", "5ms", "gamma:5ms", "normal:5ms,sometimes", "normal:"] {
             text.parse::<Jitter>().expect_err(text);
         }

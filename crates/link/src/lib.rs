@@ -2,7 +2,8 @@
 //!
 //! - [`link`]: one direction of a link, the object that simulations and the emulator share.
 //! - [`config`]: what such a direction does, checked once.
-//! - [`delay`]: fixed delay and jitter, in order (a correlated process) or reordering (independent).
+//! - [`delay`]: fixed delay and jitter, in order (a correlated process) or reordering
+//!   (independent).
 //! - [`loss`]: independent, bursty (Gilbert-Elliott), every n-th, exponential gaps.
 //! - [`rate`]: constant rates and traces of delivery opportunities.
 //! - [`queue`]: packets that wait for the rate: drop-tail and CoDel (RFC 8289).
@@ -10,9 +11,10 @@
 //! - [`stats`]: counters and histograms.
 //! - [`profile`]: well-known links by name. [`text`]: quantities as people write them.
 //!
-//! Nothing here opens a socket, reads a clock or starts a thread. Times are [`std::time::Duration`]s since a start of the
-//! caller's choice and must not run backwards. What befalls the n-th packet is a function of the seed and of n, so one
-//! seed gives the same fate to the same packets however they are timed.
+//! Nothing here opens a socket, reads a clock or starts a thread. Times are
+//! [`std::time::Duration`]s since a start of the caller's choice and must not run backwards. What
+//! befalls the n-th packet is a function of the seed and of n, so one seed gives the same fate to
+//! the same packets however they are timed.
 
 pub mod config;
 pub mod damage;

@@ -1,7 +1,8 @@
 //! One direction of a link: loss, duplication and damage, then queue and rate, then delay.
 //!
-//! Three verbs drive it, by a clock of the caller's: [`Link::ingress`], [`Link::next_due`], [`Link::pop_due`]. Everything
-//! between two calls happens at its own virtual time, not at the time of the call.
+//! Three verbs drive it, by a clock of the caller's: [`Link::ingress`], [`Link::next_due`],
+//! [`Link::pop_due`]. Everything between two calls happens at its own virtual time, not at the time
+//! of the call.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -72,12 +73,28 @@ impl Link {
             self.stats.lost.add(packet.len());
             return;
         }
-        if self.config.duplicate > 0.0 && self.random(Purpose::Duplicate, number).chance(self.config.duplicate) {
+        if self.config.duplicate > 0.0
+            && self
+                .random(Purpose::Duplicate, number)
+                .chance(self.config.duplicate)
+        {
             self.stats.duplicated.add(packet.len());
-            self.enqueue(now, Numbered { number, bytes: packet.clone() });
+            self.enqueue(
+                now,
+                Numbered {
+                    number,
+                    bytes: packet.clone(),
+                },
+            );
         }
         self.damage(number, &mut packet);
-        self.enqueue(now, Numbered { number, bytes: packet });
+        self.enqueue(
+            now,
+            Numbered {
+                number,
+                bytes: packet,
+            },
+        );
     }
 
     /// When something happens next: call [`Self::pop_due`] then.
@@ -86,7 +103,8 @@ impl Link {
         [sent, self.line.next_due()].into_iter().flatten().min()
     }
 
-    /// A packet that has arrived at the other end by `now`, with the time it arrived; `None` when there are no more.
+    /// A packet that has arrived at the other end by `now`, with the time it arrived; `None` when
+    /// there are no more.
     pub fn pop_due(&mut self, now: Duration) -> Option<(Duration, Vec<u8>)> {
         self.advance(now);
         let (due, packet) = self.line.pop(now)?;
@@ -119,10 +137,18 @@ impl Link {
             damage::corrupt(packet, &mut random);
             self.stats.corrupted.add(packet.len());
         }
-        let Some(reset) = self.config.reset else { return };
-        let to_port = damage::tcp_destination(packet).is_some_and(|port| reset.port == 0 || reset.port == port);
+        let Some(reset) = self.config.reset else {
+            return;
+        };
+        let to_port = damage::tcp_destination(packet)
+            .is_some_and(|port| reset.port == 0 || reset.port == port);
         self.attacked += u64::from(to_port);
-        if to_port && self.attacked > reset.after && self.random(Purpose::Reset, number).chance(reset.probability) {
+        if to_port
+            && self.attacked > reset.after
+            && self
+                .random(Purpose::Reset, number)
+                .chance(reset.probability)
+        {
             damage::set_rst(packet);
             self.stats.reset.add(packet.len());
         }
@@ -142,13 +168,16 @@ impl Link {
         }
     }
 
-    /// Lets the server catch up with the clock: each packet is sent when the one before it was done.
+    /// Lets the server catch up with the clock: each packet is sent when the one before it was
+    /// done.
     fn advance(&mut self, now: Duration) {
         while let Some((packet, done)) = self.sending.take_if(|(_, done)| *done <= now) {
             self.launch(done, packet);
             let managed = &mut self.stats.managed;
             if let Some(next) = self.queue.pop(done, |dropped| managed.add(dropped.len)) {
-                self.stats.queue_delay.record(done.saturating_sub(next.since));
+                self.stats
+                    .queue_delay
+                    .record(done.saturating_sub(next.since));
                 self.send(done, next.item);
             }
         }
@@ -166,7 +195,8 @@ impl Link {
         if self.line.bytes + len > LINE_LIMIT {
             self.stats.overflowed.add(len);
         } else {
-            self.line.push(at + self.delay.of(packet.number, at), packet);
+            self.line
+                .push(at + self.delay.of(packet.number, at), packet);
         }
     }
 }
@@ -186,7 +216,11 @@ enum Order {
 
 impl Line {
     fn new(reorders: bool) -> Self {
-        let order = if reorders { Order::Arriving(BinaryHeap::new()) } else { Order::Sent(VecDeque::new()) };
+        let order = if reorders {
+            Order::Arriving(BinaryHeap::new())
+        } else {
+            Order::Sent(VecDeque::new())
+        };
         Self { bytes: 0, order }
     }
 
@@ -214,7 +248,9 @@ impl Line {
         }
         let (due, bytes) = match &mut self.order {
             Order::Sent(queue) => queue.pop_front()?,
-            Order::Arriving(heap) => heap.pop().map(|Reverse((due, packet))| (due, packet.bytes))?,
+            Order::Arriving(heap) => heap
+                .pop()
+                .map(|Reverse((due, packet))| (due, packet.bytes))?,
         };
         self.bytes -= bytes.len();
         Some((due, bytes))

@@ -15,7 +15,8 @@ pub enum Loss {
     Never,
     /// Each packet with this probability, whatever happened to others.
     Independent(f64),
-    /// Two states (Gilbert-Elliott), a step per packet, then a draw with the state's own probability.
+    /// Two states (Gilbert-Elliott), a step per packet, then a draw with the state's own
+    /// probability.
     GilbertElliott {
         /// From the good state to the bad one.
         worsen: f64,
@@ -38,8 +39,15 @@ impl Loss {
         match *self {
             Self::Never => 0.0,
             Self::Independent(p) | Self::ExponentialGaps(p) => p,
-            Self::GilbertElliott { worsen: 0.0, good, .. } => good,
-            Self::GilbertElliott { worsen, recover, good, bad } => (bad * worsen + good * recover) / (worsen + recover),
+            Self::GilbertElliott {
+                worsen: 0.0, good, ..
+            } => good,
+            Self::GilbertElliott {
+                worsen,
+                recover,
+                good,
+                bad,
+            } => (bad * worsen + good * recover) / (worsen + recover),
             Self::EveryNth(n) => 1.0 / n as f64,
         }
     }
@@ -48,14 +56,29 @@ impl Loss {
         let probabilities = match *self {
             Self::Never => [0.0; 4],
             Self::Independent(p) | Self::ExponentialGaps(p) => [p; 4],
-            Self::GilbertElliott { worsen, recover, good, bad } => [worsen, recover, good, bad],
+            Self::GilbertElliott {
+                worsen,
+                recover,
+                good,
+                bad,
+            } => [worsen, recover, good, bad],
             Self::EveryNth(0) => {
-                return Err(ConfigError::Range { what: "interval of lost packets", limits: "at least 1" });
+                return Err(ConfigError::Range {
+                    what: "interval of lost packets",
+                    limits: "at least 1",
+                });
             }
             Self::EveryNth(_) => [0.0; 4],
         };
         let valid = probabilities.iter().all(|p| (0.0..=1.0).contains(p));
-        if valid { Ok(()) } else { Err(ConfigError::Range { what: "probability of loss", limits: "0 to 1" }) }
+        if valid {
+            Ok(())
+        } else {
+            Err(ConfigError::Range {
+                what: "probability of loss",
+                limits: "0 to 1",
+            })
+        }
     }
 }
 
@@ -64,7 +87,12 @@ impl fmt::Display for Loss {
         match self {
             Self::Never => f.write_str("0"),
             Self::Independent(p) => write!(f, "{p}"),
-            Self::GilbertElliott { worsen, recover, good, bad } => write!(f, "ge:{worsen},{recover},{good},{bad}"),
+            Self::GilbertElliott {
+                worsen,
+                recover,
+                good,
+                bad,
+            } => write!(f, "ge:{worsen},{recover},{good},{bad}"),
             Self::EveryNth(n) => write!(f, "every:{n}"),
             Self::ExponentialGaps(share) => write!(f, "exp:{share}"),
         }
@@ -77,16 +105,36 @@ impl FromStr for Loss {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let Some((kind, rest)) = text.split_once(':') else {
             let p = text::probability(text)?;
-            return Ok(if p == 0.0 { Self::Never } else { Self::Independent(p) });
+            return Ok(if p == 0.0 {
+                Self::Never
+            } else {
+                Self::Independent(p)
+            });
         };
         match kind.trim() {
-            "every" => Ok(Self::EveryNth(text::count(rest, "interval of lost packets")?)),
+            "every" => Ok(Self::EveryNth(text::count(
+                rest,
+                "interval of lost packets",
+            )?)),
             "exp" => Ok(Self::ExponentialGaps(text::probability(rest)?)),
             "ge" => {
-                let values: Vec<f64> = rest.split(',').map(text::probability).collect::<Result<_, _>>()?;
+                let values: Vec<f64> = rest
+                    .split(',')
+                    .map(text::probability)
+                    .collect::<Result<_, _>>()?;
                 match values[..] {
-                    [worsen, recover] => Ok(Self::GilbertElliott { worsen, recover, good: 0.0, bad: 1.0 }),
-                    [worsen, recover, good, bad] => Ok(Self::GilbertElliott { worsen, recover, good, bad }),
+                    [worsen, recover] => Ok(Self::GilbertElliott {
+                        worsen,
+                        recover,
+                        good: 0.0,
+                        bad: 1.0,
+                    }),
+                    [worsen, recover, good, bad] => Ok(Self::GilbertElliott {
+                        worsen,
+                        recover,
+                        good,
+                        bad,
+                    }),
                     _ => Err(Self::wrong(text)),
                 }
             }
@@ -97,7 +145,11 @@ impl FromStr for Loss {
 
 impl Loss {
     fn wrong(text: &str) -> ConfigError {
-        ConfigError::Text { what: "loss", text: text.into(), expected: "1%, ge:P,R[,GOOD,BAD], every:N or exp:1%" }
+        ConfigError::Text {
+            what: "loss",
+            text: text.into(),
+            expected: "1%, ge:P,R[,GOOD,BAD], every:N or exp:1%",
+        }
     }
 }
 
@@ -114,20 +166,32 @@ pub(crate) struct Losses {
 
 impl Losses {
     pub(crate) fn new(model: Loss, seed: u64) -> Self {
-        let mut losses = Self { model, seed, bad: false, gap_end: 0.0, gaps: 0 };
+        let mut losses = Self {
+            model,
+            seed,
+            bad: false,
+            gap_end: 0.0,
+            gaps: 0,
+        };
         if let Loss::ExponentialGaps(share) = model {
             losses.draw_gap(share);
         }
         losses
     }
 
-    /// Whether the packet with this number is lost. Numbers start at 0 and each is asked for once, in order.
+    /// Whether the packet with this number is lost. Numbers start at 0 and each is asked for once,
+    /// in order.
     pub(crate) fn takes(&mut self, packet: u64) -> bool {
         let mut random = Random::of(self.seed, Purpose::Loss, packet);
         match self.model {
             Loss::Never => false,
             Loss::Independent(p) => random.chance(p),
-            Loss::GilbertElliott { worsen, recover, good, bad } => {
+            Loss::GilbertElliott {
+                worsen,
+                recover,
+                good,
+                bad,
+            } => {
                 let flips = random.chance(if self.bad { recover } else { worsen });
                 self.bad ^= flips;
                 random.chance(if self.bad { bad } else { good })
@@ -143,7 +207,8 @@ impl Losses {
         }
     }
 
-    /// Adds a gap to the last end, not to the packet lost: so the share comes out exactly although packets are whole.
+    /// Adds a gap to the last end, not to the packet lost: so the share comes out exactly although
+    /// packets are whole.
     fn draw_gap(&mut self, share: f64) {
         let gap = Random::of(self.seed, Purpose::Loss, self.gaps).exponential();
         self.gap_end += gap / share;
@@ -161,14 +226,21 @@ mod tests {
         assert_eq!("0".parse(), Ok(Loss::Never));
         assert_eq!("every:10".parse(), Ok(Loss::EveryNth(10)));
         assert_eq!("exp:0.1%".parse(), Ok(Loss::ExponentialGaps(0.001)));
-        let burst = Loss::GilbertElliott { worsen: 0.01, recover: 0.25, good: 0.0, bad: 0.5 };
+        let burst = Loss::GilbertElliott {
+            worsen: 0.01,
+            recover: 0.25,
+            good: 0.0,
+            bad: 0.5,
+        };
         assert_eq!("ge:1%,25%,0,50%".parse(), Ok(burst));
         assert!((burst.expected() - 0.5 * 0.01 / 0.26).abs() < 1e-12);
         for text in ["ge:1%", "every:0", "every:x", "exp:2", "often:1", "110%"] {
             text.parse::<Loss>().expect_err(text);
         }
         Loss::EveryNth(0).check().expect_err("zero");
-        Loss::Independent(f64::NAN).check().expect_err("not a number");
+        Loss::Independent(f64::NAN)
+            .check()
+            .expect_err("not a number");
     }
 
     #[test]

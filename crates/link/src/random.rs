@@ -1,7 +1,7 @@
 //! Seeded random numbers: SplitMix64, addressed by seed, purpose and packet number.
 //!
-//! A generator is made anew for each packet and purpose, so turning one impairment on never changes what another one
-//! does, and nothing depends on when packets arrive.
+//! A generator is made anew for each packet and purpose, so turning one impairment on never changes
+//! what another one does, and nothing depends on when packets arrive.
 
 use std::f64::consts::TAU;
 
@@ -30,7 +30,9 @@ pub struct Random(u64);
 impl Random {
     /// The generator of one packet (or time slot) for one purpose.
     pub fn of(seed: u64, purpose: Purpose, index: u64) -> Self {
-        Self(mix(mix(seed ^ mix(purpose as u64)).wrapping_add(index.wrapping_mul(GAMMA))))
+        Self(mix(
+            mix(seed ^ mix(purpose as u64)).wrapping_add(index.wrapping_mul(GAMMA))
+        ))
     }
 
     /// 64 uniform bits.
@@ -94,17 +96,32 @@ mod tests {
     #[test]
     fn neighbouring_packets_draw_independent_uniform_numbers() {
         const N: u64 = 100_000;
-        let draws: Vec<f64> = (0..N).map(|n| Random::of(7, Purpose::Loss, n).unit()).collect();
+        let draws: Vec<f64> = (0..N)
+            .map(|n| Random::of(7, Purpose::Loss, n).unit())
+            .collect();
         let mean = draws.iter().sum::<f64>() / N as f64;
-        assert!((mean - 0.5).abs() < 4.0 * (1.0 / 12.0 / N as f64).sqrt(), "{mean}");
-        let lagged: f64 = draws.windows(2).map(|w| (w[0] - 0.5) * (w[1] - 0.5)).sum::<f64>() * 12.0 / N as f64;
-        assert!(lagged.abs() < 4.0 / (N as f64).sqrt(), "serial correlation {lagged}");
+        assert!(
+            (mean - 0.5).abs() < 4.0 * (1.0 / 12.0 / N as f64).sqrt(),
+            "{mean}"
+        );
+        let lagged: f64 = draws
+            .windows(2)
+            .map(|w| (w[0] - 0.5) * (w[1] - 0.5))
+            .sum::<f64>()
+            * 12.0
+            / N as f64;
+        assert!(
+            lagged.abs() < 4.0 / (N as f64).sqrt(),
+            "serial correlation {lagged}"
+        );
     }
 
     #[test]
     fn normals_have_unit_variance_and_no_correlation() {
         const N: u64 = 100_000;
-        let pairs: Vec<(f64, f64)> = (0..N).map(|n| Random::of(3, Purpose::Jitter, n).normals()).collect();
+        let pairs: Vec<(f64, f64)> = (0..N)
+            .map(|n| Random::of(3, Purpose::Jitter, n).normals())
+            .collect();
         let variance = pairs.iter().map(|(a, b)| a * a + b * b).sum::<f64>() / (2 * N) as f64;
         let covariance = pairs.iter().map(|(a, b)| a * b).sum::<f64>() / N as f64;
         assert!((variance - 1.0).abs() < 0.02, "{variance}");

@@ -51,23 +51,30 @@ impl FromStr for Rate {
     }
 }
 
-/// Moments at which one packet of [`OPPORTUNITY`] bytes may leave, in milliseconds, repeated with the last as period.
+/// Moments at which one packet of [`OPPORTUNITY`] bytes may leave, in milliseconds, repeated with
+/// the last as period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     times: Vec<u64>,
 }
 
 impl Trace {
-    /// Reads one time per line, in milliseconds, never decreasing (the format of mahimahi's traces).
+    /// Reads one time per line, in milliseconds, never decreasing (the format of mahimahi's
+    /// traces).
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut times: Vec<u64> = Vec::new();
         for (index, line) in text.lines().enumerate() {
-            let wrong = |problem| ConfigError::Trace { line: index + 1, problem };
+            let wrong = |problem| ConfigError::Trace {
+                line: index + 1,
+                problem,
+            };
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let time: u64 = line.parse().map_err(|_| wrong("not a whole number of milliseconds"))?;
+            let time: u64 = line
+                .parse()
+                .map_err(|_| wrong("not a whole number of milliseconds"))?;
             if times.last().is_some_and(|&last| time < last) {
                 return Err(wrong("time runs backwards"));
             }
@@ -77,9 +84,10 @@ impl Trace {
             times.push(time);
         }
         match times.last() {
-            None | Some(0) => {
-                Err(ConfigError::Trace { line: 0, problem: "no time after 0: the last one is the period" })
-            }
+            None | Some(0) => Err(ConfigError::Trace {
+                line: 0,
+                problem: "no time after 0: the last one is the period",
+            }),
             Some(_) => Ok(Self { times }),
         }
     }
@@ -90,13 +98,18 @@ impl Trace {
     }
 
     fn period(&self) -> u64 {
-        *self.times.last().expect("parse() lets no empty trace through")
+        *self
+            .times
+            .last()
+            .expect("parse() lets no empty trace through")
     }
 
     /// When the n-th opportunity of all repetitions comes, in milliseconds.
     fn time(&self, n: u64) -> u64 {
         let len = self.times.len() as u64;
-        (n / len).saturating_mul(self.period()).saturating_add(self.times[(n % len) as usize])
+        (n / len)
+            .saturating_mul(self.period())
+            .saturating_add(self.times[(n % len) as usize])
     }
 
     /// Number of the first opportunity at or after a time in milliseconds.
@@ -106,7 +119,8 @@ impl Trace {
         let mut first = cycle * self.times.len() as u64;
         for base in [cycle, cycle + 1] {
             let within = ms.saturating_sub(base * self.period());
-            first = base * self.times.len() as u64 + self.times.partition_point(|&t| t < within) as u64;
+            first =
+                base * self.times.len() as u64 + self.times.partition_point(|&t| t < within) as u64;
             if first < (base + 1) * self.times.len() as u64 {
                 break;
             }
@@ -118,27 +132,46 @@ impl Trace {
 /// Says when a packet that begins to leave has left.
 #[derive(Clone, Debug)]
 pub(crate) enum Server {
-    /// Exact: the fraction of a nanosecond that a packet takes is carried over to the next one in a busy period.
-    Constant { bits_per_second: u64, busy_until: Duration, fraction: u128 },
+    /// Exact: the fraction of a nanosecond that a packet takes is carried over to the next one in a
+    /// busy period.
+    Constant {
+        bits_per_second: u64,
+        busy_until: Duration,
+        fraction: u128,
+    },
     /// The opportunity in use and the bytes left in it.
-    Trace { trace: Arc<Trace>, opportunity: u64, left: usize },
+    Trace {
+        trace: Arc<Trace>,
+        opportunity: u64,
+        left: usize,
+    },
 }
 
 impl Server {
     pub(crate) fn new(rate: &Rate) -> Option<Self> {
         match rate {
             Rate::Unlimited => None,
-            Rate::Constant(rate) => {
-                Some(Self::Constant { bits_per_second: *rate, busy_until: Duration::ZERO, fraction: 0 })
-            }
-            Rate::Trace(trace) => Some(Self::Trace { trace: trace.clone(), opportunity: 0, left: OPPORTUNITY }),
+            Rate::Constant(rate) => Some(Self::Constant {
+                bits_per_second: *rate,
+                busy_until: Duration::ZERO,
+                fraction: 0,
+            }),
+            Rate::Trace(trace) => Some(Self::Trace {
+                trace: trace.clone(),
+                opportunity: 0,
+                left: OPPORTUNITY,
+            }),
         }
     }
 
     /// When a packet of `len` bytes has left whose turn comes at `start`. Turns never overlap.
     pub(crate) fn serve(&mut self, start: Duration, len: usize) -> Duration {
         match self {
-            Self::Constant { bits_per_second, busy_until, fraction } => {
+            Self::Constant {
+                bits_per_second,
+                busy_until,
+                fraction,
+            } => {
                 if start > *busy_until {
                     *fraction = 0;
                 }
@@ -148,7 +181,11 @@ impl Server {
                 *busy_until = start + Duration::from_nanos((total / rate) as u64);
                 *busy_until
             }
-            Self::Trace { trace, opportunity, left } => {
+            Self::Trace {
+                trace,
+                opportunity,
+                left,
+            } => {
                 if Duration::from_millis(trace.time(*opportunity)) < start {
                     let ms = start.as_nanos().div_ceil(1_000_000) as u64;
                     *opportunity = trace.first_at(ms);
@@ -180,8 +217,20 @@ mod tests {
     #[test]
     fn trace_errors_name_the_line() {
         let error = |text| Trace::parse(text).expect_err(text);
-        assert_eq!(error("1\n2\nx\n"), ConfigError::Trace { line: 3, problem: "not a whole number of milliseconds" });
-        assert_eq!(error("5\n4\n"), ConfigError::Trace { line: 2, problem: "time runs backwards" });
+        assert_eq!(
+            error("1\n2\nx\n"),
+            ConfigError::Trace {
+                line: 3,
+                problem: "not a whole number of milliseconds"
+            }
+        );
+        assert_eq!(
+            error("5\n4\n"),
+            ConfigError::Trace {
+                line: 2,
+                problem: "time runs backwards"
+            }
+        );
         for text in ["", "0\n0\n", "# nothing\n", "99999999999\n", "-1"] {
             error(text);
         }
@@ -190,18 +239,31 @@ mod tests {
     #[test]
     fn opportunities_are_shared_by_small_packets_and_spread_over_large_ones() {
         let mut server = Server::new(&Rate::Trace(trace("10\n20\n20\n40\n"))).expect("limited");
-        let at = |server: &mut Server, start, len| server.serve(Duration::from_millis(start), len).as_millis();
+        let at = |server: &mut Server, start, len| {
+            server.serve(Duration::from_millis(start), len).as_millis()
+        };
         assert_eq!(at(&mut server, 0, 700), 10);
         assert_eq!(at(&mut server, 10, 700), 10, "fits the rest of the first");
-        assert_eq!(at(&mut server, 10, 700), 20, "100 bytes in the first, the rest in the second");
-        assert_eq!(at(&mut server, 21, 3000), 50, "40 and, in the next repetition, 50");
+        assert_eq!(
+            at(&mut server, 10, 700),
+            20,
+            "100 bytes in the first, the rest in the second"
+        );
+        assert_eq!(
+            at(&mut server, 21, 3000),
+            50,
+            "40 and, in the next repetition, 50"
+        );
         assert_eq!(at(&mut server, 55, 1500), 60);
     }
 
     #[test]
     fn an_unused_opportunity_is_gone() {
         let mut server = Server::new(&Rate::Trace(trace("1\n2\n3\n1000\n"))).expect("limited");
-        assert_eq!(server.serve(Duration::from_millis(4), 100), Duration::from_secs(1));
+        assert_eq!(
+            server.serve(Duration::from_millis(4), 100),
+            Duration::from_secs(1)
+        );
     }
 
     proptest! {

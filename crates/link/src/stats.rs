@@ -48,7 +48,11 @@ impl Stats {
     /// Share of received packets that never went out, for whatever reason.
     pub fn effective_loss(&self) -> f64 {
         let dropped = self.lost.packets + self.overflowed.packets + self.managed.packets;
-        if self.received.packets == 0 { 0.0 } else { dropped as f64 / self.received.packets as f64 }
+        if self.received.packets == 0 {
+            0.0
+        } else {
+            dropped as f64 / self.received.packets as f64
+        }
     }
 }
 
@@ -69,7 +73,12 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: Box::new([0; SUB * DOUBLINGS]), count: 0, sum: Duration::ZERO, max: Duration::ZERO }
+        Self {
+            buckets: Box::new([0; SUB * DOUBLINGS]),
+            count: 0,
+            sum: Duration::ZERO,
+            max: Duration::ZERO,
+        }
     }
 }
 
@@ -89,7 +98,11 @@ impl Histogram {
 
     /// Arithmetic mean; zero of nothing.
     pub fn mean(&self) -> Duration {
-        if self.count == 0 { Duration::ZERO } else { self.sum.div_f64(self.count as f64) }
+        if self.count == 0 {
+            Duration::ZERO
+        } else {
+            self.sum.div_f64(self.count as f64)
+        }
     }
 
     /// Longest time recorded.
@@ -114,7 +127,13 @@ impl Histogram {
 impl std::fmt::Debug for Histogram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let quantiles = [0.5, 0.99].map(|q| self.quantile(q));
-        write!(f, "Histogram(n {}, mean {:?}, p50/p99 {quantiles:?}, max {:?})", self.count, self.mean(), self.max)
+        write!(
+            f,
+            "Histogram(n {}, mean {:?}, p50/p99 {quantiles:?}, max {:?})",
+            self.count,
+            self.mean(),
+            self.max
+        )
     }
 }
 
@@ -148,7 +167,12 @@ mod tests {
         for us in 1..=100_000 {
             histogram.record(Duration::from_micros(us));
         }
-        for (q, us) in [(0.5, 50_000.0), (0.99, 99_000.0), (0.001, 100.0), (1.0, 100_000.0)] {
+        for (q, us) in [
+            (0.5, 50_000.0),
+            (0.99, 99_000.0),
+            (0.001, 100.0),
+            (1.0, 100_000.0),
+        ] {
             let got = histogram.quantile(q).as_secs_f64() * 1e6;
             assert!((got / us - 1.0).abs() < 0.02, "{q}: {got} against {us}");
         }

@@ -7,50 +7,92 @@ use crate::config::ConfigError;
 
 /// A time: `0`, `250us`, `400ms`, `1.5s`, `2min`; at most an hour.
 pub fn duration(text: &str) -> Result<Duration, ConfigError> {
-    const UNITS: [(&str, f64); 5] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
-    let wrong =
-        || ConfigError::Text { what: "time", text: text.into(), expected: "e.g. 400ms or 1.5s, at most 1 hour" };
+    const UNITS: [(&str, f64); 5] = [
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1.0),
+        ("min", 60.0),
+    ];
+    let wrong = || ConfigError::Text {
+        what: "time",
+        text: text.into(),
+        expected: "e.g. 400ms or 1.5s, at most 1 hour",
+    };
     let (number, unit) = split(text).ok_or_else(wrong)?;
     let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, scale)) => *scale,
         None if unit.is_empty() && number == 0.0 => 1.0,
         None => return Err(wrong()),
     };
-    Duration::try_from_secs_f64(number * scale).ok().filter(|d| d.as_secs() <= 3600).ok_or_else(wrong)
+    Duration::try_from_secs_f64(number * scale)
+        .ok()
+        .filter(|d| d.as_secs() <= 3600)
+        .ok_or_else(wrong)
 }
 
 /// A rate in bits per second: `64kbit`, `8mbit`, `1.5gbit`, `9600bit`; decimal multiples.
 pub fn bits_per_second(text: &str) -> Result<u64, ConfigError> {
     const UNITS: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
-    let wrong = || ConfigError::Text { what: "rate", text: text.into(), expected: "e.g. 64kbit, 8mbit or unlimited" };
+    let wrong = || ConfigError::Text {
+        what: "rate",
+        text: text.into(),
+        expected: "e.g. 64kbit, 8mbit or unlimited",
+    };
     let lower = text.to_ascii_lowercase();
     let (number, unit) = split(&lower).ok_or_else(wrong)?;
-    let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let (_, scale) = UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(wrong)?;
     let bits = (number * scale).round();
-    if (1.0..=1e12).contains(&bits) { Ok(bits as u64) } else { Err(wrong()) }
+    if (1.0..=1e12).contains(&bits) {
+        Ok(bits as u64)
+    } else {
+        Err(wrong())
+    }
 }
 
 /// A probability: `1%` or `0.01`.
 pub fn probability(text: &str) -> Result<f64, ConfigError> {
-    let wrong = || ConfigError::Text { what: "probability", text: text.into(), expected: "e.g. 1% or 0.01" };
+    let wrong = || ConfigError::Text {
+        what: "probability",
+        text: text.into(),
+        expected: "e.g. 1% or 0.01",
+    };
     let (number, unit) = split(text).ok_or_else(wrong)?;
     let p = match unit {
         "%" => number / 100.0,
         "" => number,
         _ => return Err(wrong()),
     };
-    if (0.0..=1.0).contains(&p) { Ok(p) } else { Err(wrong()) }
+    if (0.0..=1.0).contains(&p) {
+        Ok(p)
+    } else {
+        Err(wrong())
+    }
 }
 
 /// A size in bytes: `1500B`, `64kB`, `1MB`; decimal multiples.
 pub fn bytes(text: &str) -> Result<usize, ConfigError> {
     const UNITS: [(&str, f64); 3] = [("b", 1.0), ("kb", 1e3), ("mb", 1e6)];
-    let wrong = || ConfigError::Text { what: "size", text: text.into(), expected: "e.g. 1500B, 64kB or 1MB" };
+    let wrong = || ConfigError::Text {
+        what: "size",
+        text: text.into(),
+        expected: "e.g. 1500B, 64kB or 1MB",
+    };
     let lower = text.to_ascii_lowercase();
     let (number, unit) = split(&lower).ok_or_else(wrong)?;
-    let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let (_, scale) = UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(wrong)?;
     let size = (number * scale).round();
-    if (1.0..=1e9).contains(&size) { Ok(size as usize) } else { Err(wrong()) }
+    if (1.0..=1e9).contains(&size) {
+        Ok(size as usize)
+    } else {
+        Err(wrong())
+    }
 }
 
 /// A time, to be written as [`duration`] reads it.
@@ -64,16 +106,28 @@ impl fmt::Display for Time {
 
 /// A positive whole number.
 pub(crate) fn count(text: &str, what: &'static str) -> Result<u64, ConfigError> {
-    let wrong = || ConfigError::Text { what, text: text.into(), expected: "a whole number from 1 to 1000000000" };
-    text.trim().parse().ok().filter(|n| (1..=1_000_000_000).contains(n)).ok_or_else(wrong)
+    let wrong = || ConfigError::Text {
+        what,
+        text: text.into(),
+        expected: "a whole number from 1 to 1000000000",
+    };
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|n| (1..=1_000_000_000).contains(n))
+        .ok_or_else(wrong)
 }
 
 /// Splits `1.5ms` into a finite non-negative number and a unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let number: f64 = text[..end].parse().ok()?;
-    number.is_finite().then(|| (number, text[end..].trim_start()))
+    number
+        .is_finite()
+        .then(|| (number, text[end..].trim_start()))
 }
 
 #[cfg(test)]
@@ -94,7 +148,18 @@ mod tests {
 
     #[test]
     fn refuses_nonsense_with_the_text_in_the_error() {
-        for text in ["", "ms", "-1ms", "5", "5parsec", "1e3s", "99999s", "..s", "\u{b5}s", "1\u{2009}s\u{301}"] {
+        for text in [
+            "",
+            "ms",
+            "-1ms",
+            "5",
+            "5parsec",
+            "1e3s",
+            "99999s",
+            "..s",
+            "\u{b5}s",
+            "1\u{2009}s\u{301}",
+        ] {
             let error = duration(text).expect_err(text);
             assert!(error.to_string().contains(&format!("{text:?}")), "{error}");
         }

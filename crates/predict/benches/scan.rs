@@ -1,4 +1,5 @@
-//! What the scan costs on its way through the gateway: pages of much text and of much markup, scripts, style sheets.
+//! What the scan costs on its way through the gateway: pages of much text and of much markup,
+//! scripts, style sheets.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::fmt::Write;
@@ -13,9 +14,13 @@ const TEXT: &str = "The committee met on Tuesday, as it has done every week sinc
 
 /// An article: long paragraphs, a few links, now and then an image.
 fn article() -> String {
-    let mut page = String::from("<!DOCTYPE html><html><head><link rel=stylesheet href=/a.css></head><body>\n");
+    let mut page =
+        String::from("<!DOCTYPE html><html><head><link rel=stylesheet href=/a.css></head><body>\n");
     for part in 0..400 {
-        let _ = writeln!(page, "<p class=\"body\">{TEXT}{TEXT}<a href=\"/more/{part}.html\">More</a> {TEXT}</p>");
+        let _ = writeln!(
+            page,
+            "<p class=\"body\">{TEXT}{TEXT}<a href=\"/more/{part}.html\">More</a> {TEXT}</p>"
+        );
         if part % 10 == 0 {
             let _ = writeln!(page, "<img src=\"/img/{part}.jpg\" alt=\"\" width=\"640\">");
         }
@@ -25,7 +30,8 @@ fn article() -> String {
 
 /// A list made by components: short texts in many elements with many attributes.
 fn markup() -> String {
-    let mut page = String::from("<!DOCTYPE html><html><head><link rel=stylesheet href=/a.css></head><body>\n");
+    let mut page =
+        String::from("<!DOCTYPE html><html><head><link rel=stylesheet href=/a.css></head><body>\n");
     for part in 0..400 {
         let _ = write!(
             page,
@@ -41,8 +47,11 @@ fn markup() -> String {
 
 /// A page that is mostly data in a script.
 fn script() -> String {
-    let data = "{\"id\":4711,\"name\":\"Item\",\"html\":\"<b>x<\\/b>\",\"tags\":[\"a\",\"b\"]},".repeat(4_000);
-    format!("<html><head><script>window.__DATA__=[{data}]</script></head><body><img src=a.png></body></html>")
+    let data = "{\"id\":4711,\"name\":\"Item\",\"html\":\"<b>x<\\/b>\",\"tags\":[\"a\",\"b\"]},"
+        .repeat(4_000);
+    format!(
+        "<html><head><script>window.__DATA__=[{data}]</script></head><body><img src=a.png></body></html>"
+    )
 }
 
 /// A minified style sheet of a framework.
@@ -71,7 +80,11 @@ fn scan(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(text.len() as u64));
         group.bench_function(name, |bench| {
             bench.iter(|| {
-                let scanner = if css { Scanner::css(PAGE) } else { Scanner::html(PAGE) };
+                let scanner = if css {
+                    Scanner::css(PAGE)
+                } else {
+                    Scanner::html(PAGE)
+                };
                 let mut scanner = scanner.expect("an https URL");
                 let mut found = Vec::new();
                 for read in text.as_bytes().chunks(READ) {

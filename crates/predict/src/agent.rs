@@ -1,6 +1,7 @@
 //! What a User-Agent string tells: whether it is a browser at all, a mobile one, and which.
 //!
-//! The word lists are the ones by which replays are compared with each other; changing a word changes counts.
+//! The word lists are the ones by which replays are compared with each other; changing a word
+//! changes counts.
 
 /// A browser's string contains one of these (lower case) ...
 const BROWSERS: &[&str] = &[
@@ -111,7 +112,10 @@ impl Browser {
             (Browser::Chrome, &["chrome/", "crios/"]),
             (Browser::Safari, &["safari/"]),
         ];
-        WORDS.into_iter().find(|(_, words)| contains_any(agent, words)).map_or(Self::Other, |(browser, _)| browser)
+        WORDS
+            .into_iter()
+            .find(|(_, words)| contains_any(agent, words))
+            .map_or(Self::Other, |(browser, _)| browser)
     }
 }
 
@@ -128,7 +132,11 @@ pub struct Agent {
 
 impl Agent {
     /// Where no User-Agent is recorded at all: taken for one known browser.
-    pub const UNRECORDED: Self = Self { known: true, mobile: false, browser: Browser::Other };
+    pub const UNRECORDED: Self = Self {
+        known: true,
+        mobile: false,
+        browser: Browser::Other,
+    };
 
     /// Reads a User-Agent field.
     #[must_use]
@@ -146,10 +154,13 @@ fn contains_any(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
-/// Whether the path of `url` ends in `/favicon.ico`, which browsers ask for at any time and which confuses learning.
+/// Whether the path of `url` ends in `/favicon.ico`, which browsers ask for at any time and which
+/// confuses learning.
 #[must_use]
 pub fn is_favicon(url: &[u8]) -> bool {
-    url.split(|&byte| byte == b'?').next().is_some_and(|path| path.ends_with(b"/favicon.ico"))
+    url.split(|&byte| byte == b'?')
+        .next()
+        .is_some_and(|path| path.ends_with(b"/favicon.ico"))
 }
 
 #[cfg(test)]
@@ -159,7 +170,14 @@ mod tests {
     #[test]
     fn a_browser_that_names_itself_a_robot_is_one() {
         let chrome = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/87.0 Safari/537.36";
-        assert_eq!(Agent::of(chrome.as_bytes()), Agent { known: true, mobile: false, browser: Browser::Chrome });
+        assert_eq!(
+            Agent::of(chrome.as_bytes()),
+            Agent {
+                known: true,
+                mobile: false,
+                browser: Browser::Chrome
+            }
+        );
         assert!(!Agent::of(format!("{chrome} (compatible; Googlebot/2.1)").as_bytes()).known);
         assert!(!Agent::of(b"-").known);
         let edge = Agent::of(format!("{chrome} Edg/87.0").as_bytes());

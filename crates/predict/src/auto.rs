@@ -1,25 +1,32 @@
 //! `auto`: one predictor for every site, with nothing to set.
 //!
-//! For every response that passes it answers which other resources this client will ask for in this session, with what
-//! probability. A push pays exactly when that probability exceeds 1 - omega, so the answer is the decision.
+//! For every response that passes it answers which other resources this client will ask for in this
+//! session, with what probability. A push pays exactly when that probability exceeds 1 - omega, so
+//! the answer is the decision.
 //!
 //! How it gets there:
 //!
-//! * **Page or asset** is told by what a resource is (path, media type, request destination) and only for open kinds by
+//! * **Page or asset** is told by what a resource is (path, media type, request destination) and
+//!   only for open kinds by
 //!   the clock. Assets are given to the page their Referer names.
-//! * **Counts** are kept for the page, its kind and its site, each falling back on the next (`store`); they count only
+//! * **Counts** are kept for the page, its kind and its site, each falling back on the next
+//!   (`store`); they count only
 //!   loads in which the client fetched anything and did not hold the asset already, and they forget.
-//! * **Whether a client fetches at all** is a question of its own (a warm cache, a robot under a browser's name), asked
+//! * **Whether a client fetches at all** is a question of its own (a warm cache, a robot under a
+//!   browser's name), asked
 //!   at the page and again at the load's first, second, fourth and eighth asset (`model`).
-//! * What a session **holds** may be asked for again all the same; how likely, is learned apart (`repeat`).
-//! * The answers are **mixed** by weights learned on the way and checked against what came of them ([`mixer`]).
+//! * What a session **holds** may be asked for again all the same; how likely, is learned apart
+//!   (`repeat`).
+//! * The answers are **mixed** by weights learned on the way and checked against what came of them
+//!   ([`mixer`]).
 //!
-//! A **ledger** holds what all offers won and lost; what it does not cover is not offered, so that no traffic, however
-//! strange, is made much dearer than without push.
+//! A **ledger** holds what all offers won and lost; what it does not cover is not offered, so that
+//! no traffic, however strange, is made much dearer than without push.
 //!
-//! A URL is offered only once enough different users asked for it, and what fewer did, from which page they came or what
-//! they made of it, changes no answer. Nothing about users is kept beyond those counts.
-//! Outcomes are learned when a session ends or ten minutes after the page, whichever comes first.
+//! A URL is offered only once enough different users asked for it, and what fewer did, from which
+//! page they came or what they made of it, changes no answer. Nothing about users is kept beyond
+//! those counts. Outcomes are learned when a session ends or ten minutes after the page, whichever
+//! comes first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,7 +57,8 @@ use url::Kind;
 /// When a push is worth making.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Worth {
-    /// When its probability exceeds 1 - omega: what a saved request is worth against a wasted response.
+    /// When its probability exceeds 1 - omega: what a saved request is worth against a wasted
+    /// response.
     Omega(f64),
     /// When the seconds it saves if wanted outweigh the seconds its bytes take on the path if not.
     Path {
@@ -70,7 +78,11 @@ impl Worth {
             Self::Path { round_trip, rate } => {
                 // Heads, and what is not known yet: nothing is free.
                 let wasted = size.max(1024.0) / rate.max(1.0);
-                if wasted + round_trip <= 0.0 { 1.0 } else { wasted / (wasted + round_trip) }
+                if wasted + round_trip <= 0.0 {
+                    1.0
+                } else {
+                    wasted / (wasted + round_trip)
+                }
             }
         }
     }
@@ -85,14 +97,20 @@ pub struct AutoConfig {
     pub max_memory: usize,
     /// Different users that must have asked for a URL before it is offered, 1 to 4. Default 3.
     pub min_users: u8,
-    /// What offers may lose in sum before any has won, in requests; traffic earns a few more. Default 1: no log, however
-    /// short, gets noticeably dearer than without push. More lets it offer all of a large page sooner.
+    /// What offers may lose in sum before any has won, in requests; traffic earns a few more.
+    /// Default 1: no log, however short, gets noticeably dearer than without push. More lets it
+    /// offer all of a large page sooner.
     pub credit: f64,
 }
 
 impl Default for AutoConfig {
     fn default() -> Self {
-        Self { worth: Worth::Omega(0.5), max_memory: 64 << 20, min_users: 3, credit: 1.0 }
+        Self {
+            worth: Worth::Omega(0.5),
+            max_memory: 64 << 20,
+            min_users: 3,
+            credit: 1.0,
+        }
     }
 }
 
@@ -133,7 +151,9 @@ impl Exchange<'_> {
         }
         let media_type = self.content_type?;
         Kind::of_media_type(media_type).or_else(|| {
-            let asked_for_page = self.accept.is_some_and(|accept| accept.starts_with("text/html"));
+            let asked_for_page = self
+                .accept
+                .is_some_and(|accept| accept.starts_with("text/html"));
             (asked_for_page && media_type.starts_with("text/html")).then_some(Kind::Page)
         })
     }
@@ -159,7 +179,8 @@ pub struct Auto {
     store: Store,
     model: Model,
     sessions: IdMap<u64, Box<Session>>,
-    /// Loads in order of opening, to be closed when they have been idle, and to be learned from later.
+    /// Loads in order of opening, to be closed when they have been idle, and to be learned from
+    /// later.
     idle: VecDeque<Due>,
     due: VecDeque<Due>,
     next_load: u32,
@@ -245,17 +266,27 @@ impl Auto {
     /// Estimated bytes of memory in use.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.store.bytes() + self.sessions.values().map(|session| session.bytes()).sum::<usize>()
+        self.store.bytes()
+            + self
+                .sessions
+                .values()
+                .map(|session| session.bytes())
+                .sum::<usize>()
     }
 
-    /// A response is about to be sent. Returns what is worth pushing with it, most probable first; each URL is offered to
-    /// a session once.
+    /// A response is about to be sent. Returns what is worth pushing with it, most probable first;
+    /// each URL is offered to a session once.
     pub fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
         self.sending_near(exchange, &mut { Place::NOWHERE }, Place::NOWHERE)
     }
 
     /// The same, for a caller who remembers where this URL and its Referer were.
-    fn sending_near(&mut self, exchange: &Exchange<'_>, place: &mut Place, referer: Place) -> Vec<Candidate> {
+    fn sending_near(
+        &mut self,
+        exchange: &Exchange<'_>,
+        place: &mut Place,
+        referer: Place,
+    ) -> Vec<Candidate> {
         self.sweep(exchange.now);
         self.store.clock += 1;
         let url = self.store.url_near(exchange.url, *place);
@@ -272,15 +303,23 @@ impl Auto {
         }
         // Whether a page is known must not be read off what follows from naming it.
         let least_users = self.least_users();
-        let referer = exchange.referer.and_then(|name| self.store.find_near(name, referer));
-        let referer = referer.filter(|&id| session.held.contains(id) || self.store.is_public(id, least_users));
+        let referer = exchange
+            .referer
+            .and_then(|name| self.store.find_near(name, referer));
+        let referer = referer
+            .filter(|&id| session.held.contains(id) || self.store.is_public(id, least_users));
         let mut offers = Vec::new();
         match page {
             Some(true) => self.open_load(&mut session, exchange, url, referer, false, &mut offers),
             Some(false) => self.asset(&mut session, exchange, url, referer, new, &mut offers),
             None => {}
         }
-        session.hold(url, &self.store.at(url).name, self.next_load, exchange.status != 200);
+        session.hold(
+            url,
+            &self.store.at(url).name,
+            self.next_load,
+            exchange.status != 200,
+        );
         session.last = exchange.now;
         session.redirect = matches!(exchange.status, 301 | 302 | 303 | 307 | 308);
         if session.loads.len() > MAX_LOADS
@@ -296,10 +335,12 @@ impl Auto {
         offers
     }
 
-    /// The client asked for nothing but used what was pushed with `page`; as good as a request for learning, whoever found
-    /// out that it would be needed.
+    /// The client asked for nothing but used what was pushed with `page`; as good as a request for
+    /// learning, whoever found out that it would be needed.
     pub fn push_used(&mut self, session: u64, page: &str, url: &str) {
-        let Some(session) = self.sessions.get_mut(&session) else { return };
+        let Some(session) = self.sessions.get_mut(&session) else {
+            return;
+        };
         let (page, url) = (self.store.find(page), self.store.url(url));
         session.count(self.store.at_mut(url));
         session.requested(url, &mut self.ledger);
@@ -311,14 +352,17 @@ impl Auto {
         session.hold(url, &self.store.at(url).name, self.next_load, false);
     }
 
-    /// The client refused a push: it holds the resource or does not want it. It is not offered to this session again.
+    /// The client refused a push: it holds the resource or does not want it. It is not offered to
+    /// this session again.
     pub fn push_cancelled(&mut self, session: u64, url: &str) {
-        if let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session)) {
+        if let (Some(url), Some(session)) = (self.store.find(url), self.sessions.get_mut(&session))
+        {
             *session.offered.entry(url, Offer::Refused) = Offer::Refused;
         }
     }
 
-    /// The body of a URL turned out to be of `size` bytes, which was not known yet when its head was sent.
+    /// The body of a URL turned out to be of `size` bytes, which was not known yet when its head
+    /// was sent.
     pub fn body_sent(&mut self, url: &str, size: u64) {
         if let Some(url) = self.store.find(url).filter(|_| size > 0) {
             self.store.at_mut(url).body(size);
@@ -357,7 +401,9 @@ impl Auto {
     fn sweep(&mut self, now: i64) {
         while let Some(&due) = self.idle.front().filter(|due| due.at + LOAD_IDLE <= now) {
             self.idle.pop_front();
-            let Some(mut session) = self.sessions.remove(&due.session) else { continue };
+            let Some(mut session) = self.sessions.remove(&due.session) else {
+                continue;
+            };
             if let Some(at) = session.position(due.load)
                 && session.loads[at].open
             {
@@ -371,20 +417,30 @@ impl Auto {
         }
         while let Some(&due) = self.due.front().filter(|due| due.at + HORIZON <= now) {
             self.due.pop_front();
-            let Some(mut session) = self.sessions.remove(&due.session) else { continue };
-            if let Some(load) = session.position(due.load).and_then(|at| session.loads.remove(at)) {
+            let Some(mut session) = self.sessions.remove(&due.session) else {
+                continue;
+            };
+            if let Some(load) = session
+                .position(due.load)
+                .and_then(|at| session.loads.remove(at))
+            {
                 self.finish(&mut session, load);
             }
             self.sessions.insert(due.session, session);
         }
     }
 
-    /// Keeps within the memory allowed: sessions that rest longest end first, then what was learned is thinned out.
+    /// Keeps within the memory allowed: sessions that rest longest end first, then what was learned
+    /// is thinned out.
     fn bound_memory(&mut self) {
         let limit = self.config.max_memory;
         let sessions: usize = self.sessions.values().map(|session| session.bytes()).sum();
         if sessions > limit / 4 {
-            let mut order: Vec<(i64, u64)> = self.sessions.iter().map(|(&id, session)| (session.last, id)).collect();
+            let mut order: Vec<(i64, u64)> = self
+                .sessions
+                .iter()
+                .map(|(&id, session)| (session.last, id))
+                .collect();
             order.sort_unstable();
             order.truncate(order.len().div_ceil(2));
             for (_, id) in order {
@@ -392,8 +448,16 @@ impl Auto {
             }
         }
         if self.store.bytes() > limit / 4 * 3 {
-            let urls: Vec<u32> = self.sessions.values().flat_map(|session| session.urls()).collect();
-            let contexts: Vec<u32> = self.sessions.values().flat_map(|session| session.contexts()).collect();
+            let urls: Vec<u32> = self
+                .sessions
+                .values()
+                .flat_map(|session| session.urls())
+                .collect();
+            let contexts: Vec<u32> = self
+                .sessions
+                .values()
+                .flat_map(|session| session.contexts())
+                .collect();
             self.store.shrink(limit / 4 * 3, &urls, &contexts);
         }
         // What open sessions hold on to cannot be dropped; do not try again at every request.
@@ -403,7 +467,9 @@ impl Auto {
 
 /// A number for a string, the same in every run (FNV-1a).
 fn fingerprint(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 /// Room that a session's table of held URLs takes, per URL.

@@ -1,4 +1,5 @@
-//! The documented predictor with one set of options: basic, basic-less or basic-more behind three calls.
+//! The documented predictor with one set of options: basic, basic-less or basic-more behind three
+//! calls.
 
 use std::cmp::Ordering;
 
@@ -60,7 +61,13 @@ impl Basic {
             count_earlier: options.algorithm == Algorithm::BasicMore,
             keep_loads: options.assume_hits,
         });
-        Self { options, learner, open: IdMap::default(), candidates: Vec::new(), serial: 0 }
+        Self {
+            options,
+            learner,
+            open: IdMap::default(),
+            candidates: Vec::new(),
+            serial: 0,
+        }
     }
 
     /// Whether a request counts at all; one that does not changes nothing.
@@ -69,8 +76,9 @@ impl Basic {
         self.learner.considers(request)
     }
 
-    /// A response is about to be sent. Returns how the request was understood, `None` if it does not count, and adds to
-    /// `pushes` what is to be pushed with it, best first, equal ones in the order given by `by_url`.
+    /// A response is about to be sent. Returns how the request was understood, `None` if it does
+    /// not count, and adds to `pushes` what is to be pushed with it, best first, equal ones in the
+    /// order given by `by_url`.
     pub fn sending(
         &mut self,
         request: &Request,
@@ -80,21 +88,28 @@ impl Basic {
         if !self.considers(request) {
             return None;
         }
-        let open = self
-            .open
-            .entry(request.session)
-            .or_insert_with(|| Open { agent: request.agent, pushes: SmallMap::default() });
+        let open = self.open.entry(request.session).or_insert_with(|| Open {
+            agent: request.agent,
+            pushes: SmallMap::default(),
+        });
         let (options, candidates) = (&self.options, &mut self.candidates);
         candidates.clear();
         let class = self.learner.sending(request, |known| {
-            if let Some(probability) = wanted(options, &known).filter(|_| !open.pushes.contains(known.asset)) {
+            if let Some(probability) =
+                wanted(options, &known).filter(|_| !open.pushes.contains(known.asset))
+            {
                 candidates.push((probability, known));
             }
         });
         candidates.sort_by(|(p, a), (q, b)| q.total_cmp(p).then_with(|| by_url(a.asset, b.asset)));
         candidates.truncate(options.max_assets.unwrap_or(usize::MAX));
         for (_, known) in candidates {
-            let push = Push { asset: known.asset, size: known.size, load: request.number, serial: self.serial };
+            let push = Push {
+                asset: known.asset,
+                size: known.size,
+                load: request.number,
+                serial: self.serial,
+            };
             self.serial += 1;
             open.pushes.entry(known.asset, push);
             pushes.push(push);
@@ -102,7 +117,10 @@ impl Basic {
         if class == Class::Asset {
             open.pushes.remove(request.url);
         }
-        let load = self.learner.current_load(request.session).unwrap_or(request.number);
+        let load = self
+            .learner
+            .current_load(request.session)
+            .unwrap_or(request.number);
         Some(Sent { class, load })
     }
 
@@ -111,10 +129,12 @@ impl Basic {
         self.open.get_mut(&session)?.pushes.remove(url)
     }
 
-    /// The session is over. Returns its outstanding pushes in the order they were made; with *assume hits* they count
-    /// as requested.
+    /// The session is over. Returns its outstanding pushes in the order they were made; with
+    /// *assume hits* they count as requested.
     pub fn session_closed(&mut self, session: u64) -> Vec<Push> {
-        let Some(open) = self.open.remove(&session) else { return Vec::new() };
+        let Some(open) = self.open.remove(&session) else {
+            return Vec::new();
+        };
         let mut left: Vec<Push> = open.pushes.iter().map(|(_, push)| *push).collect();
         left.sort_unstable_by_key(|push| push.serial);
         if self.options.assume_hits {
@@ -128,8 +148,11 @@ impl Basic {
 
 /// The asset's probability if the options let it be pushed.
 fn wanted(options: &Options, known: &Known) -> Option<f64> {
-    let allowed =
-        !(options.keep_history && known.in_history) && options.max_size.is_none_or(|max| known.size <= max as f64);
-    let probability = options.algorithm.probability(known.count, known.pages, known.earlier, known.later);
+    let allowed = !(options.keep_history && known.in_history)
+        && options.max_size.is_none_or(|max| known.size <= max as f64);
+    let probability =
+        options
+            .algorithm
+            .probability(known.count, known.pages, known.earlier, known.later);
     (allowed && probability >= options.threshold).then_some(probability)
 }

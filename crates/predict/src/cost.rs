@@ -73,13 +73,21 @@ impl Tally {
     /// Mean size of a mistake in bytes, 0 without mistakes.
     #[must_use]
     pub fn mean_mistake_bytes(&self) -> f64 {
-        if self.mistakes == 0 { 0.0 } else { self.mistake_bytes / self.mistakes as f64 }
+        if self.mistakes == 0 {
+            0.0
+        } else {
+            self.mistake_bytes / self.mistakes as f64
+        }
     }
 
     /// Mean length of a session in seconds.
     #[must_use]
     pub fn mean_session_seconds(&self) -> f64 {
-        if self.sessions == 0 { 0.0 } else { self.session_ms as f64 / 1000.0 / self.sessions as f64 }
+        if self.sessions == 0 {
+            0.0
+        } else {
+            self.session_ms as f64 / 1000.0 / self.sessions as f64
+        }
     }
 
     /// Mean number of page loads in a session.
@@ -102,5 +110,9 @@ impl Tally {
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }

@@ -1,8 +1,10 @@
-//! The documented algorithms under every combination of their parameters P1 to P6 (the thesis's table 5.5) at once.
+//! The documented algorithms under every combination of their parameters P1 to P6 (the thesis's
+//! table 5.5) at once.
 //!
-//! What is learned depends only on the session timeout (P5) and on the clients considered (P3); the other parameters
-//! only choose among the same candidates. So one pass of learning serves a whole group: each combination is a lane, a
-//! push is a set of lanes, and a lane's counts are those of a replay with its options alone.
+//! What is learned depends only on the session timeout (P5) and on the clients considered (P3); the
+//! other parameters only choose among the same candidates. So one pass of learning serves a whole
+//! group: each combination is a lane, a push is a set of lanes, and a lane's counts are those of a
+//! replay with its options alone.
 
 use crate::cost::Tally;
 use crate::ids::{SmallMap, UrlId};
@@ -109,7 +111,11 @@ impl Grid {
     /// 180 combinations: all clients together, thresholds 0.1, 0.2, 0.4, 0.5 and 0.7.
     #[must_use]
     pub fn standard() -> Self {
-        Self { clients: vec![Clients::All], thresholds: vec![0.1, 0.2, 0.4, 0.5, 0.7], ..Self::full() }
+        Self {
+            clients: vec![Clients::All],
+            thresholds: vec![0.1, 0.2, 0.4, 0.5, 0.7],
+            ..Self::full()
+        }
     }
 
     /// All 1,188 combinations of table 5.5.
@@ -142,8 +148,16 @@ impl Grid {
     /// The groups, to be run in any order and in parallel.
     #[must_use]
     pub fn groups(&self) -> Vec<Group> {
-        let pairs = self.clients.iter().flat_map(|&clients| self.timeouts.iter().map(move |&t| (clients, t)));
-        pairs.map(|(clients, session_timeout)| Group { clients, session_timeout }).collect()
+        let pairs = self
+            .clients
+            .iter()
+            .flat_map(|&clients| self.timeouts.iter().map(move |&t| (clients, t)));
+        pairs
+            .map(|(clients, session_timeout)| Group {
+                clients,
+                session_timeout,
+            })
+            .collect()
     }
 
     fn combinations(&self, group: Group) -> Vec<Combination> {
@@ -167,8 +181,18 @@ impl Grid {
 
     /// Runs one group over `records` of a log.
     #[must_use]
-    pub fn run(&self, log: &AccessLog, records: &[Record], group: Group) -> Vec<(Combination, Tally)> {
-        let sessions = Sessions::cut(log, records, group.session_timeout, group.clients != Clients::All);
+    pub fn run(
+        &self,
+        log: &AccessLog,
+        records: &[Record],
+        group: Group,
+    ) -> Vec<(Combination, Tally)> {
+        let sessions = Sessions::cut(
+            log,
+            records,
+            group.session_timeout,
+            group.clients != Clients::All,
+        );
         let combinations = self.combinations(group);
         let mut run = Run::new(&combinations, group, &sessions);
         let mut seen = vec![[false; 2]; log.urls.len()];
@@ -222,24 +246,42 @@ impl Chooser {
     fn new(combinations: &[Combination]) -> Self {
         let lanes = |wanted: &dyn Fn(&Combination) -> bool| {
             let mut lanes = [0; WORDS];
-            for (at, _) in combinations.iter().enumerate().filter(|(_, combination)| wanted(combination)) {
+            for (at, _) in combinations
+                .iter()
+                .enumerate()
+                .filter(|(_, combination)| wanted(combination))
+            {
                 lanes[at / 64] |= 1 << (at % 64);
             }
             lanes
         };
-        let mut thresholds: Vec<f64> = combinations.iter().map(|combination| combination.threshold).collect();
+        let mut thresholds: Vec<f64> = combinations
+            .iter()
+            .map(|combination| combination.threshold)
+            .collect();
         thresholds.sort_by(f64::total_cmp);
         thresholds.dedup();
-        let mut sizes: Vec<u64> = combinations.iter().filter_map(|combination| combination.max_size).collect();
+        let mut sizes: Vec<u64> = combinations
+            .iter()
+            .filter_map(|combination| combination.max_size)
+            .collect();
         sizes.sort_unstable();
         sizes.dedup();
         let ladder = |algorithm| {
-            let rung = |&top: &f64| (top, lanes(&|c| c.algorithm == algorithm && c.threshold <= top));
+            let rung = |&top: &f64| {
+                (
+                    top,
+                    lanes(&|c| c.algorithm == algorithm && c.threshold <= top),
+                )
+            };
             thresholds.iter().map(rung).collect()
         };
         Self {
             by_probability: Algorithm::ALL.into_iter().map(ladder).collect(),
-            by_size: sizes.into_iter().map(|max| (max, lanes(&|c| c.max_size != Some(max)))).collect(),
+            by_size: sizes
+                .into_iter()
+                .map(|max| (max, lanes(&|c| c.max_size != Some(max))))
+                .collect(),
             without_history: lanes(&|c| !c.keep_history),
         }
     }
@@ -247,15 +289,28 @@ impl Chooser {
     fn lanes(&self, known: &Known) -> Lanes {
         let mut lanes = [0; WORDS];
         for (algorithm, ladder) in Algorithm::ALL.into_iter().zip(&self.by_probability) {
-            let probability = algorithm.probability(known.count, known.pages, known.earlier, known.later);
-            if let Some((_, reached)) = ladder.iter().rev().find(|(threshold, _)| probability >= *threshold) {
+            let probability =
+                algorithm.probability(known.count, known.pages, known.earlier, known.later);
+            if let Some((_, reached)) = ladder
+                .iter()
+                .rev()
+                .find(|(threshold, _)| probability >= *threshold)
+            {
                 lanes = std::array::from_fn(|word| lanes[word] | reached[word]);
             }
         }
-        for (_, others) in self.by_size.iter().filter(|&&(max, _)| known.size > max as f64) {
+        for (_, others) in self
+            .by_size
+            .iter()
+            .filter(|&&(max, _)| known.size > max as f64)
+        {
             lanes = and(lanes, *others);
         }
-        if known.in_history { and(lanes, self.without_history) } else { lanes }
+        if known.in_history {
+            and(lanes, self.without_history)
+        } else {
+            lanes
+        }
     }
 }
 
@@ -304,11 +359,16 @@ impl Run {
         let open = &mut self.outstanding[step.session as usize];
         let hits = open.remove(record.url);
         let (chooser, lanes) = (&self.chooser, &mut self.lanes);
-        let class = self.learner.sending(&request_of(log, step.session, record), |known| {
-            push(chooser, lanes, open, &known, record.line);
-        });
+        let class = self
+            .learner
+            .sending(&request_of(log, step.session, record), |known| {
+                push(chooser, lanes, open, &known, record.line);
+            });
         let load = self.learner.current_load(u64::from(step.session));
-        let new = !std::mem::replace(&mut seen[record.url as usize][usize::from(class == Class::Page)], true);
+        let new = !std::mem::replace(
+            &mut seen[record.url as usize][usize::from(class == Class::Page)],
+            true,
+        );
         match class {
             Class::Page => {
                 self.shared.pages += 1;
@@ -354,11 +414,21 @@ impl Run {
             hit_bytes: lane.hit_bytes,
             ..self.shared.clone()
         };
-        combinations.iter().copied().zip(self.lanes.into_iter().map(tally)).collect()
+        combinations
+            .iter()
+            .copied()
+            .zip(self.lanes.into_iter().map(tally))
+            .collect()
     }
 }
 
-fn push(chooser: &Chooser, counts: &mut [Lane], open: &mut SmallMap<Vec<Pushed>>, known: &Known, load: u32) {
+fn push(
+    chooser: &Chooser,
+    counts: &mut [Lane],
+    open: &mut SmallMap<Vec<Pushed>>,
+    known: &Known,
+    load: u32,
+) {
     let mut lanes = chooser.lanes(known);
     if lanes == [0; WORDS] {
         return;
@@ -372,5 +442,9 @@ fn push(chooser: &Chooser, counts: &mut [Lane], open: &mut SmallMap<Vec<Pushed>>
         return;
     }
     for_each(&lanes, |at| counts[at].pushes += 1);
-    earlier.push(Pushed { lanes, size: known.size, load });
+    earlier.push(Pushed {
+        lanes,
+        size: known.size,
+        load,
+    });
 }

@@ -1,7 +1,8 @@
 //! Small dense numbers for strings, and the containers keyed by them.
 //!
-//! Everything hot in this crate works on 32-bit ids. Ids are handed out by this crate, never chosen by a peer, so a
-//! multiplicative hash is safe for them; strings that come from outside keep the standard library's keyed hash.
+//! Everything hot in this crate works on 32-bit ids. Ids are handed out by this crate, never chosen
+//! by a peer, so a multiplicative hash is safe for them; strings that come from outside keep the
+//! standard library's keyed hash.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -15,7 +16,8 @@ pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
-        // The table takes its tag from the high bits and its slot from the low ones; mix the good high bits down.
+        // The table takes its tag from the high bits and its slot from the low ones; mix the good
+        // high bits down.
         self.0 ^ (self.0 >> 32)
     }
 
@@ -42,7 +44,8 @@ pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 /// Entries up to which a scan beats a hash table.
 const SCAN_LIMIT: usize = 24;
 
-/// Insertion-ordered map from an id to a small value, meant for the many that stay tiny and the few that grow large.
+/// Insertion-ordered map from an id to a small value, meant for the many that stay tiny and the few
+/// that grow large.
 #[derive(Debug, Clone)]
 pub struct SmallMap<V> {
     keys: Vec<u32>,
@@ -52,7 +55,11 @@ pub struct SmallMap<V> {
 
 impl<V> Default for SmallMap<V> {
     fn default() -> Self {
-        Self { keys: Vec::new(), values: Vec::new(), index: None }
+        Self {
+            keys: Vec::new(),
+            values: Vec::new(),
+            index: None,
+        }
     }
 }
 
@@ -95,7 +102,9 @@ impl<V> SmallMap<V> {
 
     /// The value of `key`, put there first if absent.
     pub fn entry(&mut self, key: u32, default: V) -> &mut V {
-        let at = self.position(key).unwrap_or_else(|| self.push(key, default));
+        let at = self
+            .position(key)
+            .unwrap_or_else(|| self.push(key, default));
         &mut self.values[at]
     }
 
@@ -108,7 +117,13 @@ impl<V> SmallMap<V> {
                 index.insert(key, at as u32);
             }
             None if at >= SCAN_LIMIT => {
-                self.index = Some(self.keys.iter().enumerate().map(|(at, &key)| (key, at as u32)).collect());
+                self.index = Some(
+                    self.keys
+                        .iter()
+                        .enumerate()
+                        .map(|(at, &key)| (key, at as u32))
+                        .collect(),
+                );
             }
             None => {}
         }
@@ -140,8 +155,9 @@ impl<V> SmallMap<V> {
     }
 }
 
-/// Finds numbers by strings that are kept elsewhere: a table of their keyed hashes. Strings come from outside, so the key is a
-/// secret of the process; nobody can choose strings that share a hash.
+/// Finds numbers by strings that are kept elsewhere: a table of their keyed hashes. Strings come
+/// from outside, so the key is a secret of the process; nobody can choose strings that share a
+/// hash.
 #[derive(Debug, Clone, Default)]
 pub struct Index {
     secret: RandomState,
@@ -153,7 +169,8 @@ pub struct Index {
 pub struct Vacant(u64);
 
 impl Index {
-    /// The number of `name`, of which `is` tells whether a number is its own, or where it would stand.
+    /// The number of `name`, of which `is` tells whether a number is its own, or where it would
+    /// stand.
     pub fn find(&self, name: &[u8], is: impl Fn(u32) -> bool) -> Result<u32, Vacant> {
         let mut place = self.secret.hash_one(name);
         while let Some(&number) = self.numbers.get(&place) {
@@ -189,7 +206,8 @@ impl Index {
     }
 }
 
-/// Interned byte strings: equal strings get equal numbers, numbers run from 0 in order of first appearance.
+/// Interned byte strings: equal strings get equal numbers, numbers run from 0 in order of first
+/// appearance.
 #[derive(Debug, Clone, Default)]
 pub struct Interner {
     index: Index,
@@ -223,8 +241,13 @@ impl Interner {
     #[must_use]
     pub fn name(&self, id: u32) -> &[u8] {
         let at = id as usize;
-        let start = at.checked_sub(1).map_or(0, |before| self.ends.get(before).copied().unwrap_or(0));
-        self.ends.get(at).and_then(|&end| self.bytes.get(start..end)).unwrap_or(&[])
+        let start = at
+            .checked_sub(1)
+            .map_or(0, |before| self.ends.get(before).copied().unwrap_or(0));
+        self.ends
+            .get(at)
+            .and_then(|&end| self.bytes.get(start..end))
+            .unwrap_or(&[])
     }
 
     /// How many strings were seen.
@@ -239,12 +262,16 @@ impl Interner {
         self.ends.is_empty()
     }
 
-    /// Renumbers so that numbers follow the byte order of the strings; returns old number -> new number.
+    /// Renumbers so that numbers follow the byte order of the strings; returns old number -> new
+    /// number.
     pub fn sort(&mut self) -> Vec<u32> {
         let mut by_name: Vec<u32> = (0..self.ends.len() as u32).collect();
         by_name.sort_unstable_by(|&a, &b| self.name(a).cmp(self.name(b)));
         let mut renumbered = vec![0; by_name.len()];
-        let (mut bytes, mut ends) = (Vec::with_capacity(self.bytes.len()), Vec::with_capacity(self.ends.len()));
+        let (mut bytes, mut ends) = (
+            Vec::with_capacity(self.bytes.len()),
+            Vec::with_capacity(self.ends.len()),
+        );
         for (new, &old) in by_name.iter().enumerate() {
             renumbered[old as usize] = new as u32;
             bytes.extend_from_slice(self.name(old));
@@ -270,7 +297,11 @@ mod tests {
             assert_eq!(map.remove(key * 7), Some(key));
         }
         for key in 0..100 {
-            assert_eq!(map.get(key * 7).copied(), (key % 3 != 0).then_some(key), "{key}");
+            assert_eq!(
+                map.get(key * 7).copied(),
+                (key % 3 != 0).then_some(key),
+                "{key}"
+            );
         }
         assert_eq!(map.len(), 66);
     }

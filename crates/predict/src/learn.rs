@@ -1,7 +1,9 @@
-//! What the three documented algorithms learn, apart from what they push (the thesis's Algorithms 1 to 6).
+//! What the three documented algorithms learn, apart from what they push (the thesis's Algorithms 1
+//! to 6).
 //!
-//! Pushes never change the statistics, so learning stands alone: [`basic`](crate::basic) adds one set of options to it,
-//! [`grid`](crate::grid) evaluates hundreds of them over a single pass of learning.
+//! Pushes never change the statistics, so learning stands alone: [`basic`](crate::basic) adds one
+//! set of options to it, [`grid`](crate::grid) evaluates hundreds of them over a single pass of
+//! learning.
 
 use crate::agent::{Agent, Browser};
 use crate::ids::{IdMap, SmallMap, UrlId};
@@ -52,7 +54,8 @@ pub struct LearnOptions {
     pub keep_loads: bool,
 }
 
-/// A known asset of the page being sent, not yet requested in the session, with all that its probability depends on.
+/// A known asset of the page being sent, not yet requested in the session, with all that its
+/// probability depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
     /// The asset.
@@ -138,33 +141,56 @@ impl Learner {
     /// An empty one.
     #[must_use]
     pub fn new(options: LearnOptions) -> Self {
-        let tables = if options.consider_browser { Browser::COUNT } else { 1 };
-        Self { options, tables: vec![Vec::new(); tables], sessions: IdMap::default(), histories: IdMap::default() }
+        let tables = if options.consider_browser {
+            Browser::COUNT
+        } else {
+            1
+        };
+        Self {
+            options,
+            tables: vec![Vec::new(); tables],
+            sessions: IdMap::default(),
+            histories: IdMap::default(),
+        }
     }
 
     /// Whether a request counts at all.
     #[must_use]
     pub fn considers(&self, request: &Request) -> bool {
-        !request.favicon && request.agent.known && !(self.options.ignore_mobile && request.agent.mobile)
+        !request.favicon
+            && request.agent.known
+            && !(self.options.ignore_mobile && request.agent.mobile)
     }
 
     /// The page load a session is in.
     #[must_use]
     pub fn current_load(&self, session: u64) -> Option<u32> {
-        self.sessions.get(&session)?.loads.last().map(|load| load.number)
+        self.sessions
+            .get(&session)?
+            .loads
+            .last()
+            .map(|load| load.number)
     }
 
-    /// Takes in a request that counts. If it is a page that may be pushed for, `known` is called for each of its known
-    /// assets that the session has not requested yet, before this request changes any count.
+    /// Takes in a request that counts. If it is a page that may be pushed for, `known` is called
+    /// for each of its known assets that the session has not requested yet, before this request
+    /// changes any count.
     pub fn sending(&mut self, request: &Request, known: impl FnMut(Known)) -> Class {
-        let session = self.sessions.entry(request.session).or_insert_with(|| Session {
-            user: request.user,
-            last_time: request.now,
-            loads: Vec::new(),
-            resources: SmallMap::default(),
-            requested: Vec::new(),
-        });
-        let table = &mut self.tables[if self.options.consider_browser { request.agent.browser as usize } else { 0 }];
+        let session = self
+            .sessions
+            .entry(request.session)
+            .or_insert_with(|| Session {
+                user: request.user,
+                last_time: request.now,
+                loads: Vec::new(),
+                resources: SmallMap::default(),
+                requested: Vec::new(),
+            });
+        let table = &mut self.tables[if self.options.consider_browser {
+            request.agent.browser as usize
+        } else {
+            0
+        }];
         if table.len() <= request.url as usize {
             table.resize_with(request.url as usize + 1, UrlStats::default);
         }
@@ -178,7 +204,14 @@ impl Learner {
                 // A session has a page before it can have an asset, so there is a last load.
                 let at = session.loads.len() - 1;
                 if request.get && request.status == 200 {
-                    asset(session, table, at, request.url, request.size as f64, self.options.keep_loads);
+                    asset(
+                        session,
+                        table,
+                        at,
+                        request.url,
+                        request.size as f64,
+                        self.options.keep_loads,
+                    );
                 }
             }
         }
@@ -189,10 +222,22 @@ impl Learner {
         class
     }
 
-    /// Treats pushes that were taken for hits as requested. Each is (asset, size, number of the page load).
-    pub fn assume_requested(&mut self, session: u64, agent: Agent, pushes: impl Iterator<Item = (UrlId, f64, u32)>) {
-        let Some(open) = self.sessions.get_mut(&session) else { return };
-        let table = &mut self.tables[if self.options.consider_browser { agent.browser as usize } else { 0 }];
+    /// Treats pushes that were taken for hits as requested. Each is (asset, size, number of the
+    /// page load).
+    pub fn assume_requested(
+        &mut self,
+        session: u64,
+        agent: Agent,
+        pushes: impl Iterator<Item = (UrlId, f64, u32)>,
+    ) {
+        let Some(open) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let table = &mut self.tables[if self.options.consider_browser {
+            agent.browser as usize
+        } else {
+            0
+        }];
         for (url, size, number) in pushes {
             if let Some(at) = open.loads.iter().position(|load| load.number == number) {
                 asset(open, table, at, url, size, self.options.keep_loads);
@@ -202,7 +247,9 @@ impl Learner {
 
     /// Forgets a session; what it requested becomes its user's history.
     pub fn session_closed(&mut self, session: u64) {
-        let Some(closed) = self.sessions.remove(&session) else { return };
+        let Some(closed) = self.sessions.remove(&session) else {
+            return;
+        };
         if self.options.keep_history {
             let history = self.histories.entry(closed.user).or_default();
             for url in closed.requested {
@@ -218,16 +265,25 @@ impl Session {
         let starts_load = self.loads.is_empty()
             || pause > options.max_page_load_timeout
             || (pause > options.page_load_timeout && stats.mostly_page());
-        if starts_load { Class::Page } else { Class::Asset }
+        if starts_load {
+            Class::Page
+        } else {
+            Class::Asset
+        }
     }
 
-    /// Adds a resource to the session and to the load at `at`, which it spoils if it was there already.
+    /// Adds a resource to the session and to the load at `at`, which it spoils if it was there
+    /// already.
     fn add_resource(&mut self, at: usize, url: UrlId, keep_loads: bool) {
         let current = at + 1 == self.loads.len();
         let load = &mut self.loads[at];
         let number = load.number;
         let last = self.resources.entry(url, u32::MAX);
-        let present = if current { *last == number } else { load.urls.contains(&url) };
+        let present = if current {
+            *last == number
+        } else {
+            load.urls.contains(&url)
+        };
         if present {
             load.duplicate = true;
             return;
@@ -253,7 +309,13 @@ fn page(
         session.loads.clear();
     }
     let dirty = !matches!(request.status, 200 | 301 | 302);
-    session.loads.push(Load { number: request.number, page: request.url, dirty, duplicate: false, urls: Vec::new() });
+    session.loads.push(Load {
+        number: request.number,
+        page: request.url,
+        dirty,
+        duplicate: false,
+        urls: Vec::new(),
+    });
     session.add_resource(session.loads.len() - 1, request.url, options.keep_loads);
     if dirty {
         return;
@@ -300,7 +362,14 @@ fn offer(
     }
 }
 
-fn asset(session: &mut Session, table: &mut Vec<UrlStats>, at: usize, url: UrlId, size: f64, keep_loads: bool) {
+fn asset(
+    session: &mut Session,
+    table: &mut Vec<UrlStats>,
+    at: usize,
+    url: UrlId,
+    size: f64,
+    keep_loads: bool,
+) {
     session.add_resource(at, url, keep_loads);
     if table.len() <= url as usize {
         table.resize_with(url as usize + 1, UrlStats::default);

@@ -2,12 +2,15 @@
 //!
 //! Four layers, none of which opens a file, reads a clock or starts a thread:
 //!
-//! * **Predictors.** [`basic`] holds the three documented algorithms (basic, basic-less, basic-more) with every option
+//! * **Predictors.** [`basic`] holds the three documented algorithms (basic, basic-less,
+//!   basic-more) with every option
 //!   of [`options`]; [`auto`] holds the one-setting predictor the gateway uses. Both are driven by the same three calls:
 //!   a response is being sent, a push was cancelled, a session was closed.
-//! * **Replay.** [`log`] turns access-log lines into records, [`order`] restores the order of requests inside a second,
+//! * **Replay.** [`log`] turns access-log lines into records, [`order`] restores the order of
+//!   requests inside a second,
 //!   [`replay`] cuts sessions and counts what a predictor would have pushed, [`grid`] does so for many settings at once.
-//! * **Scan.** [`scan`] finds what HTML and CSS ask for while they stream through, before a browser has read them.
+//! * **Scan.** [`scan`] finds what HTML and CSS ask for while they stream through, before a browser
+//!   has read them.
 //! * **Accounts.** [`cost`] holds the counts and the PushCost function.
 
 pub mod agent;

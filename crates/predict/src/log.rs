@@ -1,10 +1,12 @@
 //! Access logs: one line in, one record out.
 //!
-//! Read are the Common and Combined Log Formats as Apache and nginx write them (with a virtual host in front or further
-//! fields behind), Privoxy's (Common Log Format with absolute URLs between lines of other kinds), and comma-separated
-//! values under a header line that names the columns. What belongs to no format is counted as unparsable.
+//! Read are the Common and Combined Log Formats as Apache and nginx write them (with a virtual host
+//! in front or further fields behind), Privoxy's (Common Log Format with absolute URLs between
+//! lines of other kinds), and comma-separated values under a header line that names the columns.
+//! What belongs to no format is counted as unparsable.
 //!
-//! Strings are interned, so a record is a few numbers; [`AccessLog::finish`] renumbers URLs in byte order.
+//! Strings are interned, so a record is a few numbers; [`AccessLog::finish`] renumbers URLs in byte
+//! order.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -131,8 +133,8 @@ pub struct AccessLog {
 /// Lines left out on demand, before anything else is done with a log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter {
-    /// Leave out what a browser asks for beside pages: certificate checks, safe browsing, suggestions, truncated lines
-    /// (the thesis's appendix B.1).
+    /// Leave out what a browser asks for beside pages: certificate checks, safe browsing,
+    /// suggestions, truncated lines (the thesis's appendix B.1).
     pub noise: bool,
 }
 
@@ -169,17 +171,24 @@ impl AccessLog {
     }
 
     fn left_out_here(&mut self) -> &mut LeftOut {
-        self.left_out.entry(self.records.last().map(Record::day)).or_default()
+        self.left_out
+            .entry(self.records.last().map(Record::day))
+            .or_default()
     }
 
     fn push(&mut self, line: &Line<'_>, number: u32) {
         let agent = match &line.agent {
-            // One number for every line without the field, kept apart from an empty one by a byte no field can hold.
+            // One number for every line without the field, kept apart from an empty one by a byte
+            // no field can hold.
             None => self.agent_names.intern(b"\n"),
             Some(agent) => self.agent_names.intern(agent),
         };
         if agent as usize == self.agents.len() {
-            self.agents.push(line.agent.as_ref().map_or(Agent::UNRECORDED, |agent| Agent::of(agent)));
+            self.agents.push(
+                line.agent
+                    .as_ref()
+                    .map_or(Agent::UNRECORDED, |agent| Agent::of(agent)),
+            );
         }
         let url = self.urls.intern(&line.url);
         if url as usize == self.favicons.len() {
@@ -187,8 +196,14 @@ impl AccessLog {
         }
         let host = self.hosts.intern(line.host);
         let next_user = self.users.len() as u32;
-        let user = *self.users.entry(u64::from(host) << 32 | u64::from(agent)).or_insert(next_user);
-        let referer = line.referer.as_ref().map_or(NO_REFERER, |referer| self.referers.intern(referer));
+        let user = *self
+            .users
+            .entry(u64::from(host) << 32 | u64::from(agent))
+            .or_insert(next_user);
+        let referer = line
+            .referer
+            .as_ref()
+            .map_or(NO_REFERER, |referer| self.referers.intern(referer));
         self.records.push(Record {
             time: line.time,
             size: line.size,
@@ -226,7 +241,9 @@ impl AccessLog {
     /// The request URL that each Referer names: its path and query, whatever its host.
     #[must_use]
     pub fn referer_urls(&self) -> Vec<Option<UrlId>> {
-        (0..self.referers.len() as u32).map(|id| self.urls.get(&referer_path(self.referers.name(id)))).collect()
+        (0..self.referers.len() as u32)
+            .map(|id| self.urls.get(&referer_path(self.referers.name(id))))
+            .collect()
     }
 
     /// The User-Agent strings, numbered as in [`Record::agent`].
@@ -245,15 +262,21 @@ impl AccessLog {
         }
     }
 
-    /// The log cut into calendar days of its own clock, each a sample of its own. Lines before the first record belong to
-    /// the first day.
+    /// The log cut into calendar days of its own clock, each a sample of its own. Lines before the
+    /// first record belong to the first day.
     #[must_use]
     pub fn days(&self) -> Vec<Day> {
         // Around midnight days alternate where clocks of several zones wrote.
         let mut days: BTreeMap<i64, Day> = BTreeMap::new();
         for records in self.records.chunk_by(|a, b| a.day() == b.day()) {
             let day = records[0].day();
-            days.entry(day).or_insert_with(|| Day { day, ..Day::default() }).records.extend_from_slice(records);
+            days.entry(day)
+                .or_insert_with(|| Day {
+                    day,
+                    ..Day::default()
+                })
+                .records
+                .extend_from_slice(records);
         }
         let first = days.keys().next().copied();
         for (day, more) in &self.left_out {
@@ -270,11 +293,17 @@ impl AccessLog {
 #[must_use]
 pub fn referer_path(referer: &[u8]) -> Cow<'_, [u8]> {
     // A scheme in the middle of a query is none.
-    let scheme = |name: &[u8]| name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
+    let scheme = |name: &[u8]| {
+        name.iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
+    };
     let rest = match memchr::memmem::find(referer, b"://").filter(|&at| scheme(&referer[..at])) {
         Some(at) => {
             let rest = &referer[at + 3..];
-            let host = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
+            let host = rest
+                .iter()
+                .position(|byte| matches!(byte, b'/' | b'?' | b'#'))
+                .unwrap_or(rest.len());
             &rest[host..]
         }
         None => referer,
@@ -303,20 +332,41 @@ pub fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
     let (size, rest) = split_word(rest);
     let status = number(status).and_then(|status| u16::try_from(status).ok())?;
     // Logs made from other data have -1 for what is not known.
-    let size = if matches!(size, b"-" | b"-1") { 0 } else { number(size)? };
+    let size = if matches!(size, b"-" | b"-1") {
+        0
+    } else {
+        number(size)?
+    };
     let (referer, agent) = trailer(rest)?;
-    Some(Line { host, time, zone, verb, url: Cow::Borrowed(url), status, size, referer, agent })
+    Some(Line {
+        host,
+        time,
+        zone,
+        verb,
+        url: Cow::Borrowed(url),
+        status,
+        size,
+        referer,
+        agent,
+    })
 }
 
-/// The client's address or name from what stands before the time. A virtual host may stand before it, told by its port
-/// and by an address that follows, or by a word more than host, identity and user need.
+/// The client's address or name from what stands before the time. A virtual host may stand before
+/// it, told by its port and by an address that follows, or by a word more than host, identity and
+/// user need.
 fn host(client: &[u8]) -> Option<&[u8]> {
     let (first, rest) = split_word(client);
-    let port = first.iter().rposition(|&byte| byte == b':').map(|at| &first[at + 1..]);
+    let port = first
+        .iter()
+        .rposition(|&byte| byte == b':')
+        .map(|at| &first[at + 1..]);
     if port.is_some_and(|port| number(port).is_some()) {
         let (second, rest) = split_word(rest);
-        // An IPv6 address ends like a port. Where there is no virtual host the second word is the identity, hardly ever known.
-        let named = !matches!(second, b"" | b"-") && memchr::memchr(b' ', rest).is_some() && !is_address(first);
+        // An IPv6 address ends like a port. Where there is no virtual host the second word is the
+        // identity, hardly ever known.
+        let named = !matches!(second, b"" | b"-")
+            && memchr::memchr(b' ', rest).is_some()
+            && !is_address(first);
         if named || is_address(second) {
             return Some(second);
         }
@@ -328,8 +378,8 @@ fn is_address(word: &[u8]) -> bool {
     std::str::from_utf8(word).is_ok_and(|text| text.parse::<std::net::IpAddr>().is_ok())
 }
 
-/// The request between its quotes, and what follows the space after the closing one. A quote inside the request is not
-/// the closing one unless a status follows it.
+/// The request between its quotes, and what follows the space after the closing one. A quote inside
+/// the request is not the closing one unless a status follows it.
 fn request_field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     memchr::memchr_iter(b'"', bytes).find_map(|at| {
         let rest = bytes[at + 1..].strip_prefix(b" ")?;
@@ -339,8 +389,8 @@ fn request_field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     })
 }
 
-/// Method and URL: the URL is all that stands between the first space and a last word that names the protocol, further
-/// spaces included.
+/// Method and URL: the URL is all that stands between the first space and a last word that names
+/// the protocol, further spaces included.
 fn request_line(request: &[u8]) -> Option<(Verb, &[u8])> {
     let at = memchr::memchr(b' ', request)?;
     let verb = match &request[..at] {
@@ -350,14 +400,18 @@ fn request_line(request: &[u8]) -> Option<(Verb, &[u8])> {
     };
     let rest = &request[at + 1..];
     let last = memchr::memrchr(b' ', rest).map_or(0, |at| at + 1);
-    let url = if rest[last..].starts_with(b"HTTP/") { &rest[..last.saturating_sub(1)] } else { rest };
+    let url = if rest[last..].starts_with(b"HTTP/") {
+        &rest[..last.saturating_sub(1)]
+    } else {
+        rest
+    };
     (!url.trim_ascii().is_empty()).then_some((verb, url))
 }
 
 type Field<'a> = Option<Cow<'a, [u8]>>;
 
-/// Referer and User-Agent if the line has them; further fields are passed over, and so are fields without quotes where
-/// there is neither.
+/// Referer and User-Agent if the line has them; further fields are passed over, and so are fields
+/// without quotes where there is neither.
 fn trailer(bytes: &[u8]) -> Option<(Field<'_>, Field<'_>)> {
     if memchr::memchr(b'"', bytes).is_none() {
         return Some((None, None));
@@ -368,10 +422,15 @@ fn trailer(bytes: &[u8]) -> Option<(Field<'_>, Field<'_>)> {
     Some((referer, Some(Cow::Borrowed(agent))))
 }
 
-/// Up to the closing quote: the first that no backslash escapes and that a space or the end of the line follows.
+/// Up to the closing quote: the first that no backslash escapes and that a space or the end of the
+/// line follows.
 fn quoted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     memchr::memchr_iter(b'"', bytes).find_map(|at| {
-        let escapes = bytes[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+        let escapes = bytes[..at]
+            .iter()
+            .rev()
+            .take_while(|&&byte| byte == b'\\')
+            .count();
         let closes = escapes % 2 == 0 && matches!(bytes.get(at + 1), None | Some(b' ' | b'\r'));
         closes.then(|| (&bytes[..at], &bytes[at + 1..]))
     })
@@ -388,15 +447,40 @@ fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 18 {
         return None;
     }
-    digits.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0')))
+    digits.iter().try_fold(0, |sum, byte| {
+        byte.is_ascii_digit()
+            .then(|| sum * 10 + u64::from(byte - b'0'))
+    })
 }
 
-/// `09/Jul/1995:00:00:00 -0400]`, the zone perhaps absent, as milliseconds since 1970, UTC, and minutes ahead of UTC; and
-/// what follows the bracket.
+/// `09/Jul/1995:00:00:00 -0400]`, the zone perhaps absent, as milliseconds since 1970, UTC, and
+/// minutes ahead of UTC; and what follows the bracket.
 fn timestamp(bytes: &[u8]) -> Option<(i64, i16, &[u8])> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
     let (date, rest) = bytes.split_first_chunk::<20>()?;
-    let &[d, dd, b'/', m, mm, mmm, b'/', y, yy, yyy, yyyy, b':', h, hh, b':', n, nn, b':', s, ss] = date else {
+    let &[
+        d,
+        dd,
+        b'/',
+        m,
+        mm,
+        mmm,
+        b'/',
+        y,
+        yy,
+        yyy,
+        yyyy,
+        b':',
+        h,
+        hh,
+        b':',
+        n,
+        nn,
+        b':',
+        s,
+        ss,
+    ] = date
+    else {
         return None;
     };
     let month = MONTHS.chunks(3).position(|month| month == [m, mm, mmm])? as i64 + 1;
@@ -408,7 +492,16 @@ fn timestamp(bytes: &[u8]) -> Option<(i64, i16, &[u8])> {
     let second = two_digits(s, ss).filter(|&second| second <= 60)?;
     let (zone, rest) = match *rest {
         [b']', ref rest @ ..] => (0, rest),
-        [b' ', sign @ (b'+' | b'-'), h, hh, m, mm, b']', ref rest @ ..] => {
+        [
+            b' ',
+            sign @ (b'+' | b'-'),
+            h,
+            hh,
+            m,
+            mm,
+            b']',
+            ref rest @ ..,
+        ] => {
             let hours = two_digits(h, hh).filter(|&hours| hours <= 14)?;
             let ahead = hours * 60 + two_digits(m, mm).filter(|&minutes| minutes <= 59)?;
             (if sign == b'-' { -ahead } else { ahead }, rest)
@@ -424,17 +517,26 @@ fn two_digits(tens: u8, ones: u8) -> Option<i64> {
     both.then(|| i64::from(tens - b'0') * 10 + i64::from(ones - b'0'))
 }
 
-/// Days from 1 January 1970 to a date of the Gregorian calendar, counted in years that begin in March.
+/// Days from 1 January 1970 to a date of the Gregorian calendar, counted in years that begin in
+/// March.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
+    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year
+        - 719_468
 }
 
 /// Appendix B.1's list.
 fn is_noise(line: &[u8]) -> bool {
-    const WORDS: [&[u8]; 5] = [b"/ocsp", b"/crl", b"safebrowsing", b"suggestqueries", b"[too long, truncated]"];
-    // The script's `ocsp.` and `crl.` are regular expressions: the dot is any byte, but one there must be.
+    const WORDS: [&[u8]; 5] = [
+        b"/ocsp",
+        b"/crl",
+        b"safebrowsing",
+        b"suggestqueries",
+        b"[too long, truncated]",
+    ];
+    // The script's `ocsp.` and `crl.` are regular expressions: the dot is any byte, but one there
+    // must be.
     const FOLLOWED: [&[u8]; 2] = [b"ocsp", b"crl"];
     let has = |line, word: &[u8]| memchr::memmem::find(line, word).is_some();
     let but_last = &line[..line.len().saturating_sub(1)];
@@ -467,7 +569,8 @@ struct Columns {
 }
 
 impl Columns {
-    /// Reads a header line: it must name a time (`time` in seconds or `time_ms`), a `user` and a `url`.
+    /// Reads a header line: it must name a time (`time` in seconds or `time_ms`), a `user` and a
+    /// `url`.
     fn of(header: &[u8]) -> Option<Self> {
         let names: Vec<String> = std::str::from_utf8(header)
             .ok()?
@@ -489,11 +592,14 @@ impl Columns {
         (columns.seconds.is_some() || columns.milliseconds.is_some()).then_some(columns)
     }
 
-    /// A line; what the columns leave out is taken as GET, 200, no size, no Referer, one known browser.
+    /// A line; what the columns leave out is taken as GET, 200, no size, no Referer, one known
+    /// browser.
     fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Line<'a>> {
         let mut cells = split_cells(bytes.strip_suffix(b"\r").unwrap_or(bytes));
         let mut take = |at: Option<usize>| at.and_then(|at| cells.get_mut(at)).map(std::mem::take);
-        let Some(Cow::Borrowed(host)) = take(Some(self.user)) else { return None };
+        let Some(Cow::Borrowed(host)) = take(Some(self.user)) else {
+            return None;
+        };
         let url = take(Some(self.url)).filter(|url| !url.is_empty())?;
         let verb = match take(self.method).as_deref() {
             None | Some(b"" | b"GET") => Verb::Get,
@@ -513,7 +619,17 @@ impl Columns {
         };
         let referer = take(self.referer).filter(|referer| !matches!(&**referer, b"" | b"-"));
         let agent = take(self.agent);
-        Some(Line { host, time, zone: 0, verb, url, status: u16::try_from(status).ok()?, size, referer, agent })
+        Some(Line {
+            host,
+            time,
+            zone: 0,
+            verb,
+            url,
+            status: u16::try_from(status).ok()?,
+            size,
+            referer,
+            agent,
+        })
     }
 }
 
@@ -523,7 +639,8 @@ fn decimal(cell: &[u8], unit: f64) -> Option<i64> {
     (value.abs() * unit < 2.6e14).then_some((value * unit).round() as i64)
 }
 
-/// Cells of a line, without the blanks around them; a cell in quotes may hold commas, and quotes written twice.
+/// Cells of a line, without the blanks around them; a cell in quotes may hold commas, and quotes
+/// written twice.
 fn split_cells(bytes: &[u8]) -> Vec<Cow<'_, [u8]>> {
     let mut cells = Vec::new();
     let mut rest = bytes;
@@ -550,7 +667,11 @@ fn quoted_cell(inner: &[u8]) -> (Cow<'_, [u8]>, &[u8]) {
         at += quote;
         if inner.get(at + 1) != Some(&b'"') {
             let cell = &inner[..at];
-            let cell = if doubled { Cow::Owned(undouble(cell)) } else { Cow::Borrowed(cell) };
+            let cell = if doubled {
+                Cow::Owned(undouble(cell))
+            } else {
+                Cow::Borrowed(cell)
+            };
             return (cell, &inner[at + 1..]);
         }
         doubled = true;
@@ -582,19 +703,34 @@ mod tests {
     #[test]
     fn common_line() {
         let line = parsed(r#"h - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 363"#);
-        assert_eq!((line.time, line.status, line.size), (805_262_407_000, 200, 363));
-        assert_eq!((&*line.url, line.verb, line.agent), (&b"/a.gif"[..], Verb::Get, None));
-        let timed = parsed(r#"h - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 363 0.05"#);
+        assert_eq!(
+            (line.time, line.status, line.size),
+            (805_262_407_000, 200, 363)
+        );
+        assert_eq!(
+            (&*line.url, line.verb, line.agent),
+            (&b"/a.gif"[..], Verb::Get, None)
+        );
+        let timed =
+            parsed(r#"h - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 363 0.05"#);
         assert_eq!((timed.size, timed.agent), (363, None));
-        let unknown = parsed(r#"7 - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 -1 "" "Firefox/1""#);
-        assert_eq!((unknown.size, unknown.referer, unknown.agent.is_some()), (0, None, true));
+        let unknown = parsed(
+            r#"7 - - [09/Jul/1995:00:00:07 -0400] "GET /a.gif HTTP/1.0" 200 -1 "" "Firefox/1""#,
+        );
+        assert_eq!(
+            (unknown.size, unknown.referer, unknown.agent.is_some()),
+            (0, None, true)
+        );
     }
 
     #[test]
     fn combined_line_with_virtual_host_and_tail() {
         let text = r#"a.example:80 10.0.0.1 - bob smith [01/Mar/2016:10:00:00 +0100] "HEAD /x y?z HTTP/1.1" 304 - "-" "A \"b\" c" "-""#;
         let line = parsed(text);
-        assert_eq!((line.host, &*line.url, line.verb), (&b"10.0.0.1"[..], &b"/x y?z"[..], Verb::Head));
+        assert_eq!(
+            (line.host, &*line.url, line.verb),
+            (&b"10.0.0.1"[..], &b"/x y?z"[..], Verb::Head)
+        );
         assert_eq!((line.size, line.referer), (0, None));
         assert_eq!(line.agent.as_deref(), Some(&br#"A \"b\" c"#[..]));
         assert_eq!(line.time, 1_456_822_800_000);
@@ -621,25 +757,42 @@ mod tests {
     #[test]
     fn a_bracket_in_a_name_begins_no_time() {
         for user in ["a[b", "a [b", "[", "[99/Jun/2015:99:99:99 +9999]"] {
-            let text = format!(r#"h - {user} [14/Jun/2015:10:00:00 +0000] "GET /a HTTP/1.1" 200 5"#);
+            let text =
+                format!(r#"h - {user} [14/Jun/2015:10:00:00 +0000] "GET /a HTTP/1.1" 200 5"#);
             let line = parsed(&text);
-            assert_eq!((line.host, &*line.url, line.time), (&b"h"[..], &b"/a"[..], 1_434_276_000_000), "{user}");
+            assert_eq!(
+                (line.host, &*line.url, line.time),
+                (&b"h"[..], &b"/a"[..], 1_434_276_000_000),
+                "{user}"
+            );
         }
     }
 
     #[test]
     fn request_without_protocol_or_url() {
         let at = "h - - [09/Jul/1995:00:00:07 -0400]";
-        assert_eq!(&*parsed(&format!(r#"{at} "GET /a"b" 200 1"#)).url, br#"/a"b"#);
+        assert_eq!(
+            &*parsed(&format!(r#"{at} "GET /a"b" 200 1"#)).url,
+            br#"/a"b"#
+        );
         for request in ["-", "GET ", "GET HTTP/1.0", ""] {
-            assert_eq!(parse_line(format!(r#"{at} "{request}" 408 -"#).as_bytes()), None, "{request}");
+            assert_eq!(
+                parse_line(format!(r#"{at} "{request}" 408 -"#).as_bytes()),
+                None,
+                "{request}"
+            );
         }
     }
 
     #[test]
     fn a_time_that_no_clock_shows_is_none() {
-        let read = |time: &str| timestamp(format!("{time}] x").as_bytes()).map(|(.., rest)| rest.to_vec());
-        for time in ["14/Jun/2015:10:00:00 +0000", "31/Dec/2016:23:59:60 -1459", "01/Jan/2015:00:00:00"] {
+        let read =
+            |time: &str| timestamp(format!("{time}] x").as_bytes()).map(|(.., rest)| rest.to_vec());
+        for time in [
+            "14/Jun/2015:10:00:00 +0000",
+            "31/Dec/2016:23:59:60 -1459",
+            "01/Jan/2015:00:00:00",
+        ] {
             assert_eq!(read(time).as_deref(), Some(&b" x"[..]), "{time}");
         }
         for time in [
@@ -663,26 +816,47 @@ mod tests {
     fn values_separated_by_commas() {
         let mut log = AccessLog::default();
         log.push_line(b"time_ms,user,url,agent", Filter::default());
-        log.push_line(br#"1500,7,"http://h/a,""b""","Mozilla Firefox/9""#, Filter::default());
+        log.push_line(
+            br#"1500,7,"http://h/a,""b""","Mozilla Firefox/9""#,
+            Filter::default(),
+        );
         log.push_line(b"x,7,/", Filter::default());
         assert_eq!((log.records.len(), log.lines, log.unparsable), (1, 2, 1));
         let record = log.records[0];
-        assert_eq!((record.time, record.status, record.verb), (1500, 200, Verb::Get));
+        assert_eq!(
+            (record.time, record.status, record.verb),
+            (1500, 200, Verb::Get)
+        );
         assert_eq!(log.urls.name(record.url), br#"http://h/a,"b""#);
         assert!(log.agents[record.agent as usize].known);
     }
 
     fn log(lines: &[&str]) -> AccessLog {
         let mut log = AccessLog::default();
-        lines.iter().for_each(|line| log.push_line(line.as_bytes(), Filter::default()));
+        lines
+            .iter()
+            .for_each(|line| log.push_line(line.as_bytes(), Filter::default()));
         log.finish();
         log
     }
 
     #[test]
     fn blanks_around_values_are_passed_over() {
-        let log = log(&["time, user, url, status", "1, a, /x, 200", "2,a,/x,200", "3 ,\t\"a\" , \"/x\" , 200 "]);
-        assert_eq!((log.records.len(), log.urls.len(), log.users.len(), log.unparsable), (3, 1, 1, 0));
+        let log = log(&[
+            "time, user, url, status",
+            "1, a, /x, 200",
+            "2,a,/x,200",
+            "3 ,\t\"a\" , \"/x\" , 200 ",
+        ]);
+        assert_eq!(
+            (
+                log.records.len(),
+                log.urls.len(),
+                log.users.len(),
+                log.unparsable
+            ),
+            (3, 1, 1, 0)
+        );
     }
 
     #[test]
@@ -696,7 +870,10 @@ mod tests {
         ];
         let lines = times.map(at);
         let days = log(&lines.each_ref().map(String::as_str)).days();
-        let days: Vec<_> = days.iter().map(|day| (day.day, day.records.len())).collect();
+        let days: Vec<_> = days
+            .iter()
+            .map(|day| (day.day, day.records.len()))
+            .collect();
         assert_eq!(days, [(16_600, 2), (16_601, 2)]);
     }
 
@@ -709,9 +886,16 @@ mod tests {
             log.push_line(line.as_bytes(), Filter { noise: true });
         }
         log.finish();
-        let days: Vec<_> = log.days().iter().map(|day| (day.day, day.records.len(), day.left_out)).collect();
+        let days: Vec<_> = log
+            .days()
+            .iter()
+            .map(|day| (day.day, day.records.len(), day.left_out))
+            .collect();
         let left_out = |unparsable, noise| LeftOut { unparsable, noise };
-        assert_eq!(days, [(16_600, 1, left_out(2, 2)), (16_601, 1, left_out(2, 0))]);
+        assert_eq!(
+            days,
+            [(16_600, 1, left_out(2, 2)), (16_601, 1, left_out(2, 0))]
+        );
     }
 
     #[test]
@@ -736,7 +920,11 @@ mod tests {
             ("/go?to=http://h/a", "/go?to=http://h/a"),
             ("http://h/go?to=http://h/a", "/go?to=http://h/a"),
         ] {
-            assert_eq!(&*referer_path(referer.as_bytes()), path.as_bytes(), "{referer}");
+            assert_eq!(
+                &*referer_path(referer.as_bytes()),
+                path.as_bytes(),
+                "{referer}"
+            );
         }
     }
 
@@ -752,7 +940,13 @@ mod tests {
         ] {
             assert!(is_noise(line.as_bytes()), "{line}");
         }
-        for line in ["", "http://clients.google.com/", "http://clients3xgoogle.com/", "ends in ocsp", "ends in crl"] {
+        for line in [
+            "",
+            "http://clients.google.com/",
+            "http://clients3xgoogle.com/",
+            "ends in ocsp",
+            "ends in crl",
+        ] {
             assert!(!is_noise(line.as_bytes()), "{line}");
         }
     }

@@ -28,8 +28,9 @@ impl Algorithm {
         }
     }
 
-    /// The probability, from how often the page was seen (`page`, not 0), the asset in its loads (`asset`), the page
-    /// after another page of its session (`page_later`) and the asset before it (`asset_earlier`).
+    /// The probability, from how often the page was seen (`page`, not 0), the asset in its loads
+    /// (`asset`), the page after another page of its session (`page_later`) and the asset before it
+    /// (`asset_earlier`).
     #[must_use]
     pub fn probability(self, asset: u32, page: u32, asset_earlier: u32, page_later: u32) -> f64 {
         let pages = f64::from(page);
@@ -38,8 +39,11 @@ impl Algorithm {
             Self::Basic => basic,
             Self::BasicLess => basic * (1.0 - 1.0 / pages),
             Self::BasicMore => {
-                let earlier =
-                    if page_later == 0 { 0.0 } else { (f64::from(asset_earlier) / f64::from(page_later)).min(1.0) };
+                let earlier = if page_later == 0 {
+                    0.0
+                } else {
+                    (f64::from(asset_earlier) / f64::from(page_later)).min(1.0)
+                };
                 basic + (1.0 - basic) * earlier
             }
         }
@@ -56,7 +60,10 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or(UnknownAlgorithm)
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name)
+            .ok_or(UnknownAlgorithm)
     }
 }
 
@@ -70,9 +77,11 @@ pub struct UnknownAlgorithm;
 pub struct Options {
     /// Algorithm used.
     pub algorithm: Algorithm,
-    /// A request after a longer pause than this starts a page load, whatever its URL. Milliseconds, default 20,000.
+    /// A request after a longer pause than this starts a page load, whatever its URL. Milliseconds,
+    /// default 20,000.
     pub max_page_load_timeout: i64,
-    /// A request after a longer pause than this starts one unless its URL is mostly an asset. Milliseconds, default 1,000.
+    /// A request after a longer pause than this starts one unless its URL is mostly an asset.
+    /// Milliseconds, default 1,000.
     pub page_load_timeout: i64,
     /// Least probability to push, 0 to 1.
     pub threshold: f64,

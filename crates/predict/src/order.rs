@@ -1,7 +1,8 @@
 //! The order in which requests were made, as far as a log with whole seconds tells.
 //!
-//! Lines are sorted by time. Among lines of one client and one second, a resource goes before those whose Referer names
-//! it; lines whose Referer is absent, names nothing requested in that second, or names the line itself go first.
+//! Lines are sorted by time. Among lines of one client and one second, a resource goes before those
+//! whose Referer names it; lines whose Referer is absent, names nothing requested in that second,
+//! or names the line itself go first.
 
 use crate::ids::{IdMap, UrlId};
 use crate::log::{AccessLog, NO_REFERER, Record};
@@ -18,7 +19,10 @@ pub fn order(log: &mut AccessLog) {
     let mut start = 0;
     while start < log.records.len() {
         let time = log.records[start].time;
-        let length = log.records[start..].iter().take_while(|record| record.time == time).count();
+        let length = log.records[start..]
+            .iter()
+            .take_while(|record| record.time == time)
+            .count();
         if length > 1 {
             order_second(&mut log.records[start..start + length], &referred);
         }
@@ -28,7 +32,11 @@ pub fn order(log: &mut AccessLog) {
 
 /// Orders the records of one second, each client's within the positions they hold.
 fn order_second(records: &mut [Record], referred: &[Option<UrlId>]) {
-    let mut by_user: Vec<(u32, u32)> = records.iter().zip(0..).map(|(record, at)| (record.user, at)).collect();
+    let mut by_user: Vec<(u32, u32)> = records
+        .iter()
+        .zip(0..)
+        .map(|(record, at)| (record.user, at))
+        .collect();
     by_user.sort_unstable();
     for set in by_user.chunk_by(|a, b| a.0 == b.0) {
         if set.len() > 1 {
@@ -42,7 +50,8 @@ fn order_second(records: &mut [Record], referred: &[Option<UrlId>]) {
     }
 }
 
-/// The set, level by level: first the roots, then what the last level's resources refer to; cycles come last.
+/// The set, level by level: first the roots, then what the last level's resources refer to; cycles
+/// come last.
 fn levels(records: &[Record], set: &[u32], referred: &[Option<UrlId>]) -> Vec<u32> {
     let mut children: IdMap<UrlId, Vec<u32>> = IdMap::default();
     for &at in set {
@@ -51,8 +60,15 @@ fn levels(records: &[Record], set: &[u32], referred: &[Option<UrlId>]) -> Vec<u3
     let mut level = Vec::new();
     for &at in set {
         let record = &records[at as usize];
-        let parent = if record.referer == NO_REFERER { None } else { referred[record.referer as usize] };
-        match parent.filter(|&parent| parent != record.url).and_then(|parent| children.get_mut(&parent)) {
+        let parent = if record.referer == NO_REFERER {
+            None
+        } else {
+            referred[record.referer as usize]
+        };
+        match parent
+            .filter(|&parent| parent != record.url)
+            .and_then(|parent| children.get_mut(&parent))
+        {
             Some(siblings) => siblings.push(at),
             None => level.push(at),
         }
@@ -61,7 +77,11 @@ fn levels(records: &[Record], set: &[u32], referred: &[Option<UrlId>]) -> Vec<u3
     while !level.is_empty() {
         let mut next = Vec::new();
         for &at in &level {
-            next.append(&mut children.remove(&records[at as usize].url).unwrap_or_default());
+            next.append(
+                &mut children
+                    .remove(&records[at as usize].url)
+                    .unwrap_or_default(),
+            );
         }
         next.sort_unstable();
         placed.append(&mut level);

@@ -30,8 +30,8 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Cuts `records` into sessions: a longer pause than `timeout` (milliseconds) between two considered requests of a
-    /// user starts a new one.
+    /// Cuts `records` into sessions: a longer pause than `timeout` (milliseconds) between two
+    /// considered requests of a user starts a new one.
     #[must_use]
     pub fn cut(log: &AccessLog, records: &[Record], timeout: i64, ignore_mobile: bool) -> Self {
         /// A user's session: number, first and last time.
@@ -44,7 +44,8 @@ impl Sessions {
         let mut sessions = Self::default();
         for (at, record) in records.iter().enumerate() {
             let agent = log.agents[record.agent as usize];
-            if !agent.known || (ignore_mobile && agent.mobile) || log.favicons[record.url as usize] {
+            if !agent.known || (ignore_mobile && agent.mobile) || log.favicons[record.url as usize]
+            {
                 sessions.tally.ignored += 1;
                 continue;
             }
@@ -64,10 +65,21 @@ impl Sessions {
                     (sessions.tally.sessions - 1) as u32
                 }
             };
-            *current = Some(Current { session, last: record.time });
-            sessions.steps.push(Step { record: at as u32, session, closes });
+            *current = Some(Current {
+                session,
+                last: record.time,
+            });
+            sessions.steps.push(Step {
+                record: at as u32,
+                session,
+                closes,
+            });
         }
-        sessions.open = users.into_iter().flatten().map(|current| current.session).collect();
+        sessions.open = users
+            .into_iter()
+            .flatten()
+            .map(|current| current.session)
+            .collect();
         sessions.open.sort_unstable();
         sessions
     }
@@ -111,7 +123,8 @@ pub enum Event {
 
 /// A predictor as a replay drives it.
 pub trait Replayed {
-    /// `record` asks for something: forgets and returns the push of it, if there is one outstanding.
+    /// `record` asks for something: forgets and returns the push of it, if there is one
+    /// outstanding.
     fn requested(&mut self, session: u32, url: UrlId) -> Option<Push>;
     /// The response to `record` is sent; adds what is pushed with it.
     fn sending(&mut self, session: u32, record: &Record, pushes: &mut Vec<Push>) -> Sent;
@@ -126,10 +139,17 @@ pub struct BasicReplay<'a> {
 }
 
 impl<'a> BasicReplay<'a> {
-    /// An empty predictor for `log`. *Assume hits* is off whatever the options say: a log tells what was a hit.
+    /// An empty predictor for `log`. *Assume hits* is off whatever the options say: a log tells
+    /// what was a hit.
     #[must_use]
     pub fn new(log: &'a AccessLog, options: &Options) -> Self {
-        Self { log, basic: Basic::new(Options { assume_hits: false, ..options.clone() }) }
+        Self {
+            log,
+            basic: Basic::new(Options {
+                assume_hits: false,
+                ..options.clone()
+            }),
+        }
     }
 }
 
@@ -143,7 +163,10 @@ impl Replayed for BasicReplay<'_> {
         // Every step was found to be considered when sessions were cut.
         self.basic
             .sending(&request, |a, b| a.cmp(&b), pushes)
-            .unwrap_or(Sent { class: Class::Asset, load: record.line })
+            .unwrap_or(Sent {
+                class: Class::Asset,
+                load: record.line,
+            })
     }
 
     fn closed(&mut self, session: u32) -> Vec<Push> {
@@ -189,7 +212,11 @@ pub fn replay(
         let sent = predictor.sending(step.session, record, &mut pushes);
         for push in &pushes {
             tally.pushes += 1;
-            event(Event::Push { session: step.session, line: record.line, asset: push.asset });
+            event(Event::Push {
+                session: step.session,
+                line: record.line,
+                asset: push.asset,
+            });
         }
         tally.count(record, sent, hit.as_ref(), &mut seen[record.url as usize]);
         event(Event::Request {
@@ -206,11 +233,20 @@ pub fn replay(
     tally
 }
 
-fn close(predictor: &mut impl Replayed, session: u32, tally: &mut Tally, event: &mut impl FnMut(Event)) {
+fn close(
+    predictor: &mut impl Replayed,
+    session: u32,
+    tally: &mut Tally,
+    event: &mut impl FnMut(Event),
+) {
     for push in predictor.closed(session) {
         tally.mistakes += 1;
         tally.mistake_bytes += push.size;
-        event(Event::Mistake { session, line: push.load, asset: push.asset });
+        event(Event::Mistake {
+            session,
+            line: push.load,
+            asset: push.asset,
+        });
     }
 }
 
@@ -239,9 +275,20 @@ impl Tally {
 }
 
 /// Replays one of the documented algorithms over a whole log.
-pub fn replay_basic(log: &AccessLog, options: &Options, timeout: i64, event: impl FnMut(Event)) -> Tally {
+pub fn replay_basic(
+    log: &AccessLog,
+    options: &Options,
+    timeout: i64,
+    event: impl FnMut(Event),
+) -> Tally {
     let sessions = Sessions::cut(log, &log.records, timeout, options.ignore_mobile);
-    replay(log, &log.records, &sessions, &mut BasicReplay::new(log, options), event)
+    replay(
+        log,
+        &log.records,
+        &sessions,
+        &mut BasicReplay::new(log, options),
+        event,
+    )
 }
 
 /// Pushes outstanding per session, for predictors that do not keep them themselves.
@@ -261,7 +308,8 @@ impl Outstanding {
 
     fn of(&mut self, session: u32) -> &mut SmallMap<Push> {
         if self.sessions.len() <= session as usize {
-            self.sessions.resize_with(session as usize + 1, SmallMap::default);
+            self.sessions
+                .resize_with(session as usize + 1, SmallMap::default);
         }
         &mut self.sessions[session as usize]
     }
@@ -273,7 +321,12 @@ impl Outstanding {
         if pushes.contains(asset) {
             return None;
         }
-        let push = Push { asset, size, load, serial };
+        let push = Push {
+            asset,
+            size,
+            load,
+            serial,
+        };
         pushes.entry(asset, push);
         self.serial += 1;
         Some(push)

@@ -1,14 +1,15 @@
-//! What a page will need, found in its HTML, CSS and modules as they pass: what a browser's preload scanner does, but at the
-//! gateway, so that it is under way before the browser asks.
+//! What a page will need, found in its HTML, CSS and modules as they pass: what a browser's preload
+//! scanner does, but at the gateway, so that it is under way before the browser asks.
 //!
-//! [`Scanner::feed`] takes any cut of the stream and appends [`Need`]s in the order in which they stand. It reads tags
-//! and rules only, runs no script and builds no tree; what depends on the window or on image formats is decided as
-//! Chromium would. Memory is bounded whatever comes: one tag's or rule's telling parts, each at most 8 KiB, and a hash
-//! for each need.
+//! [`Scanner::feed`] takes any cut of the stream and appends [`Need`]s in the order in which they
+//! stand. It reads tags and rules only, runs no script and builds no tree; what depends on the
+//! window or on image formats is decided as Chromium would. Memory is bounded whatever comes: one
+//! tag's or rule's telling parts, each at most 8 KiB, and a hash for each need.
 //!
-//! Drilling down: `html` tells tags from text, `attribute` keeps what tags say, `element` knows what that asks
-//! for; `css` tells rules from text, `rules` knows what they ask for; `module` reads imports; `image` and `media` choose among several;
-//! `url` makes references absolute; `text` and `token` are the bytes below.
+//! Drilling down: `html` tells tags from text, `attribute` keeps what tags say, `element` knows
+//! what that asks for; `css` tells rules from text, `rules` knows what they ask for; `module` reads
+//! imports; `image` and `media` choose among several; `url` makes references absolute; `text` and
+//! `token` are the bytes below.
 
 mod attribute;
 mod css;
@@ -34,7 +35,8 @@ use std::sync::Arc;
 use url::Url;
 pub use url::{MAX_URL, resolve, split};
 
-/// Urgency of what may never be asked for: what is so only once it is nearly in sight, and what another page may need.
+/// Urgency of what may never be asked for: what is so only once it is nearly in sight, and what
+/// another page may need.
 pub const LAZY: u8 = urgency::LAZY;
 
 /// What a need is for.
@@ -67,17 +69,21 @@ pub struct Need {
     pub kind: Kind,
     /// Urgency as in RFC 9218 section 4.1: 0, the most urgent, to 7.
     pub urgency: u8,
-    /// Whether the browser is going to ask without credentials: by CORS, of another origin than the page's.
+    /// Whether the browser is going to ask without credentials: by CORS, of another origin than the
+    /// page's.
     pub anonymous: bool,
     /// What the request tells of who makes it, where the page or the element says so.
     pub referrer: Option<Referrer>,
-    /// The style sheet or module that asks, where it is not the document: of which the request tells.
+    /// The style sheet or module that asks, where it is not the document: of which the request
+    /// tells.
     pub via: Option<Arc<str>>,
-    /// The document that it is for, where that is not the page itself but a frame in it. Not the scan's to know.
+    /// The document that it is for, where that is not the page itself but a frame in it. Not the
+    /// scan's to know.
     pub frame: Option<Arc<str>>,
 }
 
-/// What requests tell of the page that makes them (Referrer Policy section 3), between origins that are alike in TLS.
+/// What requests tell of the page that makes them (Referrer Policy section 3), between origins that
+/// are alike in TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Referrer {
     /// Nothing.
@@ -94,15 +100,17 @@ pub enum Referrer {
 }
 
 impl Referrer {
-    /// By the name of a policy, or one of its old names (HTML standard, "referrer"); `None` if it is no policy's.
+    /// By the name of a policy, or one of its old names (HTML standard, "referrer"); `None` if it
+    /// is no policy's.
     pub fn parse(policy: &str) -> Option<Self> {
         Some(match policy.trim().to_ascii_lowercase().as_str() {
             "no-referrer" | "never" => Self::None,
             "same-origin" => Self::Own,
             "origin" | "strict-origin" => Self::Origin,
-            "strict-origin-when-cross-origin" | "origin-when-cross-origin" | "origin-when-crossorigin" | "default" => {
-                Self::OriginToOthers
-            }
+            "strict-origin-when-cross-origin"
+            | "origin-when-cross-origin"
+            | "origin-when-crossorigin"
+            | "default" => Self::OriginToOthers,
             "no-referrer-when-downgrade" | "unsafe-url" | "always" => Self::Whole,
             _ => return None,
         })
@@ -131,36 +139,59 @@ impl Scanner {
     pub fn html(url: &str) -> Option<Self> {
         let url = Url::parse(url)?;
         let sink = Sink::new(url.clone(), Some(url));
-        Some(Self { body: Body::Html(Box::new(Html::new())), sink })
+        Some(Self {
+            body: Body::Html(Box::new(Html::new())),
+            sink,
+        })
     }
 
     /// Reads the style sheet at `url`; `None` if that is no `http` or `https` URL.
     pub fn css(url: &str) -> Option<Self> {
-        Some(Self { body: Body::Css(Css::sheet()), sink: Sink::part(Url::parse(url)?) })
+        Some(Self {
+            body: Body::Css(Css::sheet()),
+            sink: Sink::part(Url::parse(url)?),
+        })
     }
 
-    /// Reads the script at `url`, whose imports show if it is a module; `None` if that is no `http` or `https` URL.
+    /// Reads the script at `url`, whose imports show if it is a module; `None` if that is no `http`
+    /// or `https` URL.
     pub fn script(url: &str) -> Option<Self> {
-        Some(Self { body: Body::Module(Module::new()), sink: Sink::part(Url::parse(url)?) })
+        Some(Self {
+            body: Body::Module(Module::new()),
+            sink: Sink::part(Url::parse(url)?),
+        })
     }
 
-    /// The browser's window: its width in CSS pixels and its device pixels per CSS pixel. 1280 and 1 unless told.
+    /// The browser's window: its width in CSS pixels and its device pixels per CSS pixel. 1280 and
+    /// 1 unless told.
     #[must_use]
     pub fn viewport(mut self, width: u32, ratio: f32) -> Self {
         // A window of no size or beyond any screen is somebody's mistake.
         let width = u16::try_from(width.clamp(1, 20_000)).map_or(1_280.0, f32::from);
-        let ratio = if ratio.is_finite() { ratio.clamp(0.1, 16.0) } else { 1.0 };
-        self.sink.viewport = Viewport { width, height: width * 9.0 / 16.0, ratio };
+        let ratio = if ratio.is_finite() {
+            ratio.clamp(0.1, 16.0)
+        } else {
+            1.0
+        };
+        self.sink.viewport = Viewport {
+            width,
+            height: width * 9.0 / 16.0,
+            ratio,
+        };
         self
     }
 
-    /// The field `Accept` of the browser's requests for images or documents: which of AVIF, WebP and JPEG XL are in it.
-    /// The first two are taken to be unless told.
+    /// The field `Accept` of the browser's requests for images or documents: which of AVIF, WebP
+    /// and JPEG XL are in it. The first two are taken to be unless told.
     #[must_use]
     pub fn accept(mut self, accept: &str) -> Self {
         let accept = accept.to_ascii_lowercase();
         let has = |media_type| accept.contains(media_type);
-        self.sink.formats = Formats { avif: has("image/avif"), webp: has("image/webp"), jxl: has("image/jxl") };
+        self.sink.formats = Formats {
+            avif: has("image/avif"),
+            webp: has("image/webp"),
+            jxl: has("image/jxl"),
+        };
         self
     }
 
@@ -171,8 +202,8 @@ impl Scanner {
         self
     }
 
-    /// For a style sheet or script: the document that uses it, whose origin decides what is asked for without credentials.
-    /// Not told, every font and module is.
+    /// For a style sheet or script: the document that uses it, whose origin decides what is asked
+    /// for without credentials. Not told, every font and module is.
     #[must_use]
     pub fn page(mut self, url: &str) -> Self {
         self.sink.page = Url::parse(url);
@@ -186,7 +217,8 @@ impl Scanner {
         self
     }
 
-    /// What the document has said so far of what its requests tell, or was told by [`Self::referrer`].
+    /// What the document has said so far of what its requests tell, or was told by
+    /// [`Self::referrer`].
     pub const fn policy(&self) -> Option<Referrer> {
         self.sink.referrer
     }
@@ -196,7 +228,8 @@ impl Scanner {
         self.sink.left == 0 || matches!(&self.body, Body::Module(module) if module.is_over())
     }
 
-    /// Takes the next bytes of the body, decoded from any content coding, and appends what they ask for.
+    /// Takes the next bytes of the body, decoded from any content coding, and appends what they ask
+    /// for.
     pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Need>) {
         if self.sink.left == 0 {
             return;
@@ -259,7 +292,11 @@ enum Cors {
 impl Cors {
     /// Modules are fetched by CORS even where nothing says so.
     fn or_anonymous(self) -> Self {
-        if self == Self::None { Self::Anonymous } else { self }
+        if self == Self::None {
+            Self::Anonymous
+        } else {
+            self
+        }
     }
 }
 
@@ -273,7 +310,11 @@ struct Ask {
 
 impl Ask {
     const fn new(kind: Kind, urgency: u8) -> Self {
-        Self { kind, urgency, cors: Cors::None }
+        Self {
+            kind,
+            urgency,
+            cors: Cors::None,
+        }
     }
 
     const fn cors(self, cors: Cors) -> Self {
@@ -311,8 +352,16 @@ impl Sink {
             own,
             page,
             via: None,
-            viewport: Viewport { width: 1_280.0, height: 720.0, ratio: 1.0 },
-            formats: Formats { avif: true, webp: true, jxl: false },
+            viewport: Viewport {
+                width: 1_280.0,
+                height: 720.0,
+                ratio: 1.0,
+            },
+            formats: Formats {
+                avif: true,
+                webp: true,
+                jxl: false,
+            },
             seen: HashSet::new(),
             left: Scanner::MAX_NEEDS,
             referrer: None,
@@ -323,7 +372,10 @@ impl Sink {
 
     /// For what is part of a page that is not known.
     fn part(own: Url) -> Self {
-        Self { via: Some(own.as_str().into()), ..Self::new(own, None) }
+        Self {
+            via: Some(own.as_str().into()),
+            ..Self::new(own, None)
+        }
     }
 
     fn set_base(&mut self, href: &str) {
@@ -341,7 +393,10 @@ impl Sink {
 
     /// The same where only the page's own origin is allowed.
     fn offer_own(&mut self, reference: &str, ask: Ask) {
-        if let Some(url) = self.absolute(reference).filter(|url| url.origin() == self.own.origin()) {
+        if let Some(url) = self
+            .absolute(reference)
+            .filter(|url| url.origin() == self.own.origin())
+        {
             self.list(url, ask);
         }
     }
@@ -362,7 +417,10 @@ impl Sink {
             return;
         }
         self.left -= 1;
-        let foreign = self.page.as_ref().is_none_or(|page| page.origin() != url.origin());
+        let foreign = self
+            .page
+            .as_ref()
+            .is_none_or(|page| page.origin() != url.origin());
         self.queue.push(Need {
             kind: ask.kind,
             urgency: ask.urgency,

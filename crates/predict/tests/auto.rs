@@ -1,18 +1,32 @@
-//! The learning predictor: it learns a site, keeps users' URLs apart, stays within its memory, and survives being saved.
+//! The learning predictor: it learns a site, keeps users' URLs apart, stays within its memory, and
+//! survives being saved.
 
 use proptest::prelude::*;
 use tandem_predict::{Auto, AutoConfig, Exchange, StateError, Worth};
 
 const PAGE: &str = "http://shop.example/cart";
-const ASSETS: [&str; 3] =
-    ["http://shop.example/style.css", "http://shop.example/site.js", "http://shop.example/logo.png"];
+const ASSETS: [&str; 3] = [
+    "http://shop.example/style.css",
+    "http://shop.example/site.js",
+    "http://shop.example/logo.png",
+];
 
 fn config(min_users: u8) -> AutoConfig {
-    AutoConfig { min_users, ..AutoConfig::default() }
+    AutoConfig {
+        min_users,
+        ..AutoConfig::default()
+    }
 }
 
 /// One visit: the page and what belongs to it. Returns what was offered with the page.
-fn visit(auto: &mut Auto, number: u64, user: u64, now: i64, page: &str, assets: &[&str]) -> Vec<String> {
+fn visit(
+    auto: &mut Auto,
+    number: u64,
+    user: u64,
+    now: i64,
+    page: &str,
+    assets: &[&str],
+) -> Vec<String> {
     let exchange = |url, referer| Exchange {
         session: number,
         user,
@@ -30,13 +44,23 @@ fn visit(auto: &mut Auto, number: u64, user: u64, now: i64, page: &str, assets: 
         auto.sending(&exchange(asset, Some(page)));
     }
     auto.session_closed(number);
-    offered.into_iter().map(|candidate| candidate.url.to_string()).collect()
+    offered
+        .into_iter()
+        .map(|candidate| candidate.url.to_string())
+        .collect()
 }
 
 fn taught(min_users: u8, visits: u64) -> Auto {
     let mut auto = Auto::new(config(min_users));
     for number in 0..visits {
-        visit(&mut auto, number, number, number as i64 * 60_000, PAGE, &ASSETS);
+        visit(
+            &mut auto,
+            number,
+            number,
+            number as i64 * 60_000,
+            PAGE,
+            &ASSETS,
+        );
     }
     auto
 }
@@ -50,9 +74,20 @@ fn what_always_came_is_offered_and_what_stopped_coming_is_not() {
     want.sort_unstable();
     assert_eq!(offered, want);
     for number in 101..400 {
-        visit(&mut auto, number, number, number as i64 * 200_000, PAGE, &ASSETS[..1]);
+        visit(
+            &mut auto,
+            number,
+            number,
+            number as i64 * 200_000,
+            PAGE,
+            &ASSETS[..1],
+        );
     }
-    assert_eq!(visit(&mut auto, 400, 400, 100_000_000, PAGE, &[]), ASSETS[..1], "the others are stale");
+    assert_eq!(
+        visit(&mut auto, 400, 400, 100_000_000, PAGE, &[]),
+        ASSETS[..1],
+        "the others are stale"
+    );
 }
 
 #[test]
@@ -60,9 +95,23 @@ fn a_new_page_of_a_known_kind_gets_what_its_kind_needs() {
     let mut auto = Auto::new(config(3));
     for number in 0..60 {
         let page = format!("http://shop.example/2024/01/{number}/item.html");
-        visit(&mut auto, number, number, number as i64 * 60_000, &page, &ASSETS);
+        visit(
+            &mut auto,
+            number,
+            number,
+            number as i64 * 60_000,
+            &page,
+            &ASSETS,
+        );
     }
-    let offered = visit(&mut auto, 999, 999, 90_000_000, "http://shop.example/2025/07/3/item.html", &[]);
+    let offered = visit(
+        &mut auto,
+        999,
+        999,
+        90_000_000,
+        "http://shop.example/2025/07/3/item.html",
+        &[],
+    );
     assert_eq!(offered.len(), ASSETS.len(), "{offered:?}");
 }
 
@@ -73,38 +122,84 @@ fn a_url_of_too_few_users_is_never_offered() {
     // One user, under many sessions, and one accomplice.
     for number in 0..200 {
         let user = number % 2;
-        let offered = visit(&mut auto, number, user, number as i64 * 60_000, PAGE, &[ASSETS[0], secret]);
+        let offered = visit(
+            &mut auto,
+            number,
+            user,
+            number as i64 * 60_000,
+            PAGE,
+            &[ASSETS[0], secret],
+        );
         assert!(offered.is_empty(), "two users are not three: {offered:?}");
     }
     // Others use the page without the secret; the attacker asks for the page in every way.
     for number in 200..260 {
-        let offered = visit(&mut auto, number, number, number as i64 * 60_000, PAGE, &ASSETS);
+        let offered = visit(
+            &mut auto,
+            number,
+            number,
+            number as i64 * 60_000,
+            PAGE,
+            &ASSETS,
+        );
         assert!(!offered.iter().any(|url| url == secret), "{offered:?}");
     }
-    visit(&mut auto, 999, 999, 99_000_000, "http://shop.example/users/alice/orders/7", &ASSETS);
+    visit(
+        &mut auto,
+        999,
+        999,
+        99_000_000,
+        "http://shop.example/users/alice/orders/7",
+        &ASSETS,
+    );
     let bytes = auto.save();
     for private in [secret, "alice"] {
-        let written = bytes.windows(private.len()).any(|window| window == private.as_bytes());
+        let written = bytes
+            .windows(private.len())
+            .any(|window| window == private.as_bytes());
         assert!(!written, "nor is {private} written down");
     }
 }
 
-/// A world in which three users use a shop and one of them, alone, something private; then a spy, who has one user id
-/// and any number of sessions, tries to find out which private thing it was. Returns all that he is answered.
+/// A world in which three users use a shop and one of them, alone, something private; then a spy,
+/// who has one user id and any number of sessions, tries to find out which private thing it was.
+/// Returns all that he is answered.
 fn spied_on(secret: &str, max_memory: usize) -> Vec<(String, f64)> {
     let site = "http://shop.example";
-    let mut auto = Auto::new(AutoConfig { max_memory, worth: Worth::Omega(0.9), ..config(3) });
+    let mut auto = Auto::new(AutoConfig {
+        max_memory,
+        worth: Worth::Omega(0.9),
+        ..config(3)
+    });
     let mut now = 0;
-    let (page, image, part) =
-        (format!("{site}/{secret}"), format!("{site}/{secret}.png"), format!("{site}/{secret}/part/1"));
+    let (page, image, part) = (
+        format!("{site}/{secret}"),
+        format!("{site}/{secret}.png"),
+        format!("{site}/{secret}/part/1"),
+    );
     for number in 0..240 {
         now += 60_000;
         let user = number % 3;
         visit(&mut auto, number, user, now, PAGE, &ASSETS);
         if user == 0 {
-            // The private page, a private asset of a public page, a public asset of a private page, a call of a script.
-            visit(&mut auto, 10_000 + number, user, now, &page, &[&image, ASSETS[1]]);
-            visit(&mut auto, 20_000 + number, user, now, PAGE, &[ASSETS[0], &part, &image]);
+            // The private page, a private asset of a public page, a public asset of a private page,
+            // a call of a script.
+            visit(
+                &mut auto,
+                10_000 + number,
+                user,
+                now,
+                &page,
+                &[&image, ASSETS[1]],
+            );
+            visit(
+                &mut auto,
+                20_000 + number,
+                user,
+                now,
+                PAGE,
+                &[ASSETS[0], &part, &image],
+            );
             visit(&mut auto, 30_000 + number, user, now, &part, &ASSETS);
         }
     }
@@ -135,7 +230,11 @@ fn spied_on(secret: &str, max_memory: usize) -> Vec<(String, f64)> {
                     ..Exchange::default()
                 };
                 let offers = auto.sending(&exchange);
-                answers.extend(offers.into_iter().map(|offer| (offer.url.to_string(), offer.probability)));
+                answers.extend(
+                    offers
+                        .into_iter()
+                        .map(|offer| (offer.url.to_string(), offer.probability)),
+                );
             }
         }
         auto.session_closed(number);
@@ -148,9 +247,18 @@ fn spied_on(secret: &str, max_memory: usize) -> Vec<(String, f64)> {
 fn a_spy_learns_nothing_of_what_too_few_fetched() {
     for max_memory in [64 << 20, 60_000] {
         let (anna, otto) = (spied_on("anna", max_memory), spied_on("otto", max_memory));
-        assert!(anna.iter().any(|(url, _)| url == ASSETS[0]), "what is public he may be given");
+        assert!(
+            anna.iter().any(|(url, _)| url == ASSETS[0]),
+            "what is public he may be given"
+        );
         for private in ["anna", "otto"] {
-            assert!(!anna.iter().chain(&otto).any(|(url, _)| url.contains(private)), "{private} is private");
+            assert!(
+                !anna
+                    .iter()
+                    .chain(&otto)
+                    .any(|(url, _)| url.contains(private)),
+                "{private} is private"
+            );
         }
         assert_eq!(anna, otto, "not even a probability differs");
     }
@@ -160,7 +268,10 @@ fn a_spy_learns_nothing_of_what_too_few_fetched() {
 fn many_sessions_of_one_user_are_one_user() {
     let mut auto = Auto::new(config(2));
     for number in 0..300 {
-        assert!(visit(&mut auto, number, 7, number as i64 * 60_000, PAGE, &ASSETS).is_empty(), "visit {number}");
+        assert!(
+            visit(&mut auto, number, 7, number as i64 * 60_000, PAGE, &ASSETS).is_empty(),
+            "visit {number}"
+        );
     }
     let mut again = Auto::load(&auto.save(), config(2)).expect("its own bytes");
     for number in 0..300 {
@@ -171,8 +282,12 @@ fn many_sessions_of_one_user_are_one_user() {
 
 #[test]
 fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
-    let mut auto = Auto::new(AutoConfig { max_memory: 2 << 20, ..config(3) });
-    // Four pages a site, each with assets of its own: only what was learned of the page itself tells which to offer.
+    let mut auto = Auto::new(AutoConfig {
+        max_memory: 2 << 20,
+        ..config(3)
+    });
+    // Four pages a site, each with assets of its own: only what was learned of the page itself
+    // tells which to offer.
     let others: Vec<(String, [String; 2])> = (0..40)
         .map(|page| format!("http://site{}.example/{}", page / 4, page % 4))
         .map(|page| (page.clone(), [format!("{page}.css"), format!("{page}.js")]))
@@ -180,7 +295,15 @@ fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
     let visit_others = |auto: &mut Auto, round: u64| -> usize {
         let visits = others.iter().zip(0..).map(|((page, assets), site)| {
             let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
-            visit(auto, 1_000_000 + round * 100 + site, round, (round * 100_000_000) as i64, page, &assets).len()
+            visit(
+                auto,
+                1_000_000 + round * 100 + site,
+                round,
+                (round * 100_000_000) as i64,
+                page,
+                &assets,
+            )
+            .len()
         });
         visits.sum()
     };
@@ -193,7 +316,14 @@ fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
     for number in 0..50_000u64 {
         let page = format!("http://crawled.example/p?sid={number:08x}");
         let asset = format!("http://crawled.example/i.gif?r={number:08x}");
-        visit(&mut auto, number, number, 1_000_000_000 + number as i64, &page, &[&asset]);
+        visit(
+            &mut auto,
+            number,
+            number,
+            1_000_000_000 + number as i64,
+            &page,
+            &[&asset],
+        );
     }
     assert!(auto.memory() < 3 << 20, "{} bytes", auto.memory());
     let after = visit_others(&mut auto, 40);
@@ -203,7 +333,10 @@ fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
 #[test]
 fn what_is_asked_for_on_every_view_is_offered_again() {
     let page = "http://shop.example/live";
-    let (call, style) = ("http://shop.example/prices.json", "http://shop.example/style.css");
+    let (call, style) = (
+        "http://shop.example/prices.json",
+        "http://shop.example/style.css",
+    );
     let mut auto = Auto::new(config(3));
     let mut seen = (0, 0);
     for number in 0..80 {
@@ -233,7 +366,12 @@ fn what_is_asked_for_on_every_view_is_offered_again() {
         }
         auto.session_closed(number);
     }
-    assert!(seen.0 > 150 && seen.1 == 0, "of 195 views: the call {}, the cached style sheet {}", seen.0, seen.1);
+    assert!(
+        seen.0 > 150 && seen.1 == 0,
+        "of 195 views: the call {}, the cached style sheet {}",
+        seen.0,
+        seen.1
+    );
 }
 
 #[test]
@@ -256,19 +394,27 @@ fn pages_without_referer_are_learned_too() {
             ..Exchange::default()
         };
         last = auto.sending(&ask(PAGE, "text/html"));
-        for (asset, kind) in ASSETS.into_iter().zip(["text/css", "text/javascript", "image/png"]) {
+        for (asset, kind) in ASSETS
+            .into_iter()
+            .zip(["text/css", "text/javascript", "image/png"])
+        {
             auto.sending(&ask(asset, kind));
             auto.body_sent(asset, 2_000);
         }
         auto.session_closed(number);
     }
     assert_eq!(last.len(), 3, "{last:?}");
-    assert!(last.iter().all(|offer| (offer.expected_size - 2_000.0).abs() < 1.0), "{last:?}");
+    assert!(
+        last.iter()
+            .all(|offer| (offer.expected_size - 2_000.0).abs() < 1.0),
+        "{last:?}"
+    );
 }
 
 #[test]
 fn a_client_that_never_asks_for_what_it_is_offered_costs_little() {
-    // Learned from good visits; then a thousand others look at pages only, each under an agent of its own.
+    // Learned from good visits; then a thousand others look at pages only, each under an agent of
+    // its own.
     let mut auto = taught(1, 40);
     let mut wasted = 0;
     for number in 1_000..2_000 {
@@ -306,7 +452,10 @@ fn what_the_session_holds_or_refused_is_not_offered() {
     auto.sending(&exchange(ASSETS[0], 50_000_000));
     auto.push_cancelled(500, ASSETS[1]);
     let offered = auto.sending(&exchange(PAGE, 50_030_000));
-    assert!(offered.iter().all(|candidate| &*candidate.url == ASSETS[2]), "{offered:?}");
+    assert!(
+        offered.iter().all(|candidate| &*candidate.url == ASSETS[2]),
+        "{offered:?}"
+    );
     let again = auto.sending(&exchange(PAGE, 50_060_000));
     assert!(again.is_empty(), "an offer is made once: {again:?}");
 }
@@ -338,24 +487,49 @@ fn a_push_that_was_used_teaches_like_a_request() {
 
 #[test]
 fn what_was_found_out_otherwise_and_used_is_learned_too_with_what_it_brings() {
-    let (style, image) = ("http://shop.example/found.css", "http://shop.example/brought.png");
+    let (style, image) = (
+        "http://shop.example/found.css",
+        "http://shop.example/brought.png",
+    );
     let mut auto = Auto::new(config(3));
     let see = |auto: &mut Auto, number: u64, url, referer| {
-        let exchange =
-            Exchange { session: number, user: number, url, get: true, status: 200, size: 10, ..Exchange::default() };
-        auto.sending(&Exchange { now: number as i64 * 60_000, referer, agent: Some("Firefox/130"), ..exchange })
+        let exchange = Exchange {
+            session: number,
+            user: number,
+            url,
+            get: true,
+            status: 200,
+            size: 10,
+            ..Exchange::default()
+        };
+        auto.sending(&Exchange {
+            now: number as i64 * 60_000,
+            referer,
+            agent: Some("Firefox/130"),
+            ..exchange
+        })
     };
     for number in 0..6 {
         see(&mut auto, number, PAGE, None);
         auto.push_used(number, PAGE, style);
         // A frame's own page comes in between: what the style sheet names is not the frame's.
-        see(&mut auto, number, "http://shop.example/frame.html", Some(PAGE));
+        see(
+            &mut auto,
+            number,
+            "http://shop.example/frame.html",
+            Some(PAGE),
+        );
         see(&mut auto, number, image, Some(style));
         auto.session_closed(number);
     }
-    let offered: Vec<_> =
-        see(&mut auto, 99, PAGE, None).into_iter().map(|candidate| candidate.url.to_string()).collect();
-    assert!(offered.contains(&style.to_owned()) && offered.contains(&image.to_owned()), "{offered:?}");
+    let offered: Vec<_> = see(&mut auto, 99, PAGE, None)
+        .into_iter()
+        .map(|candidate| candidate.url.to_string())
+        .collect();
+    assert!(
+        offered.contains(&style.to_owned()) && offered.contains(&image.to_owned()),
+        "{offered:?}"
+    );
     auto.push_used(1000, PAGE, "http://shop.example/of-no-session.png");
 }
 
@@ -363,34 +537,73 @@ fn what_was_found_out_otherwise_and_used_is_learned_too_with_what_it_brings() {
 fn probabilities_come_true() {
     // An asset that comes every third time is worth a push at omega 0.9 and not at 0.5.
     for (omega, want) in [(0.9, true), (0.5, false)] {
-        let mut auto = Auto::new(AutoConfig { worth: Worth::Omega(omega), ..config(3) });
+        let mut auto = Auto::new(AutoConfig {
+            worth: Worth::Omega(omega),
+            ..config(3)
+        });
         for number in 0..600 {
-            let assets = if number % 3 == 0 { &ASSETS[..2] } else { &ASSETS[..1] };
-            visit(&mut auto, number, number, number as i64 * 60_000, PAGE, assets);
+            let assets = if number % 3 == 0 {
+                &ASSETS[..2]
+            } else {
+                &ASSETS[..1]
+            };
+            visit(
+                &mut auto,
+                number,
+                number,
+                number as i64 * 60_000,
+                PAGE,
+                assets,
+            );
         }
         let offered = visit(&mut auto, 9999, 9999, 99_000_000, PAGE, &[]);
-        assert_eq!(offered.iter().any(|url| url == ASSETS[1]), want, "omega {omega}: {offered:?}");
+        assert_eq!(
+            offered.iter().any(|url| url == ASSETS[1]),
+            want,
+            "omega {omega}: {offered:?}"
+        );
         assert!(offered.iter().any(|url| url == ASSETS[0]));
     }
 }
 
 #[test]
 fn with_credit_a_large_page_comes_whole_once_enough_users_saw_it() {
-    let assets: Vec<String> = (0..125).map(|i| format!("http://shop.example/{i}.png")).collect();
+    let assets: Vec<String> = (0..125)
+        .map(|i| format!("http://shop.example/{i}.png"))
+        .collect();
     let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
     for (credit, expected) in [(200.0, 125..=125), (6.0, 1..=12)] {
-        let mut auto = Auto::new(AutoConfig { credit, ..config(3) });
+        let mut auto = Auto::new(AutoConfig {
+            credit,
+            ..config(3)
+        });
         for number in 0..3 {
-            assert!(visit(&mut auto, number, number, number as i64 * 60_000, PAGE, &assets).is_empty());
+            assert!(
+                visit(
+                    &mut auto,
+                    number,
+                    number,
+                    number as i64 * 60_000,
+                    PAGE,
+                    &assets
+                )
+                .is_empty()
+            );
         }
         let offered = visit(&mut auto, 99, 99, 9_000_000, PAGE, &[]).len();
-        assert!(expected.contains(&offered), "{offered} with a credit of {credit}");
+        assert!(
+            expected.contains(&offered),
+            "{offered} with a credit of {credit}"
+        );
     }
 }
 
 #[test]
 fn the_path_decides_by_size() {
-    let path = Worth::Path { round_trip: 0.4, rate: 100_000.0 };
+    let path = Worth::Path {
+        round_trip: 0.4,
+        rate: 100_000.0,
+    };
     assert!(path.threshold(1_000.0) < 0.03);
     assert!(path.threshold(400_000.0) > 0.9);
 }
@@ -398,26 +611,56 @@ fn the_path_decides_by_size() {
 #[test]
 fn memory_is_bounded_and_what_pays_is_kept() {
     let max_memory = 1 << 20;
-    let mut auto = Auto::new(AutoConfig { max_memory, ..config(3) });
+    let mut auto = Auto::new(AutoConfig {
+        max_memory,
+        ..config(3)
+    });
     let mut most = 0;
     for number in 0..6_000 {
-        let page = format!("http://site{}.example/{number}/page-that-nobody-sees-twice", number % 700);
-        let assets = [format!("{page}/a.css"), format!("{page}/b.js"), format!("{page}/c.png")];
+        let page = format!(
+            "http://site{}.example/{number}/page-that-nobody-sees-twice",
+            number % 700
+        );
+        let assets = [
+            format!("{page}/a.css"),
+            format!("{page}/b.js"),
+            format!("{page}/c.png"),
+        ];
         let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
-        visit(&mut auto, number * 2, number, number as i64 * 1000, &page, &assets);
+        visit(
+            &mut auto,
+            number * 2,
+            number,
+            number as i64 * 1000,
+            &page,
+            &assets,
+        );
         if number % 10 == 0 {
-            visit(&mut auto, number * 2 + 1, number, number as i64 * 1000, PAGE, &ASSETS);
+            visit(
+                &mut auto,
+                number * 2 + 1,
+                number,
+                number as i64 * 1000,
+                PAGE,
+                &ASSETS,
+            );
         }
         most = most.max(auto.memory());
     }
     assert!(most < max_memory * 3 / 2, "{most} bytes at most");
-    assert_eq!(visit(&mut auto, 99_999, 99_999, 9_000_000, PAGE, &[]).len(), 3);
+    assert_eq!(
+        visit(&mut auto, 99_999, 99_999, 9_000_000, PAGE, &[]).len(),
+        3
+    );
 }
 
 #[test]
 fn sessions_that_never_end_are_bounded_too() {
     let max_memory = 2 << 20;
-    let mut auto = Auto::new(AutoConfig { max_memory, ..config(3) });
+    let mut auto = Auto::new(AutoConfig {
+        max_memory,
+        ..config(3)
+    });
     for number in 0..20_000 {
         let url = format!("http://h.example/{}", number % 50);
         auto.sending(&Exchange {
@@ -449,21 +692,32 @@ fn saved_loaded_and_merged() {
 fn bytes_that_are_no_state_are_refused() {
     let bytes = taught(3, 5).save();
     assert_eq!(Auto::load(b"", config(3)).err(), Some(StateError::Foreign));
-    assert_eq!(Auto::load(&bytes[..bytes.len() - 1], config(3)).err(), Some(StateError::Damaged));
+    assert_eq!(
+        Auto::load(&bytes[..bytes.len() - 1], config(3)).err(),
+        Some(StateError::Damaged)
+    );
     let mut newer = bytes.clone();
     newer[16] = 9;
-    assert_eq!(Auto::load(&newer, config(3)).err(), Some(StateError::Version(9)));
+    assert_eq!(
+        Auto::load(&newer, config(3)).err(),
+        Some(StateError::Version(9))
+    );
     for at in (20..bytes.len()).step_by(97) {
         let mut changed = bytes.clone();
         changed[at] ^= 0x10;
-        assert_eq!(Auto::load(&changed, config(3)).err(), Some(StateError::Damaged), "byte {at}");
+        assert_eq!(
+            Auto::load(&changed, config(3)).err(),
+            Some(StateError::Damaged),
+            "byte {at}"
+        );
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever comes, within little memory: no panic, probabilities are probabilities, nothing is offered twice.
+    /// Whatever comes, within little memory: no panic, probabilities are probabilities, nothing is
+    /// offered twice.
     #[test]
     fn anything_goes(steps in prop::collection::vec((0..6u64, 0..40usize, 0..40usize, 0..4u8, 0..30_000i64), 1..400)) {
         let name = |at: usize| format!("{}/{}{}", ["http://a", "http://b", ""][at % 3], at, ["", ".css", ".png", ".html", "?x=1"][at % 5]);

@@ -1,9 +1,9 @@
-//! The documented algorithms once more, transcribed line by line with plain maps and no thought of speed, and the fast
-//! ones held against them on random traffic.
+//! The documented algorithms once more, transcribed line by line with plain maps and no thought of
+//! speed, and the fast ones held against them on random traffic.
 //!
-//! Names follow the document's Algorithms 1 to 6. Its slips are corrected as the crate's documentation of the rules
-//! says: the push filter asks about the asset, counting happens whether or not anything was pushed, and a closed session
-//! treats the pushed asset.
+//! Names follow the document's Algorithms 1 to 6. Its slips are corrected as the crate's
+//! documentation of the rules says: the push filter asks about the asset, counting happens whether
+//! or not anything was pushed, and a closed session treats the pushed asset.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -72,7 +72,11 @@ impl Reference {
     }
 
     fn map(&mut self, agent: Agent) -> &mut Stats {
-        let browser = if self.o.consider_browser { agent.browser as u8 } else { 0 };
+        let browser = if self.o.consider_browser {
+            agent.browser as u8
+        } else {
+            0
+        };
         self.stats.entry(browser).or_default()
     }
 
@@ -86,22 +90,40 @@ impl Reference {
         } else {
             self.push_cancelled(r.session, r.url);
             let (resid, page) = self.last_page[&r.session];
-            self.proc_asset(r.session, r.agent, r.url, r.get, r.status, r.size as f64, resid, page);
+            self.proc_asset(
+                r.session,
+                r.agent,
+                r.url,
+                r.get,
+                r.status,
+                r.size as f64,
+                resid,
+                page,
+            );
         }
-        self.requested.entry(r.session).or_insert((r.user, BTreeSet::new())).1.insert(r.url);
+        self.requested
+            .entry(r.session)
+            .or_insert((r.user, BTreeSet::new()))
+            .1
+            .insert(r.url);
         self.last_time.insert(r.session, r.now);
         pushed
     }
 
     fn push_cancelled(&mut self, session: Session, url: Url) {
-        self.pushes.entry(session).or_default().retain(|push| push.asset != url);
+        self.pushes
+            .entry(session)
+            .or_default()
+            .retain(|push| push.asset != url);
     }
 
     fn session_closed(&mut self, session: Session, agent: Agent) -> Vec<(Url, f64)> {
         let open = self.pushes.remove(&session).unwrap_or_default();
         if self.o.assume_hits {
             for push in &open {
-                self.proc_asset(session, agent, push.asset, true, 200, push.size, push.resid, push.page);
+                self.proc_asset(
+                    session, agent, push.asset, true, 200, push.size, push.resid, push.page,
+                );
             }
         }
         if let Some((user, urls)) = self.requested.remove(&session) {
@@ -132,9 +154,15 @@ impl Reference {
 
     fn is_allowed_for_push(&mut self, r: &Request, asset: Url) -> bool {
         let (keep, limit) = (self.o.keep_history, self.o.max_size);
-        let in_history = self.history.get(&r.user).is_some_and(|urls| urls.contains(&asset));
+        let in_history = self
+            .history
+            .get(&r.user)
+            .is_some_and(|urls| urls.contains(&asset));
         let requested = self.ses_resources[&r.session].contains(&asset);
-        let open = self.pushes.get(&r.session).is_some_and(|open| open.iter().any(|push| push.asset == asset));
+        let open = self
+            .pushes
+            .get(&r.session)
+            .is_some_and(|open| open.iter().any(|push| push.asset == asset));
         let stats = self.map(r.agent);
         let (as_asset, as_page) = (get(&stats.assets, &asset), get(&stats.pages, &asset));
         if requested || as_asset == 0 || as_asset < as_page || (keep && in_history) {
@@ -173,7 +201,13 @@ impl Reference {
         }
         let mut candidates = Vec::new();
         if get(&self.map(r.agent).pages, &r.url) >= self.o.min_history {
-            for asset in self.map(r.agent).stat.get(&r.url).cloned().unwrap_or_default() {
+            for asset in self
+                .map(r.agent)
+                .stat
+                .get(&r.url)
+                .cloned()
+                .unwrap_or_default()
+            {
                 if self.is_allowed_for_push(r, asset) {
                     let probability = self.get_probability(r, asset);
                     if probability >= self.o.threshold {
@@ -188,7 +222,12 @@ impl Reference {
         let mut pushed = Vec::new();
         for (asset, _) in candidates {
             let size = self.map(r.agent).sizes[&asset];
-            let push = OpenPush { asset, size, resid: r.number, page: r.url };
+            let push = OpenPush {
+                asset,
+                size,
+                resid: r.number,
+                page: r.url,
+            };
             self.pushes.entry(r.session).or_default().push(push);
             pushed.push((asset, size));
         }
@@ -221,7 +260,8 @@ impl Reference {
             return;
         }
         self.add_resource(session, resid, url);
-        let clean = !self.dups.contains(&(session, resid)) && !self.pages_dirty.contains(&(session, resid));
+        let clean =
+            !self.dups.contains(&(session, resid)) && !self.pages_dirty.contains(&(session, resid));
         let stats = self.map(agent);
         let n = f64::from(get(&stats.assets, &url));
         let mean = stats.sizes.entry(url).or_default();
@@ -234,7 +274,12 @@ impl Reference {
     }
 
     fn add_resource(&mut self, session: Session, resid: Resid, url: Url) {
-        if !self.pageloads.entry((session, resid)).or_default().insert(url) {
+        if !self
+            .pageloads
+            .entry((session, resid))
+            .or_default()
+            .insert(url)
+        {
             self.dups.insert((session, resid));
         }
         self.ses_resources.entry(session).or_default().insert(url);
@@ -244,9 +289,22 @@ impl Reference {
 /// What happens next in random traffic.
 #[derive(Debug, Clone)]
 enum Action {
-    Request { session: u64, url: Url, get: bool, status: u16, size: u64, pause: i64, favicon: bool },
-    Cancel { session: u64, url: Url },
-    Close { session: u64 },
+    Request {
+        session: u64,
+        url: Url,
+        get: bool,
+        status: u16,
+        size: u64,
+        pause: i64,
+        favicon: bool,
+    },
+    Cancel {
+        session: u64,
+        url: Url,
+    },
+    Close {
+        session: u64,
+    },
 }
 
 const SESSIONS: u64 = 4;
@@ -273,30 +331,51 @@ fn action() -> impl Strategy<Value = Action> {
 fn options() -> impl Strategy<Value = Options> {
     (
         (0..3usize, 0..=10u32, 1..3u32),
-        (prop::option::weighted(0.3, 0..4usize), prop::option::weighted(0.3, 0..5_000u64)),
+        (
+            prop::option::weighted(0.3, 0..4usize),
+            prop::option::weighted(0.3, 0..5_000u64),
+        ),
         any::<[bool; 4]>(),
     )
-        .prop_map(|((algorithm, tenth, min_history), (max_assets, max_size), flags)| Options {
-            algorithm: Algorithm::ALL[algorithm],
-            threshold: f64::from(tenth) / 10.0,
-            min_history,
-            max_assets,
-            max_size,
-            ignore_mobile: flags[0],
-            consider_browser: flags[1],
-            keep_history: flags[2],
-            assume_hits: flags[3],
-            ..Options::default()
-        })
+        .prop_map(
+            |((algorithm, tenth, min_history), (max_assets, max_size), flags)| Options {
+                algorithm: Algorithm::ALL[algorithm],
+                threshold: f64::from(tenth) / 10.0,
+                min_history,
+                max_assets,
+                max_size,
+                ignore_mobile: flags[0],
+                consider_browser: flags[1],
+                keep_history: flags[2],
+                assume_hits: flags[3],
+                ..Options::default()
+            },
+        )
 }
 
 /// The software of each session's client: two browsers, a mobile one, a machine.
 fn agent(session: u64) -> Agent {
     match session % SESSIONS {
-        0 => Agent { known: true, mobile: false, browser: Browser::Chrome },
-        1 => Agent { known: true, mobile: false, browser: Browser::Firefox },
-        2 => Agent { known: true, mobile: true, browser: Browser::Chrome },
-        _ => Agent { known: false, mobile: false, browser: Browser::Other },
+        0 => Agent {
+            known: true,
+            mobile: false,
+            browser: Browser::Chrome,
+        },
+        1 => Agent {
+            known: true,
+            mobile: false,
+            browser: Browser::Firefox,
+        },
+        2 => Agent {
+            known: true,
+            mobile: true,
+            browser: Browser::Chrome,
+        },
+        _ => Agent {
+            known: false,
+            mobile: false,
+            browser: Browser::Other,
+        },
     }
 }
 

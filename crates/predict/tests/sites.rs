@@ -1,5 +1,6 @@
-//! `auto` on made-up sites of many kinds, none of which it was set for: it never makes traffic dearer than without push, and
-//! is as good as the documented algorithms with the parameters that are best for each site afterwards.
+//! `auto` on made-up sites of many kinds, none of which it was set for: it never makes traffic
+//! dearer than without push, and is as good as the documented algorithms with the parameters that
+//! are best for each site afterwards.
 
 use std::collections::HashMap;
 
@@ -46,7 +47,8 @@ struct Site {
 }
 
 impl Site {
-    /// Its log: visits of one to four pages by users who come once; what a visit had it does not ask for again.
+    /// Its log: visits of one to four pages by users who come once; what a visit had it does not
+    /// ask for again.
     fn log(&self) -> AccessLog {
         let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ self.visits);
         let mut lines = Vec::new();
@@ -79,21 +81,40 @@ impl Site {
 
 fn auto(log: &AccessLog, omega: f64) -> Tally {
     let sessions = Sessions::cut(log, &log.records, 3_600_000, false);
-    let auto = Auto::new(AutoConfig { worth: Worth::Omega(omega), min_users: 1, ..AutoConfig::default() });
-    replay(log, &log.records, &sessions, &mut AutoReplay::new(log, &Options::default(), auto), |_| {})
+    let auto = Auto::new(AutoConfig {
+        worth: Worth::Omega(omega),
+        min_users: 1,
+        ..AutoConfig::default()
+    });
+    replay(
+        log,
+        &log.records,
+        &sessions,
+        &mut AutoReplay::new(log, &Options::default(), auto),
+        |_| {},
+    )
 }
 
 fn named(folder: &str, numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
-    numbers.into_iter().map(|number| format!("/{folder}/{number}.png")).collect()
+    numbers
+        .into_iter()
+        .map(|number| format!("/{folder}/{number}.png"))
+        .collect()
 }
 
 fn number(page: &str) -> u64 {
-    page.rsplit('/').next().and_then(|name| name.parse().ok()).unwrap_or(0)
+    page.rsplit('/')
+        .next()
+        .and_then(|name| name.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Scripts whose names change whenever the site is built anew.
 fn built(every: u64, now: u64) -> Vec<String> {
-    ["app.js", "parts.js", "style.css"].iter().map(|name| format!("/build-{}/{name}", now / every)).collect()
+    ["app.js", "parts.js", "style.css"]
+        .iter()
+        .map(|name| format!("/build-{}/{name}", now / every))
+        .collect()
 }
 
 const USEFUL: [Site; 7] = [
@@ -102,8 +123,20 @@ const USEFUL: [Site; 7] = [
         visits: 540,
         days: 30,
         fetch: 90,
-        page: |chance, _| if chance.percent(70) { "/".into() } else { format!("/view/{}", chance.below(300)) },
-        assets: |_, now, chance| [built(7 * DAY, now), vec![format!("/api/item/{}.json", chance.below(4000))]].concat(),
+        page: |chance, _| {
+            if chance.percent(70) {
+                "/".into()
+            } else {
+                format!("/view/{}", chance.below(300))
+            }
+        },
+        assets: |_, now, chance| {
+            [
+                built(7 * DAY, now),
+                vec![format!("/api/item/{}.json", chance.below(4000))],
+            ]
+            .concat()
+        },
     },
     Site {
         name: "news that change by the hour",
@@ -119,7 +152,12 @@ const USEFUL: [Site; 7] = [
         },
         assets: |page, now, _| {
             let fresh = named("thumb", (0..10).map(|back| (now / 1800 + 100) - back));
-            [vec!["/main.css".into(), "/main.js".into()], fresh, named("full", [number(page)])].concat()
+            [
+                vec!["/main.css".into(), "/main.js".into()],
+                fresh,
+                named("full", [number(page)]),
+            ]
+            .concat()
         },
     },
     Site {
@@ -129,7 +167,11 @@ const USEFUL: [Site; 7] = [
         fetch: 80,
         page: |chance, _| format!("/product/{}", chance.popular(5000)),
         assets: |page, _, _| {
-            [vec!["/s.css".into(), "/s.js".into(), "/t.js".into()], named("product", [number(page)])].concat()
+            [
+                vec!["/s.css".into(), "/s.js".into(), "/t.js".into()],
+                named("product", [number(page)]),
+            ]
+            .concat()
         },
     },
     Site {
@@ -189,7 +231,11 @@ const HOPELESS: [Site; 4] = [
         days: 10,
         fetch: 90,
         page: |chance, _| format!("/page/{}", chance.popular(30)),
-        assets: |_, _, chance| (0..3).map(|_| format!("/count.gif?r={}", chance.below(1 << 40))).collect(),
+        assets: |_, _, chance| {
+            (0..3)
+                .map(|_| format!("/count.gif?r={}", chance.below(1 << 40)))
+                .collect()
+        },
     },
     Site {
         name: "robots with a browser's name, and hardly anyone else",
@@ -212,10 +258,23 @@ fn as_good_as_what_is_best_for_each_site() {
             .flat_map(|group| grid.run(&log, &log.records, group))
             .map(|(_, tally)| tally)
             .collect();
-        for (omega, margin) in [(1.0 / 63.0, 0.02), (0.25, 0.02), (0.5, 0.01), (0.75, 0.02), (0.9, 0.02)] {
-            let best = tuned.iter().map(|tally| tally.push_cost(omega)).fold(f64::INFINITY, f64::min);
+        for (omega, margin) in [
+            (1.0 / 63.0, 0.02),
+            (0.25, 0.02),
+            (0.5, 0.01),
+            (0.75, 0.02),
+            (0.9, 0.02),
+        ] {
+            let best = tuned
+                .iter()
+                .map(|tally| tally.push_cost(omega))
+                .fold(f64::INFINITY, f64::min);
             let cost = auto(&log, omega).push_cost(omega);
-            assert!(cost <= best + margin, "{} at {omega}: {cost}, tuned {best}", site.name);
+            assert!(
+                cost <= best + margin,
+                "{} at {omega}: {cost}, tuned {best}",
+                site.name
+            );
             assert!(cost <= 1.005, "{} at {omega}: {cost}", site.name);
         }
     }
@@ -229,7 +288,11 @@ fn no_dearer_where_nothing_can_be_foreseen() {
             let tally = auto(&log, omega);
             // One request on credit, and what traffic has earned since.
             let lost = (tally.push_cost(omega) - 1.0) * tally.assets as f64;
-            assert!(lost <= 1.0 + 0.005 * tally.assets as f64, "{} at {omega}: {lost} requests", site.name);
+            assert!(
+                lost <= 1.0 + 0.005 * tally.assets as f64,
+                "{} at {omega}: {lost} requests",
+                site.name
+            );
         }
     }
 }

@@ -1,23 +1,35 @@
-//! Frames and header blocks in bytes per second, and whole requests per second through two sessions in memory.
+//! Frames and header blocks in bytes per second, and whole requests per second through two sessions
+//! in memory.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use bytes::{Buf as _, BytesMut};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tandem_http::{Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf};
+use tandem_http::{
+    Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+};
 use tandem_spdy::frame::{Data, Frame, FrameReader, Piece, WindowUpdate};
 use tandem_spdy::header_block::{Block, Decoder, Encoder, HeaderCompression};
 use tandem_spdy::{Config, Connection, Version};
 
 /// A browser's request.
 const FIELDS: [(&str, &str); 6] = [
-    ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"),
-    ("accept", "image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5"),
+    (
+        "user-agent",
+        "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
+    ),
+    (
+        "accept",
+        "image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5",
+    ),
     ("accept-language", "en-US,en;q=0.5"),
     ("accept-encoding", "gzip, deflate, br, zstd"),
     ("referer", "https://www.example.org/articles/2026/11/"),
-    ("cookie", "session=0123456789abcdef0123456789abcdef; theme=dark"),
+    (
+        "cookie",
+        "session=0123456789abcdef0123456789abcdef; theme=dark",
+    ),
 ];
 
 fn block(number: usize) -> (Block, usize) {
@@ -43,15 +55,24 @@ fn frames(criterion: &mut Criterion) {
     let payload = vec![7; 8192];
     let mut wire = BytesMut::new();
     for stream in 0..64 {
-        Data { stream, fin: false, len: 8192 }.encode(&mut wire);
+        Data {
+            stream,
+            fin: false,
+            len: 8192,
+        }
+        .encode(&mut wire);
         wire.extend_from_slice(&payload);
     }
     group.throughput(Throughput::Bytes(wire.len() as u64));
-    group.bench_function("read DATA of 8 KiB", |bencher| bencher.iter(|| read_all(&wire)));
+    group.bench_function("read DATA of 8 KiB", |bencher| {
+        bencher.iter(|| read_all(&wire))
+    });
     let mut wire = BytesMut::new();
     (0..4096).for_each(|stream| WindowUpdate { stream, delta: 9 }.encode(&mut wire));
     group.throughput(Throughput::Bytes(wire.len() as u64));
-    group.bench_function("read WINDOW_UPDATE", |bencher| bencher.iter(|| read_all(&wire)));
+    group.bench_function("read WINDOW_UPDATE", |bencher| {
+        bencher.iter(|| read_all(&wire))
+    });
     group.bench_function("write WINDOW_UPDATE", |bencher| {
         let mut out = BytesMut::with_capacity(wire.len());
         bencher.iter(|| {
@@ -79,8 +100,11 @@ fn read_all(wire: &[u8]) -> usize {
 fn header_blocks(criterion: &mut Criterion) {
     let blocks: Vec<_> = (0..200).map(block).collect();
     let plain: usize = blocks.iter().map(|(_, len)| len).sum();
-    let settings =
-        [("full", HeaderCompression::Full), ("safe", HeaderCompression::Safe), ("off", HeaderCompression::Off)];
+    let settings = [
+        ("full", HeaderCompression::Full),
+        ("safe", HeaderCompression::Safe),
+        ("off", HeaderCompression::Off),
+    ];
     let mut group = criterion.benchmark_group("header blocks, plain bytes");
     group.throughput(Throughput::Bytes(plain as u64));
     for (name, setting) in settings {
@@ -98,7 +122,9 @@ fn header_blocks(criterion: &mut Criterion) {
         group.bench_function(format!("inflate {name}"), |bencher| {
             bencher.iter(|| {
                 let mut decoder = Decoder::new(64 << 10);
-                wire.iter().filter(|block| matches!(decoder.decode(block), Ok(Ok(_)))).count()
+                wire.iter()
+                    .filter(|block| matches!(decoder.decode(block), Ok(Ok(_))))
+                    .count()
             });
         });
     }
@@ -114,11 +140,17 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let session = |role| Connection::new(Config::new(MuxConfig::new(role), Version::V31));
-        Self { client: session(Role::Client), server: session(Role::Server), now: Instant::now() }
+        Self {
+            client: session(Role::Client),
+            server: session(Role::Server),
+            now: Instant::now(),
+        }
     }
 
     fn request(&mut self, head: &RequestHead, response: &ResponseHead, body: &bytes::Bytes) {
-        self.client.open(head, true, Priority::default()).expect("room");
+        self.client
+            .open(head, true, Priority::default())
+            .expect("room");
         flow(&mut self.client, &mut self.server, self.now);
         while let Some(event) = self.server.poll_event() {
             if let Event::Request { id, .. } = event {
@@ -161,10 +193,17 @@ fn sessions(criterion: &mut Criterion) {
     for len in [1024, 1 << 20] {
         let body = bytes::Bytes::from(vec![1; len]);
         let mut pair = Pair::new();
-        group.throughput(if len == 1024 { Throughput::Elements(1) } else { Throughput::Bytes(len as u64) });
-        group.bench_function(format!("request, answer of {len} bytes, both ends"), |bencher| {
-            bencher.iter(|| pair.request(&head, &response, &body));
+        group.throughput(if len == 1024 {
+            Throughput::Elements(1)
+        } else {
+            Throughput::Bytes(len as u64)
         });
+        group.bench_function(
+            format!("request, answer of {len} bytes, both ends"),
+            |bencher| {
+                bencher.iter(|| pair.request(&head, &response, &body));
+            },
+        );
     }
     group.finish();
 }

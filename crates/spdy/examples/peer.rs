@@ -1,13 +1,14 @@
-//! One end of a SPDY session over plain TCP, for `interop/run.sh`: a small server, and a client that runs one case
-//! against a server that knows the same paths.
+//! One end of a SPDY session over plain TCP, for `interop/run.sh`: a small server, and a client
+//! that runs one case against a server that knows the same paths.
 //!
 //! ```text
 //! peer serve 3.1                          prints its address, serves until killed
 //! peer client 3.1 127.0.0.1:1234 CASE     exits with 0 when the case holds
 //! ```
 //!
-//! Paths: `/bytes/N` answers N bytes, `/echo` says "ok N" once N bytes in the right pattern have come, `/push` pushes
-//! `/bytes/10000`, `/reset` resets, `/goaway` answers and leaves, `/priority` says the priority that it was asked with.
+//! Paths: `/bytes/N` answers N bytes, `/echo` says "ok N" once N bytes in the right pattern have
+//! come, `/push` pushes `/bytes/10000`, `/reset` resets, `/goaway` answers and leaves, `/priority`
+//! says the priority that it was asked with.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use tandem_http::{
-    Event, Method, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+    Event, Method, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme,
+    SendBuf,
 };
 use tandem_spdy::{Config, Connection, Version};
 
@@ -51,7 +53,9 @@ fn pattern(from: usize, len: usize) -> Vec<u8> {
 }
 
 fn fits_pattern(from: usize, data: &[u8]) -> bool {
-    data.iter().enumerate().all(|(at, &byte)| usize::from(byte) == (from + at) % 251)
+    data.iter()
+        .enumerate()
+        .all(|(at, &byte)| usize::from(byte) == (from + at) % 251)
 }
 
 /// A session on a socket: a thread reads, the caller writes.
@@ -82,10 +86,16 @@ impl Driver {
         // spdy-transport announces every push as https.
         config.same_origin_push = false;
         let session = Connection::new(config);
-        Ok(Self { session, socket, incoming, bodies: BTreeMap::new() })
+        Ok(Self {
+            session,
+            socket,
+            incoming,
+            bodies: BTreeMap::new(),
+        })
     }
 
-    /// Sends what there is, waits for input, and gives the next events; `None` when the peer has closed.
+    /// Sends what there is, waits for input, and gives the next events; `None` when the peer has
+    /// closed.
     fn turn(&mut self) -> Outcome<Option<Vec<Event>>> {
         self.feed();
         self.flush()?;
@@ -94,18 +104,25 @@ impl Driver {
             return Ok(Some(events));
         }
         let now = Instant::now();
-        let wait = self.session.poll_timeout().map_or(PATIENCE, |at| at.saturating_duration_since(now));
+        let wait = self
+            .session
+            .poll_timeout()
+            .map_or(PATIENCE, |at| at.saturating_duration_since(now));
         match self.incoming.recv_timeout(wait) {
             Ok(bytes) => {
                 let result = self.session.handle_input(Instant::now(), &bytes);
                 self.flush()?;
                 result?;
             }
-            Err(RecvTimeoutError::Timeout) if wait < PATIENCE => self.session.handle_timeout(Instant::now()),
+            Err(RecvTimeoutError::Timeout) if wait < PATIENCE => {
+                self.session.handle_timeout(Instant::now())
+            }
             Err(RecvTimeoutError::Timeout) => return Err("nothing came for a minute".into()),
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
         }
-        Ok(Some(std::iter::from_fn(|| self.session.poll_event()).collect()))
+        Ok(Some(
+            std::iter::from_fn(|| self.session.poll_event()).collect(),
+        ))
     }
 
     fn feed(&mut self) {
@@ -159,7 +176,9 @@ fn serve_session(mut driver: Driver) -> Outcome<()> {
     while let Some(events) = driver.turn()? {
         for event in events {
             match event {
-                Event::Request { id, head, priority, .. } => {
+                Event::Request {
+                    id, head, priority, ..
+                } => {
                     if head.path == "/echo" {
                         echoes.insert(id, 0);
                         driver.session.respond(id, &ResponseHead::new(200), false);
@@ -174,10 +193,16 @@ fn serve_session(mut driver: Driver) -> Outcome<()> {
                 }
                 Event::Data { id, data, end } => {
                     driver.session.release(id, data.len());
-                    let Some(got) = echoes.get_mut(&id) else { continue };
+                    let Some(got) = echoes.get_mut(&id) else {
+                        continue;
+                    };
                     let fits = fits_pattern(*got, &data);
                     *got += data.len();
-                    let say = if fits { format!("ok {got}") } else { format!("bad near {got}") };
+                    let say = if fits {
+                        format!("ok {got}")
+                    } else {
+                        format!("bad near {got}")
+                    };
                     if end || !fits {
                         driver.session.send_data(id, say.into(), true);
                         echoes.remove(&id);
@@ -192,7 +217,9 @@ fn serve_session(mut driver: Driver) -> Outcome<()> {
 
 fn answer(driver: &mut Driver, id: u32, head: &RequestHead, priority: Priority) {
     let mut response = ResponseHead::new(200);
-    response.fields.push("content-type", "application/octet-stream");
+    response
+        .fields
+        .push("content-type", "application/octet-stream");
     response.fields.push("set-cookie", "a=1");
     response.fields.push("set-cookie", "b=2");
     if let Some(Ok(len)) = head.path.strip_prefix("/bytes/").map(str::parse) {
@@ -212,12 +239,16 @@ fn answer(driver: &mut Driver, id: u32, head: &RequestHead, priority: Priority) 
         "/goaway" => {}
         "/priority" => {
             driver.session.respond(id, &response, false);
-            return driver.session.send_data(id, priority.0.to_string().into(), true);
+            return driver
+                .session
+                .send_data(id, priority.0.to_string().into(), true);
         }
         _ => response.status = 404,
     }
     driver.session.respond(id, &response, false);
-    driver.session.send_data(id, Bytes::from_static(b"done"), true);
+    driver
+        .session
+        .send_data(id, Bytes::from_static(b"done"), true);
 }
 
 /// What became of a request.
@@ -273,7 +304,9 @@ impl Client {
                     answer.ended = end;
                 }
                 Event::Trailers { id, .. } => self.answers.entry(id).or_default().ended = true,
-                Event::Reset { id, reason } => self.answers.entry(id).or_default().reset = Some(reason),
+                Event::Reset { id, reason } => {
+                    self.answers.entry(id).or_default().reset = Some(reason)
+                }
                 Event::Push { id, request, .. } => self.pushes.push((id, request.path)),
                 Event::Pong { payload } => self.pongs.push(payload),
                 Event::GoAway { .. } => self.left = true,
@@ -303,16 +336,32 @@ impl Client {
     /// Waits for a body of this length in the pattern.
     fn expect_bytes(&mut self, id: u32, len: usize) -> Outcome<()> {
         let answer = self.finish(id)?;
-        check(answer.status == 200 && answer.body.len() == len && fits_pattern(0, &answer.body), || {
-            format!("{len} bytes wanted; {} {:?} {}", answer.status, answer.reset, answer.body.len())
-        })
+        check(
+            answer.status == 200 && answer.body.len() == len && fits_pattern(0, &answer.body),
+            || {
+                format!(
+                    "{len} bytes wanted; {} {:?} {}",
+                    answer.status,
+                    answer.reset,
+                    answer.body.len()
+                )
+            },
+        )
     }
 
     fn expect_text(&mut self, id: u32, text: &str) -> Outcome<()> {
         let answer = self.finish(id)?;
-        check(answer.status == 200 && answer.body == text.as_bytes(), || {
-            format!("{text:?} wanted; {} {:?} {:?}", answer.status, answer.reset, Bytes::from(answer.body.clone()))
-        })
+        check(
+            answer.status == 200 && answer.body == text.as_bytes(),
+            || {
+                format!(
+                    "{text:?} wanted; {} {:?} {:?}",
+                    answer.status,
+                    answer.reset,
+                    Bytes::from(answer.body.clone())
+                )
+            },
+        )
     }
 
     fn forget(&mut self) {
@@ -327,8 +376,14 @@ fn check(holds: bool, say: impl FnOnce() -> String) -> Outcome<()> {
 
 fn run_case(version: Version, address: &str, case: &str) -> Outcome<()> {
     let driver = Driver::new(TcpStream::connect(address)?, Role::Client, version)?;
-    let mut client =
-        Client { driver, answers: BTreeMap::new(), order: vec![], pushes: vec![], pongs: vec![], left: false };
+    let mut client = Client {
+        driver,
+        answers: BTreeMap::new(),
+        order: vec![],
+        pushes: vec![],
+        pongs: vec![],
+        left: false,
+    };
     match case {
         "get" => {
             let id = client.open("/bytes/1000", 3)?;
@@ -339,13 +394,19 @@ fn run_case(version: Version, address: &str, case: &str) -> Outcome<()> {
             client.expect_text(id, "ok 1000000")
         }
         "bodies" => {
-            let (up, down) = (client.post(5_000_000, 3)?, client.open("/bytes/5000000", 3)?);
+            let (up, down) = (
+                client.post(5_000_000, 3)?,
+                client.open("/bytes/5000000", 3)?,
+            );
             client.expect_text(up, "ok 5000000")?;
             client.expect_bytes(down, 5_000_000)
         }
         "concurrent" => {
-            let ids: Vec<_> = (0..200).map(|_| client.open("/bytes/10000", 3)).collect::<Result<_, _>>()?;
-            ids.into_iter().try_for_each(|id| client.expect_bytes(id, 10_000))
+            let ids: Vec<_> = (0..200)
+                .map(|_| client.open("/bytes/10000", 3))
+                .collect::<Result<_, _>>()?;
+            ids.into_iter()
+                .try_for_each(|id| client.expect_bytes(id, 10_000))
         }
         "push" => push(&mut client),
         "reset" => reset(&mut client),
@@ -359,11 +420,14 @@ fn run_case(version: Version, address: &str, case: &str) -> Outcome<()> {
             let id = client.open("/goaway", 3)?;
             client.expect_text(id, "done")?;
             client.until(|client| client.left)?;
-            check(client.open("/bytes/1", 3).is_err(), || "the session is still open".to_owned())
+            check(client.open("/bytes/1", 3).is_err(), || {
+                "the session is still open".to_owned()
+            })
         }
         "priorities" => priorities(&mut client),
         "settings" => {
-            // After the first answer its SETTINGS are known; it says how the window that they gave was kept.
+            // After the first answer its SETTINGS are known; it says how the window that they gave
+            // was kept.
             let id = client.open("/priority", 3)?;
             client.expect_text(id, "3")?;
             let id = client.post(100_000, 3)?;
@@ -391,13 +455,19 @@ fn reset(client: &mut Client) -> Outcome<()> {
     let reason = client.finish(id)?.reset;
     check(reason == Some(Reason::Cancel), || format!("{reason:?}"))?;
     let id = client.open("/bytes/5000000", 3)?;
-    client.until(|client| client.answers.get(&id).is_some_and(|answer| !answer.body.is_empty()))?;
+    client.until(|client| {
+        client
+            .answers
+            .get(&id)
+            .is_some_and(|answer| !answer.body.is_empty())
+    })?;
     client.driver.session.reset(id, Reason::Cancel);
     let id = client.open("/bytes/1000", 3)?;
     client.expect_bytes(id, 1000)
 }
 
-/// The number reaches the server, and our own small urgent body overtakes a large one on its way there.
+/// The number reaches the server, and our own small urgent body overtakes a large one on its way
+/// there.
 fn priorities(client: &mut Client) -> Outcome<()> {
     for priority in [0, 7] {
         let id = client.open("/priority", priority)?;
@@ -414,8 +484,11 @@ fn priorities(client: &mut Client) -> Outcome<()> {
 
 fn many(client: &mut Client) -> Outcome<()> {
     for _ in 0..100 {
-        let ids: Vec<_> = (0..100).map(|_| client.open("/bytes/100", 3)).collect::<Result<_, _>>()?;
-        ids.into_iter().try_for_each(|id| client.expect_bytes(id, 100))?;
+        let ids: Vec<_> = (0..100)
+            .map(|_| client.open("/bytes/100", 3))
+            .collect::<Result<_, _>>()?;
+        ids.into_iter()
+            .try_for_each(|id| client.expect_bytes(id, 100))?;
         client.forget();
     }
     Ok(())

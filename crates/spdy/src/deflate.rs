@@ -1,14 +1,17 @@
-//! The compressor of header blocks: zlib streams (RFC 1950, RFC 1951) in which a secret is never matched.
+//! The compressor of header blocks: zlib streams (RFC 1950, RFC 1951) in which a secret is never
+//! matched.
 //!
-//! A general deflate cannot do this: it finds a cookie in its window whether or not an attacker put a guess of it
-//! beside it, and the length of the frame tells (CRIME). To keep a secret out of its sight one would have to empty its
-//! window, dictionary included, after each. Here the window knows which of its bytes are secret. They are written one
-//! by one, in codes whose lengths depend on nothing else, and no later match begins in, ends in or runs across them;
-//! everything else keeps its history.
+//! A general deflate cannot do this: it finds a cookie in its window whether or not an attacker put
+//! a guess of it beside it, and the length of the frame tells (CRIME). To keep a secret out of its
+//! sight one would have to empty its window, dictionary included, after each. Here the window knows
+//! which of its bytes are secret. They are written one by one, in codes whose lengths depend on
+//! nothing else, and no later match begins in, ends in or runs across them; everything else keeps
+//! its history.
 //!
-//! Codes are the fixed ones (RFC 1951 section 3.2.6): header blocks are too short to pay for tables of their own, and
-//! a table made from a secret's letters would tell about them. Each block ends as Z_SYNC_FLUSH ends it, with the bytes
-//! 00 00 ff ff. Memory: about 90 KiB for a session that has sent a block.
+//! Codes are the fixed ones (RFC 1951 section 3.2.6): header blocks are too short to pay for tables
+//! of their own, and a table made from a secret's letters would tell about them. Each block ends as
+//! Z_SYNC_FLUSH ends it, with the bytes 00 00 ff ff. Memory: about 90 KiB for a session that has
+//! sent a block.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +23,8 @@ const WINDOW: usize = 1 << WINDOW_BITS;
 const WINDOW_BITS: u32 = 14;
 /// zlib keeps this distance from the window's end; some inflaters count on it.
 const MAX_DISTANCE: usize = WINDOW - 262;
-/// Shorter matches save next to nothing over literals: 12 bits and the distance's own, up to 12 more.
+/// Shorter matches save next to nothing over literals: 12 bits and the distance's own, up to 12
+/// more.
 const MIN_MATCH: usize = 4;
 const MAX_MATCH: usize = 258;
 const HASH_BITS: u32 = 12;
@@ -30,7 +34,8 @@ const MAX_CHAIN: usize = 16;
 const NICE_MATCH: usize = 32;
 /// So much in common at the distance of the match before is taken without a search.
 const ALIGNED_MATCH: usize = 8;
-/// Of a match, only so many places are made findable: what it repeats is itself findable, or was a moment ago.
+/// Of a match, only so many places are made findable: what it repeats is itself findable, or was a
+/// moment ago.
 const REMEMBERED: usize = 16;
 /// The shortest length of the match codes (RFC 1951 section 3.2.5).
 const CODED_FROM: usize = 3;
@@ -46,8 +51,8 @@ pub(crate) struct Deflate {
     previous: Box<[u16; WINDOW]>,
     /// Where in `text` the secrets lie, in order.
     secrets: VecDeque<Range<usize>>,
-    /// Where the parts between secrets began, of the block before and of this one: blocks resemble each other, so that
-    /// each part is first compared with its counterpart.
+    /// Where the parts between secrets began, of the block before and of this one: blocks resemble
+    /// each other, so that each part is first compared with its counterpart.
     parts_before: Vec<usize>,
     parts: Vec<usize>,
     bits: BitWriter,
@@ -119,20 +124,26 @@ impl Deflate {
         }
     }
 
-    /// Writes `text[at..]` as matches and literals; a match gives way to a longer one that begins a byte later.
-    /// `distance` is where a match is looked for first, and then that of the latest match: where a value differs from
-    /// an earlier one of its length, what follows is as far away as what came before.
+    /// Writes `text[at..]` as matches and literals; a match gives way to a longer one that begins a
+    /// byte later. `distance` is where a match is looked for first, and then that of the latest
+    /// match: where a value differs from an earlier one of its length, what follows is as far away
+    /// as what came before.
     fn match_from(&mut self, mut at: usize, mut distance: usize, out: &mut Vec<u8>) {
         let end = self.text.len();
         while at < end {
-            let Some(mut found) = self.aligned_match(at, distance).or_else(|| self.longest_match(at)) else {
+            let Some(mut found) = self
+                .aligned_match(at, distance)
+                .or_else(|| self.longest_match(at))
+            else {
                 self.put_literal(at, out);
                 at += 1;
                 continue;
             };
             while found.len < NICE_MATCH
                 && found.distance != distance
-                && let Some(next) = self.longest_match(at + 1).filter(|next| next.len > found.len)
+                && let Some(next) = self
+                    .longest_match(at + 1)
+                    .filter(|next| next.len > found.len)
             {
                 self.put_literal(at, out);
                 at += 1;
@@ -168,20 +179,29 @@ impl Deflate {
     /// The longest earlier occurrence of what stands at `at`, if it is worth its codes.
     fn longest_match(&self, at: usize) -> Option<Match> {
         let target = &self.text[at..self.text.len().min(at + MAX_MATCH)];
-        let mut best = Match { len: MIN_MATCH - 1, distance: 0 };
+        let mut best = Match {
+            len: MIN_MATCH - 1,
+            distance: 0,
+        };
         let mut link = self.head[hash(target.get(..MIN_MATCH)?)];
         for _ in 0..MAX_CHAIN {
-            let Some(candidate) = usize::from(link).checked_sub(1) else { break };
+            let Some(candidate) = usize::from(link).checked_sub(1) else {
+                break;
+            };
             if at - candidate > MAX_DISTANCE {
                 break;
             }
-            // What is compared may be secret; how far it may be used is looked up only where that matters.
+            // What is compared may be secret; how far it may be used is looked up only where that
+            // matters.
             if self.text[candidate + best.len] == target[best.len] {
                 let len = common_prefix(&self.text[candidate..], target);
                 if len > best.len {
                     let len = len.min(self.open_len(candidate));
                     if len > best.len {
-                        best = Match { len, distance: at - candidate };
+                        best = Match {
+                            len,
+                            distance: at - candidate,
+                        };
                         if len == target.len() {
                             break;
                         }
@@ -195,12 +215,16 @@ impl Deflate {
 
     /// How many bytes stand from `candidate` on before the next secret; none in the midst of one.
     fn open_len(&self, candidate: usize) -> usize {
-        let next = self.secrets.partition_point(|secret| secret.end <= candidate);
-        self.secrets.get(next).map_or(usize::MAX, |secret| secret.start.saturating_sub(candidate))
+        let next = self
+            .secrets
+            .partition_point(|secret| secret.end <= candidate);
+        self.secrets
+            .get(next)
+            .map_or(usize::MAX, |secret| secret.start.saturating_sub(candidate))
     }
 
-    /// Makes places findable. The callers pass places outside secrets only; the last three before a secret cannot be
-    /// found, since what they would be found by is part of it.
+    /// Makes places findable. The callers pass places outside secrets only; the last three before a
+    /// secret cannot be found, since what they would be found by is part of it.
     fn remember(&mut self, places: Range<usize>) {
         let text = &self.text[places.start..self.text.len().min(places.end + MIN_MATCH - 1)];
         for (at, bytes) in places.zip(text.windows(MIN_MATCH)) {
@@ -221,7 +245,11 @@ impl Deflate {
                 // What falls out is put where no match reaches.
                 *place = place.saturating_sub(WINDOW);
             }
-            while self.secrets.front().is_some_and(|secret| secret.end <= WINDOW) {
+            while self
+                .secrets
+                .front()
+                .is_some_and(|secret| secret.end <= WINDOW)
+            {
                 self.secrets.pop_front();
             }
             for secret in &mut self.secrets {
@@ -263,13 +291,18 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
             return at * 8 + (differing.trailing_zeros() / 8) as usize;
         }
     }
-    a_words.len() * 8 + a_rest.iter().zip(b_rest).take_while(|(a, b)| a == b).count()
+    a_words.len() * 8
+        + a_rest
+            .iter()
+            .zip(b_rest)
+            .take_while(|(a, b)| a == b)
+            .count()
 }
 
 /// Of the first four bytes.
 fn hash(bytes: &[u8]) -> usize {
-    (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS))
-        as usize
+    (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).wrapping_mul(0x9e37_79b1)
+        >> (32 - HASH_BITS)) as usize
 }
 
 /// Writes bits, the least significant first.
@@ -328,7 +361,8 @@ impl BitWriter {
     }
 }
 
-/// The fixed code of each symbol, in the order of the wire, and its length (RFC 1951 section 3.2.6).
+/// The fixed code of each symbol, in the order of the wire, and its length (RFC 1951 section
+/// 3.2.6).
 const FIXED: [(u16, u8); 288] = {
     let mut table = [(0, 0); 288];
     let mut symbol = 0;
@@ -359,11 +393,20 @@ mod tests {
         fn read(&mut self, bytes: &[u8]) -> Vec<u8> {
             let mut out = Vec::with_capacity(1 << 20);
             let before = self.0.total_in();
-            let mut result = self.0.decompress_vec(bytes, &mut out, FlushDecompress::Sync);
-            if result.as_ref().is_err_and(|error| error.needs_dictionary() == Some(DICTIONARY_ID)) {
-                self.0.set_dictionary(DICTIONARY).expect("the right dictionary");
+            let mut result = self
+                .0
+                .decompress_vec(bytes, &mut out, FlushDecompress::Sync);
+            if result
+                .as_ref()
+                .is_err_and(|error| error.needs_dictionary() == Some(DICTIONARY_ID))
+            {
+                self.0
+                    .set_dictionary(DICTIONARY)
+                    .expect("the right dictionary");
                 let used = (self.0.total_in() - before) as usize;
-                result = self.0.decompress_vec(&bytes[used..], &mut out, FlushDecompress::Sync);
+                result = self
+                    .0
+                    .decompress_vec(&bytes[used..], &mut out, FlushDecompress::Sync);
             }
             result.expect("a valid stream");
             assert_eq!(self.0.total_in() - before, bytes.len() as u64);
@@ -397,8 +440,16 @@ mod tests {
 
     #[test]
     fn blocks_longer_than_the_window() {
-        let long: Vec<u8> = (0..5 * WINDOW as u32).flat_map(|i| (i / 3).to_be_bytes()).collect();
-        compress_all(&[(long.clone(), vec![100..2 * WINDOW, 3 * WINDOW..3 * WINDOW + 9]), (long, Vec::new())]);
+        let long: Vec<u8> = (0..5 * WINDOW as u32)
+            .flat_map(|i| (i / 3).to_be_bytes())
+            .collect();
+        compress_all(&[
+            (
+                long.clone(),
+                vec![100..2 * WINDOW, 3 * WINDOW..3 * WINDOW + 9],
+            ),
+            (long, Vec::new()),
+        ]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Windows: how many bytes of DATA each end may still send, per stream and, in SPDY/3.1, per session. Draft section
-//! 2.6.8.
+//! Windows: how many bytes of DATA each end may still send, per stream and, in SPDY/3.1, per
+//! session. Draft section 2.6.8.
 
 /// Both drafts begin with 64 KiB, not 65,535 bytes.
 pub(crate) const INITIAL_WINDOW: u32 = 65_536;
@@ -35,7 +35,11 @@ impl SendWindow {
     /// Moves the window by credit, or by the difference of two initial windows.
     pub(crate) const fn shift(&mut self, delta: i64) -> Result<(), Overflow> {
         self.0 += delta;
-        if self.0 > MAX_WINDOW { Err(Overflow) } else { Ok(()) }
+        if self.0 > MAX_WINDOW {
+            Err(Overflow)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -49,7 +53,10 @@ pub(crate) struct ReceiveWindow {
 impl ReceiveWindow {
     /// The peer starts with 64 KiB before it hears of a smaller window, so less is never enforced.
     pub(crate) fn new(size: u32) -> Self {
-        Self { open: i64::from(size.max(INITIAL_WINDOW)), owed: 0 }
+        Self {
+            open: i64::from(size.max(INITIAL_WINDOW)),
+            owed: 0,
+        }
     }
 
     /// A frame of this size arrived; false when it is more than was allowed.

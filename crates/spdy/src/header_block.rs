@@ -1,12 +1,13 @@
-//! Header blocks: lists of names and values, compressed in one zlib stream per direction for the life of the session.
-//! Draft sections 2.6.10 and 2.6.10.1.
+//! Header blocks: lists of names and values, compressed in one zlib stream per direction for the
+//! life of the session. Draft sections 2.6.10 and 2.6.10.1.
 //!
 //! ```text
 //! fields ─▶ Block (plain, knows its secrets) ─▶ Encoder ─▶ frame       frame ─▶ Decoder ─▶ Pairs ─▶ fields
 //! ```
 //!
-//! The order of blocks is the order of the frames on the wire, so whoever encodes a block must send it. What arrives
-//! is always inflated, wanted or not, or both ends drift apart; how much it may inflate to is bounded.
+//! The order of blocks is the order of the frames on the wire, so whoever encodes a block must send
+//! it. What arrives is always inflated, wanted or not, or both ends drift apart; how much it may
+//! inflate to is bounded.
 
 use std::ops::Range;
 
@@ -25,10 +26,11 @@ pub const DICTIONARY_ID: u32 = 0xe3c6_a7c2;
 /// What of our header blocks is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderCompression {
-    /// Everything, secrets too: who sees the lengths of frames and can make the other end send guesses beside a cookie
-    /// finds the cookie (CRIME).
+    /// Everything, secrets too: who sees the lengths of frames and can make the other end send
+    /// guesses beside a cookie finds the cookie (CRIME).
     Full,
-    /// Everything but secrets: those are neither matched nor ever matched against. See [`secret_part`].
+    /// Everything but secrets: those are neither matched nor ever matched against. See
+    /// [`secret_part`].
     #[default]
     Safe,
     /// Nothing: blocks are stored.
@@ -54,14 +56,19 @@ impl Block {
     pub fn with_capacity(pairs: usize, text: usize) -> Self {
         let mut bytes = Vec::with_capacity(4 + 8 * pairs + text);
         bytes.extend_from_slice(&[0; 4]);
-        Self { bytes, ..Self::default() }
+        Self {
+            bytes,
+            ..Self::default()
+        }
     }
 
-    /// Appends a pair whose value is `parts`, joined by `separator`. `sensitive`: the value is secret whatever its name.
+    /// Appends a pair whose value is `parts`, joined by `separator`. `sensitive`: the value is
+    /// secret whatever its name.
     pub fn push(&mut self, name: &[u8], parts: &[&[u8]], separator: u8, sensitive: bool) {
         self.put_len(name.len());
         self.bytes.extend_from_slice(name);
-        let len = parts.iter().map(|part| part.len()).sum::<usize>() + parts.len().saturating_sub(1);
+        let len =
+            parts.iter().map(|part| part.len()).sum::<usize>() + parts.len().saturating_sub(1);
         self.put_len(len);
         let start = self.bytes.len();
         for (index, part) in parts.iter().enumerate() {
@@ -70,7 +77,11 @@ impl Block {
             }
             self.bytes.extend_from_slice(part);
         }
-        let open = if sensitive { 0 } else { secret_part(name, &self.bytes[start..]) };
+        let open = if sensitive {
+            0
+        } else {
+            secret_part(name, &self.bytes[start..])
+        };
         if open < len {
             self.secrets.push(start + open..start + len);
         }
@@ -99,15 +110,21 @@ const PAIR_OVERHEAD: usize = 32;
 
 /// From which byte on a value is secret; its length when it is not.
 ///
-/// Secret are credentials by name, whatever the site calls them, and what follows the `?` of an address: there go
-/// session ids, search words and one-time codes, and a page can make a browser ask for addresses that it chooses.
+/// Secret are credentials by name, whatever the site calls them, and what follows the `?` of an
+/// address: there go session ids, search words and one-time codes, and a page can make a browser
+/// ask for addresses that it chooses.
 pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
     const ADDRESSES: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
     if ADDRESSES.contains(&name) {
         return memchr(b'?', value).map_or(value.len(), |at| at + 1);
     }
-    // ":authority" has no place in SPDY; ":host" and the other names with a colon are never credentials.
-    if name.first() != Some(&b':') && is_credential(name) { 0 } else { value.len() }
+    // ":authority" has no place in SPDY; ":host" and the other names with a colon are never
+    // credentials.
+    if name.first() != Some(&b':') && is_credential(name) {
+        0
+    } else {
+        value.len()
+    }
 }
 
 /// Whether a name says that its value is a credential.
@@ -137,7 +154,11 @@ pub struct Encoder {
 impl Encoder {
     /// A fresh context; allocates nothing before the first block.
     pub const fn new(setting: HeaderCompression) -> Self {
-        Self { setting, deflate: None, started: false }
+        Self {
+            setting,
+            deflate: None,
+            started: false,
+        }
     }
 
     /// Appends the compressed block, which must be sent next.
@@ -150,7 +171,9 @@ impl Encoder {
             HeaderCompression::Safe => &block.secrets,
             HeaderCompression::Full => &[],
         };
-        self.deflate.get_or_insert_with(Deflate::new).write(&block.bytes, secrets, out);
+        self.deflate
+            .get_or_insert_with(Deflate::new)
+            .write(&block.bytes, secrets, out);
     }
 }
 
@@ -186,7 +209,8 @@ pub enum BlockError {
     Malformed,
 }
 
-/// A block that inflates to more than this many limits ends the session: to read on costs more than it.
+/// A block that inflates to more than this many limits ends the session: to read on costs more than
+/// it.
 const BOMB_FACTOR: usize = 16;
 
 /// Inflated at once.
@@ -195,14 +219,20 @@ const STEP: usize = 4096;
 impl Decoder {
     /// A fresh context for lists of up to `limit` bytes; allocates nothing before the first block.
     pub const fn new(limit: usize) -> Self {
-        Self { inflate: None, plain: Vec::new(), limit }
+        Self {
+            inflate: None,
+            plain: Vec::new(),
+            limit,
+        }
     }
 
     /// Inflates one block. The outer error ends the session.
     pub fn decode(&mut self, block: &[u8]) -> Result<Result<Pairs<'_>, BlockError>, InflateError> {
         self.plain.clear();
         self.plain.shrink_to(4 * STEP);
-        let inflate = self.inflate.get_or_insert_with(|| Box::new(Decompress::new(true)));
+        let inflate = self
+            .inflate
+            .get_or_insert_with(|| Box::new(Decompress::new(true)));
         let mut rest = block;
         let mut inflated = 0;
         loop {
@@ -221,12 +251,20 @@ impl Decoder {
                 break;
             }
         }
-        if inflated > self.limit { Ok(Err(BlockError::TooLarge)) } else { Ok(Pairs::load(&self.plain, self.limit)) }
+        if inflated > self.limit {
+            Ok(Err(BlockError::TooLarge))
+        } else {
+            Ok(Pairs::load(&self.plain, self.limit))
+        }
     }
 }
 
 /// Inflates as much as fits into the spare room of `out`; says how much that was.
-fn step(inflate: &mut Decompress, rest: &mut &[u8], out: &mut Vec<u8>) -> Result<usize, InflateError> {
+fn step(
+    inflate: &mut Decompress,
+    rest: &mut &[u8],
+    out: &mut Vec<u8>,
+) -> Result<usize, InflateError> {
     let (used, made) = (inflate.total_in(), inflate.total_out());
     let result = inflate.decompress_vec(rest, out, FlushDecompress::Sync);
     let consumed = (inflate.total_in() - used) as usize;
@@ -238,15 +276,17 @@ fn step(inflate: &mut Decompress, rest: &mut &[u8], out: &mut Vec<u8>) -> Result
         Ok(_) if consumed == 0 && produced == 0 && !rest.is_empty() => Err(InflateError::Corrupt),
         Ok(_) => Ok(produced),
         Err(error) if error.needs_dictionary() == Some(DICTIONARY_ID) => {
-            inflate.set_dictionary(DICTIONARY).map_err(|_| InflateError::Corrupt)?;
+            inflate
+                .set_dictionary(DICTIONARY)
+                .map_err(|_| InflateError::Corrupt)?;
             step(inflate, rest, out).map(|more| more + produced)
         }
         Err(_) => Err(InflateError::Corrupt),
     }
 }
 
-/// The pairs of an inflated block: names lower-case, not empty, each once; values still joined by NUL, but with no
-/// empty part and no line break.
+/// The pairs of an inflated block: names lower-case, not empty, each once; values still joined by
+/// NUL, but with no empty part and no line break.
 #[derive(Clone, Debug)]
 pub struct Pairs<'a> {
     pairs: Vec<(&'a [u8], &'a [u8])>,
@@ -305,16 +345,25 @@ fn is_name(name: &[u8]) -> bool {
         legal
     };
     let text = name.strip_prefix(b":").unwrap_or(name);
-    !text.is_empty() && name.len() <= usize::from(u16::MAX) && text.iter().all(|&byte| LEGAL[usize::from(byte)])
+    !text.is_empty()
+        && name.len() <= usize::from(u16::MAX)
+        && text.iter().all(|&byte| LEGAL[usize::from(byte)])
 }
 
-/// "The value may be empty, but has no NUL at either end and no two in a row." Line breaks would be new fields to an
-/// HTTP/1.1 reader behind us.
+/// "The value may be empty, but has no NUL at either end and no two in a row." Line breaks would be
+/// new fields to an HTTP/1.1 reader behind us.
 fn is_value(value: &[u8]) -> bool {
     // Most values have neither.
-    let Some(first) = memchr3(0, b'\r', b'\n', value) else { return true };
+    let Some(first) = memchr3(0, b'\r', b'\n', value) else {
+        return true;
+    };
     let parts = value[first..].windows(2).all(|pair| pair != [0, 0]);
-    first > 0 && value.last() != Some(&0) && parts && !value[first..].iter().any(|byte| matches!(byte, b'\r' | b'\n'))
+    first > 0
+        && value.last() != Some(&0)
+        && parts
+        && !value[first..]
+            .iter()
+            .any(|byte| matches!(byte, b'\r' | b'\n'))
 }
 
 fn has_duplicate(pairs: &[(&[u8], &[u8])]) -> bool {
@@ -323,7 +372,8 @@ fn has_duplicate(pairs: &[(&[u8], &[u8])]) -> bool {
     names.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// Tells most lists without a repeated name apart from those with one, at the cost of a look at each name.
+/// Tells most lists without a repeated name apart from those with one, at the cost of a look at
+/// each name.
 #[derive(Debug, Default)]
 pub(crate) struct Seen([u64; 4]);
 
@@ -361,7 +411,12 @@ mod tests {
         let mut decoder = Decoder::new(1 << 16);
         for round in 0..200 {
             let mut block = Block::new();
-            block.push(b":path", &[format!("/item/{round}?key={}", round * 31).as_bytes()], 0, false);
+            block.push(
+                b":path",
+                &[format!("/item/{round}?key={}", round * 31).as_bytes()],
+                0,
+                false,
+            );
             block.push(b"accept", &[b"text/html", b"*/*"], 0, false);
             block.push(b"cookie", &[b"a=1", b"b=2"], b';', false);
             block.push(b"x-empty", &[b""], 0, false);
@@ -385,7 +440,14 @@ mod tests {
 
     #[test]
     fn secrets_by_name_and_by_query() {
-        for name in ["cookie", "set-cookie", "authorization", "proxy-authorization", "x-csrf-token", "x-api-key"] {
+        for name in [
+            "cookie",
+            "set-cookie",
+            "authorization",
+            "proxy-authorization",
+            "x-csrf-token",
+            "x-api-key",
+        ] {
             assert_eq!(secret_part(name.as_bytes(), b"value"), 0, "{name}");
         }
         assert_eq!(secret_part(b"accept", b"value"), 5);
@@ -415,22 +477,36 @@ mod tests {
             &[("a b", "v")],
             &[(":", "v")],
         ] {
-            assert_eq!(Pairs::load(&raw(pairs), 1000).err(), Some(BlockError::Malformed), "{pairs:?}");
+            assert_eq!(
+                Pairs::load(&raw(pairs), 1000).err(),
+                Some(BlockError::Malformed),
+                "{pairs:?}"
+            );
         }
         assert!(Pairs::load(&raw(&[("a", ""), (":b", "1\x002")]), 1000).is_ok());
-        assert_eq!(Pairs::load(&raw(&[("a", "0123456789")]), 40).err(), Some(BlockError::TooLarge));
+        assert_eq!(
+            Pairs::load(&raw(&[("a", "0123456789")]), 40).err(),
+            Some(BlockError::TooLarge)
+        );
     }
 
     #[test]
     fn wrong_lengths() {
         let good = raw(&[("name", "value")]);
         for cut in 0..good.len() {
-            assert_eq!(Pairs::load(&good[..cut], 1000).err(), Some(BlockError::Malformed), "{cut}");
+            assert_eq!(
+                Pairs::load(&good[..cut], 1000).err(),
+                Some(BlockError::Malformed),
+                "{cut}"
+            );
         }
         let mut long = good.clone();
         long.push(0);
         assert_eq!(Pairs::load(&long, 1000).err(), Some(BlockError::Malformed));
-        assert_eq!(Pairs::load(&[0xff; 64], 1000).err(), Some(BlockError::Malformed));
+        assert_eq!(
+            Pairs::load(&[0xff; 64], 1000).err(),
+            Some(BlockError::Malformed)
+        );
     }
 
     #[test]
@@ -439,22 +515,32 @@ mod tests {
         let mut pairs: Vec<_> = names.iter().map(|name| (name.as_str(), "v")).collect();
         assert!(Pairs::load(&raw(&pairs), 1 << 16).is_ok());
         pairs.push(("n50", "w"));
-        assert_eq!(Pairs::load(&raw(&pairs), 1 << 16).err(), Some(BlockError::Malformed));
+        assert_eq!(
+            Pairs::load(&raw(&pairs), 1 << 16).err(),
+            Some(BlockError::Malformed)
+        );
     }
 
     /// A block that deflates a thousandfold, made by another compressor.
     fn bomb(len: usize) -> Vec<u8> {
         let mut deflate = flate2::Compress::new(flate2::Compression::best(), true);
-        deflate.set_dictionary(DICTIONARY).expect("before any input");
+        deflate
+            .set_dictionary(DICTIONARY)
+            .expect("before any input");
         let mut out = Vec::with_capacity(len / 100 + 1000);
-        deflate.compress_vec(&vec![b'a'; len], &mut out, flate2::FlushCompress::Sync).expect("compresses");
+        deflate
+            .compress_vec(&vec![b'a'; len], &mut out, flate2::FlushCompress::Sync)
+            .expect("compresses");
         out
     }
 
     #[test]
     fn a_large_block_costs_its_stream_only() {
         let mut decoder = Decoder::new(1000);
-        assert_eq!(decoder.decode(&bomb(10_000)).expect("in step").err(), Some(BlockError::TooLarge));
+        assert_eq!(
+            decoder.decode(&bomb(10_000)).expect("in step").err(),
+            Some(BlockError::TooLarge)
+        );
         assert!(decoder.plain.capacity() < 64 << 10);
     }
 
@@ -469,8 +555,16 @@ mod tests {
 
     #[test]
     fn no_zlib_stream() {
-        for wire in [&b"nonsense"[..], b"\x78\x9c\x07", b"\x78\xbb\x00\x00\x00\x01abc"] {
-            assert_eq!(Decoder::new(1000).decode(wire).err(), Some(InflateError::Corrupt), "{wire:?}");
+        for wire in [
+            &b"nonsense"[..],
+            b"\x78\x9c\x07",
+            b"\x78\xbb\x00\x00\x00\x01abc",
+        ] {
+            assert_eq!(
+                Decoder::new(1000).decode(wire).err(),
+                Some(InflateError::Corrupt),
+                "{wire:?}"
+            );
         }
     }
 }

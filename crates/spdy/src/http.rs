@@ -1,4 +1,5 @@
-//! HTTP in header blocks: which pairs a request, a response and a push are. Draft sections 3.2 and 3.3.
+//! HTTP in header blocks: which pairs a request, a response and a push are. Draft sections 3.2 and
+//! 3.3.
 //!
 //! ```text
 //! request   :method :path :version :host :scheme  + fields        (all five required)
@@ -6,8 +7,8 @@
 //! push      :scheme :host :path, and in ours :method :status :version; further fields follow in HEADERS
 //! ```
 //!
-//! Fields of one name are joined by NUL on the wire and separate here; only cookies become one field, joined as
-//! browsers write them.
+//! Fields of one name are joined by NUL on the wire and separate here; only cookies become one
+//! field, joined as browsers write them.
 
 use memchr::{memchr, memchr3};
 use tandem_http::fields::Field;
@@ -21,18 +22,31 @@ const VERSION: &[u8] = b"HTTP/1.1";
 /// About what the names with a colon and the short of their values take.
 const OWN_PAIRS_TEXT: usize = 64;
 
-/// Fields of one hop, which "are not valid and must not be sent", and `upgrade`, which means nothing without them.
-const HOP_BY_HOP: [&[u8]; 6] =
-    [b"connection", b"host", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
+/// Fields of one hop, which "are not valid and must not be sent", and `upgrade`, which means
+/// nothing without them.
+const HOP_BY_HOP: [&[u8]; 6] = [
+    b"connection",
+    b"host",
+    b"keep-alive",
+    b"proxy-connection",
+    b"transfer-encoding",
+    b"upgrade",
+];
 
-/// A head that cannot be written: too large, an illegal name or value, or a feature that SPDY lacks.
+/// A head that cannot be written: too large, an illegal name or value, or a feature that SPDY
+/// lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unwritable;
 
 /// The block of a request. `full_url`: `:path` carries scheme and authority too.
 ///
-/// CONNECT has the authority as its `:path`, as the clients of SPDY proxies wrote it, and as `:host`.
-pub(crate) fn request_block(head: &RequestHead, full_url: bool, limit: usize) -> Result<Block, Unwritable> {
+/// CONNECT has the authority as its `:path`, as the clients of SPDY proxies wrote it, and as
+/// `:host`.
+pub(crate) fn request_block(
+    head: &RequestHead,
+    full_url: bool,
+    limit: usize,
+) -> Result<Block, Unwritable> {
     if head.protocol.is_some() {
         return Err(Unwritable);
     }
@@ -44,7 +58,11 @@ pub(crate) fn request_block(head: &RequestHead, full_url: bool, limit: usize) ->
     if head.is_connect() {
         put(&mut block, b":path", authority)?;
     } else if full_url && path.starts_with(b"/") {
-        put(&mut block, b":path", format!("{}://{}{}", head.scheme.as_str(), head.authority, head.path).as_bytes())?;
+        put(
+            &mut block,
+            b":path",
+            format!("{}://{}{}", head.scheme.as_str(), head.authority, head.path).as_bytes(),
+        )?;
     } else {
         put(&mut block, b":path", path)?;
     }
@@ -57,7 +75,10 @@ pub(crate) fn request_block(head: &RequestHead, full_url: bool, limit: usize) ->
 
 /// The block of a response.
 pub(crate) fn response_block(head: &ResponseHead, limit: usize) -> Result<Block, Unwritable> {
-    let mut block = Block::with_capacity(2 + head.fields.len(), OWN_PAIRS_TEXT + head.fields.text_len());
+    let mut block = Block::with_capacity(
+        2 + head.fields.len(),
+        OWN_PAIRS_TEXT + head.fields.text_len(),
+    );
     put(&mut block, b":status", head.status.to_string().as_bytes())?;
     put(&mut block, b":version", VERSION)?;
     put_fields(&mut block, &head.fields, limit)?;
@@ -66,9 +87,9 @@ pub(crate) fn response_block(head: &ResponseHead, limit: usize) -> Result<Block,
 
 /// The block that announces the push of `request`.
 ///
-/// The announcement must leave before anything that mentions the resource, when the status is not yet known. Clients
-/// in the field read `:status` from it (spdy-transport stops reading the connection without), so it says 200; an
-/// answer of another status is withdrawn instead of sent.
+/// The announcement must leave before anything that mentions the resource, when the status is not
+/// yet known. Clients in the field read `:status` from it (spdy-transport stops reading the
+/// connection without), so it says 200; an answer of another status is withdrawn instead of sent.
 pub(crate) fn push_block(request: &RequestHead, limit: usize) -> Result<Block, Unwritable> {
     let mut block = Block::new();
     put(&mut block, b":method", request.method.as_str().as_bytes())?;
@@ -77,7 +98,11 @@ pub(crate) fn push_block(request: &RequestHead, limit: usize) -> Result<Block, U
     put(&mut block, b":host", request.authority.as_bytes())?;
     put(&mut block, b":scheme", request.scheme.as_str().as_bytes())?;
     put(&mut block, b":status", PUSHED_STATUS.to_string().as_bytes())?;
-    if block.list_size() > limit { Err(Unwritable) } else { Ok(block) }
+    if block.list_size() > limit {
+        Err(Unwritable)
+    } else {
+        Ok(block)
+    }
 }
 
 /// The only status of our pushes.
@@ -103,21 +128,31 @@ fn put_fields(block: &mut Block, fields: &Fields, limit: usize) -> Result<(), Un
     if fields.text_len() + 32 * fields.len() > limit {
         return Err(Unwritable);
     }
-    let to_write = || fields.iter().filter(|field| !HOP_BY_HOP.contains(&field.name));
+    let to_write = || {
+        fields
+            .iter()
+            .filter(|field| !HOP_BY_HOP.contains(&field.name))
+    };
     let mut seen = Seen::default();
     if to_write().any(|field| seen.perhaps(field.name)) {
         put_gathered(block, to_write().map(Some).collect())?;
     } else {
         to_write().try_for_each(|field| put_joined(block, &[field]))?;
     }
-    if block.list_size() > limit { Err(Unwritable) } else { Ok(()) }
+    if block.list_size() > limit {
+        Err(Unwritable)
+    } else {
+        Ok(())
+    }
 }
 
 /// Each name once, with the values of all its fields.
 fn put_gathered(block: &mut Block, mut pending: Vec<Option<Field<'_>>>) -> Result<(), Unwritable> {
     let mut parts = Vec::new();
     for at in 0..pending.len() {
-        let Some(first) = pending[at].take() else { continue };
+        let Some(first) = pending[at].take() else {
+            continue;
+        };
         parts.clear();
         parts.push(first);
         for slot in &mut pending[at + 1..] {
@@ -141,7 +176,11 @@ fn put_joined(block: &mut Block, fields: &[Field<'_>]) -> Result<(), Unwritable>
         return Ok(());
     }
     // No part of a joined value may be empty; an empty one among others says nothing.
-    let parts: Vec<_> = fields.iter().map(|field| field.value).filter(|value| !value.is_empty()).collect();
+    let parts: Vec<_> = fields
+        .iter()
+        .map(|field| field.value)
+        .filter(|value| !value.is_empty())
+        .collect();
     let separator: u8 = 0;
     if name == b"cookie" {
         block.push(name, &[&parts.join(&b"; "[..])], separator, sensitive);
@@ -171,7 +210,10 @@ impl<'a> Message<'a> {
     /// Sorts the pairs. Fields of one hop and unknown names with a colon are dropped.
     pub(crate) fn load(pairs: &Pairs<'a>) -> Self {
         let fields = Fields::with_capacity(pairs.iter().len(), pairs.text_len());
-        let mut message = Self { fields, ..Self::default() };
+        let mut message = Self {
+            fields,
+            ..Self::default()
+        };
         for (name, value) in pairs.iter() {
             match name {
                 b":method" => message.method = Some(value),
@@ -184,7 +226,10 @@ impl<'a> Message<'a> {
                 name if HOP_BY_HOP.contains(&name) => {}
                 name if memchr(0, value).is_none() => message.fields.push(name, value.trim_ascii()),
                 b"cookie" => {
-                    let crumbs: Vec<_> = value.split(|&byte| byte == 0).map(<[u8]>::trim_ascii).collect();
+                    let crumbs: Vec<_> = value
+                        .split(|&byte| byte == 0)
+                        .map(<[u8]>::trim_ascii)
+                        .collect();
                     message.fields.push(name, crumbs.join(&b"; "[..]));
                 }
                 name => {
@@ -197,7 +242,8 @@ impl<'a> Message<'a> {
         message
     }
 
-    /// The request that it is; `None` when something required is missing or senseless, which is answered by 400.
+    /// The request that it is; `None` when something required is missing or senseless, which is
+    /// answered by 400.
     pub(crate) fn into_request(self) -> Option<RequestHead> {
         let method = Method::parse(self.method?)?;
         if method == Method::Connect {
@@ -219,7 +265,10 @@ impl<'a> Message<'a> {
     /// A tunnel goes to the `:path` when that is an authority, or else to the `:host`.
     fn into_connect(self) -> Option<RequestHead> {
         let place = |text: &[u8]| load_authority(text).filter(|authority| authority.contains(':'));
-        let authority = self.path.and_then(place).or_else(|| self.host.and_then(place))?;
+        let authority = self
+            .path
+            .and_then(place)
+            .or_else(|| self.host.and_then(place))?;
         Some(RequestHead {
             method: Method::Connect,
             scheme: self.scheme.and_then(Scheme::parse).unwrap_or(Scheme::Https),
@@ -230,8 +279,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The GET whose answer is pushed: "`:scheme`, `:host` and `:path` must be there". Its fields are those of the
-    /// request that it belongs to.
+    /// The GET whose answer is pushed: "`:scheme`, `:host` and `:path` must be there". Its fields
+    /// are those of the request that it belongs to.
     pub(crate) fn pushed_request(&self, inherited: Fields) -> Option<RequestHead> {
         let target = Target::load(self.path?, self.host?, self.scheme?)?;
         let mut request = RequestHead::get(target.scheme, target.authority, target.path);
@@ -242,10 +291,13 @@ impl<'a> Message<'a> {
     /// Three digits, then nothing or a space and words. SPDY has no interim responses.
     pub(crate) fn status(&self) -> Option<u16> {
         let (digits, rest) = self.status?.split_first_chunk::<3>()?;
-        if !digits.iter().all(u8::is_ascii_digit) || rest.first().is_some_and(|&byte| byte != b' ') {
+        if !digits.iter().all(u8::is_ascii_digit) || rest.first().is_some_and(|&byte| byte != b' ')
+        {
             return None;
         }
-        let status = digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0'));
+        let status = digits
+            .iter()
+            .fold(0, |number, digit| number * 10 + u16::from(digit - b'0'));
         (status >= 200).then_some(status)
     }
 
@@ -253,7 +305,10 @@ impl<'a> Message<'a> {
     pub(crate) fn into_response(self) -> Option<ResponseHead> {
         self.version?;
         let status = self.status()?;
-        Some(ResponseHead { status, fields: self.fields })
+        Some(ResponseHead {
+            status,
+            fields: self.fields,
+        })
     }
 
     /// Whether it names again what a push is an answer to.
@@ -278,19 +333,35 @@ impl Target {
         }
         if text.starts_with('/') || text == "*" {
             let authority = load_authority(host)?;
-            return Some(Self { scheme: Scheme::parse(scheme)?, authority, path: text.to_owned() });
+            return Some(Self {
+                scheme: Scheme::parse(scheme)?,
+                authority,
+                path: text.to_owned(),
+            });
         }
         let (scheme, rest) = text.split_once("://")?;
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Some(Self { scheme: Scheme::parse(scheme.as_bytes())?, authority: load_authority(authority.as_bytes())?, path })
+        let authority = authority
+            .rsplit_once('@')
+            .map_or(authority, |(_, host)| host);
+        let path = if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("/{path}")
+        };
+        Some(Self {
+            scheme: Scheme::parse(scheme.as_bytes())?,
+            authority: load_authority(authority.as_bytes())?,
+            path,
+        })
     }
 }
 
 /// A host, perhaps with a port, and nothing that could end it early elsewhere.
 fn load_authority(text: &[u8]) -> Option<String> {
-    let legal = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(byte) || *byte >= 0x80;
+    let legal = |byte: &u8| {
+        byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(byte) || *byte >= 0x80
+    };
     if text.is_empty() || !text.iter().all(legal) {
         return None;
     }
@@ -321,7 +392,13 @@ mod tests {
 
     fn sample() -> RequestHead {
         let mut head = RequestHead::get(Scheme::Https, "example.org:8443", "/a?b=c");
-        for (name, value) in [("accept", "x"), ("cookie", "a=1"), ("accept", "y"), ("cookie", "b=2"), ("x-empty", "")] {
+        for (name, value) in [
+            ("accept", "x"),
+            ("cookie", "a=1"),
+            ("accept", "y"),
+            ("cookie", "b=2"),
+            ("x-empty", ""),
+        ] {
             head.fields.push(name, value);
         }
         head
@@ -332,9 +409,18 @@ mod tests {
         for full_url in [false, true] {
             let block = request_block(&sample(), full_url, 1 << 16).expect("writable");
             let read = message(&block, |message| message.into_request()).expect("complete");
-            assert_eq!((read.scheme, &*read.authority, &*read.path), (Scheme::Https, "example.org:8443", "/a?b=c"));
-            let expected: Fields =
-                [("accept", "x"), ("accept", "y"), ("cookie", "a=1; b=2"), ("x-empty", "")].into_iter().collect();
+            assert_eq!(
+                (read.scheme, &*read.authority, &*read.path),
+                (Scheme::Https, "example.org:8443", "/a?b=c")
+            );
+            let expected: Fields = [
+                ("accept", "x"),
+                ("accept", "y"),
+                ("cookie", "a=1; b=2"),
+                ("x-empty", ""),
+            ]
+            .into_iter()
+            .collect();
             assert!(read.fields == expected, "{:?}", read.fields);
         }
     }
@@ -349,29 +435,56 @@ mod tests {
         let block = response_block(&head, 1 << 16).expect("writable");
         let read = message(&block, |message| message.into_response()).expect("complete");
         assert_eq!(read.status, 404);
-        assert_eq!(read.fields.iter().map(|field| field.value).collect::<Vec<_>>(), [b"a=1", b"b=2"]);
+        assert_eq!(
+            read.fields
+                .iter()
+                .map(|field| field.value)
+                .collect::<Vec<_>>(),
+            [b"a=1", b"b=2"]
+        );
     }
 
     #[test]
     fn status_with_and_without_words() {
-        for (text, status) in
-            [("200", Some(200)), ("200 OK", Some(200)), ("20", None), ("2000", None), ("100", None), ("abc", None)]
-        {
-            let message = Message { status: Some(text.as_bytes()), ..Message::default() };
+        for (text, status) in [
+            ("200", Some(200)),
+            ("200 OK", Some(200)),
+            ("20", None),
+            ("2000", None),
+            ("100", None),
+            ("abc", None),
+        ] {
+            let message = Message {
+                status: Some(text.as_bytes()),
+                ..Message::default()
+            };
             assert_eq!(message.status(), status, "{text}");
         }
     }
 
     #[test]
     fn all_five_are_required() {
-        let five = [(":method", "GET"), (":path", "/"), (":version", "HTTP/1.1"), (":host", "a"), (":scheme", "http")];
+        let five = [
+            (":method", "GET"),
+            (":path", "/"),
+            (":version", "HTTP/1.1"),
+            (":host", "a"),
+            (":scheme", "http"),
+        ];
         assert!(read_request(&five).is_some());
         for missing in 0..five.len() {
             let mut four = five.to_vec();
             four.remove(missing);
             assert!(read_request(&four).is_none(), "{missing}");
         }
-        for (at, senseless) in [(0, "G T"), (1, "nowhere"), (1, "/a b"), (3, "a/b"), (3, "u@a"), (4, "ftp")] {
+        for (at, senseless) in [
+            (0, "G T"),
+            (1, "nowhere"),
+            (1, "/a b"),
+            (3, "a/b"),
+            (3, "u@a"),
+            (4, "ftp"),
+        ] {
             let mut pairs = five;
             pairs[at].1 = senseless;
             assert!(read_request(&pairs).is_none(), "{senseless}");
@@ -388,7 +501,10 @@ mod tests {
             (":scheme", "http"),
         ])
         .expect("complete");
-        assert_eq!((head.scheme, &*head.authority, &*head.path), (Scheme::Https, "real.example", "/?q"));
+        assert_eq!(
+            (head.scheme, &*head.authority, &*head.path),
+            (Scheme::Https, "real.example", "/?q")
+        );
     }
 
     #[test]

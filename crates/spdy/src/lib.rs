@@ -1,6 +1,8 @@
-//! Sans-IO SPDY/3 and SPDY/3.1 (draft-mbelshe-httpbis-spdy-00 and its successor 3.1): both ends, push, flow control.
+//! Sans-IO SPDY/3 and SPDY/3.1 (draft-mbelshe-httpbis-spdy-00 and its successor 3.1): both ends,
+//! push, flow control.
 //!
-//! * [`Connection`]: a session, driven through [`tandem_http::Mux`] (`connection/`: receive, command, output).
+//! * [`Connection`]: a session, driven through [`tandem_http::Mux`] (`connection/`: receive,
+//!   command, output).
 //! * [`frame`]: frames on the wire, one file each, and what cuts the byte stream into them.
 //! * [`header_block`]: lists of names and values in one zlib stream per direction.
 //! * `deflate`: the compressor that never matches a secret.
@@ -22,7 +24,8 @@ mod stream;
 pub use connection::{Config, Connection};
 pub use header_block::HeaderCompression;
 
-/// Which draft is spoken. Frames look the same, so this is known from negotiation or configuration only.
+/// Which draft is spoken. Frames look the same, so this is known from negotiation or configuration
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// SPDY/3.

@@ -1,4 +1,5 @@
-//! Numbers of RST_STREAM and GOAWAY, and the words of [`Reason`] that they stand for. Draft sections 2.6.3 and 2.6.6.
+//! Numbers of RST_STREAM and GOAWAY, and the words of [`Reason`] that they stand for. Draft
+//! sections 2.6.3 and 2.6.6.
 
 use tandem_http::Reason;
 
@@ -31,7 +32,10 @@ pub const GOAWAY_OK: u32 = 0;
 /// The number of a reason in RST_STREAM.
 pub const fn rst_status(reason: Reason) -> u32 {
     match reason {
-        Reason::Protocol | Reason::Compression | Reason::SettingsTimeout | Reason::InadequateSecurity => PROTOCOL_ERROR,
+        Reason::Protocol
+        | Reason::Compression
+        | Reason::SettingsTimeout
+        | Reason::InadequateSecurity => PROTOCOL_ERROR,
         Reason::Internal | Reason::Connect | Reason::Http11Required => INTERNAL_ERROR,
         Reason::FlowControl => FLOW_CONTROL_ERROR,
         Reason::StreamClosed => STREAM_ALREADY_CLOSED,
@@ -62,8 +66,9 @@ pub const fn rst_reason(status: u32) -> Reason {
     }
 }
 
-/// The number of a reason in GOAWAY. Draft 3 prints 11 for an internal error, which draft 3.1 corrects to 2. Draft 3.1
-/// ends the session "with FLOW_CONTROL_ERROR" without giving a number: we take that of RST_STREAM.
+/// The number of a reason in GOAWAY. Draft 3 prints 11 for an internal error, which draft 3.1
+/// corrects to 2. Draft 3.1 ends the session "with FLOW_CONTROL_ERROR" without giving a number: we
+/// take that of RST_STREAM.
 pub const fn goaway_status(reason: Reason, version: Version) -> u32 {
     match reason {
         Reason::NoError | Reason::Cancel | Reason::Refused => GOAWAY_OK,

@@ -20,7 +20,8 @@
 //!                          └────────┘
 //! ```
 //!
-//! A closed stream stays for as long as its user holds data of it, so that the session's memory is counted right.
+//! A closed stream stays for as long as its user holds data of it, so that the session's memory is
+//! counted right.
 
 use std::collections::VecDeque;
 
@@ -143,7 +144,13 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(kind: Kind, state: State, urgency: u8, send: SendWindow, receive: ReceiveWindow) -> Self {
+    pub(crate) fn new(
+        kind: Kind,
+        state: State,
+        urgency: u8,
+        send: SendWindow,
+        receive: ReceiveWindow,
+    ) -> Self {
         Self {
             kind,
             state,
@@ -187,10 +194,16 @@ impl Stream {
 
     /// Its place in the sending order, if it has data that its window lets go.
     pub(crate) fn wanted_key(&self, id: StreamId) -> Option<Key> {
-        /// Streams that differ by less keep their order, so that frames do not alternate for nothing.
+        /// Streams that differ by less keep their order, so that frames do not alternate for
+        /// nothing.
         const QUANTUM: u64 = 16 << 10;
-        let ready = self.queued > 0 && self.send.room() > 0 && self.state.may_send() && self.head_given();
-        ready.then_some(Key { urgency: self.urgency, attained: self.attained / QUANTUM, id })
+        let ready =
+            self.queued > 0 && self.send.room() > 0 && self.state.may_send() && self.head_given();
+        ready.then_some(Key {
+            urgency: self.urgency,
+            attained: self.attained / QUANTUM,
+            id,
+        })
     }
 
     /// Forgets everything that is only of use while the stream lives.

@@ -1,5 +1,5 @@
-//! What an observation point costs: nobody watches (the price that everyone pays), its switch is on, a wait that is
-//! measured.
+//! What an observation point costs: nobody watches (the price that everyone pays), its switch is
+//! on, a wait that is measured.
 
 use std::hint::black_box;
 
@@ -13,14 +13,19 @@ fn probe(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("probe");
     group.throughput(criterion::Throughput::Elements(PASSAGES));
     let each = |work: &dyn Fn(u64)| (0..PASSAGES).for_each(work);
-    group.bench_function("none", |bencher| bencher.iter(|| each(&|value| _ = black_box(value))));
-    group
-        .bench_function("value, off", |bencher| bencher.iter(|| each(&|value| SOCKET_WRITE.note(black_box(value), 1))));
+    group.bench_function("none", |bencher| {
+        bencher.iter(|| each(&|value| _ = black_box(value)))
+    });
+    group.bench_function("value, off", |bencher| {
+        bencher.iter(|| each(&|value| SOCKET_WRITE.note(black_box(value), 1)))
+    });
     group.bench_function("time, off", |bencher| {
         bencher.iter(|| each(&|value| QUEUE_CORE.time(1, || _ = black_box(value))));
     });
     SOCKET_WRITE.switch(true);
-    group.bench_function("value, on", |bencher| bencher.iter(|| each(&|value| SOCKET_WRITE.note(black_box(value), 1))));
+    group.bench_function("value, on", |bencher| {
+        bencher.iter(|| each(&|value| SOCKET_WRITE.note(black_box(value), 1)))
+    });
     SOCKET_WRITE.switch(false);
     QUEUE_CORE.switch(true);
     group.bench_function("time, on", |bencher| {

@@ -7,9 +7,10 @@
 //!                       and SPDY alike let a push belong only to an open stream that the client began)
 //! ```
 //!
-//! A gateway that is another program finds no such origin, and is asked once in a session. A report is five bytes: what
-//! became of the push, and a hash of its URL. It tells the gateway no more than it would have seen without push. Where the
-//! user allows it (`--push-digest`), the body begins with what the browser got on earlier sessions and can use still.
+//! A gateway that is another program finds no such origin, and is asked once in a session. A report
+//! is five bytes: what became of the push, and a hash of its URL. It tells the gateway no more than
+//! it would have seen without push. Where the user allows it (`--push-digest`), the body begins
+//! with what the browser got on earlier sessions and can use still.
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 
@@ -21,7 +22,10 @@ const AUTHORITY: &str = "push.tandem.invalid";
 
 /// The request that opens a companion.
 pub fn request() -> RequestHead {
-    RequestHead { method: Method::Post, ..RequestHead::get(Scheme::Http, AUTHORITY, "/") }
+    RequestHead {
+        method: Method::Post,
+        ..RequestHead::get(Scheme::Http, AUTHORITY, "/")
+    }
 }
 
 /// Names below it are the pair's own.
@@ -29,19 +33,31 @@ const RESERVED: &str = "tandem.invalid";
 
 /// Whether an authority is one of the pair's own, with any port: no page is to reach it.
 pub fn is_reserved(authority: &str) -> bool {
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).trim_end_matches('.');
-    let Some(at) = host.len().checked_sub(RESERVED.len()) else { return false };
+    let host = authority
+        .rsplit_once(':')
+        .map_or(authority, |(host, _)| host)
+        .trim_end_matches('.');
+    let Some(at) = host.len().checked_sub(RESERVED.len()) else {
+        return false;
+    };
     host.is_char_boundary(at)
         && host[at..].eq_ignore_ascii_case(RESERVED)
         && (at == 0 || host.as_bytes()[at - 1] == b'.')
 }
 
-/// Field in the head of a push: what it was asked with. SPDY promises carry no request fields, so the client could not tell
-/// otherwise what its answer may depend on. It never leaves the pair.
+/// Field in the head of a push: what it was asked with. SPDY promises carry no request fields, so
+/// the client could not tell otherwise what its answer may depend on. It never leaves the pair.
 pub const ASKED_FIELD: &str = "tandem-asked";
 
-/// Fields of a page's request that its pushes repeat, because the browser would send the same again.
-pub const INHERITED: [&str; 5] = ["user-agent", "accept-encoding", "accept-language", "dnt", "sec-gpc"];
+/// Fields of a page's request that its pushes repeat, because the browser would send the same
+/// again.
+pub const INHERITED: [&str; 5] = [
+    "user-agent",
+    "accept-encoding",
+    "accept-language",
+    "dnt",
+    "sec-gpc",
+];
 
 /// What a request was asked with, as far as answers commonly depend on it, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +77,9 @@ impl Asked {
     /// That of a request's fields.
     pub fn of(fields: &Fields) -> Self {
         let number = |names: &[&str]| {
-            let values = names.iter().map(|name| fields.get(name).unwrap_or_default());
+            let values = names
+                .iter()
+                .map(|name| fields.get(name).unwrap_or_default());
             fnv(values.flat_map(|value| value.iter().copied().chain([b'\n'])))
         };
         Self {
@@ -75,7 +93,13 @@ impl Asked {
 
     /// As the field's value.
     pub fn write(self) -> String {
-        let Self { cookie, inherited, accept, origin, page } = self;
+        let Self {
+            cookie,
+            inherited,
+            accept,
+            origin,
+            page,
+        } = self;
         format!("{cookie:08x}{inherited:08x}{accept:08x}{origin:08x}{page:08x}")
     }
 
@@ -83,7 +107,9 @@ impl Asked {
     pub fn parse(value: &[u8]) -> Option<Self> {
         let number = |at: usize| {
             let digits = value.get(at..at + 8)?;
-            digits.iter().try_fold(0, |number: u32, digit| Some(number << 4 | char::from(*digit).to_digit(16)?))
+            digits.iter().try_fold(0, |number: u32, digit| {
+                Some(number << 4 | char::from(*digit).to_digit(16)?)
+            })
         };
         let asked = Self {
             cookie: number(0)?,
@@ -95,19 +121,27 @@ impl Asked {
         Some(asked).filter(|_| value.len() == ASKED_DIGITS)
     }
 
-    /// Whether both were asked by CORS from the same origin, or neither by another than `own`, the origin that was asked.
+    /// Whether both were asked by CORS from the same origin, or neither by another than `own`, the
+    /// origin that was asked.
     pub fn has_origin_of(self, other: Self, own: &str) -> bool {
         let own = of_origin(own.as_bytes());
-        let foreign = |origin: u32| if origin == own { of_origin(b"") } else { origin };
+        let foreign = |origin: u32| {
+            if origin == own {
+                of_origin(b"")
+            } else {
+                origin
+            }
+        };
         foreign(self.origin) == foreign(other.origin)
     }
 
-    /// Whether what this asked for one page answers what `other` asks for another: what one site's page had fetched from
-    /// `own`, another origin, by leave to link or its own, is not what a page of that origin's would get. Who does not say
-    /// is any.
+    /// Whether what this asked for one page answers what `other` asks for another: what one site's
+    /// page had fetched from `own`, another origin, by leave to link or its own, is not what a page
+    /// of that origin's would get. Who does not say is any.
     pub fn is_of_same_page(self, other: Self, own: &str) -> bool {
         let nobody = of_origin(b"");
-        [self.page, other.page].contains(&nobody) || [of_origin(own.as_bytes()), other.page].contains(&self.page)
+        [self.page, other.page].contains(&nobody)
+            || [of_origin(own.as_bytes()), other.page].contains(&self.page)
     }
 
     /// Whether both had the same cookie.
@@ -115,9 +149,13 @@ impl Asked {
         self.cookie == other.cookie
     }
 
-    /// Whether the field `name` was the same in both; `None` where it takes the fields themselves to tell.
+    /// Whether the field `name` was the same in both; `None` where it takes the fields themselves
+    /// to tell.
     pub fn is_alike_in(self, name: &[u8], other: Self) -> Option<bool> {
-        if INHERITED.iter().any(|inherited| inherited.as_bytes() == name) {
+        if INHERITED
+            .iter()
+            .any(|inherited| inherited.as_bytes() == name)
+        {
             return Some(self.inherited == other.inherited);
         }
         match name {
@@ -135,9 +173,16 @@ pub fn origin_of(request: &RequestHead) -> String {
 
 /// Number of the scheme and authority of a URL.
 fn of_origin(url: &[u8]) -> u32 {
-    let from = url.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
-    let length = url[from..].iter().position(|byte| matches!(byte, b'/' | b'?' | b'#'));
-    fnv(url[..length.map_or(url.len(), |length| from + length)].iter().copied())
+    let from = url
+        .windows(3)
+        .position(|part| part == b"://")
+        .map_or(0, |at| at + 3);
+    let length = url[from..]
+        .iter()
+        .position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+    fnv(url[..length.map_or(url.len(), |length| from + length)]
+        .iter()
+        .copied())
 }
 
 /// Whether a request opens a companion.
@@ -149,12 +194,15 @@ pub fn is_companion(request: &RequestHead) -> bool {
 pub fn asks_for_page(request: &RequestHead) -> bool {
     match request.fields.get("sec-fetch-dest") {
         Some(destination) => destination == b"document",
-        None => request.fields.get("accept").is_some_and(|accept| accept.starts_with(b"text/html")),
+        None => request
+            .fields
+            .get("accept")
+            .is_some_and(|accept| accept.starts_with(b"text/html")),
     }
 }
 
-/// Whether a request says no more than what browsers say by themselves. Its answer may depend on anything else, whatever
-/// `Vary` says: on what a script or a tool adds.
+/// Whether a request says no more than what browsers say by themselves. Its answer may depend on
+/// anything else, whatever `Vary` says: on what a script or a tool adds.
 pub fn is_plain(fields: &Fields) -> bool {
     const BY_THEMSELVES: [&str; 21] = [
         "accept",
@@ -179,20 +227,24 @@ pub fn is_plain(fields: &Fields) -> bool {
         "via",
         "x-moz",
     ];
-    fields
-        .iter()
-        .all(|field| field.name.starts_with(b"sec-") || BY_THEMSELVES.iter().any(|name| name.as_bytes() == field.name))
+    fields.iter().all(|field| {
+        field.name.starts_with(b"sec-")
+            || BY_THEMSELVES
+                .iter()
+                .any(|name| name.as_bytes() == field.name)
+    })
 }
 
-/// Whether who asks so wants one form of something that may have others, as scripts do that want data. Firefox is as
-/// particular about fonts, of which there is one form.
+/// Whether who asks so wants one form of something that may have others, as scripts do that want
+/// data. Firefox is as particular about fonts, of which there is one form.
 pub fn is_particular(accept: &[u8]) -> bool {
     let is = |prefix: &[u8]| accept.starts_with(prefix);
-    (is(b"application/") && !is(b"application/font-")) || (is(b"text/") && !is(b"text/css") && !is(b"text/html"))
+    (is(b"application/") && !is(b"application/font-"))
+        || (is(b"text/") && !is(b"text/css") && !is(b"text/html"))
 }
 
-/// Whether the status of an answer lets it be pushed and kept a moment: what caches may keep unasked (RFC 9110 section
-/// 15.1), and redirects.
+/// Whether the status of an answer lets it be pushed and kept a moment: what caches may keep
+/// unasked (RFC 9110 section 15.1), and redirects.
 pub const fn is_pushable(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 300..=303 | 307 | 308 | 404 | 410)
 }
@@ -217,7 +269,9 @@ impl Treatment {
 
     /// From the field's value.
     pub fn parse(value: &[u8]) -> Option<Self> {
-        [Self::Pushed, Self::HeldOut].into_iter().find(|treatment| treatment.as_str().as_bytes() == value)
+        [Self::Pushed, Self::HeldOut]
+            .into_iter()
+            .find(|treatment| treatment.as_str().as_bytes() == value)
     }
 }
 
@@ -270,12 +324,15 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Takes in more of the body and gives what it says to `each`. What is no report is passed over.
+    /// Takes in more of the body and gives what it says to `each`. What is no report is passed
+    /// over.
     pub fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Said)) {
         self.rest.extend_from_slice(bytes);
         let whole = self.rest.len() / REPORT * REPORT;
         for report in self.rest[..whole].chunks_exact(REPORT) {
-            let &[kind, a, b, c, d] = report else { continue };
+            let &[kind, a, b, c, d] = report else {
+                continue;
+            };
             let url = u32::from_be_bytes([a, b, c, d]);
             match FATES.get(usize::from(kind)) {
                 Some(fate) => each(Said::Became(*fate, url)),
@@ -287,14 +344,25 @@ impl Reports {
     }
 }
 
-/// Number of a URL within a session (FNV-1a, 32 bits): what collides is reported wrongly, which harms only a count.
+/// Number of a URL within a session (FNV-1a, 32 bits): what collides is reported wrongly, which
+/// harms only a count.
 pub fn url_hash(request: &RequestHead) -> u32 {
-    let authority = request.authority.bytes().map(|byte| byte.to_ascii_lowercase());
-    fnv(request.scheme.as_str().bytes().chain(authority).chain(request.path.bytes()))
+    let authority = request
+        .authority
+        .bytes()
+        .map(|byte| byte.to_ascii_lowercase());
+    fnv(request
+        .scheme
+        .as_str()
+        .bytes()
+        .chain(authority)
+        .chain(request.path.bytes()))
 }
 
 fn fnv(bytes: impl Iterator<Item = u8>) -> u32 {
-    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    bytes.fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 #[cfg(test)]
@@ -334,7 +402,9 @@ mod tests {
 
     #[test]
     fn what_was_asked_with_is_told_in_numbers() {
-        let fields = |agent: &str, cookie: &str| Fields::from_iter([("user-agent", agent), ("cookie", cookie)]);
+        let fields = |agent: &str, cookie: &str| {
+            Fields::from_iter([("user-agent", agent), ("cookie", cookie)])
+        };
         let (one, other) = (Asked::of(&fields("a", "c")), Asked::of(&fields("b", "c")));
         assert_eq!(Asked::parse(one.write().as_bytes()), Some(one));
         assert!(one.has_cookie_of(other) && !one.has_cookie_of(Asked::of(&fields("a", ""))));
@@ -342,7 +412,14 @@ mod tests {
         assert_eq!(one.is_alike_in(b"accept", other), Some(true));
         assert_eq!(one.is_alike_in(b"x-kind", other), None);
         let long = one.write() + "0";
-        for bad in ["", "0123", "0123456789abcdef0123456z", &long[1..40], &long, &long.replace(&long[..1], "g")] {
+        for bad in [
+            "",
+            "0123",
+            "0123456789abcdef0123456z",
+            &long[1..40],
+            &long,
+            &long.replace(&long[..1], "g"),
+        ] {
             assert_eq!(Asked::parse(bad.as_bytes()), None, "{bad}");
         }
     }
@@ -351,25 +428,55 @@ mod tests {
     fn whose_page_asks_and_by_cors_is_told_in_numbers() {
         let of = |fields: &[(&str, &str)]| Asked::of(&fields.iter().copied().collect());
         let (own, nobody) = ("http://h", of(&[]));
-        let (here, there) = (of(&[("origin", "http://here")]), of(&[("origin", "http://there")]));
-        assert!(here.has_origin_of(here, own) && !here.has_origin_of(there, own) && !here.has_origin_of(nobody, own));
+        let (here, there) = (
+            of(&[("origin", "http://here")]),
+            of(&[("origin", "http://there")]),
+        );
+        assert!(
+            here.has_origin_of(here, own)
+                && !here.has_origin_of(there, own)
+                && !here.has_origin_of(nobody, own)
+        );
         assert!(of(&[("origin", own)]).has_origin_of(nobody, own));
         let page = |url: &str| of(&[("referer", url)]);
         let (here, there) = (page("http://here/a?b"), page("http://there/"));
-        assert!(here.is_of_same_page(page("http://here/"), own) && !here.is_of_same_page(there, own));
+        assert!(
+            here.is_of_same_page(page("http://here/"), own) && !here.is_of_same_page(there, own)
+        );
         assert!(here.is_of_same_page(nobody, own) && nobody.is_of_same_page(here, own));
-        assert!(page("http://h/x.css").is_of_same_page(here, own), "what the origin's own page had");
-        assert!(!here.is_of_same_page(page("http://h/x.css"), own), "not the other way about");
+        assert!(
+            page("http://h/x.css").is_of_same_page(here, own),
+            "what the origin's own page had"
+        );
+        assert!(
+            !here.is_of_same_page(page("http://h/x.css"), own),
+            "not the other way about"
+        );
     }
 
     #[test]
     fn a_companion_is_told_from_requests() {
         assert!(is_companion(&request()));
-        assert!(!is_companion(&RequestHead::get(Scheme::Http, AUTHORITY, "/")));
-        for own in [AUTHORITY, "Push.Tandem.Invalid.:80", "tandem.invalid", "warm-up.tandem.invalid:8080"] {
+        assert!(!is_companion(&RequestHead::get(
+            Scheme::Http,
+            AUTHORITY,
+            "/"
+        )));
+        for own in [
+            AUTHORITY,
+            "Push.Tandem.Invalid.:80",
+            "tandem.invalid",
+            "warm-up.tandem.invalid:8080",
+        ] {
             assert!(is_reserved(own), "{own}");
         }
-        for other in ["xtandem.invalid", "tandem.invalid.example", "invalid", "", "\u{e9}andem.invalid"] {
+        for other in [
+            "xtandem.invalid",
+            "tandem.invalid.example",
+            "invalid",
+            "",
+            "\u{e9}andem.invalid",
+        ] {
             assert!(!is_reserved(other), "{other}");
         }
         assert_eq!(Treatment::parse(b"held-out"), Some(Treatment::HeldOut));

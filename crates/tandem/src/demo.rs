@@ -5,8 +5,9 @@
 //!  loader ─▶ client ═════ slow path ═════▶ gateway ─▶ origin        (the pair)
 //! ```
 //!
-//! Origin, pair, loader and a modelled slow path ([`tandem_lab::slowpath`]) run in this process; the page is a real
-//! page's structure with synthetic bodies, each of which is checked byte by byte.
+//! Origin, pair, loader and a modelled slow path ([`tandem_lab::slowpath`]) run in this process;
+//! the page is a real page's structure with synthetic bodies, each of which is checked byte by
+//! byte.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use crate::runtime::Running;
 /// Arguments of `tandem demo`.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// Round trip of the slow path; 600ms is about an onion service, 250ms a circuit, 700ms a satellite
+    /// Round trip of the slow path; 600ms is about an onion service, 250ms a circuit, 700ms a
+    /// satellite
     #[arg(long, value_name = "TIME", default_value = "300ms")]
     rtt: Span,
     /// Rate of the slow path
@@ -89,10 +91,13 @@ struct Stage {
 /// Runs the demo.
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     // Several threads: origin, loader and slow path must not wait for each other.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
-        let progress =
-            ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
+        let progress = ProgressBar::new_spinner()
+            .with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
         progress.enable_steady_tick(Duration::from_millis(100));
         progress.set_message("starting origin, gateway, client and slow path");
         let stage = start(args).await?;
@@ -114,11 +119,19 @@ async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
     let origin_at = listener.local_addr()?;
     let origin_address = origin_at.to_string();
-    let page = if args.page == "demo" { Page::demo()? } else { Page::open(&args.page)? };
+    let page = if args.page == "demo" {
+        Page::demo()?
+    } else {
+        Page::open(&args.page)?
+    };
     let site = Site::new(page, &[&origin_address])?;
     let origin = Origin::new(site.clone());
     tokio::spawn(origin.serve(listener));
-    let way = SlowPath { rtt: args.rtt.0, rate_up: args.rate.0, rate_down: args.rate.0 };
+    let way = SlowPath {
+        rtt: args.rtt.0,
+        rate_up: args.rate.0,
+        rate_down: args.rate.0,
+    };
     let direct = way.spawn(origin_at).await?;
 
     let any: Endpoint = format!("{}+tcp://127.0.0.1:0", args.session).parse()?;
@@ -142,27 +155,86 @@ async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
         gateway: vec![format!("{}+tcp://{}", args.session, between.address).parse()?],
         ..ClientOptions::default()
     };
-    let without = ClientOptions { push: Some(false), ..client_options.clone() };
+    let without = ClientOptions {
+        push: Some(false),
+        ..client_options.clone()
+    };
     let client = Running::start(Arc::new(client_options.typed()?)).await?;
-    let proxy = client.address(&listen).ok_or("the client does not listen")?;
+    let proxy = client
+        .address(&listen)
+        .ok_or("the client does not listen")?;
     let without_push = Running::start(Arc::new(without.typed()?)).await?;
-    let proxy_without_push = without_push.address(&listen).ok_or("the client does not listen")?;
-    Ok(Stage { origin_address, site, direct, between, client, without_push, gateway, proxy, proxy_without_push })
+    let proxy_without_push = without_push
+        .address(&listen)
+        .ok_or("the client does not listen")?;
+    Ok(Stage {
+        origin_address,
+        site,
+        direct,
+        between,
+        client,
+        without_push,
+        gateway,
+        proxy,
+        proxy_without_push,
+    })
 }
 
-async fn measure(args: &DemoArgs, stage: &Stage, progress: &ProgressBar) -> Result<Outcome, Failure> {
-    let direct_site = Site::new(stage.site.page().clone(), &[stage.direct.address.to_string()])?;
-    let through = |proxy: SocketAddr| Via::Http { proxy: proxy.to_string() };
+async fn measure(
+    args: &DemoArgs,
+    stage: &Stage,
+    progress: &ProgressBar,
+) -> Result<Outcome, Failure> {
+    let direct_site = Site::new(
+        stage.site.page().clone(),
+        &[stage.direct.address.to_string()],
+    )?;
+    let through = |proxy: SocketAddr| Via::Http {
+        proxy: proxy.to_string(),
+    };
     let many = 100;
     let mut rows = Vec::new();
     for (setup, via, site, connections, slow) in [
-        ("HTTP/1.1, 6 connections", Via::Direct, &direct_site, 6, &stage.direct),
-        ("pair without push, 6 in flight", through(stage.proxy_without_push), &stage.site, 6, &stage.between),
-        ("pair without push, 100 in flight", through(stage.proxy_without_push), &stage.site, many, &stage.between),
-        ("pair, 6 requests in flight", through(stage.proxy), &stage.site, 6, &stage.between),
-        ("pair, 100 requests in flight", through(stage.proxy), &stage.site, many, &stage.between),
+        (
+            "HTTP/1.1, 6 connections",
+            Via::Direct,
+            &direct_site,
+            6,
+            &stage.direct,
+        ),
+        (
+            "pair without push, 6 in flight",
+            through(stage.proxy_without_push),
+            &stage.site,
+            6,
+            &stage.between,
+        ),
+        (
+            "pair without push, 100 in flight",
+            through(stage.proxy_without_push),
+            &stage.site,
+            many,
+            &stage.between,
+        ),
+        (
+            "pair, 6 requests in flight",
+            through(stage.proxy),
+            &stage.site,
+            6,
+            &stage.between,
+        ),
+        (
+            "pair, 100 requests in flight",
+            through(stage.proxy),
+            &stage.site,
+            many,
+            &stage.between,
+        ),
     ] {
-        progress.set_message(format!("loading {} resources: {setup}", site.page().resources.len()));
+        progress.set_message(format!(
+            "loading {} resources: {setup}",
+            site.page().resources.len()
+        ));
         let mut loader = Loader::new(via);
         loader.per_host = connections;
         loader.discovery = Discovery::Triggers;
@@ -200,7 +272,10 @@ fn print(args: &DemoArgs, outcome: &Outcome, stage: &Stage) -> Result<(), Failur
         "Page {:?}, {} resources, over an emulated path of {} round trip and {}:\n",
         outcome.page, outcome.resources, args.rtt, args.rate
     );
-    println!("{:<34} {:>8} {:>12} {:>12} {:>9}", "setup", "seconds", "bytes up", "bytes down", "requests");
+    println!(
+        "{:<34} {:>8} {:>12} {:>12} {:>9}",
+        "setup", "seconds", "bytes up", "bytes down", "requests"
+    );
     for row in &outcome.rows {
         println!(
             "{:<34} {:>8.2} {:>12} {:>12} {:>9}",
@@ -212,10 +287,20 @@ fn print(args: &DemoArgs, outcome: &Outcome, stage: &Stage) -> Result<(), Failur
         outcome.ratio_time * 100.0,
         outcome.ratio_bytes * 100.0
     );
-    println!("Carried between the pair in all: {}.", total(stage.between.carried()));
+    println!(
+        "Carried between the pair in all: {}.",
+        total(stage.between.carried())
+    );
     println!("\nTo see it in a browser, run `tandem demo --keep`, set the browser's HTTP proxy to");
-    println!("  {}  (or its proxy configuration to http://{}/proxy.pac)", stage.proxy, stage.proxy);
-    println!("and open  http://{}{}", stage.origin_address, stage.site.page().resources[0].path);
+    println!(
+        "  {}  (or its proxy configuration to http://{}/proxy.pac)",
+        stage.proxy, stage.proxy
+    );
+    println!(
+        "and open  http://{}{}",
+        stage.origin_address,
+        stage.site.page().resources[0].path
+    );
     Ok(())
 }
 

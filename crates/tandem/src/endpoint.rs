@@ -1,7 +1,8 @@
-//! Endpoints as users write them: `SESSION+TRANSPORT://HOST:PORT?key=value`, for listening and for dialling alike.
+//! Endpoints as users write them: `SESSION+TRANSPORT://HOST:PORT?key=value`, for listening and for
+//! dialling alike.
 //!
-//! `http://…`, `socks5://…` mean their session over plain TCP. Options after `?` are checked by whoever uses them through
-//! [`Endpoint::options`], which refuses what it does not know.
+//! `http://…`, `socks5://…` mean their session over plain TCP. Options after `?` are checked by
+//! whoever uses them through [`Endpoint::options`], which refuses what it does not know.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,7 +90,10 @@ pub struct BadEndpoint {
 
 impl BadEndpoint {
     fn new(text: &str, problem: impl Into<String>) -> Self {
-        Self { text: text.into(), problem: problem.into() }
+        Self {
+            text: text.into(),
+            problem: problem.into(),
+        }
     }
 }
 
@@ -115,13 +119,21 @@ impl Endpoint {
 
     /// The options, of which only those named in `known` may be there.
     pub fn options(&self, known: &[&str]) -> Result<&BTreeMap<String, String>, BadEndpoint> {
-        match self.options.keys().find(|key| !known.contains(&key.as_str())) {
+        match self
+            .options
+            .keys()
+            .find(|key| !known.contains(&key.as_str()))
+        {
             None => Ok(&self.options),
             Some(key) => Err(BadEndpoint::new(
                 &self.to_string(),
                 format!(
                     "unknown option {key:?}; it may be one of: {}",
-                    if known.is_empty() { "none".into() } else { known.join(", ") }
+                    if known.is_empty() {
+                        "none".into()
+                    } else {
+                        known.join(", ")
+                    }
                 ),
             )),
         }
@@ -133,20 +145,37 @@ impl Endpoint {
     }
 }
 
-/// `host` as an address: a literal, or `localhost`, which never needs a resolver (RFC 6761 section 6.3).
+/// `host` as an address: a literal, or `localhost`, which never needs a resolver (RFC 6761 section
+/// 6.3).
 pub fn literal_ip(host: &str) -> Option<IpAddr> {
     if host.eq_ignore_ascii_case("localhost") {
         return Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
-    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    host.trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse()
+        .ok()
 }
 
 /// Splits `host:port` or `host`, IPv6 in brackets; the host comes without them.
-pub fn split_authority(text: &str, default_port: Option<u16>) -> Result<(String, u16), &'static str> {
+pub fn split_authority(
+    text: &str,
+    default_port: Option<u16>,
+) -> Result<(String, u16), &'static str> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, after) = rest.split_once(']').ok_or("the bracket of the address is not closed")?;
-        host.parse::<std::net::Ipv6Addr>().map_err(|_| "what stands in brackets is no IPv6 address")?;
-        (host, if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or("text after the bracket")?) })
+        let (host, after) = rest
+            .split_once(']')
+            .ok_or("the bracket of the address is not closed")?;
+        host.parse::<std::net::Ipv6Addr>()
+            .map_err(|_| "what stands in brackets is no IPv6 address")?;
+        (
+            host,
+            if after.is_empty() {
+                None
+            } else {
+                Some(after.strip_prefix(':').ok_or("text after the bracket")?)
+            },
+        )
     } else {
         match text.rsplit_once(':') {
             Some((host, port)) if !host.contains(':') => (host, Some(port)),
@@ -157,14 +186,17 @@ pub fn split_authority(text: &str, default_port: Option<u16>) -> Result<(String,
     if host.is_empty() || host.len() > 255 {
         return Err("the host is missing or too long");
     }
-    if !host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':' | b'~' | b'%')) {
+    if !host
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':' | b'~' | b'%'))
+    {
         return Err("the host has a character that no host name has");
     }
     let port = match port {
         None => default_port.ok_or("the port is missing")?,
-        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => {
-            port.parse().map_err(|_| "the port is no number from 0 to 65535")?
-        }
+        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => port
+            .parse()
+            .map_err(|_| "the port is no number from 0 to 65535")?,
         Some(_) => return Err("the port is no number from 0 to 65535"),
     };
     Ok((host.to_ascii_lowercase(), port))
@@ -175,10 +207,15 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, BadEndpoint> {
         let bad = |problem: String| BadEndpoint::new(text, problem);
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("write SESSION+TRANSPORT://HOST:PORT".into()))?;
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| bad("write SESSION+TRANSPORT://HOST:PORT".into()))?;
         let (session, transport) = scheme.split_once('+').unwrap_or((scheme, "tcp"));
-        let session =
-            SessionKind::ALL.iter().find(|(name, _)| *name == session).map(|(_, kind)| *kind).ok_or_else(|| {
+        let session = SessionKind::ALL
+            .iter()
+            .find(|(name, _)| *name == session)
+            .map(|(_, kind)| *kind)
+            .ok_or_else(|| {
                 bad(format!(
                     "unknown session {session:?}; it may be {}",
                     SessionKind::ALL.map(|(name, _)| name).join(", ")
@@ -187,26 +224,53 @@ impl FromStr for Endpoint {
         let transport = match transport {
             "tcp" => TransportKind::Tcp,
             "tls" => TransportKind::Tls,
-            other => return Err(bad(format!("unknown transport {other:?}; it may be tcp, tls"))),
+            other => {
+                return Err(bad(format!(
+                    "unknown transport {other:?}; it may be tcp, tls"
+                )));
+            }
         };
-        let (authority, query) = rest.split_once('?').map_or((rest, None), |(a, q)| (a, Some(q)));
+        let (authority, query) = rest
+            .split_once('?')
+            .map_or((rest, None), |(a, q)| (a, Some(q)));
         let authority = authority.strip_suffix('/').unwrap_or(authority);
-        let (host, port) = split_authority(authority, None).map_err(|problem| bad(problem.into()))?;
+        let (host, port) =
+            split_authority(authority, None).map_err(|problem| bad(problem.into()))?;
         let mut options = BTreeMap::new();
-        for pair in query.into_iter().flat_map(|q| q.split('&')).filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').ok_or_else(|| bad(format!("option {pair:?} has no value")))?;
+        for pair in query
+            .into_iter()
+            .flat_map(|q| q.split('&'))
+            .filter(|pair| !pair.is_empty())
+        {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| bad(format!("option {pair:?} has no value")))?;
             if options.insert(key.to_owned(), value.to_owned()).is_some() {
                 return Err(bad(format!("option {key:?} is given twice")));
             }
         }
-        Ok(Self { session, transport, host, port, options })
+        Ok(Self {
+            session,
+            transport,
+            host,
+            port,
+            options,
+        })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plus = if self.transport == TransportKind::Tls { "+tls" } else { "" };
-        let tcp = if self.session == SessionKind::H2 && plus.is_empty() { "+tcp" } else { plus };
+        let plus = if self.transport == TransportKind::Tls {
+            "+tls"
+        } else {
+            ""
+        };
+        let tcp = if self.session == SessionKind::H2 && plus.is_empty() {
+            "+tcp"
+        } else {
+            plus
+        };
         write!(f, "{}{tcp}://{}", self.session.as_str(), self.authority())?;
         for (i, (key, value)) in self.options.iter().enumerate() {
             write!(f, "{}{key}={value}", if i == 0 { '?' } else { '&' })?;
@@ -217,7 +281,9 @@ impl fmt::Display for Endpoint {
 
 impl<'de> Deserialize<'de> for Endpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -244,15 +310,19 @@ impl FromStr for Via {
     fn from_str(text: &str) -> Result<Self, BadEndpoint> {
         let bad = |problem: &str| BadEndpoint::new(text, problem);
         let address = |rest: &str| -> Result<SocketAddr, BadEndpoint> {
-            let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest), None).map_err(bad)?;
-            let ip = literal_ip(&host).ok_or_else(|| bad("give an address, not a name: the client resolves none"))?;
+            let (host, port) =
+                split_authority(rest.strip_suffix('/').unwrap_or(rest), None).map_err(bad)?;
+            let ip = literal_ip(&host)
+                .ok_or_else(|| bad("give an address, not a name: the client resolves none"))?;
             Ok(SocketAddr::new(ip, port))
         };
         match text.split_once("://") {
             Some(("socks5" | "socks5h", rest)) => address(rest).map(Self::Socks),
             Some(("tor", path)) if path.starts_with('/') => Ok(Self::TorSocket(path.into())),
             Some(("tor", rest)) => address(rest).map(Self::TorPort),
-            _ => Err(bad("write socks5://ADDRESS:PORT, tor://ADDRESS:PORT or tor:///PATH")),
+            _ => Err(bad(
+                "write socks5://ADDRESS:PORT, tor://ADDRESS:PORT or tor:///PATH",
+            )),
         }
     }
 }
@@ -269,7 +339,9 @@ impl fmt::Display for Via {
 
 impl<'de> Deserialize<'de> for Via {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -296,7 +368,13 @@ mod tests {
         }
         let endpoint: Endpoint = "h2+tcp://192.0.2.80:9980?exit=auto".parse().unwrap();
         assert_eq!(endpoint.option("exit"), Some("auto"));
-        assert!(endpoint.options(&["cert"]).unwrap_err().to_string().contains("unknown option \"exit\""));
+        assert!(
+            endpoint
+                .options(&["cert"])
+                .unwrap_err()
+                .to_string()
+                .contains("unknown option \"exit\"")
+        );
     }
 
     #[test]
@@ -319,8 +397,20 @@ mod tests {
 
     #[test]
     fn via_takes_no_names() {
-        assert_eq!("socks5://127.0.0.1:9050".parse::<Via>().unwrap(), Via::Socks("127.0.0.1:9050".parse().unwrap()));
-        assert_eq!("tor:///run/tor/control".parse::<Via>().unwrap(), Via::TorSocket("/run/tor/control".into()));
-        assert!("socks5://proxy.example:9050".parse::<Via>().unwrap_err().to_string().contains("not a name"));
+        assert_eq!(
+            "socks5://127.0.0.1:9050".parse::<Via>().unwrap(),
+            Via::Socks("127.0.0.1:9050".parse().unwrap())
+        );
+        assert_eq!(
+            "tor:///run/tor/control".parse::<Via>().unwrap(),
+            Via::TorSocket("/run/tor/control".into())
+        );
+        assert!(
+            "socks5://proxy.example:9050"
+                .parse::<Via>()
+                .unwrap_err()
+                .to_string()
+                .contains("not a name")
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! One error for everything that can end an exchange: what happened, whose side it was on, whether sending again is safe.
+//! One error for everything that can end an exchange: what happened, whose side it was on, whether
+//! sending again is safe.
 //!
-//! Every layer makes these; `front` turns them into a status code, a `Proxy-Status` field (RFC 9209) and a readable page,
-//! `back` decides on them whether a request may be sent again.
+//! Every layer makes these; `front` turns them into a status code, a `Proxy-Status` field (RFC
+//! 9209) and a readable page, `back` decides on them whether a request may be sent again.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -84,7 +85,12 @@ pub struct Error {
 impl Error {
     /// An error that forbids sending again.
     pub fn new(kind: Kind, side: Side, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, side, retry: Retry::Never, detail: detail.into() }
+        Self {
+            kind,
+            side,
+            retry: Retry::Never,
+            detail: detail.into(),
+        }
     }
 
     /// The same, with another verdict on sending again.
@@ -93,7 +99,8 @@ impl Error {
         self
     }
 
-    /// The same failure at another side: a layer knows where its connection leads, the one below does not.
+    /// The same failure at another side: a layer knows where its connection leads, the one below
+    /// does not.
     pub fn at(mut self, side: Side) -> Self {
         self.side = side;
         self
@@ -103,18 +110,28 @@ impl Error {
     pub fn io(error: &std::io::Error, side: Side) -> Self {
         use std::io::ErrorKind as K;
         // Transports put a typed error inside: keep its verdict.
-        if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()) {
+        if let Some(inner) = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Self>())
+        {
             return inner.clone();
         }
         let kind = match error.kind() {
             K::ConnectionRefused => Kind::ConnectionRefused,
             K::TimedOut => Kind::Timeout,
-            K::HostUnreachable | K::NetworkUnreachable | K::AddrNotAvailable | K::NetworkDown => Kind::Unreachable,
+            K::HostUnreachable | K::NetworkUnreachable | K::AddrNotAvailable | K::NetworkDown => {
+                Kind::Unreachable
+            }
             K::UnexpectedEof => Kind::Truncated,
             K::InvalidData => Kind::Tls,
             _ => Kind::Reset,
         };
-        Self { kind, side, retry: Retry::IfIdempotent, detail: error.to_string().into() }
+        Self {
+            kind,
+            side,
+            retry: Retry::IfIdempotent,
+            detail: error.to_string().into(),
+        }
     }
 
     /// The same as an I/O error, for layers below an `AsyncRead`.
@@ -167,7 +184,9 @@ impl Error {
         match self.kind {
             Kind::Busy => Reason::Refused,
             Kind::BadRequest => Reason::Protocol,
-            Kind::ConnectionRefused | Kind::Unreachable | Kind::Dns | Kind::Forbidden => Reason::Connect,
+            Kind::ConnectionRefused | Kind::Unreachable | Kind::Dns | Kind::Forbidden => {
+                Reason::Connect
+            }
             _ => match self.side {
                 Side::Client => Reason::Cancel,
                 _ => Reason::Internal,

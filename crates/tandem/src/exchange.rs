@@ -1,12 +1,13 @@
-//! The only values that travel: an [`Exchange`] goes in, its [`Reply`] comes back as one stream of parts in wire order.
+//! The only values that travel: an [`Exchange`] goes in, its [`Reply`] comes back as one stream of
+//! parts in wire order.
 //!
 //! ```text
 //!   front ──Exchange { request, body, isolation, peer }──▶ middle ──▶ back
 //!         ◀──Reply: Hints* · Pushed* · Head · (Pushed | Data)* · Trailers?──
 //! ```
 //!
-//! Both are pulled by whoever uses them, so back-pressure needs no channel; dropping one cancels it. Everything of one
-//! connection lives on one thread, hence `Rc` and no locks.
+//! Both are pulled by whoever uses them, so back-pressure needs no channel; dropping one cancels
+//! it. Everything of one connection lives on one thread, hence `Rc` and no locks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -47,8 +48,8 @@ pub struct Peer {
     pub push: bool,
 }
 
-/// Requests with different keys never share anything: the SOCKS user and password, as Tor means them
-/// (`IsolateSOCKSAuth`). They go on to Tor unchanged.
+/// Requests with different keys never share anything: the SOCKS user and password, as Tor means
+/// them (`IsolateSOCKSAuth`). They go on to Tor unchanged.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Isolation {
     key: Option<Rc<(Vec<u8>, Vec<u8>)>>,
@@ -62,31 +63,45 @@ impl Isolation {
 
     /// A key of user name and password.
     pub fn new(user: &[u8], password: &[u8]) -> Self {
-        Self { key: Some(Rc::new((short(user), short(password)))) }
+        Self {
+            key: Some(Rc::new((short(user), short(password)))),
+        }
     }
 
     /// User and password, as SOCKS carries them on.
     pub fn credentials(&self) -> Option<(&[u8], &[u8])> {
-        self.key.as_deref().map(|(user, password)| (user.as_slice(), password.as_slice()))
+        self.key
+            .as_deref()
+            .map(|(user, password)| (user.as_slice(), password.as_slice()))
     }
 }
 
-/// What SOCKS can carry (255 bytes, RFC 1929) of a name: longer ones by a hash with this process's own secret, so that
-/// different names stay different.
+/// What SOCKS can carry (255 bytes, RFC 1929) of a name: longer ones by a hash with this process's
+/// own secret, so that different names stay different.
 fn short(name: &[u8]) -> Vec<u8> {
     use std::hash::{BuildHasher, RandomState};
-    static SECRET: std::sync::LazyLock<[RandomState; 2]> = std::sync::LazyLock::new(Default::default);
+    static SECRET: std::sync::LazyLock<[RandomState; 2]> =
+        std::sync::LazyLock::new(Default::default);
     if name.len() <= 255 {
         return name.to_vec();
     }
     let [first, second] = &*SECRET;
-    format!("{:016x}{:016x}", first.hash_one(name), second.hash_one(name)).into_bytes()
+    format!(
+        "{:016x}{:016x}",
+        first.hash_one(name),
+        second.hash_one(name)
+    )
+    .into_bytes()
 }
 
 /// Says only whether there is a key: first-party domains are private.
 impl fmt::Debug for Isolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.key.is_some() { "Isolation(set)" } else { "Isolation(none)" })
+        f.write_str(if self.key.is_some() {
+            "Isolation(set)"
+        } else {
+            "Isolation(none)"
+        })
     }
 }
 
@@ -110,21 +125,23 @@ pub enum Part {
     Data(Bytes),
     /// The fields after the body; last.
     Trailers(Fields),
-    /// The far end of a tunnel has said all that it had to say, the near end may go on; last. The reply ends once that has,
-    /// too.
+    /// The far end of a tunnel has said all that it had to say, the near end may go on; last. The
+    /// reply ends once that has, too.
     Closed,
 }
 
 /// What a reply is made of: something that can be polled for its next part.
 pub trait Parts {
-    /// The next part; `None` at the regular end; an error means that what came so far is not complete.
+    /// The next part; `None` at the regular end; an error means that what came so far is not
+    /// complete.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>>;
 
-    /// Somebody waits for it now, or no longer does: it changes its place in the order of fetching and sending, where that
-    /// can be. Poll it again afterwards.
+    /// Somebody waits for it now, or no longer does: it changes its place in the order of fetching
+    /// and sending, where that can be. Poll it again afterwards.
     fn prioritise(&mut self, _: Priority) {}
 
-    /// Its new place in the order of sending, once, when something else than its reader has found one.
+    /// Its new place in the order of sending, once, when something else than its reader has found
+    /// one.
     fn take_priority(&mut self) -> Option<Priority> {
         None
     }
@@ -151,8 +168,14 @@ impl Reply {
         F: Future<Output = Result<(), Error>> + 'static,
     {
         let slot = Rc::new(Slot::default());
-        let future = story(Sink { slot: Rc::clone(&slot), tap: None });
-        Self::new(Generator { future: Some(Box::pin(future)), slot })
+        let future = story(Sink {
+            slot: Rc::clone(&slot),
+            tap: None,
+        });
+        Self::new(Generator {
+            future: Some(Box::pin(future)),
+            slot,
+        })
     }
 
     /// A reply that fails at once.
@@ -257,14 +280,24 @@ impl Sink {
         };
         self.slot.used.set(true);
         *self.slot.part.borrow_mut() = Some(part);
-        // The generator takes the part before it polls this future again, so one pending poll is all it needs.
-        std::future::poll_fn(|_| if self.slot.part.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) }).await;
+        // The generator takes the part before it polls this future again, so one pending poll is
+        // all it needs.
+        std::future::poll_fn(|_| {
+            if self.slot.part.borrow().is_some() {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
     }
 }
 
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sink").field("used", &self.is_used()).finish_non_exhaustive()
+        f.debug_struct("Sink")
+            .field("used", &self.is_used())
+            .finish_non_exhaustive()
     }
 }
 
@@ -275,7 +308,9 @@ struct Generator<F> {
 
 impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let Some(future) = &mut self.future else { return Poll::Ready(None) };
+        let Some(future) = &mut self.future else {
+            return Poll::Ready(None);
+        };
         let polled = future.as_mut().poll(cx);
         if polled.is_ready() {
             self.future = None;
@@ -310,8 +345,8 @@ pub trait Chunks {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>>;
 }
 
-/// The body of a request, or the upward bytes of a tunnel. A handle: the exchange keeps one for another try while a
-/// session's upload task pulls from its own.
+/// The body of a request, or the upward bytes of a tunnel. A handle: the exchange keeps one for
+/// another try while a session's upload task pulls from its own.
 #[derive(Clone, Default)]
 pub struct Body {
     inner: Option<Rc<RefCell<BodyState>>>,
@@ -320,7 +355,8 @@ pub struct Body {
 
 struct BodyState {
     source: Box<dyn Chunks>,
-    /// What was pulled already, kept so that the request can be sent again; `None` once that was given up.
+    /// What was pulled already, kept so that the request can be sent again; `None` once that was
+    /// given up.
     kept: Option<Vec<Chunk>>,
     kept_bytes: usize,
     replay: VecDeque<Chunk>,
@@ -332,14 +368,24 @@ const REPLAY_LIMIT: usize = 64 << 10;
 impl Body {
     /// No body.
     pub const fn empty() -> Self {
-        Self { inner: None, length: Some(0) }
+        Self {
+            inner: None,
+            length: Some(0),
+        }
     }
 
     /// A body from its source; `length` where it is known beforehand.
     pub fn new(source: impl Chunks + 'static, length: Option<u64>) -> Self {
-        let state =
-            BodyState { source: Box::new(source), kept: Some(Vec::new()), kept_bytes: 0, replay: VecDeque::new() };
-        Self { inner: Some(Rc::new(RefCell::new(state))), length }
+        let state = BodyState {
+            source: Box::new(source),
+            kept: Some(Vec::new()),
+            kept_bytes: 0,
+            replay: VecDeque::new(),
+        };
+        Self {
+            inner: Some(Rc::new(RefCell::new(state))),
+            length,
+        }
     }
 
     /// Whether there is no body at all.
@@ -359,14 +405,20 @@ impl Body {
 
     /// Whether nothing has been pulled of it since its start.
     pub fn is_untouched(&self) -> bool {
-        self.inner.as_ref().is_none_or(|inner| inner.borrow().kept.as_ref().is_some_and(Vec::is_empty))
+        self.inner
+            .as_ref()
+            .is_none_or(|inner| inner.borrow().kept.as_ref().is_some_and(Vec::is_empty))
     }
 
     /// Rewinds to the start for another try; false when too much has been pulled for that.
     pub fn rewind(&self) -> bool {
-        let Some(inner) = &self.inner else { return true };
+        let Some(inner) = &self.inner else {
+            return true;
+        };
         let mut state = inner.borrow_mut();
-        let Some(kept) = state.kept.take() else { return false };
+        let Some(kept) = state.kept.take() else {
+            return false;
+        };
         let rest = std::mem::take(&mut state.replay);
         state.replay = kept.into_iter().chain(rest).collect();
         state.kept = Some(Vec::new());
@@ -410,7 +462,9 @@ impl BodyState {
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Body").field("length", &self.length).finish_non_exhaustive()
+        f.debug_struct("Body")
+            .field("length", &self.length)
+            .finish_non_exhaustive()
     }
 }
 
@@ -420,7 +474,10 @@ mod tests {
 
     fn now<T>(future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
-        match future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) {
+        match future
+            .as_mut()
+            .poll(&mut Context::from_waker(std::task::Waker::noop()))
+        {
             Poll::Ready(value) => value,
             Poll::Pending => panic!("would wait"),
         }
@@ -431,7 +488,11 @@ mod tests {
         let mut reply = Reply::generate(|mut sink| async move {
             sink.send(Part::Head(ResponseHead::new(200))).await;
             sink.send(Part::Data(Bytes::from_static(b"x"))).await;
-            Err(Error::new(crate::error::Kind::Reset, crate::error::Side::Origin, "gone"))
+            Err(Error::new(
+                crate::error::Kind::Reset,
+                crate::error::Side::Origin,
+                "gone",
+            ))
         });
         assert!(matches!(now(reply.part()), Some(Ok(Part::Head(_)))));
         assert!(matches!(now(reply.part()), Some(Ok(Part::Data(_)))));

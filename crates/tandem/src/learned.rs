@@ -1,7 +1,8 @@
-//! What the gateway has learned about which resources pages need: one predictor for all threads, kept across a reload.
+//! What the gateway has learned about which resources pages need: one predictor for all threads,
+//! kept across a reload.
 //!
-//! It lives in memory; with `--predict-state` it is read at the start and written at the end and every ten minutes, to a
-//! new file that then takes the old one's name.
+//! It lives in memory; with `--predict-state` it is read at the start and written at the end and
+//! every ten minutes, to a new file that then takes the old one's name.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -60,7 +61,10 @@ pub struct Learned {
 /// Says only what was decided by the operator: what was learned is long, and not everybody's.
 impl std::fmt::Debug for Learned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Learned").field("config", &self.config).field("file", &self.file).finish_non_exhaustive()
+        f.debug_struct("Learned")
+            .field("config", &self.config)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,7 +76,10 @@ struct Kept {
 impl Learned {
     /// A predictor, with what `file` holds if it exists.
     pub fn new(config: AutoConfig, file: Option<PathBuf>) -> Result<Self, LearnedError> {
-        let found = file.as_deref().map(|file| read(file, &config)).transpose()?;
+        let found = file
+            .as_deref()
+            .map(|file| read(file, &config))
+            .transpose()?;
         let unreadable = matches!(found, Some(Found::Unreadable));
         let auto = match found {
             Some(Found::Learned(auto)) => *auto,
@@ -95,7 +102,8 @@ impl Learned {
         self.file.as_deref()
     }
 
-    /// Whether the file holds what cannot be read: it makes way for what is written next, and is kept.
+    /// Whether the file holds what cannot be read: it makes way for what is written next, and is
+    /// kept.
     pub fn begins_anew(&self) -> bool {
         self.unreadable.load(Ordering::Relaxed)
     }
@@ -105,10 +113,13 @@ impl Learned {
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is behind a session: all sessions of a public address are one user. Where many may share an address, as all do
-    /// who come through Tor or a tunnel, each session counts.
+    /// Who is behind a session: all sessions of a public address are one user. Where many may share
+    /// an address, as all do who come through Tor or a tunnel, each session counts.
     pub fn user(&self, session: u64, address: Option<IpAddr>) -> u64 {
-        match address.map(|address| address.to_canonical()).filter(|address| is_public(*address)) {
+        match address
+            .map(|address| address.to_canonical())
+            .filter(|address| is_public(*address))
+        {
             Some(IpAddr::V4(address)) => self.secret.hash_one(address),
             // A network of this size is one subscriber's, who changes addresses in it (RFC 8981).
             Some(IpAddr::V6(address)) => self.secret.hash_one(&address.octets()[..8]),
@@ -116,7 +127,8 @@ impl Learned {
         }
     }
 
-    /// See [`Auto::sending`]; the time is added here. `worth`: when a push pays on this path, if that is known.
+    /// See [`Auto::sending`]; the time is added here. `worth`: when a push pays on this path, if
+    /// that is known.
     pub fn sending(&self, exchange: &Exchange<'_>, worth: Option<Worth>) -> Vec<Candidate> {
         let now = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let mut kept = self.lock();
@@ -142,10 +154,14 @@ impl Learned {
         candidates
     }
 
-    /// A URL was asked for with this Referer. What another origin's style sheet needs for a page, it asks for in its own name.
+    /// A URL was asked for with this Referer. What another origin's style sheet needs for a page,
+    /// it asks for in its own name.
     pub fn note_asker(&self, url: &str, referer: &str) {
         let number = self.secret.hash_one(url);
-        let mut own = self.own_askers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self
+            .own_askers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if !is_of_same_origin(url, referer) {
             own.remove(&number);
             return;
@@ -158,8 +174,12 @@ impl Learned {
 
     /// In whose name a URL is asked for as a rule, where that is its own origin's.
     pub fn own_asker(&self, url: &str) -> Option<String> {
-        let own = self.own_askers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (scheme, authority, _) = split(url).filter(|_| own.contains(&self.secret.hash_one(url)))?;
+        let own = self
+            .own_askers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (scheme, authority, _) =
+            split(url).filter(|_| own.contains(&self.secret.hash_one(url)))?;
         Some(format!("{scheme}://{authority}/"))
     }
 
@@ -195,7 +215,10 @@ impl Learned {
 
     /// What could not be read makes way for what is written next, and stays for whoever can.
     fn set_aside(&self) {
-        if let Some(file) = self.file.as_deref().filter(|_| self.unreadable.swap(false, Ordering::Relaxed))
+        if let Some(file) = self
+            .file
+            .as_deref()
+            .filter(|_| self.unreadable.swap(false, Ordering::Relaxed))
             && let Err(error) = std::fs::rename(file, beside(file, ".old"))
         {
             tracing::error!(%error, "the old state file was not kept");
@@ -203,13 +226,20 @@ impl Learned {
     }
 
     fn write(&self, state: &[u8]) -> Result<(), LearnedError> {
-        let Some(file) = &self.file else { return Ok(()) };
-        replace(file, state).map_err(|error| LearnedError::File { file: file.display().to_string(), error })
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        replace(file, state).map_err(|error| LearnedError::File {
+            file: file.display().to_string(),
+            error,
+        })
     }
 }
 
 fn is_of_same_origin(one: &str, other: &str) -> bool {
-    let (Some(one), Some(other)) = (split(one), split(other)) else { return false };
+    let (Some(one), Some(other)) = (split(one), split(other)) else {
+        return false;
+    };
     (one.0, one.1) == (other.0, other.1)
 }
 
@@ -218,7 +248,11 @@ const fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let shared = matches!(v4.octets(), [100, 64..128, ..]);
-            !(v4.is_private() || v4.is_loopback() || v4.is_link_local() || v4.is_documentation() || shared)
+            !(v4.is_private()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_documentation()
+                || shared)
         }
         IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local()),
     }
@@ -234,17 +268,27 @@ enum Found {
 
 fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
     let name = || file.display().to_string();
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
     match std::fs::read(file) {
         Ok(bytes) => match Auto::load(&bytes, config.clone()) {
             Ok(auto) => Ok(Found::Learned(Box::new(auto))),
-            Err(error @ StateError::Foreign) => Err(LearnedError::State { file: name(), error }),
+            Err(error @ StateError::Foreign) => Err(LearnedError::State {
+                file: name(),
+                error,
+            }),
             Err(StateError::Version(_) | StateError::Damaged) => Ok(Found::Unreadable),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && folder.is_none_or(Path::is_dir) => {
+        Err(error)
+            if error.kind() == std::io::ErrorKind::NotFound && folder.is_none_or(Path::is_dir) =>
+        {
             Ok(Found::Nothing)
         }
-        Err(error) => Err(LearnedError::File { file: name(), error }),
+        Err(error) => Err(LearnedError::File {
+            file: name(),
+            error,
+        }),
     }
 }
 
@@ -255,14 +299,20 @@ fn beside(file: &Path, end: &str) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Writes a file so that whoever reads it finds the old content or the new, whatever happens in between.
+/// Writes a file so that whoever reads it finds the old content or the new, whatever happens in
+/// between.
 fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let new = beside(file, ".new");
     let written = (|| {
-        let mut out = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let mut out = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
         out.write_all(content)?;
         out.sync_all()?;
         std::fs::rename(&new, file)
@@ -284,21 +334,44 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("state");
         let learned = Learned::new(AutoConfig::default(), Some(file.clone())).unwrap();
-        learned.sending(&Exchange { url: "http://h/", get: true, status: 200, ..Exchange::default() }, None);
+        learned.sending(
+            &Exchange {
+                url: "http://h/",
+                get: true,
+                status: 200,
+                ..Exchange::default()
+            },
+            None,
+        );
         learned.session_closed(0);
         learned.save().unwrap();
         assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());
         let mut damaged = std::fs::read(&file).unwrap();
         damaged.pop();
         std::fs::write(&file, &damaged).unwrap();
-        Learned::new(AutoConfig::default(), Some(file.clone())).unwrap().save().unwrap();
-        assert_eq!(std::fs::read(folder.join("state.old")).unwrap(), damaged, "what could not be read is kept");
+        Learned::new(AutoConfig::default(), Some(file.clone()))
+            .unwrap()
+            .save()
+            .unwrap();
+        assert_eq!(
+            std::fs::read(folder.join("state.old")).unwrap(),
+            damaged,
+            "what could not be read is kept"
+        );
         assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());
         std::fs::write(&file, b"something else").unwrap();
-        let error = Learned::new(AutoConfig::default(), Some(file)).unwrap_err().to_string();
-        assert!(error.contains("state"), "somebody else's file is left alone: {error}");
+        let error = Learned::new(AutoConfig::default(), Some(file))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("state"),
+            "somebody else's file is left alone: {error}"
+        );
         let nowhere = folder.join("missing").join("state");
-        assert!(Learned::new(AutoConfig::default(), Some(nowhere)).is_err(), "nothing could be written there");
+        assert!(
+            Learned::new(AutoConfig::default(), Some(nowhere)).is_err(),
+            "nothing could be written there"
+        );
         std::fs::remove_dir_all(folder).unwrap();
     }
 
@@ -308,10 +381,24 @@ mod tests {
         let address = |text: &str| Some(text.parse().unwrap());
         let is_one = |text: &str| learned.user(1, address(text)) == learned.user(2, address(text));
         assert!(is_one("9.9.9.9") && is_one("2620:fe::9") && is_one("::ffff:9.9.9.9"));
-        for (one, same) in [("2620:fe::9", "2620:fe::1:2:3:4"), ("9.9.9.9", "::ffff:9.9.9.9")] {
-            assert_eq!(learned.user(1, address(one)), learned.user(2, address(same)));
+        for (one, same) in [
+            ("2620:fe::9", "2620:fe::1:2:3:4"),
+            ("9.9.9.9", "::ffff:9.9.9.9"),
+        ] {
+            assert_eq!(
+                learned.user(1, address(one)),
+                learned.user(2, address(same))
+            );
         }
-        for shared in ["127.0.0.1", "192.0.2.80", "10.1.2.3", "100.96.0.2", "::1", "fd00::1", "::ffff:127.0.0.1"] {
+        for shared in [
+            "127.0.0.1",
+            "192.0.2.80",
+            "10.1.2.3",
+            "100.96.0.2",
+            "::1",
+            "fd00::1",
+            "::ffff:127.0.0.1",
+        ] {
             assert!(!is_one(shared), "{shared}");
         }
     }

@@ -6,9 +6,10 @@
 //!                     ◀───Reply──          ◀───Reply──             transports: tcp · tls · socks · tor
 //! ```
 //!
-//! [`exchange`] the values that travel, [`stage`] the interface they travel by, [`error`] what can go wrong;
-//! [`front`], [`middle`], [`back`] the pipeline; [`session`] and [`transport`] what it speaks and over what, joined only
-//! by a [`path`]; [`endpoint`] and [`config`] what users write; [`roles`] the compositions, [`runtime`] their threads.
+//! [`exchange`] the values that travel, [`stage`] the interface they travel by, [`error`] what can
+//! go wrong; [`front`], [`middle`], [`back`] the pipeline; [`session`] and [`transport`] what it
+//! speaks and over what, joined only by a [`path`]; [`endpoint`] and [`config`] what users write;
+//! [`roles`] the compositions, [`runtime`] their threads.
 
 pub mod back;
 pub mod cli;

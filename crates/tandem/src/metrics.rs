@@ -1,4 +1,5 @@
-//! Counters of the process, written in Prometheus' text format (version 0.0.4). They hold numbers only, never names.
+//! Counters of the process, written in Prometheus' text format (version 0.0.4). They hold numbers
+//! only, never names.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,7 +99,12 @@ mod tests {
     #[test]
     fn is_prometheus_text() {
         let text = super::METRICS.render();
-        assert!(text.contains("# TYPE tandem_connections_total counter\ntandem_connections_total "));
-        assert!(text.lines().all(|line| line.starts_with('#') || line.split(' ').count() == 2));
+        assert!(
+            text.contains("# TYPE tandem_connections_total counter\ntandem_connections_total ")
+        );
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with('#') || line.split(' ').count() == 2)
+        );
     }
 }

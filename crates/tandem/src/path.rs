@@ -1,4 +1,5 @@
-//! A connected way to the other end: one stream of bytes, whatever carries it. Transports make them, sessions run on them.
+//! A connected way to the other end: one stream of bytes, whatever carries it. Transports make
+//! them, sessions run on them.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -43,11 +44,14 @@ impl Path {
     /// Whether the TCP connection below has BBR for its congestion control.
     pub fn is_over_bbr(&self) -> bool {
         self.tcp().is_some_and(|stream| {
-            socket2::SockRef::from(stream).tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"))
+            socket2::SockRef::from(stream)
+                .tcp_congestion()
+                .is_ok_and(|name| name.starts_with(b"bbr"))
         })
     }
 
-    /// Has the connection end with a reset when it is dropped, so that what broke off does not look whole.
+    /// Has the connection end with a reset when it is dropped, so that what broke off does not look
+    /// whole.
     pub fn reset_on_close(&self) {
         if let Self::Tcp(stream) = self {
             // Where the option is refused, the kernel has closed the connection already.
@@ -66,9 +70,12 @@ impl Path {
     /// Whether the other end proved itself by a certificate that was asked for.
     pub fn has_peer_certificate(&self) -> bool {
         match self {
-            Self::Tls(stream) => {
-                stream.get_ref().get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty())
-            }
+            Self::Tls(stream) => stream
+                .get_ref()
+                .get_ref()
+                .1
+                .peer_certificates()
+                .is_some_and(|chain| !chain.is_empty()),
             _ => false,
         }
     }
@@ -86,13 +93,21 @@ macro_rules! each {
 }
 
 impl AsyncRead for Path {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         each!(self, stream => Pin::new(stream).poll_read(cx, buf))
     }
 }
 
 impl AsyncWrite for Path {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         each!(self, stream => Pin::new(stream).poll_write(cx, buf))
     }
 

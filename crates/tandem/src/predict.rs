@@ -1,7 +1,8 @@
 //! `tandem predict`: what the push predictors would have done on logs of real traffic.
 //!
-//! `replay` runs one predictor over each log and prints what it pushed, what of that was wanted and what it cost; `tune`
-//! searches the documented algorithms' parameters; `learn` writes what `auto` learned to a file. Reading and printing are here, all thinking is in `tandem_predict`.
+//! `replay` runs one predictor over each log and prints what it pushed, what of that was wanted and
+//! what it cost; `tune` searches the documented algorithms' parameters; `learn` writes what `auto`
+//! learned to a file. Reading and printing are here, all thinking is in `tandem_predict`.
 
 use std::io;
 use std::path::PathBuf;
@@ -34,10 +35,11 @@ pub enum PredictCommand {
 /// Which lines of a log are used, and how it is cut into samples.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
-    /// Access logs: Common or Combined Log Format (Apache, nginx, Privoxy) or CSV; plain, gzip or zstd; - for stdin.
+    /// Access logs: Common or Combined Log Format (Apache, nginx, Privoxy) or CSV; plain, gzip or
+    /// zstd; - for stdin.
     ///
-    /// CSV needs a header line that names time (seconds) or time_ms, user and url, and may name agent, method, status,
-    /// size and referer.
+    /// CSV needs a header line that names time (seconds) or time_ms, user and url, and may name
+    /// agent, method, status, size and referer.
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
     /// Treat each calendar day of a log as a sample of its own
@@ -62,7 +64,9 @@ pub enum Robots {
 
 impl LogArgs {
     fn filter(&self) -> Filter {
-        Filter { noise: self.drop_noise }
+        Filter {
+            noise: self.drop_noise,
+        }
     }
 }
 
@@ -123,8 +127,8 @@ pub struct AutoArgs {
     /// Memory for what auto learns, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     predict_memory: usize,
-    /// Users that must have asked for a URL before auto pushes it; the documented algorithms ask for one, a gateway for
-    /// three
+    /// Users that must have asked for a URL before auto pushes it; the documented algorithms ask
+    /// for one, a gateway for three
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
     min_users: u8,
 }
@@ -241,7 +245,10 @@ fn milliseconds(seconds: f64) -> i64 {
 }
 
 fn threshold(text: &str) -> Result<f64, String> {
-    let value = text.parse().ok().filter(|value| (0.0..=1.0).contains(value));
+    let value = text
+        .parse()
+        .ok()
+        .filter(|value| (0.0..=1.0).contains(value));
     value.ok_or_else(|| "must lie between 0 and 1, both included".into())
 }
 
@@ -252,12 +259,16 @@ fn min_history(text: &str) -> Result<u32, String> {
 
 fn omega(text: &str) -> Result<f64, String> {
     let value = match text.split_once('/') {
-        Some((part, whole)) => {
-            part.parse::<f64>().ok().zip(whole.parse::<f64>().ok()).map(|(part, whole)| part / whole)
-        }
+        Some((part, whole)) => part
+            .parse::<f64>()
+            .ok()
+            .zip(whole.parse::<f64>().ok())
+            .map(|(part, whole)| part / whole),
         None => text.parse().ok(),
     };
-    value.filter(|value| *value > 0.0 && *value < 1.0).ok_or_else(|| "must lie between 0 and 1, as 0.5 or 1/63".into())
+    value
+        .filter(|value| *value > 0.0 && *value < 1.0)
+        .ok_or_else(|| "must lie between 0 and 1, as 0.5 or 1/63".into())
 }
 
 /// Why a log could not be evaluated.
@@ -335,13 +346,32 @@ mod tests {
     fn what_lies_out_of_range_is_refused() {
         let parse = |flag: &str, value: &str| Cli::try_parse_from(["replay", "log", flag, value]);
         for (flag, good, bad, range) in [
-            ("--threshold", &["0", "0.5", "1"][..], &["nan", "1.1", "-0.1", "inf", "x"][..], "between 0 and 1"),
-            ("--min-history", &["1", "9"], &["0", "-1", "1.5", "x"], "1 or more"),
+            (
+                "--threshold",
+                &["0", "0.5", "1"][..],
+                &["nan", "1.1", "-0.1", "inf", "x"][..],
+                "between 0 and 1",
+            ),
+            (
+                "--min-history",
+                &["1", "9"],
+                &["0", "-1", "1.5", "x"],
+                "1 or more",
+            ),
         ] {
-            assert!(good.iter().all(|value| parse(flag, value).is_ok()), "{flag}");
+            assert!(
+                good.iter().all(|value| parse(flag, value).is_ok()),
+                "{flag}"
+            );
             for value in bad {
-                let error = parse(flag, value).err().map(|error| error.to_string()).unwrap_or_default();
-                assert!(error.contains(flag) && error.contains(range), "{flag} {value}: {error}");
+                let error = parse(flag, value)
+                    .err()
+                    .map(|error| error.to_string())
+                    .unwrap_or_default();
+                assert!(
+                    error.contains(flag) && error.contains(range),
+                    "{flag} {value}: {error}"
+                );
             }
         }
         let args = parse("--threshold", "0.25").map(|cli| cli.args.options().threshold);

@@ -39,7 +39,8 @@ use crate::transport::tls::{self, ClientCertificates, ClientTls};
 use crate::transport::tor::Tor;
 use crate::transport::{Target, Transport};
 
-/// A role that a process can play: it knows where to listen and can be built on any number of threads.
+/// A role that a process can play: it knows where to listen and can be built on any number of
+/// threads.
 pub trait Role: Send + Sync {
     /// Where it listens.
     fn listen(&self) -> &[Endpoint];
@@ -47,8 +48,13 @@ pub trait Role: Send + Sync {
     /// On how many threads.
     fn workers(&self) -> usize;
 
-    /// Builds what one thread needs, a front for each listener in order. Runs within that thread's local task set.
-    fn build(&self, listening: &[std::net::SocketAddr], drain: &Drain) -> Result<Built, ConfigError>;
+    /// Builds what one thread needs, a front for each listener in order. Runs within that thread's
+    /// local task set.
+    fn build(
+        &self,
+        listening: &[std::net::SocketAddr],
+        drain: &Drain,
+    ) -> Result<Built, ConfigError>;
 }
 
 /// What a role is on one thread.
@@ -64,8 +70,8 @@ pub struct Built {
 /// Bytes asked of a session's core at a time: what a late, urgent answer may have to wait for.
 const WRITE_LIMIT: usize = 16 << 10;
 
-/// Unsent bytes that one stream may hold: a few streams together fill the largest write, and what many of them hold
-/// still fits the processor's cache.
+/// Unsent bytes that one stream may hold: a few streams together fill the largest write, and what
+/// many of them hold still fits the processor's cache.
 const SEND_BUFFER: usize = 64 << 10;
 
 fn mux_session(
@@ -101,10 +107,17 @@ fn http1_session(
 ) -> Http1Session {
     Http1Session {
         form,
-        limits: Limits { head: max_head, ..Limits::default() },
+        limits: Limits {
+            head: max_head,
+            ..Limits::default()
+        },
         timeouts: path.timeouts.clone(),
         response_timeout,
-        who: if form == Form::Absolute { "client" } else { "gateway" },
+        who: if form == Form::Absolute {
+            "client"
+        } else {
+            "gateway"
+        },
         origin_form,
     }
 }
@@ -119,8 +132,16 @@ impl Role for ClientConfig {
         1
     }
 
-    fn build(&self, listening: &[std::net::SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
-        let gateways = self.gateways.iter().map(|gateway| self.gateway(gateway)).collect::<Result<Vec<_>, _>>()?;
+    fn build(
+        &self,
+        listening: &[std::net::SocketAddr],
+        drain: &Drain,
+    ) -> Result<Built, ConfigError> {
+        let gateways = self
+            .gateways
+            .iter()
+            .map(|gateway| self.gateway(gateway))
+            .collect::<Result<Vec<_>, _>>()?;
         let limits = PoolLimits {
             max_age: self.max_age,
             max_sessions: self.max_sessions,
@@ -136,20 +157,38 @@ impl Role for ClientConfig {
             pool.preconnect(self.warm_up);
         }
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
-        let counted: Rc<dyn Stage> =
-            Rc::new(Count { log_urls: self.log_urls, next: Rc::new(Loads::new(Rc::clone(&to_gateway) as _)) });
+        let counted: Rc<dyn Stage> = Rc::new(Count {
+            log_urls: self.log_urls,
+            next: Rc::new(Loads::new(Rc::clone(&to_gateway) as _)),
+        });
         let out: Rc<dyn Stage> = if self.early_connect {
-            Rc::new(EarlyConnect { liveness: Rc::clone(&to_gateway) as _, next: counted })
+            Rc::new(EarlyConnect {
+                liveness: Rc::clone(&to_gateway) as _,
+                next: counted,
+            })
         } else {
             counted
         };
-        let connections =
-            Connections::new(ConnectionLimits { total: self.max_connections, per_client: self.max_connections });
+        let connections = Connections::new(ConnectionLimits {
+            total: self.max_connections,
+            per_client: self.max_connections,
+        });
         let mut fronts = Vec::new();
         for (endpoint, address) in self.listen.iter().zip(listening) {
-            fronts.push(Rc::new(self.front(endpoint, *address, &out, &to_gateway, &connections, drain)));
+            fronts.push(Rc::new(self.front(
+                endpoint,
+                *address,
+                &out,
+                &to_gateway,
+                &connections,
+                drain,
+            )));
         }
-        Ok(Built { fronts, connections, on_drain: Box::new(move || pool.drain()) })
+        Ok(Built {
+            fronts,
+            connections,
+            on_drain: Box::new(move || pool.drain()),
+        })
     }
 }
 
@@ -165,20 +204,43 @@ impl ClientConfig {
     ) -> Front {
         let limits = self.path.timeouts.clone();
         let head = Limits::default().head;
-        let (protocol, stage): (Protocol, Rc<dyn Stage>) = if endpoint.session == SessionKind::Socks5 {
+        let (protocol, stage): (Protocol, Rc<dyn Stage>) = if endpoint.session
+            == SessionKind::Socks5
+        {
             let http1 = http1_session(Form::Origin, &self.path, limits.idle, head, OriginForm::Any);
-            let http1 = Http1Session { who: "client", ..http1 };
-            let socks = SocksFront { http1, gateways: Rc::clone(to_gateway) as _, handshake: limits.head };
+            let http1 = Http1Session {
+                who: "client",
+                ..http1
+            };
+            let socks = SocksFront {
+                http1,
+                gateways: Rc::clone(to_gateway) as _,
+                handshake: limits.head,
+            };
             (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
         } else {
             let own: Rc<[String]> = local::own_authorities(address).into();
-            let http1 = http1_session(Form::Absolute, &self.path, limits.idle, head, OriginForm::Only(Rc::clone(&own)));
-            let isolate = Isolate { next: Rc::clone(out) };
+            let http1 = http1_session(
+                Form::Absolute,
+                &self.path,
+                limits.idle,
+                head,
+                OriginForm::Only(Rc::clone(&own)),
+            );
+            let isolate = Isolate {
+                next: Rc::clone(out),
+            };
             let listener = address.to_string();
             let stage = move |exchange: Exchange| {
                 let to_itself = !exchange.request.is_connect()
-                    && own.iter().any(|authority| authority.eq_ignore_ascii_case(&exchange.request.authority));
-                if to_itself { local::answer(&exchange, &listener) } else { isolate.call(exchange) }
+                    && own.iter().any(|authority| {
+                        authority.eq_ignore_ascii_case(&exchange.request.authority)
+                    });
+                if to_itself {
+                    local::answer(&exchange, &listener)
+                } else {
+                    isolate.call(exchange)
+                }
             };
             (Protocol::Session(Rc::new(http1)), Rc::new(stage))
         };
@@ -195,7 +257,10 @@ impl ClientConfig {
 
     fn gateway(&self, gateway: &GatewayEndpoint) -> Result<Gateway, ConfigError> {
         let endpoint = &gateway.endpoint;
-        let target = Target { host: endpoint.host.clone(), port: endpoint.port };
+        let target = Target {
+            host: endpoint.host.clone(),
+            port: endpoint.port,
+        };
         let tls = match endpoint.transport {
             TransportKind::Tcp => None,
             TransportKind::Tls => {
@@ -206,12 +271,25 @@ impl ClientConfig {
                     alpn: vec![endpoint.session.alpn().to_vec()],
                     unlinkable: true,
                 };
-                Some((tls.connector()?, option("sni").unwrap_or_else(|| endpoint.host.clone())))
+                Some((
+                    tls.connector()?,
+                    option("sni").unwrap_or_else(|| endpoint.host.clone()),
+                ))
             }
         };
-        let protocol = Multiplexed::of(endpoint.session)
-            .ok_or_else(|| ConfigError::value("gateway", "a session over the slow path is h2, spdy3 or spdy3.1"))?;
-        let mut session = mux_session(protocol, &self.path, MAX_ENTRIES, Limits::default().head, self.token.as_deref());
+        let protocol = Multiplexed::of(endpoint.session).ok_or_else(|| {
+            ConfigError::value(
+                "gateway",
+                "a session over the slow path is h2, spdy3 or spdy3.1",
+            )
+        })?;
+        let mut session = mux_session(
+            protocol,
+            &self.path,
+            MAX_ENTRIES,
+            Limits::default().head,
+            self.token.as_deref(),
+        );
         session.config.push = self.push;
         Ok(Gateway {
             blamed: Cell::default(),
@@ -226,11 +304,20 @@ impl ClientConfig {
     fn transport(&self, gateway: &GatewayEndpoint) -> Rc<dyn Transport> {
         let options = self.path.socket.clone();
         match &self.via {
-            None => Rc::new(Tcp { options, pinned: gateway.address }),
-            Some(Via::Socks(proxy)) => Rc::new(Socks { proxy: *proxy, options }),
-            Some(control) => {
-                Rc::new(Tor::new(control.clone(), self.tor_password.clone(), gateway.exit.clone(), options))
-            }
+            None => Rc::new(Tcp {
+                options,
+                pinned: gateway.address,
+            }),
+            Some(Via::Socks(proxy)) => Rc::new(Socks {
+                proxy: *proxy,
+                options,
+            }),
+            Some(control) => Rc::new(Tor::new(
+                control.clone(),
+                self.tor_password.clone(),
+                gateway.exit.clone(),
+                options,
+            )),
         }
     }
 
@@ -239,18 +326,46 @@ impl ClientConfig {
         let options = self.path.socket.clone();
         let transport: Rc<dyn Transport> = match (self.fallback, &self.via) {
             (Fallback::None, _) | (Fallback::Via, None) => return Ok(None),
-            (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks { proxy: *proxy, options }),
-            (Fallback::Via, Some(control)) => {
-                Rc::new(Tor::new(control.clone(), self.tor_password.clone(), None, options))
-            }
+            (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks {
+                proxy: *proxy,
+                options,
+            }),
+            (Fallback::Via, Some(control)) => Rc::new(Tor::new(
+                control.clone(),
+                self.tor_password.clone(),
+                None,
+                options,
+            )),
         };
-        let http1 =
-            http1_session(Form::Origin, &self.path, self.path.timeouts.idle, Limits::default().head, OriginForm::Any);
-        let h2 = Rc::new(mux_session(Multiplexed::H2, &self.path, 256, Limits::default().head, None));
-        let connector =
-            ClientTls { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ClientTls::default() }.connector()?;
+        let http1 = http1_session(
+            Form::Origin,
+            &self.path,
+            self.path.timeouts.idle,
+            Limits::default().head,
+            OriginForm::Any,
+        );
+        let h2 = Rc::new(mux_session(
+            Multiplexed::H2,
+            &self.path,
+            256,
+            Limits::default().head,
+            None,
+        ));
+        let connector = ClientTls {
+            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            ..ClientTls::default()
+        }
+        .connector()?;
         let (timeout, limits) = (self.path.socket.connect_timeout, OriginLimits::default());
-        let origin = Origin::new(Mode::Forward, transport, connector, http1, h2, timeout, limits);
+        let origin = Origin::new(
+            Mode::Forward,
+            transport,
+            connector,
+            http1,
+            h2,
+            timeout,
+            limits,
+        );
         Ok(Some(Rc::new(ToOrigin(origin))))
     }
 }
@@ -269,9 +384,25 @@ impl Role for GatewayConfig {
             Mode::Reverse { target, .. } => Some(target.clone()),
             Mode::Forward => None,
         };
-        let transport = Rc::new(Direct { policy: self.policy.clone(), named, options: self.path.socket.clone() });
-        let http1 = http1_session(Form::Origin, &self.path, self.response_timeout, self.max_head, OriginForm::Any);
-        let h2 = Rc::new(mux_session(Multiplexed::H2, &self.path, self.max_streams, self.max_head, None));
+        let transport = Rc::new(Direct {
+            policy: self.policy.clone(),
+            named,
+            options: self.path.socket.clone(),
+        });
+        let http1 = http1_session(
+            Form::Origin,
+            &self.path,
+            self.response_timeout,
+            self.max_head,
+            OriginForm::Any,
+        );
+        let h2 = Rc::new(mux_session(
+            Multiplexed::H2,
+            &self.path,
+            self.max_streams,
+            self.max_head,
+            None,
+        ));
         let connector = ClientTls {
             ca: self.origin_ca.clone(),
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -279,7 +410,15 @@ impl Role for GatewayConfig {
         }
         .connector()?;
         let (timeout, limits) = (self.path.socket.connect_timeout, self.origin_limits);
-        let origin = Origin::new(self.mode.clone(), transport, connector, http1.clone(), h2, timeout, limits);
+        let origin = Origin::new(
+            self.mode.clone(),
+            transport,
+            connector,
+            http1.clone(),
+            h2,
+            timeout,
+            limits,
+        );
         let out: Rc<dyn Stage> = Rc::new(ToOrigin(origin));
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
@@ -287,9 +426,19 @@ impl Role for GatewayConfig {
         });
         let mut fronts = Vec::new();
         for endpoint in &self.listen {
-            fronts.push(Rc::new(self.front(endpoint, &http1, &out, &connections, drain)?));
+            fronts.push(Rc::new(self.front(
+                endpoint,
+                &http1,
+                &out,
+                &connections,
+                drain,
+            )?));
         }
-        Ok(Built { fronts, connections, on_drain: Box::new(|| {}) })
+        Ok(Built {
+            fronts,
+            connections,
+            on_drain: Box::new(|| {}),
+        })
     }
 }
 
@@ -302,17 +451,35 @@ impl GatewayConfig {
         connections: &Rc<Connections>,
         drain: &Drain,
     ) -> Result<Front, ConfigError> {
-        let tls = match (endpoint.transport, endpoint.option("cert"), endpoint.option("key")) {
+        let tls = match (
+            endpoint.transport,
+            endpoint.option("cert"),
+            endpoint.option("key"),
+        ) {
             (TransportKind::Tls, Some(cert), Some(key)) => {
                 let clients = self.client_ca.as_deref();
-                let clients = clients.map(|ca| ClientCertificates { ca, optional: !self.tokens.is_empty() });
-                Some(tls::acceptor(cert, key, clients, &[endpoint.session.alpn()])?)
+                let clients = clients.map(|ca| ClientCertificates {
+                    ca,
+                    optional: !self.tokens.is_empty(),
+                });
+                Some(tls::acceptor(
+                    cert,
+                    key,
+                    clients,
+                    &[endpoint.session.alpn()],
+                )?)
             }
             _ => None,
         };
         let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
             None => Rc::new(http1.clone()),
-            Some(protocol) => Rc::new(mux_session(protocol, &self.path, self.max_streams, self.max_head, None)),
+            Some(protocol) => Rc::new(mux_session(
+                protocol,
+                &self.path,
+                self.max_streams,
+                self.max_head,
+                None,
+            )),
         };
         Ok(Front {
             protocol: Protocol::Session(session),
@@ -325,18 +492,31 @@ impl GatewayConfig {
         })
     }
 
-    /// The stages of each session: who was let in, and what was pushed, is remembered as long as it lasts.
+    /// The stages of each session: who was let in, and what was pushed, is remembered as long as it
+    /// lasts.
     fn admission(&self, out: &Rc<dyn Stage>) -> NewStage {
         let tokens: Rc<[String]> = self.tokens.as_slice().into();
         let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
         let (log_urls, pushing) = (self.log_urls, self.push.clone().map(Rc::new));
         Rc::new(move |path: &Path, peer: Peer| {
-            let pushed = |pushing| Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>;
-            let next = pushing.as_ref().map_or_else(|| Rc::new(NoPush { next: Rc::clone(&out) }) as _, pushed);
+            let pushed =
+                |pushing| Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>;
+            let next = pushing.as_ref().map_or_else(
+                || {
+                    Rc::new(NoPush {
+                        next: Rc::clone(&out),
+                    }) as _
+                },
+                pushed,
+            );
             let admitted = open || (by_certificate && path.has_peer_certificate());
             let next = Rc::new(Count { log_urls, next });
             let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
-            Rc::new(Auth { tokens: Rc::clone(&tokens), admitted: Cell::new(admitted), next })
+            Rc::new(Auth {
+                tokens: Rc::clone(&tokens),
+                admitted: Cell::new(admitted),
+                next,
+            })
         })
     }
 }

@@ -1,5 +1,6 @@
-//! Threads, listeners and their life: each worker thread runs a single-threaded runtime of its own and accepts from the
-//! same listening sockets; a reload swaps what is built behind them, a drain lets it end gently.
+//! Threads, listeners and their life: each worker thread runs a single-threaded runtime of its own
+//! and accepts from the same listening sockets; a reload swaps what is built behind them, a drain
+//! lets it end gently.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -35,8 +36,14 @@ pub enum StartError {
 }
 
 enum Command {
-    Serve { role: Arc<dyn Role>, listeners: Vec<TcpListener>, built: oneshot::Sender<Result<(), ConfigError>> },
-    Drain { limit: Duration },
+    Serve {
+        role: Arc<dyn Role>,
+        listeners: Vec<TcpListener>,
+        built: oneshot::Sender<Result<(), ConfigError>>,
+    },
+    Drain {
+        limit: Duration,
+    },
 }
 
 /// A role at work.
@@ -47,24 +54,32 @@ pub struct Running {
 
 impl std::fmt::Debug for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Running").field("workers", &self.workers.len()).finish_non_exhaustive()
+        f.debug_struct("Running")
+            .field("workers", &self.workers.len())
+            .finish_non_exhaustive()
     }
 }
 
 impl Running {
     /// Listens and serves.
     pub async fn start(role: Arc<dyn Role>) -> Result<Self, StartError> {
-        let mut running = Self { workers: Vec::new(), listeners: HashMap::new() };
+        let mut running = Self {
+            workers: Vec::new(),
+            listeners: HashMap::new(),
+        };
         for index in 0..role.workers() {
             let (commands, inbox) = mpsc::unbounded_channel();
-            let thread = std::thread::Builder::new().name(format!("tandem-{index}")).spawn(move || worker(inbox))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("tandem-{index}"))
+                .spawn(move || worker(inbox))?;
             running.workers.push((commands, thread));
         }
         running.serve(role).await?;
         Ok(running)
     }
 
-    /// Swaps the configuration: listeners that stay keep their sockets, connections that are open go on as they were.
+    /// Swaps the configuration: listeners that stay keep their sockets, connections that are open
+    /// go on as they were.
     pub async fn reload(&mut self, role: Arc<dyn Role>) -> Result<(), StartError> {
         self.serve(role).await
     }
@@ -82,9 +97,16 @@ impl Running {
             listeners.insert(key, listener);
         }
         for (commands, _) in &self.workers {
-            let clones = ordered.iter().map(TcpListener::try_clone).collect::<Result<_, _>>()?;
+            let clones = ordered
+                .iter()
+                .map(TcpListener::try_clone)
+                .collect::<Result<_, _>>()?;
             let (built, result) = oneshot::channel();
-            let command = Command::Serve { role: Arc::clone(&role), listeners: clones, built };
+            let command = Command::Serve {
+                role: Arc::clone(&role),
+                listeners: clones,
+                built,
+            };
             let gone = || StartError::System(std::io::Error::other("a worker thread has ended"));
             commands.send(command).map_err(|_| gone())?;
             result.await.map_err(|_| gone())??;
@@ -95,12 +117,17 @@ impl Running {
 
     /// Where it listens, in no order.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.values().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.listeners
+            .values()
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect()
     }
 
     /// Where the listener that was asked for as `endpoint` listens.
     pub fn address(&self, endpoint: &Endpoint) -> Option<SocketAddr> {
-        self.listeners.get(&endpoint.authority()).and_then(|listener| listener.local_addr().ok())
+        self.listeners
+            .get(&endpoint.authority())
+            .and_then(|listener| listener.local_addr().ok())
     }
 
     /// Stops accepting, lets what is under way end within `limit`, and waits for it.
@@ -122,12 +149,21 @@ impl Running {
 }
 
 fn bind(endpoint: &Endpoint) -> Result<TcpListener, StartError> {
-    let failed = |error| StartError::Listen { endpoint: endpoint.to_string(), error };
-    let address = endpoint
-        .socket_addr()
-        .ok_or_else(|| failed(std::io::Error::other("give an address to listen on, not a name")))?;
+    let failed = |error| StartError::Listen {
+        endpoint: endpoint.to_string(),
+        error,
+    };
+    let address = endpoint.socket_addr().ok_or_else(|| {
+        failed(std::io::Error::other(
+            "give an address to listen on, not a name",
+        ))
+    })?;
     let open = || -> std::io::Result<TcpListener> {
-        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM,
+            None,
+        )?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         if address.is_ipv6() {
@@ -141,7 +177,11 @@ fn bind(endpoint: &Endpoint) -> Result<TcpListener, StartError> {
 }
 
 fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().event_interval(127).build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .event_interval(127)
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "cannot start a worker thread's runtime");
@@ -154,10 +194,15 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
         let mut serving: Vec<Serving> = Vec::new();
         while let Some(command) = inbox.recv().await {
             match command {
-                Command::Serve { role, listeners, built } => match Serving::start(&*role, listeners) {
+                Command::Serve {
+                    role,
+                    listeners,
+                    built,
+                } => match Serving::start(&*role, listeners) {
                     Ok(new) => {
                         if let Some(old) = serving.last() {
-                            // Sessions of the old configuration end gently: who was let in by it may not be any more.
+                            // Sessions of the old configuration end gently: who was let in by it
+                            // may not be any more.
                             old.accepting.begin();
                             old.sessions.begin();
                             (old.built.on_drain)();
@@ -190,13 +235,21 @@ impl Serving {
     fn start(role: &dyn Role, listeners: Vec<TcpListener>) -> Result<Self, ConfigError> {
         let (accepting, sessions) = (Drain::new(), Drain::new());
         let system = |error: std::io::Error| ConfigError::value("listen", error.to_string());
-        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>().map_err(system)?;
+        let addresses = listeners
+            .iter()
+            .map(TcpListener::local_addr)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(system)?;
         let built = role.build(&addresses, &sessions)?;
         for (front, listener) in built.fronts.iter().zip(listeners) {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
             tokio::task::spawn_local(std::rc::Rc::clone(front).accept(listener, accepting.begun()));
         }
-        Ok(Self { accepting, sessions, built })
+        Ok(Self {
+            accepting,
+            sessions,
+            built,
+        })
     }
 }
 

@@ -1,15 +1,19 @@
 //! The arrows of ARCHITECTURE.md, read off the source: which module of the crate names which other.
 //!
-//! `front`, `middle` and `back` meet only as stages, `session` and `transport` only as a path. Every exception stands in
-//! [`EXCEPTIONS`] with its reason; one that is no longer needed fails too.
+//! `front`, `middle` and `back` meet only as stages, `session` and `transport` only as a path.
+//! Every exception stands in [`EXCEPTIONS`] with its reason; one that is no longer needed fails
+//! too.
 
-#![expect(clippy::unwrap_used, reason = "sources that cannot be read fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "sources that cannot be read fail the test"
+)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Modules and the modules that each may name. Order is from the values up to the program: an arrow points to an earlier
-/// line.
+/// Modules and the modules that each may name. Order is from the values up to the program: an arrow
+/// points to an earlier line.
 const ARROWS: &[(&str, &[&str])] = &[
     // Values and the interface they travel by: anyone may name these.
     ("error", &[]),
@@ -59,9 +63,33 @@ const ARROWS: &[(&str, &[&str])] = &[
             "transport",
         ],
     ),
-    ("front", &["error", "exchange", "stage", "endpoint", "metrics", "probe", "path", "session", "transport"]),
+    (
+        "front",
+        &[
+            "error",
+            "exchange",
+            "stage",
+            "endpoint",
+            "metrics",
+            "probe",
+            "path",
+            "session",
+            "transport",
+        ],
+    ),
     // The program: typed configuration, compositions, threads, commands.
-    ("config", &["endpoint", "learned", "warm_up", "middle", "back", "session", "transport"]),
+    (
+        "config",
+        &[
+            "endpoint",
+            "learned",
+            "warm_up",
+            "middle",
+            "back",
+            "session",
+            "transport",
+        ],
+    ),
     (
         "roles",
         &[
@@ -88,7 +116,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("main", EVERYTHING),
 ];
 
-const VALUES: &[&str] = &["error", "exchange", "stage", "endpoint", "metrics", "probe", "path"];
+const VALUES: &[&str] = &[
+    "error", "exchange", "stage", "endpoint", "metrics", "probe", "path",
+];
 
 const EVERYTHING: &[&str] = &[
     "error",
@@ -117,12 +147,36 @@ const EVERYTHING: &[&str] = &[
 
 /// Module, item that it names against the arrows, why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("path", "transport::socks::SocksStream", "a path is a closed set of streams, and this is one of them"),
-    ("path", "transport::tls::records::TlsPath", "another of them"),
-    ("session", "transport::LocalBoxFuture", "an alias for a boxed future, nothing of a transport"),
-    ("session", "front::pages", "the page of a failure is written where the head it replaces would have been"),
-    ("back", "front::early::Liveness", "front asks through this trait whether a session stands; the pool answers"),
-    ("back", "front::socks::Gateways", "the same, for waiting until it does"),
+    (
+        "path",
+        "transport::socks::SocksStream",
+        "a path is a closed set of streams, and this is one of them",
+    ),
+    (
+        "path",
+        "transport::tls::records::TlsPath",
+        "another of them",
+    ),
+    (
+        "session",
+        "transport::LocalBoxFuture",
+        "an alias for a boxed future, nothing of a transport",
+    ),
+    (
+        "session",
+        "front::pages",
+        "the page of a failure is written where the head it replaces would have been",
+    ),
+    (
+        "back",
+        "front::early::Liveness",
+        "front asks through this trait whether a session stands; the pool answers",
+    ),
+    (
+        "back",
+        "front::socks::Gateways",
+        "the same, for waiting until it does",
+    ),
 ];
 
 #[test]
@@ -132,7 +186,9 @@ fn modules_meet_only_where_the_picture_says() {
     for file in sources() {
         let from = module(&file)[0].clone();
         let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == from) else {
-            wrong.push(format!("{from}: a new module; give it its place in ARROWS and in ARCHITECTURE.md"));
+            wrong.push(format!(
+                "{from}: a new module; give it its place in ARROWS and in ARCHITECTURE.md"
+            ));
             continue;
         };
         for item in named(&file) {
@@ -140,7 +196,10 @@ fn modules_meet_only_where_the_picture_says() {
             if to == from || allowed.contains(&to) || !EVERYTHING.contains(&to) {
                 continue;
             }
-            match EXCEPTIONS.iter().position(|(module, part, _)| *module == from && is_within(&item, part)) {
+            match EXCEPTIONS
+                .iter()
+                .position(|(module, part, _)| *module == from && is_within(&item, part))
+            {
                 Some(exception) => drop(used.insert(exception)),
                 None => wrong.push(format!("{}: {from} must not name {item}", file.display())),
             }
@@ -148,7 +207,9 @@ fn modules_meet_only_where_the_picture_says() {
     }
     for (index, (from, item, _)) in EXCEPTIONS.iter().enumerate() {
         if !used.contains(&index) {
-            wrong.push(format!("the exception of {from} for {item} is no longer needed: strike it"));
+            wrong.push(format!(
+                "the exception of {from} for {item} is no longer needed: strike it"
+            ));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
@@ -158,15 +219,27 @@ fn modules_meet_only_where_the_picture_says() {
 fn arrows_never_point_back() {
     for (index, (from, allowed)) in ARROWS.iter().enumerate() {
         for to in allowed.iter().filter(|_| **allowed != *EVERYTHING) {
-            let place = ARROWS.iter().position(|(name, _)| name == to).unwrap_or_else(|| panic!("{to} is no module"));
+            let place = ARROWS
+                .iter()
+                .position(|(name, _)| name == to)
+                .unwrap_or_else(|| panic!("{to} is no module"));
             assert!(place < index, "{from} -> {to} points to a later line");
         }
     }
-    for group in [["front", "middle", "back"].as_slice(), &["session", "transport"]] {
+    for group in [
+        ["front", "middle", "back"].as_slice(),
+        &["session", "transport"],
+    ] {
         for from in group {
-            let (_, allowed) = ARROWS.iter().find(|(name, _)| name == from).expect("it is in ARROWS");
+            let (_, allowed) = ARROWS
+                .iter()
+                .find(|(name, _)| name == from)
+                .expect("it is in ARROWS");
             for to in group.iter().filter(|to| *to != from) {
-                assert!(!allowed.contains(to), "{from} and {to} never import each other");
+                assert!(
+                    !allowed.contains(to),
+                    "{from} and {to} never import each other"
+                );
             }
         }
     }
@@ -175,7 +248,8 @@ fn arrows_never_point_back() {
 #[test]
 fn reads_what_source_names() {
     let text = "use crate::session::{Drain, http1::{Form, self}};\nuse super::super::back::Pool;\nuse super::tls;\n\
-        // use crate::demo;\nimpl crate::stage::Stage for X { fn f() { \"crate::cli\"; crate::roles::go::<u8>() } }";
+        // use crate::demo;\nimpl crate::stage::Stage for X { fn f() { \"crate::cli\";
+        // crate::roles::go::<u8>() } }";
     let found = items(text, &["front".into(), "socks".into()]);
     let expected = [
         "back::Pool",
@@ -191,7 +265,8 @@ fn reads_what_source_names() {
 
 /// Whether `item` is `part` or something in it.
 fn is_within(item: &str, part: &str) -> bool {
-    item.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    item.strip_prefix(part)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// All sources of the crate.
@@ -216,10 +291,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Where a file's own items live: `src/front/socks.rs` is `front::socks`, `src/front/mod.rs` is `front`.
+/// Where a file's own items live: `src/front/socks.rs` is `front::socks`, `src/front/mod.rs` is
+/// `front`.
 fn module(file: &Path) -> Vec<String> {
     let inside = file.strip_prefix(root()).unwrap().with_extension("");
-    let mut names: Vec<String> = inside.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> = inside
+        .iter()
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
     if names.last().is_some_and(|name| name == "mod") {
         names.pop();
     }
@@ -230,12 +309,18 @@ fn named(file: &Path) -> BTreeSet<String> {
     items(&std::fs::read_to_string(file).unwrap(), &module(file))
 }
 
-/// Every item that `text`, a source of `module`, names by a path from the crate's root or from a parent of its own.
+/// Every item that `text`, a source of `module`, names by a path from the crate's root or from a
+/// parent of its own.
 fn items(text: &str, module: &[String]) -> BTreeSet<String> {
     let code = code(text);
     let mut found = BTreeSet::new();
-    for start in ["crate::", "super::"].iter().flat_map(|word| code.match_indices(word)).map(|(at, _)| at) {
-        // Only where a path begins: not in `super::super::`, which is read from its first word on, nor in `xcrate::`.
+    for start in ["crate::", "super::"]
+        .iter()
+        .flat_map(|word| code.match_indices(word))
+        .map(|(at, _)| at)
+    {
+        // Only where a path begins: not in `super::super::`, which is read from its first word on,
+        // nor in `xcrate::`.
         if code[..start].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '$')) {
             continue;
         }
@@ -254,7 +339,13 @@ fn items(text: &str, module: &[String]) -> BTreeSet<String> {
 
 /// Adds what a path or a tree of paths in braces names; gives back what follows it.
 fn tree<'a>(text: &'a str, base: &str, found: &mut BTreeSet<String>) -> &'a str {
-    let join = |name: &str| if base.is_empty() { name.to_owned() } else { format!("{base}::{name}") };
+    let join = |name: &str| {
+        if base.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{base}::{name}")
+        }
+    };
     let text = text.trim_start();
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {
@@ -268,10 +359,14 @@ fn tree<'a>(text: &'a str, base: &str, found: &mut BTreeSet<String>) -> &'a str 
             }
         }
     }
-    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
     match rest.strip_prefix("::") {
-        Some(after) if after.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '{')) => {
+        Some(after)
+            if after.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '{')) =>
+        {
             return tree(after, &join(name), found);
         }
         _ if name == "self" || name.is_empty() => found.insert(base.to_owned()),

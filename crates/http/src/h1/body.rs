@@ -90,14 +90,20 @@ impl Decoder {
         let state = match framing {
             Framing::None | Framing::Length(0) => State::Done,
             Framing::Length(left) => State::Length(left),
-            Framing::Chunked => State::Chunk(Chunk::Size { value: 0, digits: 0 }),
+            Framing::Chunked => State::Chunk(Chunk::Size {
+                value: 0,
+                digits: 0,
+            }),
             Framing::UntilClose => State::UntilClose,
         };
-        Self { state, trailers: None }
+        Self {
+            state,
+            trailers: None,
+        }
     }
 
-    /// Reads one run of body bytes and the framing around it. Call it again with what follows `consumed`, until all is
-    /// consumed or it says `done`.
+    /// Reads one run of body bytes and the framing around it. Call it again with what follows
+    /// `consumed`, until all is consumed or it says `done`.
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, BadBody> {
         let result = self.decode_run(input);
         if let Err(bad) = result {
@@ -110,7 +116,11 @@ impl Decoder {
         let start = self.skip_framing(input, 0)?;
         let end = start + self.take_data(input.len() - start);
         let consumed = self.skip_framing(input, end)?;
-        Ok(Decoded { consumed, data: start..end, done: self.is_done() })
+        Ok(Decoded {
+            consumed,
+            data: start..end,
+            done: self.is_done(),
+        })
     }
 
     /// Takes up to `available` bytes of body from where the input stands.
@@ -142,7 +152,10 @@ impl Decoder {
         while let Some(&byte) = input.get(at) {
             match &mut self.state {
                 State::Failed(bad) => return Err(*bad),
-                State::Length(_) | State::UntilClose | State::Done | State::Chunk(Chunk::Data { .. }) => break,
+                State::Length(_)
+                | State::UntilClose
+                | State::Done
+                | State::Chunk(Chunk::Data { .. }) => break,
                 State::Chunk(chunk) => match chunk.step(byte)? {
                     Some(next) => *chunk = next,
                     None => self.state = State::Trailers(Box::default()),
@@ -165,7 +178,8 @@ impl Decoder {
         matches!(self.state, State::Done)
     }
 
-    /// The peer closed the connection: right where closing ends the body and after its end, an error within it.
+    /// The peer closed the connection: right where closing ends the body and after its end, an
+    /// error within it.
     pub fn finish(&mut self) -> Result<(), BadBody> {
         match self.state {
             State::Done => Ok(()),
@@ -181,8 +195,8 @@ impl Decoder {
         }
     }
 
-    /// The trailer fields, once, after the end; `None` when there were none. Fields that have no business in a trailer
-    /// section (RFC 9110 section 6.5.1) are not among them.
+    /// The trailer fields, once, after the end; `None` when there were none. Fields that have no
+    /// business in a trailer section (RFC 9110 section 6.5.1) are not among them.
     pub fn trailers(&mut self) -> Option<Fields> {
         self.trailers.take()
     }
@@ -197,11 +211,19 @@ impl Chunk {
     fn step(self, byte: u8) -> Result<Option<Self>, BadBody> {
         Ok(Some(match self {
             Self::Size { value, digits } => match (hex(byte), byte) {
-                (Some(_), _) if digits == MAX_SIZE_DIGITS || value >> 59 != 0 => return Err(BadBody::ChunkSize),
-                (Some(digit), _) => Self::Size { value: value << 4 | digit, digits: digits + 1 },
+                (Some(_), _) if digits == MAX_SIZE_DIGITS || value >> 59 != 0 => {
+                    return Err(BadBody::ChunkSize);
+                }
+                (Some(digit), _) => Self::Size {
+                    value: value << 4 | digit,
+                    digits: digits + 1,
+                },
                 _ if digits == 0 => return Err(BadBody::ChunkSize),
                 (None, b'\r') => Self::SizeLf { size: value },
-                (None, b';' | b' ' | b'\t') => Self::Extension { size: value, len: 1 },
+                (None, b';' | b' ' | b'\t') => Self::Extension {
+                    size: value,
+                    len: 1,
+                },
                 _ => return Err(BadBody::ChunkSize),
             },
             Self::Extension { size, .. } if byte == b'\r' => Self::SizeLf { size },
@@ -217,7 +239,10 @@ impl Chunk {
                 left => Self::Data { left },
             },
             Self::DataCr if byte == b'\r' => Self::DataLf,
-            Self::DataLf if byte == b'\n' => Self::Size { value: 0, digits: 0 },
+            Self::DataLf if byte == b'\n' => Self::Size {
+                value: 0,
+                digits: 0,
+            },
             Self::SizeLf { .. } | Self::DataCr | Self::DataLf => return Err(BadBody::LineEnd),
             Self::Data { .. } => unreachable!("data is taken in runs, never as framing"),
         }))
@@ -245,7 +270,8 @@ impl TrailerLines {
         if self.line.is_empty() {
             return Ok(true);
         }
-        let (name, value) = parse_field(&self.line, Sender::Client).map_err(|_| BadBody::Trailers)?;
+        let (name, value) =
+            parse_field(&self.line, Sender::Client).map_err(|_| BadBody::Trailers)?;
         if self.fields.len() == MAX_TRAILER_FIELDS {
             return Err(BadBody::Trailers);
         }
@@ -257,8 +283,8 @@ impl TrailerLines {
     }
 }
 
-/// RFC 9110 section 6.5.1: what frames, routes, modifies or authenticates a message, or says how to read its content,
-/// comes too late in a trailer section. Lower-case name.
+/// RFC 9110 section 6.5.1: what frames, routes, modifies or authenticates a message, or says how to
+/// read its content, comes too late in a trailer section. Lower-case name.
 pub(super) fn may_be_trailer(name: &[u8]) -> bool {
     if is_hop_by_hop(name) || name.starts_with(b"if-") || name.starts_with(b"content-") {
         return false;

@@ -1,5 +1,5 @@
-//! The lines of a head: where it ends, and its fields sorted into those for the next hop and those of this connection.
-//! RFC 9112 sections 2.2 and 5.
+//! The lines of a head: where it ends, and its fields sorted into those for the next hop and those
+//! of this connection. RFC 9112 sections 2.2 and 5.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,8 @@ use crate::message::{content_length, is_token};
 const MAX_NAME: usize = 256;
 /// Upper bound of [`Limits::head`], so that offsets within [`Fields`] fit.
 const MAX_HEAD: usize = 16 << 20;
-/// A cookie value shorter than this could be guessed whole through a compression context (RFC 7541 section 7.1.3).
+/// A cookie value shorter than this could be guessed whole through a compression context (RFC 7541
+/// section 7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
 static TOKEN: [bool; 256] = {
@@ -86,8 +87,8 @@ pub(super) struct Lines<'a> {
     pub(super) len: usize,
 }
 
-/// Finds the end of a head; `None` while it has not arrived. Looks at line ends only, so that repeating it for a head
-/// that comes in small pieces costs little.
+/// Finds the end of a head; `None` while it has not arrived. Looks at line ends only, so that
+/// repeating it for a head that comes in small pieces costs little.
 pub(super) fn split<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<Lines<'a>>, HeadEnd> {
     let limit = limits.head.min(MAX_HEAD);
     let window = &buf[..buf.len().min(limit)];
@@ -105,7 +106,12 @@ pub(super) fn split<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<Lines<'
         };
         if lf - 1 == line_start {
             let fields = &window[start_end + 2..line_start];
-            return Ok(Some(Lines { start: &window[..start_end], fields, folded, len: lf + 1 }));
+            return Ok(Some(Lines {
+                start: &window[..start_end],
+                fields,
+                folded,
+                len: lf + 1,
+            }));
         }
         folded |= matches!(window[line_start], b' ' | b'\t');
         line_start = lf + 1;
@@ -142,7 +148,12 @@ pub(super) struct Sorted {
 
 impl Lines<'_> {
     /// Reads the field lines.
-    pub(super) fn sort(&self, sender: Sender, version: Version, limits: &Limits) -> Result<Sorted, BadHead> {
+    pub(super) fn sort(
+        &self,
+        sender: Sender,
+        version: Version,
+        limits: &Limits,
+    ) -> Result<Sorted, BadHead> {
         let region = self.unfolded(sender)?;
         let mut sorter = Sorter::new(sender, &region, limits);
         let mut line_start = 0;
@@ -154,7 +165,8 @@ impl Lines<'_> {
         sorter.finish(version)
     }
 
-    /// RFC 9112 section 5.2: a proxy replaces folds in responses by spaces, and may refuse them in requests.
+    /// RFC 9112 section 5.2: a proxy replaces folds in responses by spaces, and may refuse them in
+    /// requests.
     fn unfolded(&self, sender: Sender) -> Result<Cow<'_, [u8]>, BadHead> {
         if !self.folded {
             return Ok(Cow::Borrowed(self.fields));
@@ -176,7 +188,10 @@ impl Lines<'_> {
 
 /// Splits a field line into name and value without surrounding white space (RFC 9112 section 5.1).
 pub(super) fn parse_field(line: &[u8], sender: Sender) -> Result<(&[u8], &[u8]), BadHead> {
-    let name_end = line.iter().position(|&b| !TOKEN[usize::from(b)]).ok_or(BadHead::FieldName)?;
+    let name_end = line
+        .iter()
+        .position(|&b| !TOKEN[usize::from(b)])
+        .ok_or(BadHead::FieldName)?;
     let mut colon = name_end;
     while matches!(line.get(colon), Some(b' ' | b'\t')) {
         colon += 1;
@@ -194,8 +209,13 @@ pub(super) fn parse_field(line: &[u8], sender: Sender) -> Result<(&[u8], &[u8]),
     if value.contains(&b'\r') {
         return Err(BadHead::LineEnd);
     }
-    // RFC 9110 section 5.5: besides CR, LF and NUL, control bytes may be kept; browsers do, so responses keep them.
-    let fits = if sender == Sender::Client { is_field_value(value) } else { !value.contains(&0) };
+    // RFC 9110 section 5.5: besides CR, LF and NUL, control bytes may be kept; browsers do, so
+    // responses keep them.
+    let fits = if sender == Sender::Client {
+        is_field_value(value)
+    } else {
+        !value.contains(&0)
+    };
     if !fits {
         return Err(BadHead::FieldValue);
     }
@@ -215,7 +235,9 @@ pub(super) fn trim_ows(mut bytes: &[u8]) -> &[u8] {
 
 /// Whether all bytes may stand in a field value: no control bytes but HTAB (RFC 9110 section 5.5).
 fn is_field_value(value: &[u8]) -> bool {
-    value.iter().fold(true, |ok, &b| ok & (((b >= 0x20) & (b != 0x7f)) | (b == b'\t')))
+    value.iter().fold(true, |ok, &b| {
+        ok & (((b >= 0x20) & (b != 0x7f)) | (b == b'\t'))
+    })
 }
 
 /// Takes field after field and keeps what goes on apart from what stays here.
@@ -242,7 +264,15 @@ impl<'a> Sorter<'a> {
             length: None,
             upgrade: None,
         };
-        Self { sender, limit: limits.fields, count: 0, sorted, named: Vec::new(), codings: None, has_length: false }
+        Self {
+            sender,
+            limit: limits.fields,
+            count: 0,
+            sorted,
+            named: Vec::new(),
+            codings: None,
+            has_length: false,
+        }
     }
 
     fn add(&mut self, name: &'a [u8], value: &'a [u8]) -> Result<(), BadHead> {
@@ -253,7 +283,10 @@ impl<'a> Sorter<'a> {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
             2 if is("te") => {
-                if value.split(|&b| b == b',').any(|t| trim_ows(t).eq_ignore_ascii_case(b"trailers")) {
+                if value
+                    .split(|&b| b == b',')
+                    .any(|t| trim_ows(t).eq_ignore_ascii_case(b"trailers"))
+                {
                     self.sorted.fields.set("te", "trailers");
                 }
             }
@@ -273,7 +306,9 @@ impl<'a> Sorter<'a> {
             13 | 19 if is("authorization") || is("proxy-authorization") => {
                 self.sorted.fields.push_sensitive(name, value);
             }
-            6 if is("cookie") && value.len() < GUESSABLE_COOKIE => self.sorted.fields.push_sensitive(name, value),
+            6 if is("cookie") && value.len() < GUESSABLE_COOKIE => {
+                self.sorted.fields.push_sensitive(name, value)
+            }
             _ => self.sorted.fields.push(name, value),
         }
         Ok(())
@@ -285,12 +320,18 @@ impl<'a> Sorter<'a> {
                 self.named.push(option);
             }
         }
-        if self.named.len() > self.limit { Err(BadHead::TooManyFields) } else { Ok(()) }
+        if self.named.len() > self.limit {
+            Err(BadHead::TooManyFields)
+        } else {
+            Ok(())
+        }
     }
 
     fn add_upgrade(&mut self, value: &[u8]) -> Result<(), BadHead> {
         let allowed = |&b: &u8| is_token(b) || matches!(b, b'/' | b',' | b' ' | b'\t');
-        let text = std::str::from_utf8(value).ok().filter(|_| value.iter().all(allowed));
+        let text = std::str::from_utf8(value)
+            .ok()
+            .filter(|_| value.iter().all(allowed));
         let text = text.filter(|t| !t.is_empty()).ok_or(BadHead::Upgrade)?;
         match &mut self.sorted.upgrade {
             Some(list) => {
@@ -306,10 +347,15 @@ impl<'a> Sorter<'a> {
         let mut sorted = self.sorted;
         if self.has_length {
             sorted.length = content_length(&sorted.fields).map_err(|_| BadHead::ContentLength)?;
-            // Repetition and leading zeros are not passed on: a reader behind us might see an octal or another value.
+            // Repetition and leading zeros are not passed on: a reader behind us might see an octal
+            // or another value.
             if let Some(length) = sorted.length {
                 let text = length.to_string();
-                if sorted.fields.get_all("content-length").ne([text.as_bytes()]) {
+                if sorted
+                    .fields
+                    .get_all("content-length")
+                    .ne([text.as_bytes()])
+                {
                     sorted.fields.set("content-length", text);
                 }
             }
@@ -328,7 +374,9 @@ impl<'a> Sorter<'a> {
             sorted.upgrade = None;
         }
         if !self.named.is_empty() {
-            sorted.fields.retain(|f| !named_by_connection(&self.named, f.name));
+            sorted
+                .fields
+                .retain(|f| !named_by_connection(&self.named, f.name));
         }
         Ok(sorted)
     }
@@ -369,7 +417,9 @@ pub(super) fn parse_version(bytes: &[u8]) -> Result<Version, BadVersion> {
     match bytes {
         b"HTTP/1.1" => Ok(Version::Http11),
         b"HTTP/1.0" => Ok(Version::Http10),
-        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit() => {
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
             Err(BadVersion::Unsupported)
         }
         _ => Err(BadVersion::Malformed),

@@ -12,7 +12,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Notes an option that has a meaning here; false when it must be the name of a field to remove.
+    /// Notes an option that has a meaning here; false when it must be the name of a field to
+    /// remove.
     pub(super) fn note(&mut self, option: &[u8]) -> bool {
         let is = |known: &str| option.eq_ignore_ascii_case(known.as_bytes());
         if is("close") {
@@ -33,19 +34,24 @@ impl Connection {
     }
 }
 
-/// Whether `Connection` names this field. What delimits or routes a message stays whatever is named: removing it would
-/// change the message, and `te: trailers` has a meaning on every hop.
+/// Whether `Connection` names this field. What delimits or routes a message stays whatever is
+/// named: removing it would change the message, and `te: trailers` has a meaning on every hop.
 pub(super) fn named_by_connection(named: &[&[u8]], field: &[u8]) -> bool {
-    !matches!(field, b"content-length" | b"host" | b"te") && named.iter().any(|n| n.eq_ignore_ascii_case(field))
+    !matches!(field, b"content-length" | b"host" | b"te")
+        && named.iter().any(|n| n.eq_ignore_ascii_case(field))
 }
 
 /// Whether a field (lower-case name) is always of one connection only, TE apart.
 pub(super) fn is_hop_by_hop(name: &[u8]) -> bool {
-    matches!(name, b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade")
+    matches!(
+        name,
+        b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade"
+    )
 }
 
-/// Drops `connection` and every field it names, `keep-alive`, `proxy-connection`, `transfer-encoding` and `upgrade`;
-/// `te` shrinks to `trailers` or goes. `trailer`, `proxy-authenticate` and `proxy-authorization` stay.
+/// Drops `connection` and every field it names, `keep-alive`, `proxy-connection`,
+/// `transfer-encoding` and `upgrade`; `te` shrinks to `trailers` or goes. `trailer`,
+/// `proxy-authenticate` and `proxy-authorization` stay.
 pub fn strip_hop_by_hop(fields: &mut Fields) {
     let options: Vec<Vec<u8>> = fields
         .get_all("connection")
@@ -84,7 +90,15 @@ mod tests {
         .collect();
         strip_hop_by_hop(&mut fields);
         let left: Vec<_> = fields.iter().map(|f| f.name).collect();
-        assert_eq!(left, [&b"content-length"[..], b"trailer", b"proxy-authorization", b"te"]);
+        assert_eq!(
+            left,
+            [
+                &b"content-length"[..],
+                b"trailer",
+                b"proxy-authorization",
+                b"te"
+            ]
+        );
         assert_eq!(fields.get("te"), Some(&b"trailers"[..]));
         let mut fields: Fields = [("te", "gzip"), ("accept", "*/*")].into_iter().collect();
         strip_hop_by_hop(&mut fields);

@@ -21,7 +21,8 @@ pub struct Request {
     pub framing: Framing,
     /// The client wants the connection to stay open.
     pub keep_alive: bool,
-    /// Protocols to switch to, as in `Upgrade`, when `Connection` names it and the version is HTTP/1.1.
+    /// Protocols to switch to, as in `Upgrade`, when `Connection` names it and the version is
+    /// HTTP/1.1.
     pub upgrade: Option<String>,
     /// The client waits for 100 before it sends the body (RFC 9110 section 10.1.1).
     pub expect_continue: bool,
@@ -79,11 +80,16 @@ impl BadRequest {
     }
 }
 
-/// Reads a request head from the beginning of `buf`: the request and the bytes it took, or `None` while it is not all
-/// there. `scheme` is that of requests whose target has none. Call it again with more bytes, not with other ones.
+/// Reads a request head from the beginning of `buf`: the request and the bytes it took, or `None`
+/// while it is not all there. `scheme` is that of requests whose target has none. Call it again
+/// with more bytes, not with other ones.
 ///
 /// An HTTP/1.0 request in origin form without `Host` has an empty authority.
-pub fn parse_request(buf: &[u8], scheme: Scheme, limits: &Limits) -> Result<Option<(Request, usize)>, BadRequest> {
+pub fn parse_request(
+    buf: &[u8],
+    scheme: Scheme,
+    limits: &Limits,
+) -> Result<Option<(Request, usize)>, BadRequest> {
     // RFC 9112 section 2.2: one empty line before a request line is ignored.
     let skipped = if buf.starts_with(b"\r\n") { 2 } else { 0 };
     let buf = &buf[skipped..];
@@ -116,7 +122,8 @@ fn parse_lines(lines: &Lines<'_>, scheme: Scheme, limits: &Limits) -> Result<Req
         return Err(BadHead::LineEnd.into());
     }
     let mut parts = lines.start.splitn(3, |&b| b == b' ');
-    let (Some(method), Some(target), Some(version)) = (parts.next(), parts.next(), parts.next()) else {
+    let (Some(method), Some(target), Some(version)) = (parts.next(), parts.next(), parts.next())
+    else {
         return Err(BadRequest::Version);
     };
     let method = Method::parse(method).ok_or(BadRequest::Method)?;
@@ -147,14 +154,21 @@ fn parse_lines(lines: &Lines<'_>, scheme: Scheme, limits: &Limits) -> Result<Req
     })
 }
 
-/// RFC 9112 sections 3.2 and 3.2.2: where the request goes. A target that names the place wins over `Host`, but one
-/// that contradicts it was made to be understood in two ways.
-fn authority(target: &Target<'_>, sorted: &Sorted, version: Version, scheme: Scheme) -> Result<String, BadRequest> {
+/// RFC 9112 sections 3.2 and 3.2.2: where the request goes. A target that names the place wins over
+/// `Host`, but one that contradicts it was made to be understood in two ways.
+fn authority(
+    target: &Target<'_>,
+    sorted: &Sorted,
+    version: Version,
+    scheme: Scheme,
+) -> Result<String, BadRequest> {
     if sorted.host_repeated {
         return Err(BadRequest::HostRepeated);
     }
     let host = match &sorted.host {
-        Some(value) if !value.is_empty() => Some(Authority::parse(value).ok_or(BadRequest::Authority)?),
+        Some(value) if !value.is_empty() => {
+            Some(Authority::parse(value).ok_or(BadRequest::Authority)?)
+        }
         _ if version == Version::Http11 => return Err(BadRequest::HostMissing),
         _ => None,
     };
@@ -163,7 +177,8 @@ fn authority(target: &Target<'_>, sorted: &Sorted, version: Version, scheme: Sch
         return String::from_utf8(text.to_vec()).map_err(|_| BadRequest::Authority);
     };
     if let Some(host) = host {
-        // Clients leave the port out of the Host of a CONNECT, whatever it is: the tunnel goes where the target says.
+        // Clients leave the port out of the Host of a CONNECT, whatever it is: the tunnel goes
+        // where the target says.
         let default = match target.form {
             Form::Authority => named.port.unwrap_or_default(),
             _ => target.scheme.unwrap_or(scheme).default_port(),
@@ -175,8 +190,8 @@ fn authority(target: &Target<'_>, sorted: &Sorted, version: Version, scheme: Sch
     Ok(target.authority_text.to_owned())
 }
 
-/// RFC 9112 section 6.3. CONNECT has no body (RFC 9110 section 9.3.6): what follows its head is the tunnel's, so a head
-/// that announces a body means to be understood in two ways.
+/// RFC 9112 section 6.3. CONNECT has no body (RFC 9110 section 9.3.6): what follows its head is the
+/// tunnel's, so a head that announces a body means to be understood in two ways.
 fn framing(method: &Method, sorted: &mut Sorted) -> Result<Framing, BadHead> {
     if *method == Method::Connect {
         sorted.fields.remove("content-length");

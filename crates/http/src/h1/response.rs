@@ -37,9 +37,14 @@ pub enum BadResponse {
     UnsupportedVersion,
 }
 
-/// Reads the head of a response to a request of `method` from the beginning of `buf`: the response and the bytes it
-/// took, or `None` while it is not all there. Call it again with more bytes, not with other ones.
-pub fn parse_response(buf: &[u8], method: &Method, limits: &Limits) -> Result<Option<(Response, usize)>, BadResponse> {
+/// Reads the head of a response to a request of `method` from the beginning of `buf`: the response
+/// and the bytes it took, or `None` while it is not all there. Call it again with more bytes, not
+/// with other ones.
+pub fn parse_response(
+    buf: &[u8],
+    method: &Method,
+    limits: &Limits,
+) -> Result<Option<(Response, usize)>, BadResponse> {
     let known = buf.len().min(STATUS_LINE.len());
     if buf[..known] != STATUS_LINE[..known] {
         return Err(BadResponse::StatusLine);
@@ -48,10 +53,15 @@ pub fn parse_response(buf: &[u8], method: &Method, limits: &Limits) -> Result<Op
         Ok(Some(lines)) => lines,
         Ok(None) => return Ok(None),
         Err(HeadEnd::LineEnd) => return Err(BadHead::LineEnd.into()),
-        Err(HeadEnd::HeadTooLarge | HeadEnd::StartLineTooLong) => return Err(BadHead::TooLarge.into()),
+        Err(HeadEnd::HeadTooLarge | HeadEnd::StartLineTooLong) => {
+            return Err(BadHead::TooLarge.into());
+        }
     };
     let (version, status) = parse_status_line(lines.start)?;
-    Ok(Some((parse_fields(&lines, version, status, method, limits)?, lines.len)))
+    Ok(Some((
+        parse_fields(&lines, version, status, method, limits)?,
+        lines.len,
+    )))
 }
 
 /// `HTTP/1.1 200 OK`; the space after the code may be missing with the phrase, as some servers do.
@@ -65,13 +75,18 @@ fn parse_status_line(line: &[u8]) -> Result<(Version, u16), BadResponse> {
         .strip_prefix(b" ")
         .and_then(|rest| rest.split_at_checked(3))
         .filter(|(digits, phrase)| {
-            digits[0] != b'0' && digits.iter().all(u8::is_ascii_digit) && matches!(phrase.first(), None | Some(b' '))
+            digits[0] != b'0'
+                && digits.iter().all(u8::is_ascii_digit)
+                && matches!(phrase.first(), None | Some(b' '))
         })
         .ok_or(BadResponse::StatusLine)?;
     if phrase.iter().any(|b| matches!(b, b'\r' | 0)) {
         return Err(BadHead::LineEnd.into());
     }
-    Ok((version, digits.iter().fold(0, |n, &b| n * 10 + u16::from(b - b'0'))))
+    Ok((
+        version,
+        digits.iter().fold(0, |n, &b| n * 10 + u16::from(b - b'0')),
+    ))
 }
 
 fn parse_fields(
@@ -89,14 +104,22 @@ fn parse_fields(
         None => Framing::UntilClose,
     };
     let bodiless = forbids_length(status, method);
-    // A server that announces a body where none can be may well send one: nothing after it can be trusted.
+    // A server that announces a body where none can be may well send one: nothing after it can be
+    // trusted.
     let confused = bodiless && (sorted.chunked || sorted.length.is_some_and(|n| n > 0));
     if bodiless {
         sorted.fields.remove("content-length");
     }
-    let Sorted { fields, connection, upgrade, .. } = sorted;
+    let Sorted {
+        fields,
+        connection,
+        upgrade,
+        ..
+    } = sorted;
     Ok(Response {
-        keep_alive: framing != Framing::UntilClose && !confused && connection.is_persistent(version),
+        keep_alive: framing != Framing::UntilClose
+            && !confused
+            && connection.is_persistent(version),
         head: ResponseHead { status, fields },
         version,
         framing,
@@ -109,13 +132,14 @@ fn has_no_body(status: u16, method: &Method) -> bool {
     *method == Method::Head || status == 304 || forbids_length(status, method)
 }
 
-/// RFC 9110 section 8.6: not even a `content-length` may be there (one that is there means nothing).
+/// RFC 9110 section 8.6: not even a `content-length` may be there (one that is there means
+/// nothing).
 pub(super) fn forbids_length(status: u16, method: &Method) -> bool {
     status < 200 || status == 204 || (*method == Method::Connect && (200..300).contains(&status))
 }
 
-/// How to delimit the body of a response that is passed on to a client of `version`: none where none can be, by
-/// `content-length` where it is known, else chunked, or by closing for HTTP/1.0.
+/// How to delimit the body of a response that is passed on to a client of `version`: none where
+/// none can be, by `content-length` where it is known, else chunked, or by closing for HTTP/1.0.
 pub fn response_framing(head: &ResponseHead, method: &Method, version: Version) -> Framing {
     if has_no_body(head.status, method) {
         return Framing::None;

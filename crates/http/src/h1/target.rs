@@ -1,4 +1,5 @@
-//! The request target in its four forms, and authorities. RFC 9112 section 3.2, RFC 3986 section 3.2.
+//! The request target in its four forms, and authorities. RFC 9112 section 3.2, RFC 3986 section
+//! 3.2.
 
 use std::net::Ipv6Addr;
 
@@ -54,15 +55,19 @@ impl<'a> Authority<'a> {
 
     /// Whether both name the same place, a missing port being `default`.
     pub fn is_same(&self, other: &Self, default: u16) -> bool {
-        self.host.eq_ignore_ascii_case(other.host) && self.port.unwrap_or(default) == other.port.unwrap_or(default)
+        self.host.eq_ignore_ascii_case(other.host)
+            && self.port.unwrap_or(default) == other.port.unwrap_or(default)
     }
 }
 
-/// Whether these bytes are a DNS name or IPv4 address as URLs write them after IDNA: 1 to 255 letters, digits, `-`,
-/// `.` and `_`. RFC 3986 would allow more, which no resolver knows and other readers split at.
+/// Whether these bytes are a DNS name or IPv4 address as URLs write them after IDNA: 1 to 255
+/// letters, digits, `-`, `.` and `_`. RFC 3986 would allow more, which no resolver knows and other
+/// readers split at.
 pub(crate) fn is_host_name(bytes: &[u8]) -> bool {
     (1..=255).contains(&bytes.len())
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
 }
 
 fn parse_port(digits: &str) -> Option<u16> {
@@ -80,7 +85,10 @@ pub(super) struct Target<'a> {
     pub(super) path: String,
 }
 
-pub(super) fn parse_target<'a>(method: &Method, target: &'a [u8]) -> Result<Target<'a>, BadRequest> {
+pub(super) fn parse_target<'a>(
+    method: &Method,
+    target: &'a [u8],
+) -> Result<Target<'a>, BadRequest> {
     // Visible ASCII only; a fragment never leaves the client (RFC 9110 section 7.1).
     if target.is_empty() || !target.iter().all(|&b| b.is_ascii_graphic() && b != b'#') {
         return Err(BadRequest::Target);
@@ -108,7 +116,13 @@ pub(super) fn parse_target<'a>(method: &Method, target: &'a [u8]) -> Result<Targ
 }
 
 fn local(form: Form, path: &str) -> Target<'_> {
-    Target { form, scheme: None, authority: None, authority_text: "", path: path.to_owned() }
+    Target {
+        form,
+        scheme: None,
+        authority: None,
+        authority_text: "",
+        path: path.to_owned(),
+    }
 }
 
 fn parse_absolute<'a>(method: &Method, text: &'a str) -> Result<Target<'a>, BadRequest> {
@@ -124,7 +138,13 @@ fn parse_absolute<'a>(method: &Method, text: &'a str) -> Result<Target<'a>, BadR
         Some(b'?') => format!("/{path}"),
         Some(_) => path.to_owned(),
     };
-    Ok(Target { form: Form::Absolute, scheme: Some(scheme), authority: Some(authority), authority_text, path })
+    Ok(Target {
+        form: Form::Absolute,
+        scheme: Some(scheme),
+        authority: Some(authority),
+        authority_text,
+        path,
+    })
 }
 
 #[cfg(test)]
@@ -133,17 +153,29 @@ mod tests {
 
     #[test]
     fn authorities() {
-        let parse = |text: &'static str| Authority::parse(text.as_bytes()).map(|a| (a.host, a.port));
+        let parse =
+            |text: &'static str| Authority::parse(text.as_bytes()).map(|a| (a.host, a.port));
         assert_eq!(parse("example.com"), Some(("example.com", None)));
         assert_eq!(parse("example.com:8080"), Some(("example.com", Some(8080))));
-        assert_eq!(parse("[2001:db8::1]:443"), Some(("[2001:db8::1]", Some(443))));
+        assert_eq!(
+            parse("[2001:db8::1]:443"),
+            Some(("[2001:db8::1]", Some(443)))
+        );
         assert_eq!(parse("[::1]"), Some(("[::1]", None)));
-        for bad in
-            ["", ":80", "a:", "a:0", "a:65536", "a:+80", "a:8 0", "u@h", "u:p@h", "a b", "a/b", "[::1", "[::1]x", "[1]"]
-        {
+        for bad in [
+            "", ":80", "a:", "a:0", "a:65536", "a:+80", "a:8 0", "u@h", "u:p@h", "a b", "a/b",
+            "[::1", "[::1]x", "[1]",
+        ] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
-        for bad in ["[fe80::1%25eth0]", "a%41", "a,b", "::1", "a:80:80", "a\u{e9}"] {
+        for bad in [
+            "[fe80::1%25eth0]",
+            "a%41",
+            "a,b",
+            "::1",
+            "a:80:80",
+            "a\u{e9}",
+        ] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
     }

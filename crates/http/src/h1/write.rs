@@ -12,10 +12,23 @@ use super::{Form, Framing, Version};
 use crate::Fields;
 use crate::message::{Method, RequestHead, ResponseHead};
 
-/// Appends a request head. `framing` of [`Framing::UntilClose`] counts as chunked, as closing cannot end a request.
-/// `upgrade` offers these protocols. Several `cookie` fields become one (RFC 9113 section 8.2.3).
-pub fn write_request(out: &mut BytesMut, head: &RequestHead, form: Form, framing: Framing, upgrade: Option<&str>) {
-    out.reserve(head.fields.text_len() + 4 * head.fields.len() + 2 * head.authority.len() + head.path.len() + 96);
+/// Appends a request head. `framing` of [`Framing::UntilClose`] counts as chunked, as closing
+/// cannot end a request. `upgrade` offers these protocols. Several `cookie` fields become one (RFC
+/// 9113 section 8.2.3).
+pub fn write_request(
+    out: &mut BytesMut,
+    head: &RequestHead,
+    form: Form,
+    framing: Framing,
+    upgrade: Option<&str>,
+) {
+    out.reserve(
+        head.fields.text_len()
+            + 4 * head.fields.len()
+            + 2 * head.authority.len()
+            + head.path.len()
+            + 96,
+    );
     out.put_slice(head.method.as_str().as_bytes());
     out.put_u8(b' ');
     match form {
@@ -49,8 +62,8 @@ pub fn write_request(out: &mut BytesMut, head: &RequestHead, form: Form, framing
     out.put_slice(b"\r\n");
 }
 
-/// A target has no spaces or control bytes by the time it is here; should one have slipped in, it is escaped rather
-/// than let end the line.
+/// A target has no spaces or control bytes by the time it is here; should one have slipped in, it
+/// is escaped rather than let end the line.
 fn put_target(out: &mut BytesMut, text: &str) {
     if text.bytes().all(|b| b.is_ascii_graphic()) {
         return out.put_slice(text.as_bytes());
@@ -96,8 +109,9 @@ fn put_request_framing(out: &mut BytesMut, head: &RequestHead, framing: Framing)
 
 /// Appends a response head. `upgrade` is the protocol of a 101.
 ///
-/// A `content-length` in the fields is written only with [`Framing::None`], where it says what a GET would have got
-/// (HEAD, 304); [`Framing::Length`] writes its own. Chunked needs HTTP/1.1: see [`super::response_framing`].
+/// A `content-length` in the fields is written only with [`Framing::None`], where it says what a
+/// GET would have got (HEAD, 304); [`Framing::Length`] writes its own. Chunked needs HTTP/1.1: see
+/// [`super::response_framing`].
 pub fn write_response(
     out: &mut BytesMut,
     head: &ResponseHead,
@@ -106,7 +120,10 @@ pub fn write_response(
     keep_alive: bool,
     upgrade: Option<&str>,
 ) {
-    debug_assert!(framing != Framing::Chunked || version == Version::Http11, "HTTP/1.0 has no transfer codings");
+    debug_assert!(
+        framing != Framing::Chunked || version == Version::Http11,
+        "HTTP/1.0 has no transfer codings"
+    );
     out.reserve(head.fields.text_len() + 4 * head.fields.len() + 128);
     out.put_slice(match version {
         Version::Http10 => b"HTTP/1.0 ",
@@ -137,7 +154,13 @@ pub fn write_response(
 }
 
 /// RFC 9112 section 9.3: only what differs from the version's default is said.
-fn put_persistence(out: &mut BytesMut, head: &ResponseHead, version: Version, framing: Framing, keep_alive: bool) {
+fn put_persistence(
+    out: &mut BytesMut,
+    head: &ResponseHead,
+    version: Version,
+    framing: Framing,
+    keep_alive: bool,
+) {
     let keep_alive = keep_alive && framing != Framing::UntilClose;
     match version {
         _ if head.is_informational() => {}
@@ -153,7 +176,11 @@ pub fn write_chunk_head(out: &mut BytesMut, len: usize) {
     let digits = (usize::BITS - len.leading_zeros()).div_ceil(4).max(1);
     for place in (0..digits).rev() {
         let digit = (len >> (4 * place) & 0xf) as u8;
-        out.put_u8(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+        out.put_u8(if digit < 10 {
+            b'0' + digit
+        } else {
+            b'a' + digit - 10
+        });
     }
     out.put_slice(b"\r\n");
 }
@@ -175,15 +202,19 @@ fn put_end_to_end(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     }
 }
 
-/// Appends a field line, unless its value would end the line early: codecs refuse such values when they read them, and
-/// this is the last place to hold them back.
+/// Appends a field line, unless its value would end the line early: codecs refuse such values when
+/// they read them, and this is the last place to hold them back.
 fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     if memchr3(b'\r', b'\n', 0, value).is_some() || name.is_empty() {
         return;
     }
     let mut word_start = true;
     for &byte in name {
-        out.put_u8(if word_start { byte.to_ascii_uppercase() } else { byte });
+        out.put_u8(if word_start {
+            byte.to_ascii_uppercase()
+        } else {
+            byte
+        });
         word_start = byte == b'-';
     }
     out.put_slice(b": ");

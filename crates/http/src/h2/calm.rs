@@ -1,5 +1,6 @@
-//! A bound on frames that cost work and move nothing (RFC 9113 section 10.5): SETTINGS, PING, PRIORITY, resets, empty
-//! DATA, small WINDOW_UPDATEs, refused streams. Useful progress and time pay for them.
+//! A bound on frames that cost work and move nothing (RFC 9113 section 10.5): SETTINGS, PING,
+//! PRIORITY, resets, empty DATA, small WINDOW_UPDATEs, refused streams. Useful progress and time
+//! pay for them.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,10 @@ const EXCHANGE: u64 = 8 * COST;
 /// Answers that may wait for the socket to take them.
 const MAX_UNSENT: u32 = 2048;
 
-const FLOOD: SessionError = SessionError { reason: Reason::EnhanceYourCalm, detail: "too many idle frames" };
+const FLOOD: SessionError = SessionError {
+    reason: Reason::EnhanceYourCalm,
+    detail: "too many idle frames",
+};
 
 /// The budget of one session.
 #[derive(Debug)]
@@ -28,12 +32,18 @@ pub(super) struct Calm {
 
 impl Calm {
     pub(super) const fn new() -> Self {
-        Self { left: FULL, last: None, unsent: 0 }
+        Self {
+            left: FULL,
+            last: None,
+            unsent: 0,
+        }
     }
 
     /// Time pays.
     pub(super) fn tick(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(*self.last.get_or_insert(now)).min(Duration::from_secs(3600));
+        let passed = now
+            .saturating_duration_since(*self.last.get_or_insert(now))
+            .min(Duration::from_secs(3600));
         if passed >= Duration::from_millis(100) {
             self.last = Some(now);
             self.earn(passed.as_millis() as u64 * PER_SECOND / 1000);

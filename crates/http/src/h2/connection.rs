@@ -1,5 +1,5 @@
-//! One end of an HTTP/2 session: what it knows, and how streams come and go. What arrives is in [`super::recv`], what
-//! leaves in [`super::send`].
+//! One end of an HTTP/2 session: what it knows, and how streams come and go. What arrives is in
+//! [`super::recv`], what leaves in [`super::send`].
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -18,7 +18,8 @@ use crate::hpack::{Decoder, Encoder};
 use crate::mux::{OpenError, Unsent};
 use crate::sched::Sched;
 use crate::{
-    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, SessionError, StreamId,
+    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf,
+    SessionError, StreamId,
 };
 
 /// Own resets remembered, so that what was on its way is known to be late and not wrong.
@@ -30,11 +31,12 @@ pub(super) const MAX_STREAM_ID: StreamId = 0x7fff_ffff;
 
 /// One end of an HTTP/2 session: an implementation of [`Mux`].
 ///
-/// An idle one holds a few kB: tables and buffers are allocated when used and given back when large.
+/// An idle one holds a few kB: tables and buffers are allocated when used and given back when
+/// large.
 ///
-/// Beyond what the trait says: `poll_output` may produce [`Event::Writable`], so ask for events after it too; a client
-/// that changes a priority tells the server (RFC 9218 section 7.1); data of a finished stream is still to be released,
-/// or forgotten by `reset`.
+/// Beyond what the trait says: `poll_output` may produce [`Event::Writable`], so ask for events
+/// after it too; a client that changes a priority tells the server (RFC 9218 section 7.1); data of
+/// a finished stream is still to be released, or forgotten by `reset`.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) config: MuxConfig,
@@ -63,8 +65,8 @@ pub struct Connection {
     pub(super) events: VecDeque<Event>,
     /// Our preface and SETTINGS are out.
     pub(super) started: bool,
-    /// Whole frames to be sent in this order, before any DATA: header blocks must leave as they were encoded, and
-    /// acknowledgements in step with them.
+    /// Whole frames to be sent in this order, before any DATA: header blocks must leave as they
+    /// were encoded, and acknowledgements in step with them.
     pub(super) queue: Vec<u8>,
     /// Streams with an end to send and no data before it.
     pub(super) ending: VecDeque<StreamId>,
@@ -125,13 +127,21 @@ impl Connection {
 
     /// Whether a stream of this number has not begun yet (RFC 9113 section 5.1.1).
     pub(super) fn is_idle(&self, id: StreamId) -> bool {
-        if self.is_own(id) { id >= self.next_id } else { id > self.peer_highest }
+        if self.is_own(id) {
+            id >= self.next_id
+        } else {
+            id > self.peer_highest
+        }
     }
 
-    /// What a stream may receive beyond our SETTINGS while the peer may not have seen them: the difference to the
-    /// default window, when ours is smaller.
+    /// What a stream may receive beyond our SETTINGS while the peer may not have seen them: the
+    /// difference to the default window, when ours is smaller.
     pub(super) fn extra_window(&self) -> u32 {
-        if self.acknowledged { 0 } else { DEFAULT_WINDOW.saturating_sub(self.config.stream_window) }
+        if self.acknowledged {
+            0
+        } else {
+            DEFAULT_WINDOW.saturating_sub(self.config.stream_window)
+        }
     }
 
     pub(super) fn insert(&mut self, id: StreamId, state: State, priority: Priority) -> &mut Stream {
@@ -142,7 +152,11 @@ impl Connection {
     }
 
     fn active_mut(&mut self, id: StreamId) -> &mut u32 {
-        if self.is_own(id) { &mut self.own_active } else { &mut self.peer_active }
+        if self.is_own(id) {
+            &mut self.own_active
+        } else {
+            &mut self.peer_active
+        }
     }
 
     /// Forgets a stream. What the user still holds of it goes on counting if it ended well.
@@ -166,15 +180,22 @@ impl Connection {
 
     /// Forgets the stream if both ends have ended.
     pub(super) fn close_if_done(&mut self, id: StreamId) {
-        if self.streams.get(&id).is_some_and(|s| s.state == State::Closed) {
+        if self
+            .streams
+            .get(&id)
+            .is_some_and(|s| s.state == State::Closed)
+        {
             self.remove(id, true);
             self.calm.finished();
         }
     }
 
-    /// Forgets the stream after a reset from either side, and tells the user if `event` and it knows of it.
+    /// Forgets the stream after a reset from either side, and tells the user if `event` and it
+    /// knows of it.
     pub(super) fn abandon(&mut self, id: StreamId, event: Option<Reason>) {
-        let Some(stream) = self.remove(id, false) else { return };
+        let Some(stream) = self.remove(id, false) else {
+            return;
+        };
         if let (Some(reason), true) = (event, stream.announced) {
             self.events.push_back(Event::Reset { id, reason });
         }
@@ -244,7 +265,12 @@ impl Mux for Connection {
         server_preface || !self.queue.is_empty() || self.has_turn()
     }
 
-    fn open(&mut self, head: &RequestHead, end: bool, priority: Priority) -> Result<StreamId, OpenError> {
+    fn open(
+        &mut self,
+        head: &RequestHead,
+        end: bool,
+        priority: Priority,
+    ) -> Result<StreamId, OpenError> {
         self.send_request(head, end, priority)
     }
 
@@ -256,7 +282,12 @@ impl Mux for Connection {
         self.send_response(id, head, end);
     }
 
-    fn push(&mut self, parent: StreamId, request: &RequestHead, priority: Priority) -> Result<StreamId, OpenError> {
+    fn push(
+        &mut self,
+        parent: StreamId,
+        request: &RequestHead,
+        priority: Priority,
+    ) -> Result<StreamId, OpenError> {
         self.send_promise(parent, request, priority)
     }
 
@@ -275,7 +306,9 @@ impl Mux for Connection {
 
     fn unsent(&self, id: StreamId) -> Unsent {
         let stream = self.streams.get(&id).filter(|s| s.state.may_send());
-        stream.map_or_else(Unsent::default, |s| Unsent::new(s.queue.len(), s.window.open(), self.window.open()))
+        stream.map_or_else(Unsent::default, |s| {
+            Unsent::new(s.queue.len(), s.window.open(), self.window.open())
+        })
     }
 
     fn backlog(&self) -> usize {

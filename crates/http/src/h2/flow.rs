@@ -1,7 +1,7 @@
 //! Flow-control windows (RFC 9113 sections 5.2 and 6.9): what we may send, and what the peer may.
 //!
-//! Credit is handed back in large pieces: a piece of a quarter of the window rides along when something else is sent
-//! anyway, one of half the window is sent for itself.
+//! Credit is handed back in large pieces: a piece of a quarter of the window rides along when
+//! something else is sent anyway, one of half the window is sent for itself.
 
 /// Every window before anyone said otherwise (RFC 9113 section 6.9.2).
 pub(super) const DEFAULT_WINDOW: u32 = 65_535;
@@ -78,7 +78,12 @@ pub(super) struct StreamCredit {
 impl StreamCredit {
     /// `window` as in our SETTINGS, `extra` on top while the peer may not know them yet.
     pub(super) const fn new(window: u32, extra: u32) -> Self {
-        Self { window: window as i64, left: window as i64 + extra as i64, held: 0, credit: 0 }
+        Self {
+            window: window as i64,
+            left: window as i64 + extra as i64,
+            held: 0,
+            credit: 0,
+        }
     }
 
     /// The peer has learnt our SETTINGS: what was granted beyond them ends.
@@ -102,7 +107,8 @@ impl StreamCredit {
         self.held as usize
     }
 
-    /// The user is done with `count` bytes (at most what it holds); returns how many it really held.
+    /// The user is done with `count` bytes (at most what it holds); returns how many it really
+    /// held.
     pub(super) fn release(&mut self, count: usize) -> usize {
         let count = self.held.min(i64::try_from(count).unwrap_or(i64::MAX));
         self.held -= count;
@@ -139,7 +145,12 @@ pub(super) struct SessionCredit {
 impl SessionCredit {
     pub(super) fn new(window: u32, budget: usize) -> Self {
         let window = window.clamp(DEFAULT_WINDOW, MAX_WINDOW as u32);
-        Self { window: i64::from(window), left: i64::from(DEFAULT_WINDOW), held: 0, budget }
+        Self {
+            window: i64::from(window),
+            left: i64::from(DEFAULT_WINDOW),
+            held: 0,
+            budget,
+        }
     }
 
     /// A frame of `count` bytes begins; `None` when that is more than was granted.
@@ -158,7 +169,11 @@ impl SessionCredit {
     }
 
     fn credit(&self) -> i64 {
-        if self.held == 0 || self.held < self.budget { self.window - self.left } else { 0 }
+        if self.held == 0 || self.held < self.budget {
+            self.window - self.left
+        } else {
+            0
+        }
     }
 
     pub(super) fn urgency(&self) -> Urgency {
@@ -207,7 +222,11 @@ mod tests {
     #[test]
     fn session_credit_waits_only_above_the_budget() {
         let mut session = SessionCredit::new(100_000, 70_000);
-        assert_eq!(session.take(), 100_000 - DEFAULT_WINDOW, "the first update opens the window");
+        assert_eq!(
+            session.take(),
+            100_000 - DEFAULT_WINDOW,
+            "the first update opens the window"
+        );
         assert_eq!(session.arrive(60_000), Some(()));
         session.hold(60_000);
         assert_eq!(session.urgency(), Urgency::Now);

@@ -1,10 +1,12 @@
-//! Frames on the wire: the nine bytes before each and the fixed payloads (RFC 9113 sections 4.1 and 6).
+//! Frames on the wire: the nine bytes before each and the fixed payloads (RFC 9113 sections 4.1 and
+//! 6).
 
 use crate::{Reason, SessionError};
 
 /// Bytes of a frame head.
 pub(super) const HEAD_LEN: usize = 9;
-/// The largest payload that we take and send: the smallest that everybody must take (RFC 9113 section 4.2).
+/// The largest payload that we take and send: the smallest that everybody must take (RFC 9113
+/// section 4.2).
 pub(super) const MAX_PAYLOAD: usize = 16_384;
 /// The client's first bytes (RFC 9113 section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -86,7 +88,12 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) const fn new(kind: Kind, flags: u8, id: u32, len: usize) -> Self {
-        Self { len, kind, flags, id }
+        Self {
+            len,
+            kind,
+            flags,
+            id,
+        }
     }
 
     pub(super) const fn parse(bytes: &[u8; HEAD_LEN]) -> Self {
@@ -129,11 +136,23 @@ pub(super) fn put_settings_ack(out: &mut Vec<u8>) {
 }
 
 pub(super) fn put_reset(out: &mut Vec<u8>, id: u32, reason: Reason) {
-    put(out, Kind::RstStream, flag::NONE, id, &code(reason).to_be_bytes());
+    put(
+        out,
+        Kind::RstStream,
+        flag::NONE,
+        id,
+        &code(reason).to_be_bytes(),
+    );
 }
 
 pub(super) fn put_window_update(out: &mut Vec<u8>, id: u32, increment: u32) {
-    put(out, Kind::WindowUpdate, flag::NONE, id, &increment.to_be_bytes());
+    put(
+        out,
+        Kind::WindowUpdate,
+        flag::NONE,
+        id,
+        &increment.to_be_bytes(),
+    );
 }
 
 pub(super) fn put_ping(out: &mut Vec<u8>, flags: u8, payload: [u8; 8]) {
@@ -154,8 +173,8 @@ pub(super) fn put_priority_update(out: &mut Vec<u8>, id: u32, urgency: u8) {
     out.extend_from_slice(&[b'u', b'=', b'0' + urgency]);
 }
 
-/// Appends a header block as HEADERS or PUSH_PROMISE, which begin with `lead` bytes of their own, and CONTINUATION
-/// frames as needed (RFC 9113 section 6.10). `write` appends the block.
+/// Appends a header block as HEADERS or PUSH_PROMISE, which begin with `lead` bytes of their own,
+/// and CONTINUATION frames as needed (RFC 9113 section 6.10). `write` appends the block.
 pub(super) fn put_block(
     out: &mut Vec<u8>,
     kind: Kind,
@@ -179,7 +198,11 @@ pub(super) fn put_block(
     let mut chunks = block.chunks(MAX_PAYLOAD).peekable();
     let (mut kind, mut flags) = (kind, flags);
     while let Some(chunk) = chunks.next() {
-        let end = if chunks.peek().is_none() { flag::END_HEADERS } else { flag::NONE };
+        let end = if chunks.peek().is_none() {
+            flag::END_HEADERS
+        } else {
+            flag::NONE
+        };
         put(out, kind, flags | end, id, chunk);
         (kind, flags) = (Kind::Continuation, flag::NONE);
     }
@@ -190,28 +213,43 @@ pub(super) fn unpad(head: Head, payload: &[u8]) -> Result<&[u8], SessionError> {
     if !head.has(flag::PADDED) {
         return Ok(payload);
     }
-    let (&pad, rest) = payload.split_first().ok_or_else(|| frame_size("no room for the pad length"))?;
-    let len = rest.len().checked_sub(usize::from(pad)).ok_or_else(|| protocol("padding longer than the frame"))?;
+    let (&pad, rest) = payload
+        .split_first()
+        .ok_or_else(|| frame_size("no room for the pad length"))?;
+    let len = rest
+        .len()
+        .checked_sub(usize::from(pad))
+        .ok_or_else(|| protocol("padding longer than the frame"))?;
     Ok(&rest[..len])
 }
 
 /// The payload as an array of exactly `N` bytes.
 pub(super) fn exact<const N: usize>(payload: &[u8]) -> Result<[u8; N], SessionError> {
-    payload.try_into().map_err(|_| frame_size("a fixed frame of another length"))
+    payload
+        .try_into()
+        .map_err(|_| frame_size("a fixed frame of another length"))
 }
 
 /// Splits a number without its reserved bit off the payload.
 pub(super) fn split_u31(payload: &[u8]) -> Result<(u32, &[u8]), SessionError> {
-    let (number, rest) = payload.split_first_chunk().ok_or_else(|| frame_size("payload cut short"))?;
+    let (number, rest) = payload
+        .split_first_chunk()
+        .ok_or_else(|| frame_size("payload cut short"))?;
     Ok((u32::from_be_bytes(*number) & 0x7fff_ffff, rest))
 }
 
 pub(super) const fn protocol(detail: &'static str) -> SessionError {
-    SessionError { reason: Reason::Protocol, detail }
+    SessionError {
+        reason: Reason::Protocol,
+        detail,
+    }
 }
 
 pub(super) const fn frame_size(detail: &'static str) -> SessionError {
-    SessionError { reason: Reason::FrameSize, detail }
+    SessionError {
+        reason: Reason::FrameSize,
+        detail,
+    }
 }
 
 /// Error code of a reason (RFC 9113 section 7).
@@ -265,7 +303,11 @@ mod tests {
         for byte in 0..=0x11u8 {
             let wire = [0x01, 0x02, 0x03, byte, 0x25, 0x80, 0, 0, 7];
             let head = Head::parse(&wire);
-            assert_eq!((head.len, head.flags, head.id), (0x01_02_03, 0x25, 7), "the reserved bit is ignored");
+            assert_eq!(
+                (head.len, head.flags, head.id),
+                (0x01_02_03, 0x25, 7),
+                "the reserved bit is ignored"
+            );
             if head.kind != Kind::Unknown {
                 assert_eq!(Head::parse(&head.encode()), head);
             }
@@ -276,7 +318,9 @@ mod tests {
     #[test]
     fn long_blocks_are_continued() {
         let mut out = Vec::new();
-        put_block(&mut out, Kind::Headers, flag::END_STREAM, 5, &[], |out| out.extend([7; MAX_PAYLOAD * 2 + 1]));
+        put_block(&mut out, Kind::Headers, flag::END_STREAM, 5, &[], |out| {
+            out.extend([7; MAX_PAYLOAD * 2 + 1])
+        });
         let mut frames = Vec::new();
         let mut rest = &out[..];
         while let Some((head, after)) = rest.split_first_chunk::<HEAD_LEN>() {

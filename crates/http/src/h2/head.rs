@@ -1,4 +1,5 @@
-//! Heads of messages as header lists: reading them under all rules of RFC 9113 section 8, and writing them.
+//! Heads of messages as header lists: reading them under all rules of RFC 9113 section 8, and
+//! writing them.
 
 use crate::fields::Field;
 use crate::message::is_token;
@@ -38,8 +39,8 @@ pub(super) struct Hint {
     bytes: usize,
 }
 
-/// Takes the fields of one header list. It is given all of them, as the decoder must see the whole block, but keeps
-/// nothing after the first flaw.
+/// Takes the fields of one header list. It is given all of them, as the decoder must see the whole
+/// block, but keeps nothing after the first flaw.
 pub(super) struct HeadReader {
     method: Option<Method>,
     scheme: Option<Scheme>,
@@ -95,7 +96,11 @@ impl HeadReader {
             None => Err(Flaw::TooLarge),
             Some(room) => {
                 self.room = room;
-                if field.name.first() == Some(&b':') { self.pseudo(field) } else { self.regular(field) }
+                if field.name.first() == Some(&b':') {
+                    self.pseudo(field)
+                } else {
+                    self.regular(field)
+                }
             }
         };
         self.flaw = taken.err();
@@ -120,7 +125,11 @@ impl HeadReader {
 
     /// RFC 9113 section 8.2.
     fn regular(&mut self, field: Field<'_>) -> Result<(), Flaw> {
-        let Field { name, value, sensitive } = field;
+        let Field {
+            name,
+            value,
+            sensitive,
+        } = field;
         if !is_field_name(name) {
             return Err(Malformed("bad character in a field name"));
         }
@@ -135,10 +144,14 @@ impl HeadReader {
                 return Ok(());
             }
             b"host" => return once(&mut self.host, authority(value)),
-            b"te" if !value.eq_ignore_ascii_case(b"trailers") => return Err(Malformed("te other than trailers")),
+            b"te" if !value.eq_ignore_ascii_case(b"trailers") => {
+                return Err(Malformed("te other than trailers"));
+            }
             b"content-length" => self.content_length(value)?,
             b"priority" => self.priority = urgency(value).unwrap_or(self.priority),
-            _ if is_connection_specific(name) => return Err(Malformed("connection-specific field")),
+            _ if is_connection_specific(name) => {
+                return Err(Malformed("connection-specific field"));
+            }
             _ => {}
         }
         if sensitive {
@@ -151,7 +164,12 @@ impl HeadReader {
 
     fn crumb(&mut self, value: &[u8], sensitive: bool) {
         match &mut self.cookie {
-            None => self.cookie = Some(Cookie { value: value.to_vec(), sensitive }),
+            None => {
+                self.cookie = Some(Cookie {
+                    value: value.to_vec(),
+                    sensitive,
+                })
+            }
             Some(cookie) => {
                 cookie.value.extend_from_slice(b"; ");
                 cookie.value.extend_from_slice(value);
@@ -163,7 +181,10 @@ impl HeadReader {
     /// One decimal number, however often (RFC 9110 section 8.6).
     fn content_length(&mut self, value: &[u8]) -> Result<(), Flaw> {
         let good = (1..=18).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
-        let length = value.iter().fold(0u64, |n, b| n.wrapping_mul(10).wrapping_add(u64::from(b.wrapping_sub(b'0'))));
+        let length = value.iter().fold(0u64, |n, b| {
+            n.wrapping_mul(10)
+                .wrapping_add(u64::from(b.wrapping_sub(b'0')))
+        });
         if !good || self.length.is_some_and(|known| known != length) {
             return Err(Malformed("bad content-length"));
         }
@@ -182,7 +203,10 @@ impl HeadReader {
             Some(cookie) => fields.push("cookie", cookie.value),
             None => {}
         }
-        *hint = Hint { fields: fields.len(), bytes: fields.text_len() };
+        *hint = Hint {
+            fields: fields.len(),
+            bytes: fields.text_len(),
+        };
         Ok(fields)
     }
 
@@ -205,7 +229,9 @@ impl HeadReader {
                 }
                 (Scheme::Http, String::new())
             }
-            (other, Some(_)) if *other != Method::Connect => return Err(Malformed("protocol without CONNECT")),
+            (other, Some(_)) if *other != Method::Connect => {
+                return Err(Malformed("protocol without CONNECT"));
+            }
             _ => {
                 let scheme = self.scheme.ok_or(Malformed("no scheme"))?;
                 let path = self.path.take().ok_or(Malformed("no path"))?;
@@ -213,8 +239,19 @@ impl HeadReader {
                 (scheme, path)
             }
         };
-        let head = RequestHead { method, scheme, authority, path, protocol: self.protocol, fields };
-        Ok(Request { head, priority: self.priority, length: self.length })
+        let head = RequestHead {
+            method,
+            scheme,
+            authority,
+            path,
+            protocol: self.protocol,
+            fields,
+        };
+        Ok(Request {
+            head,
+            priority: self.priority,
+            length: self.length,
+        })
     }
 
     /// `:authority`, or `host` where a gateway left the former out; never two that differ.
@@ -241,7 +278,10 @@ impl HeadReader {
         if let Some(host) = self.host {
             fields.push("host", host);
         }
-        Ok(Response { head: ResponseHead { status, fields }, length: self.length })
+        Ok(Response {
+            head: ResponseHead { status, fields },
+            length: self.length,
+        })
     }
 
     /// RFC 9113 section 8.1: trailers have no pseudo-headers.
@@ -286,7 +326,10 @@ fn token(value: &[u8]) -> Option<String> {
 
 /// `host` or `host:port`; no user information (RFC 9113 section 8.3.1).
 fn authority(value: &[u8]) -> Option<String> {
-    if value.iter().any(|b| matches!(b, b'@' | b'/' | b'\\' | b'?' | b'#' | b',')) {
+    if value
+        .iter()
+        .any(|b| matches!(b, b'@' | b'/' | b'\\' | b'?' | b'#' | b','))
+    {
         return None;
     }
     text(value)
@@ -320,7 +363,9 @@ fn is_field_name(name: &[u8]) -> bool {
         }
         good
     };
-    !name.is_empty() && name.len() <= usize::from(u16::MAX) && name.iter().all(|&b| GOOD[usize::from(b)])
+    !name.is_empty()
+        && name.len() <= usize::from(u16::MAX)
+        && name.iter().all(|&b| GOOD[usize::from(b)])
 }
 
 /// What a field's value holds.
@@ -328,7 +373,8 @@ fn is_field_name(name: &[u8]) -> bool {
 enum Value {
     /// Nothing unusual.
     Plain,
-    /// Control bytes besides tab, which RFC 9113 section 8.2.1 lets pass and RFC 9110 section 5.5 does not.
+    /// Control bytes besides tab, which RFC 9113 section 8.2.1 lets pass and RFC 9110 section 5.5
+    /// does not.
     Controls,
     /// What would be read as something else: NUL, CR or LF, white space around.
     Bad,
@@ -338,7 +384,9 @@ impl Value {
     fn of(value: &[u8]) -> Self {
         let blank = |b: Option<&u8>| matches!(b, Some(b' ' | b'\t'));
         // Without a way out the loop runs on many bytes at once.
-        let controls = value.iter().fold(false, |found, &b| found | ((b < b' ') & (b != b'\t')) | (b == 0x7f));
+        let controls = value.iter().fold(false, |found, &b| {
+            found | ((b < b' ') & (b != b'\t')) | (b == 0x7f)
+        });
         let is_bad = |&b: &u8| matches!(b, 0 | b'\r' | b'\n');
         if blank(value.first()) || blank(value.last()) || (controls && value.iter().any(is_bad)) {
             Self::Bad
@@ -352,7 +400,10 @@ impl Value {
 
 /// Fields of HTTP/1.1's connections (RFC 9113 section 8.2.2).
 pub(super) fn is_connection_specific(name: &[u8]) -> bool {
-    matches!(name, b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade")
+    matches!(
+        name,
+        b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade"
+    )
 }
 
 /// Urgency in a `priority` field or PRIORITY_UPDATE (RFC 9218 section 4): the last `u` counts.
@@ -367,9 +418,18 @@ pub(super) fn urgency(value: &[u8]) -> Option<Priority> {
 }
 
 /// Hands the header list of a request to `put`, in the order of the wire.
-pub(super) fn write_request(head: &RequestHead, priority: Priority, mut put: impl FnMut(Field<'_>)) {
-    let mut pseudo =
-        |name: &str, value: &str| put(Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
+pub(super) fn write_request(
+    head: &RequestHead,
+    priority: Priority,
+    mut put: impl FnMut(Field<'_>),
+) {
+    let mut pseudo = |name: &str, value: &str| {
+        put(Field {
+            name: name.as_bytes(),
+            value: value.as_bytes(),
+            sensitive: false,
+        })
+    };
     pseudo(":method", head.method.as_str());
     if !head.is_connect() || head.protocol.is_some() {
         pseudo(":scheme", head.scheme.as_str());
@@ -384,21 +444,36 @@ pub(super) fn write_request(head: &RequestHead, priority: Priority, mut put: imp
     write_fields(&head.fields, &mut put);
     if priority != Priority::default() && !head.fields.contains("priority") {
         let value = [b'u', b'=', b'0' + priority.0.min(7)];
-        put(Field { name: b"priority", value: &value, sensitive: false });
+        put(Field {
+            name: b"priority",
+            value: &value,
+            sensitive: false,
+        });
     }
 }
 
 /// Hands the header list of a response to `put`.
 pub(super) fn write_response(head: &ResponseHead, mut put: impl FnMut(Field<'_>)) {
     let status = head.status.clamp(100, 999);
-    let digits = [b'0' + (status / 100) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
-    put(Field { name: b":status", value: &digits, sensitive: false });
+    let digits = [
+        b'0' + (status / 100) as u8,
+        b'0' + (status / 10 % 10) as u8,
+        b'0' + (status % 10) as u8,
+    ];
+    put(Field {
+        name: b":status",
+        value: &digits,
+        sensitive: false,
+    });
     write_fields(&head.fields, &mut put);
 }
 
 /// Hands fields to `put`, all but those that HTTP/2 has no place for.
 pub(super) fn write_fields(fields: &Fields, mut put: impl FnMut(Field<'_>)) {
-    fields.iter().filter(|f| !is_connection_specific(f.name)).for_each(&mut put);
+    fields
+        .iter()
+        .filter(|f| !is_connection_specific(f.name))
+        .for_each(&mut put);
 }
 
 /// Whether a request can be written, for a peer that takes header lists of up to `limit` bytes.
@@ -410,7 +485,8 @@ pub(super) fn can_write_request(head: &RequestHead, limit: usize) -> bool {
         _ => check_path(&head.method, &head.path).is_ok(),
     };
     let protocol = head.protocol.as_deref().unwrap_or_default();
-    let size = head.method.as_str().len() + head.authority.len() + head.path.len() + protocol.len() + 64;
+    let size =
+        head.method.as_str().len() + head.authority.len() + head.path.len() + protocol.len() + 64;
     let size = size + head.fields.text_len() + (head.fields.len() + 6) * FIELD_OVERHEAD;
     target
         && !head.authority.is_empty()
@@ -449,7 +525,16 @@ mod tests {
         for odd in [&b"\x7f"[..], b"\x01", b"a\x0cb"] {
             assert_eq!(Value::of(odd), Value::Controls, "{odd:?}");
         }
-        for bad in [&b" a"[..], b"a ", b"\ta", b"a\t", b"a\r", b"a\nb", b"\0", b"\x01\n"] {
+        for bad in [
+            &b" a"[..],
+            b"a ",
+            b"\ta",
+            b"a\t",
+            b"a\r",
+            b"a\nb",
+            b"\0",
+            b"\x01\n",
+        ] {
             assert_eq!(Value::of(bad), Value::Bad, "{bad:?}");
         }
     }

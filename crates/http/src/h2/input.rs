@@ -1,5 +1,5 @@
-//! Cutting the peer's bytes into frames. DATA goes on piece by piece as it arrives; other payloads are gathered, which
-//! costs nothing when they arrive in one piece.
+//! Cutting the peer's bytes into frames. DATA goes on piece by piece as it arrives; other payloads
+//! are gathered, which costs nothing when they arrive in one piece.
 
 use super::connection::KEEP;
 use super::frame::{HEAD_LEN, Head, Kind, MAX_PAYLOAD, PREFACE, flag, frame_size, protocol};
@@ -70,8 +70,18 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) fn new(role: Role) -> Self {
-        let place = if role == Role::Server { Place::Preface(0) } else { Place::Head };
-        Self { place, partial: Vec::new(), gathered: Vec::new(), began: false, continues: None }
+        let place = if role == Role::Server {
+            Place::Preface(0)
+        } else {
+            Place::Head
+        };
+        Self {
+            place,
+            partial: Vec::new(),
+            gathered: Vec::new(),
+            began: false,
+            continues: None,
+        }
     }
 
     /// Gives large buffers back that nothing waits in.
@@ -85,7 +95,10 @@ impl Input {
     }
 
     /// Takes bytes off the front of `bytes` until they make a piece; `None` when they are used up.
-    pub(super) fn next<'a, 'b: 'a>(&'a mut self, bytes: &mut &'b [u8]) -> Result<Option<Piece<'a>>, SessionError> {
+    pub(super) fn next<'a, 'b: 'a>(
+        &'a mut self,
+        bytes: &mut &'b [u8],
+    ) -> Result<Option<Piece<'a>>, SessionError> {
         loop {
             match self.place {
                 Place::Preface(seen) => {
@@ -94,13 +107,19 @@ impl Input {
                         return Err(protocol("not an HTTP/2 preface"));
                     }
                     let done = seen + count == PREFACE.len();
-                    self.place = if done { Place::Head } else { Place::Preface(seen + count) };
+                    self.place = if done {
+                        Place::Head
+                    } else {
+                        Place::Preface(seen + count)
+                    };
                     if !done {
                         return Ok(None);
                     }
                 }
                 Place::Head => {
-                    let Some(head) = self.head(bytes) else { return Ok(None) };
+                    let Some(head) = self.head(bytes) else {
+                        return Ok(None);
+                    };
                     self.check(head)?;
                     self.place = match head.kind {
                         Kind::Data if head.has(flag::PADDED) => Place::Pad(head),
@@ -113,7 +132,9 @@ impl Input {
                     if head.len == 0 {
                         return Err(frame_size("no room for the pad length"));
                     }
-                    let Some((&pad, rest)) = bytes.split_first() else { return Ok(None) };
+                    let Some((&pad, rest)) = bytes.split_first() else {
+                        return Ok(None);
+                    };
                     *bytes = rest;
                     return Ok(Some(self.begin(head, Some(pad))?));
                 }
@@ -167,7 +188,10 @@ impl Input {
             }
             None if head.kind == Kind::Continuation => Err(protocol("CONTINUATION of nothing")),
             _ => {
-                let block = matches!(head.kind, Kind::Headers | Kind::PushPromise | Kind::Continuation);
+                let block = matches!(
+                    head.kind,
+                    Kind::Headers | Kind::PushPromise | Kind::Continuation
+                );
                 self.continues = (block && !head.has(flag::END_HEADERS)).then_some(head.id);
                 Ok(())
             }
@@ -176,10 +200,23 @@ impl Input {
 
     fn begin(&mut self, head: Head, pad: Option<u8>) -> Result<Piece<'static>, SessionError> {
         let skip = pad.map_or(0, |pad| usize::from(pad) + 1);
-        let left = head.len.checked_sub(skip).ok_or_else(|| protocol("padding longer than the frame"))?;
+        let left = head
+            .len
+            .checked_sub(skip)
+            .ok_or_else(|| protocol("padding longer than the frame"))?;
         let end = head.has(flag::END_STREAM);
-        self.place = Place::Data(Run { id: head.id, left, pad: skip.saturating_sub(1), end });
-        Ok(Piece::Begin { id: head.id, len: head.len, skip, end })
+        self.place = Place::Data(Run {
+            id: head.id,
+            left,
+            pad: skip.saturating_sub(1),
+            end,
+        });
+        Ok(Piece::Begin {
+            id: head.id,
+            len: head.len,
+            skip,
+            end,
+        })
     }
 
     /// The next content of a DATA frame. An empty frame gives a piece only when it ends the stream.
@@ -189,11 +226,26 @@ impl Input {
             if count == 0 {
                 return None;
             }
-            self.place = Place::Data(Run { left: run.left - count, ..run });
-            return Some(Piece::Data { id: run.id, bytes: take(bytes, count), end: false });
+            self.place = Place::Data(Run {
+                left: run.left - count,
+                ..run
+            });
+            return Some(Piece::Data {
+                id: run.id,
+                bytes: take(bytes, count),
+                end: false,
+            });
         }
-        self.place = if run.pad > 0 { Place::Skip(run.pad) } else { Place::Head };
-        (count > 0 || run.end).then(|| Piece::Data { id: run.id, bytes: take(bytes, count), end: run.end })
+        self.place = if run.pad > 0 {
+            Place::Skip(run.pad)
+        } else {
+            Place::Head
+        };
+        (count > 0 || run.end).then(|| Piece::Data {
+            id: run.id,
+            bytes: take(bytes, count),
+            end: run.end,
+        })
     }
 
     fn payload<'a, 'b: 'a>(&'a mut self, head: Head, bytes: &mut &'b [u8]) -> Option<Piece<'a>> {
@@ -234,7 +286,9 @@ mod tests {
             let mut part = take(&mut rest, count);
             while let Some(piece) = input.next(&mut part).expect("good frames") {
                 match piece {
-                    Piece::Frame(head, payload) => all.push((head.flags, head.id, payload.to_vec(), false)),
+                    Piece::Frame(head, payload) => {
+                        all.push((head.flags, head.id, payload.to_vec(), false))
+                    }
                     Piece::Begin { id, .. } => all.push((0xff, id, Vec::new(), false)),
                     Piece::Data { bytes, end, .. } => {
                         let last = all.last_mut().expect("data follows its beginning");
@@ -252,7 +306,9 @@ mod tests {
         let mut wire = Vec::new();
         wire.extend_from_slice(&Head::new(Kind::Settings, 0, 0, 6).encode());
         wire.extend_from_slice(&[0, 4, 0, 0, 1, 0]);
-        wire.extend_from_slice(&Head::new(Kind::Data, flag::PADDED | flag::END_STREAM, 1, 6).encode());
+        wire.extend_from_slice(
+            &Head::new(Kind::Data, flag::PADDED | flag::END_STREAM, 1, 6).encode(),
+        );
         wire.extend_from_slice(&[2, b'a', b'b', b'c', 0, 0]);
         wire.extend_from_slice(&Head::new(Kind::Data, 0, 3, 0).encode());
         wire.extend_from_slice(&Head::new(Kind::Data, flag::END_STREAM, 3, 0).encode());

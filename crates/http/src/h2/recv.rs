@@ -31,7 +31,8 @@ enum Use {
 impl Connection {
     /// Takes bytes cut anywhere.
     pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<(), SessionError> {
-        // The reader lends its buffer to the frames that it gives, so it is not part of the session meanwhile.
+        // The reader lends its buffer to the frames that it gives, so it is not part of the session
+        // meanwhile.
         let mut input = std::mem::replace(&mut self.input, Input::new(self.config.role));
         let result = loop {
             match input.next(&mut bytes) {
@@ -82,19 +83,29 @@ impl Connection {
         }
     }
 
-    /// RFC 9113 section 6.1. All of the frame counts for the windows (section 6.9.1), even where it is thrown away.
-    fn data_begins(&mut self, id: StreamId, len: usize, skip: usize, end: bool) -> Result<(), SessionError> {
+    /// RFC 9113 section 6.1. All of the frame counts for the windows (section 6.9.1), even where it
+    /// is thrown away.
+    fn data_begins(
+        &mut self,
+        id: StreamId,
+        len: usize,
+        skip: usize,
+        end: bool,
+    ) -> Result<(), SessionError> {
         if id == 0 || self.is_idle(id) {
             return Err(protocol("DATA on an idle stream"));
         }
-        self.credit
-            .arrive(len)
-            .ok_or(SessionError { reason: Reason::FlowControl, detail: "session window exceeded" })?;
+        self.credit.arrive(len).ok_or(SessionError {
+            reason: Reason::FlowControl,
+            detail: "session window exceeded",
+        })?;
         let content = len - skip;
         if content == 0 && !end {
             self.calm.spend()?;
         }
-        let Some(stream) = self.streams.get_mut(&id) else { return self.late(id) };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return self.late(id);
+        };
         if !stream.state.may_receive() {
             return self.fail_stream(id, Reason::StreamClosed);
         }
@@ -120,20 +131,30 @@ impl Connection {
     }
 
     fn data(&mut self, id: StreamId, bytes: &[u8], end: bool) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.credit.hold(bytes.len());
         self.credit.hold(bytes.len());
-        self.events.push_back(Event::Data { id, data: Bytes::copy_from_slice(bytes), end });
+        self.events.push_back(Event::Data {
+            id,
+            data: Bytes::copy_from_slice(bytes),
+            end,
+        });
         if end {
             stream.received_end();
             self.close_if_done(id);
         }
     }
 
-    /// A frame on a stream that is closed. After our own reset it was on its way; after a GOAWAY it was never looked
-    /// at; otherwise the peer is told.
+    /// A frame on a stream that is closed. After our own reset it was on its way; after a GOAWAY it
+    /// was never looked at; otherwise the peer is told.
     fn late(&mut self, id: StreamId) -> Result<(), SessionError> {
-        if self.own_resets.contains(&id) || self.our_goodbye.is_some_and(|last| id > last && !self.is_own(id)) {
+        if self.own_resets.contains(&id)
+            || self
+                .our_goodbye
+                .is_some_and(|last| id > last && !self.is_own(id))
+        {
             return Ok(());
         }
         self.put_reset(id, Reason::StreamClosed);
@@ -145,9 +166,17 @@ impl Connection {
         on_stream(head)?;
         let mut block = frame::unpad(head, payload)?;
         if head.has(flag::PRIORITY) {
-            block = block.get(5..).ok_or_else(|| frame_size("HEADERS cut short"))?;
+            block = block
+                .get(5..)
+                .ok_or_else(|| frame_size("HEADERS cut short"))?;
         }
-        self.begin_block(head, Use::Headers { end: head.has(flag::END_STREAM) }, block)
+        self.begin_block(
+            head,
+            Use::Headers {
+                end: head.has(flag::END_STREAM),
+            },
+            block,
+        )
     }
 
     /// RFC 9113 section 6.6.
@@ -167,18 +196,29 @@ impl Connection {
         if head.has(flag::END_HEADERS) {
             return self.whole_block(head.id, use_, block);
         }
-        self.block = Some(Block { id: head.id, use_, bytes: block.to_vec(), frames: 0 });
+        self.block = Some(Block {
+            id: head.id,
+            use_,
+            bytes: block.to_vec(),
+            frames: 0,
+        });
         Ok(())
     }
 
     /// RFC 9113 section 6.10. Blocks that no list within our limit can need are not gathered.
     fn continuation(&mut self, head: Head, payload: &[u8]) -> Result<(), SessionError> {
         let limit = 2 * self.config.max_header_list + frame::MAX_PAYLOAD;
-        let block = self.block.as_mut().ok_or_else(|| protocol("CONTINUATION of nothing"))?;
+        let block = self
+            .block
+            .as_mut()
+            .ok_or_else(|| protocol("CONTINUATION of nothing"))?;
         block.frames += 1;
         block.bytes.extend_from_slice(payload);
         if block.bytes.len() > limit || block.frames > 16 + limit / 1024 {
-            return Err(SessionError { reason: Reason::EnhanceYourCalm, detail: "endless header block" });
+            return Err(SessionError {
+                reason: Reason::EnhanceYourCalm,
+                detail: "endless header block",
+            });
         }
         if head.has(flag::END_HEADERS)
             && let Some(block) = self.block.take()
@@ -192,24 +232,42 @@ impl Connection {
         let mut reader = HeadReader::new(self.config.max_header_list, self.hint);
         self.decoder
             .decode(block, |field| reader.field(field))
-            .map_err(|_| SessionError { reason: Reason::Compression, detail: "bad header block" })?;
+            .map_err(|_| SessionError {
+                reason: Reason::Compression,
+                detail: "bad header block",
+            })?;
         self.decoder.shrink();
         match use_ {
             Use::Promise { promised } => self.promise(id, promised, reader),
-            Use::Headers { end } if self.streams.contains_key(&id) => self.message_part(id, end, reader),
+            Use::Headers { end } if self.streams.contains_key(&id) => {
+                self.message_part(id, end, reader)
+            }
             Use::Headers { .. } if !self.is_idle(id) => self.late(id),
-            Use::Headers { end } if !self.is_client() && !self.is_own(id) => self.request(id, end, reader),
+            Use::Headers { end } if !self.is_client() && !self.is_own(id) => {
+                self.request(id, end, reader)
+            }
             Use::Headers { .. } => Err(protocol("HEADERS on an idle stream")),
         }
     }
 
     /// HEADERS on a stream that is open.
-    fn message_part(&mut self, id: StreamId, end: bool, reader: HeadReader) -> Result<(), SessionError> {
-        let Some(stream) = self.streams.get(&id) else { return Ok(()) };
+    fn message_part(
+        &mut self,
+        id: StreamId,
+        end: bool,
+        reader: HeadReader,
+    ) -> Result<(), SessionError> {
+        let Some(stream) = self.streams.get(&id) else {
+            return Ok(());
+        };
         if !stream.state.may_receive() {
             return self.fail_stream(id, Reason::StreamClosed);
         }
-        let taken = if stream.head_received { self.trailers(id, end, reader) } else { self.response(id, end, reader) };
+        let taken = if stream.head_received {
+            self.trailers(id, end, reader)
+        } else {
+            self.response(id, end, reader)
+        };
         match taken {
             Ok(()) => {
                 self.close_if_done(id);
@@ -248,7 +306,12 @@ impl Connection {
         if end {
             stream.received_end();
         }
-        self.events.push_back(Event::Request { id, head: request.head, end, priority: request.priority });
+        self.events.push_back(Event::Request {
+            id,
+            head: request.head,
+            end,
+            priority: request.priority,
+        });
         Ok(())
     }
 
@@ -270,12 +333,17 @@ impl Connection {
     /// The head of a response, or an interim one (RFC 9113 section 8.1).
     fn response(&mut self, id: StreamId, end: bool, reader: HeadReader) -> Result<(), Flaw> {
         let response = reader.into_response(&mut self.hint)?;
-        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Ok(());
+        };
         let head = response.head;
         if head.is_informational() {
-            // Endless interim responses are a flood like any other: the reset finds nothing left to pay with either.
+            // Endless interim responses are a flood like any other: the reset finds nothing left to
+            // pay with either.
             if end || self.calm.spend().is_err() {
-                return Err(Flaw::Malformed("an interim response that ends, or one too many"));
+                return Err(Flaw::Malformed(
+                    "an interim response that ends, or one too many",
+                ));
             }
             self.events.push_back(Event::Informational { id, head });
             return Ok(());
@@ -302,7 +370,9 @@ impl Connection {
 
     fn trailers(&mut self, id: StreamId, end: bool, reader: HeadReader) -> Result<(), Flaw> {
         let fields = reader.into_trailers()?;
-        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Ok(());
+        };
         if !end {
             return Err(Flaw::Malformed("trailers that do not end the stream"));
         }
@@ -315,7 +385,12 @@ impl Connection {
     }
 
     /// RFC 9113 section 8.4.1.
-    fn promise(&mut self, parent: StreamId, promised: StreamId, reader: HeadReader) -> Result<(), SessionError> {
+    fn promise(
+        &mut self,
+        parent: StreamId,
+        promised: StreamId,
+        reader: HeadReader,
+    ) -> Result<(), SessionError> {
         if !self.is_own(parent) || self.is_idle(parent) {
             return Err(protocol("promise on a stream that is not open"));
         }
@@ -323,7 +398,10 @@ impl Connection {
         if self.our_goodbye.is_some() {
             return self.calm.spend();
         }
-        let parent_open = self.streams.get(&parent).is_some_and(|s| s.state.may_receive());
+        let parent_open = self
+            .streams
+            .get(&parent)
+            .is_some_and(|s| s.state.may_receive());
         let refusal = if !parent_open {
             Reason::Cancel
         } else if self.peer_active >= self.config.max_streams {
@@ -334,7 +412,11 @@ impl Connection {
                     let stream = self.insert(promised, State::ReservedRemote, request.priority);
                     stream.announced = true;
                     stream.head_request = request.head.method == Method::Head;
-                    self.events.push_back(Event::Push { parent, id: promised, request: request.head });
+                    self.events.push_back(Event::Push {
+                        parent,
+                        id: promised,
+                        request: request.head,
+                    });
                     return Ok(());
                 }
                 _ => Reason::Protocol,
@@ -365,7 +447,11 @@ impl Connection {
         }
         let first = !self.peer.known;
         let before = self.peer.initial_window;
-        let from = if self.is_client() { Role::Server } else { Role::Client };
+        let from = if self.is_client() {
+            Role::Server
+        } else {
+            Role::Client
+        };
         self.peer.apply(payload, from)?;
         self.encoder.set_limit(self.peer.header_table_size);
         self.resize_windows(i64::from(self.peer.initial_window) - i64::from(before))?;
@@ -380,7 +466,9 @@ impl Connection {
         let extra = self.extra_window();
         self.acknowledged = true;
         if extra > 0 {
-            self.streams.values_mut().for_each(|stream| stream.credit.drop_extra(extra));
+            self.streams
+                .values_mut()
+                .for_each(|stream| stream.credit.drop_extra(extra));
         }
     }
 
@@ -413,7 +501,9 @@ impl Connection {
         }
         let [m0, m1, m2, m3, payload @ ..] = payload;
         if [m0, m1, m2, m3] == PING_MARK {
-            self.events.push_back(Event::Pong { payload: u32::from_be_bytes(payload) });
+            self.events.push_back(Event::Pong {
+                payload: u32::from_be_bytes(payload),
+            });
         }
         self.calm.spend()
     }
@@ -422,13 +512,19 @@ impl Connection {
     fn goaway(&mut self, head: Head, payload: &[u8]) -> Result<(), SessionError> {
         on_session(head)?;
         let (last, rest) = split_u31(payload)?;
-        let code = rest.first_chunk().ok_or_else(|| frame_size("GOAWAY cut short"))?;
+        let code = rest
+            .first_chunk()
+            .ok_or_else(|| frame_size("GOAWAY cut short"))?;
         let reason = frame::reason(u32::from_be_bytes(*code));
         let last = self.their_goodbye.map_or(last, |before| before.min(last));
         self.their_goodbye = Some(last);
         self.events.push_back(Event::GoAway { last, reason });
-        let mut refused: Vec<StreamId> =
-            self.streams.keys().copied().filter(|&id| self.is_own(id) && id > last).collect();
+        let mut refused: Vec<StreamId> = self
+            .streams
+            .keys()
+            .copied()
+            .filter(|&id| self.is_own(id) && id > last)
+            .collect();
         refused.sort_unstable();
         for id in refused {
             self.abandon(id, Some(Reason::Refused));
@@ -447,12 +543,17 @@ impl Connection {
             return self
                 .window
                 .widen(i64::from(increment))
-                .map_err(|_| SessionError { reason: Reason::FlowControl, detail: "session window over 2^31-1" });
+                .map_err(|_| SessionError {
+                    reason: Reason::FlowControl,
+                    detail: "session window over 2^31-1",
+                });
         }
         if self.is_idle(head.id) {
             return Err(protocol("WINDOW_UPDATE on an idle stream"));
         }
-        let Some(stream) = self.streams.get_mut(&head.id) else { return Ok(()) };
+        let Some(stream) = self.streams.get_mut(&head.id) else {
+            return Ok(());
+        };
         if increment == 0 {
             return self.fail_stream(head.id, Reason::Protocol);
         }
@@ -463,7 +564,8 @@ impl Connection {
         Ok(())
     }
 
-    /// RFC 9218 section 7.1. One for a stream that is not open yet is not remembered: the request's field says it too.
+    /// RFC 9218 section 7.1. One for a stream that is not open yet is not remembered: the request's
+    /// field says it too.
     fn priority_update(&mut self, head: Head, payload: &[u8]) -> Result<(), SessionError> {
         on_session(head)?;
         let (id, value) = split_u31(payload)?;
@@ -485,9 +587,12 @@ impl Connection {
         }
     }
 
-    /// Queues a WINDOW_UPDATE for the stream if it is worth a write, or remembers that one can ride along.
+    /// Queues a WINDOW_UPDATE for the stream if it is worth a write, or remembers that one can ride
+    /// along.
     pub(super) fn return_stream_credit(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_receive()) else { return };
+        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_receive()) else {
+            return;
+        };
         match stream.credit.urgency() {
             Urgency::Wait => {}
             Urgency::Now => frame::put_window_update(&mut self.queue, id, stream.credit.take()),
@@ -518,9 +623,17 @@ impl Connection {
 }
 
 fn on_stream(head: Head) -> Result<(), SessionError> {
-    if head.id == 0 { Err(protocol("a stream's frame on the session")) } else { Ok(()) }
+    if head.id == 0 {
+        Err(protocol("a stream's frame on the session"))
+    } else {
+        Ok(())
+    }
 }
 
 fn on_session(head: Head) -> Result<(), SessionError> {
-    if head.id == 0 { Ok(()) } else { Err(protocol("a session's frame on a stream")) }
+    if head.id == 0 {
+        Ok(())
+    } else {
+        Err(protocol("a session's frame on a stream"))
+    }
 }

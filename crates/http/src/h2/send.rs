@@ -1,4 +1,5 @@
-//! What leaves: the commands of [`crate::Mux`], and the choice of what goes next (RFC 9113 sections 5, 6 and 8).
+//! What leaves: the commands of [`crate::Mux`], and the choice of what goes next (RFC 9113 sections
+//! 5, 6 and 8).
 
 use bytes::Bytes;
 
@@ -66,7 +67,9 @@ impl Connection {
     /// Something is sent anyway: credit that is not urgent goes with it.
     fn ride(&mut self) {
         for id in std::mem::take(&mut self.riders) {
-            let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_receive()) else { continue };
+            let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_receive()) else {
+                continue;
+            };
             stream.riding = false;
             if stream.credit.urgency() != Urgency::Wait {
                 frame::put_window_update(&mut self.queue, id, stream.credit.take());
@@ -90,10 +93,15 @@ impl Connection {
 
     /// One DATA frame of a stream that was ready, and its end if that follows.
     fn send_chunk(&mut self, id: StreamId, most: usize, out: &mut SendBuf) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.ready = None;
         let waiting = stream.queue.len();
-        let count = most.min(waiting).min(stream.window.open()).min(self.window.open());
+        let count = most
+            .min(waiting)
+            .min(stream.window.open())
+            .min(self.window.open());
         if count == 0 {
             // Its window was shut by a SETTINGS frame meanwhile.
             return;
@@ -121,16 +129,25 @@ impl Connection {
 
     /// The end of a stream that has no data left.
     fn send_end(&mut self, id: StreamId, out: &mut SendBuf) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         stream.ending = false;
         match std::mem::replace(&mut stream.tail, Tail::Sent) {
             Tail::End => out.put_slice(&Head::new(Kind::Data, flag::END_STREAM, id, 0).encode()),
             Tail::Trailers(fields) => {
                 let encoder = &mut self.encoder;
-                frame::put_block(&mut self.queue, Kind::Headers, flag::END_STREAM, id, &[], |out| {
-                    encoder.begin(out);
-                    write_fields(&fields, |field| encoder.field(out, field));
-                });
+                frame::put_block(
+                    &mut self.queue,
+                    Kind::Headers,
+                    flag::END_STREAM,
+                    id,
+                    &[],
+                    |out| {
+                        encoder.begin(out);
+                        write_fields(&fields, |field| encoder.field(out, field));
+                    },
+                );
             }
             other @ (Tail::More | Tail::Sent) => {
                 stream.tail = other;
@@ -144,7 +161,9 @@ impl Connection {
 
     /// Puts the stream where it belongs if it can send something.
     pub(super) fn schedule(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         if !stream.head_sent || !stream.state.may_send() {
             return;
         }
@@ -154,7 +173,10 @@ impl Connection {
                 stream.ready = Some(key);
                 self.ready.insert(key);
             }
-        } else if stream.queue.len() == 0 && matches!(stream.tail, Tail::End | Tail::Trailers(_)) && !stream.ending {
+        } else if stream.queue.len() == 0
+            && matches!(stream.tail, Tail::End | Tail::Trailers(_))
+            && !stream.ending
+        {
             stream.ending = true;
             self.ending.push_back(id);
         }
@@ -162,7 +184,13 @@ impl Connection {
 
     /// False where there is no such stream, or it is there already.
     pub(super) fn change_priority(&mut self, id: StreamId, priority: Priority) -> bool {
-        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.priority != priority) else { return false };
+        let Some(stream) = self
+            .streams
+            .get_mut(&id)
+            .filter(|stream| stream.priority != priority)
+        else {
+            return false;
+        };
         stream.priority = priority;
         if let Some(key) = stream.ready.take() {
             self.ready.remove(key);
@@ -215,7 +243,11 @@ impl Connection {
         if !crate::Mux::is_open(self) {
             return Err(OpenError::Closing);
         }
-        let parent_open = self.streams.get(&parent).is_some_and(|s| s.state.may_send()) && !self.is_own(parent);
+        let parent_open = self
+            .streams
+            .get(&parent)
+            .is_some_and(|s| s.state.may_send())
+            && !self.is_own(parent);
         if self.is_client() || !self.peer.enable_push || !parent_open {
             return Err(OpenError::NoPush);
         }
@@ -233,22 +265,40 @@ impl Connection {
         stream.announced = true;
         stream.head_request = request.method == Method::Head;
         let encoder = &mut self.encoder;
-        frame::put_block(&mut self.queue, Kind::PushPromise, flag::NONE, parent, &id.to_be_bytes(), |out| {
-            encoder.begin(out);
-            write_request(request, Priority::default(), |field| encoder.field(out, field));
-        });
+        frame::put_block(
+            &mut self.queue,
+            Kind::PushPromise,
+            flag::NONE,
+            parent,
+            &id.to_be_bytes(),
+            |out| {
+                encoder.begin(out);
+                write_request(request, Priority::default(), |field| {
+                    encoder.field(out, field)
+                });
+            },
+        );
         Ok(id)
     }
 
     pub(super) fn send_interim(&mut self, id: StreamId, head: &ResponseHead) {
-        let awaiting = self.streams.get(&id).is_some_and(|s| s.state.may_send() && !s.head_sent);
+        let awaiting = self
+            .streams
+            .get(&id)
+            .is_some_and(|s| s.state.may_send() && !s.head_sent);
         if awaiting && head.is_informational() {
             self.put_response(id, head, false);
         }
     }
 
     pub(super) fn send_response(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_send() && !s.head_sent) else { return };
+        let Some(stream) = self
+            .streams
+            .get_mut(&id)
+            .filter(|s| s.state.may_send() && !s.head_sent)
+        else {
+            return;
+        };
         stream.head_sent = true;
         if stream.state == State::ReservedLocal {
             stream.state = State::HalfClosedRemote;
@@ -272,7 +322,9 @@ impl Connection {
     }
 
     pub(super) fn queue_data(&mut self, id: StreamId, data: Bytes, end: bool) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_send()) else { return };
+        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_send()) else {
+            return;
+        };
         if !matches!(stream.tail, Tail::More) {
             return;
         }
@@ -285,10 +337,16 @@ impl Connection {
     }
 
     pub(super) fn queue_trailers(&mut self, id: StreamId, fields: &Fields) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_send()) else { return };
+        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_send()) else {
+            return;
+        };
         if matches!(stream.tail, Tail::More) {
             let empty = fields.is_empty();
-            stream.tail = if empty { Tail::End } else { Tail::Trailers(Box::new(fields.clone())) };
+            stream.tail = if empty {
+                Tail::End
+            } else {
+                Tail::Trailers(Box::new(fields.clone()))
+            };
             self.schedule(id);
         }
     }
@@ -299,6 +357,10 @@ impl Connection {
         }
         let [p0, p1, p2, p3] = payload.to_be_bytes();
         let [m0, m1, m2, m3] = PING_MARK;
-        frame::put_ping(&mut self.queue, flag::NONE, [m0, m1, m2, m3, p0, p1, p2, p3]);
+        frame::put_ping(
+            &mut self.queue,
+            flag::NONE,
+            [m0, m1, m2, m3, p0, p1, p2, p3],
+        );
     }
 }

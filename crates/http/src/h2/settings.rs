@@ -1,4 +1,5 @@
-//! SETTINGS: what each end allows the other (RFC 9113 section 6.5, RFC 8441 section 3, RFC 9218 section 2.1).
+//! SETTINGS: what each end allows the other (RFC 9113 section 6.5, RFC 8441 section 3, RFC 9218
+//! section 2.1).
 
 use super::flow::MAX_WINDOW;
 use super::frame::{self, MAX_PAYLOAD, protocol};
@@ -13,7 +14,8 @@ const MAX_HEADER_LIST_SIZE: u16 = 0x6;
 const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
 const NO_RFC7540_PRIORITIES: u16 = 0x9;
 
-/// Streams that a client opens before it knows the peer's limit: what RFC 9113 section 6.5.2 asks servers to allow.
+/// Streams that a client opens before it knows the peer's limit: what RFC 9113 section 6.5.2 asks
+/// servers to allow.
 const UNKNOWN_MAX_STREAMS: u32 = 100;
 
 /// What the peer allows us.
@@ -46,14 +48,20 @@ impl PeerSettings {
     /// Takes over the values of a SETTINGS payload, in order (RFC 9113 section 6.5.3).
     pub(super) fn apply(&mut self, payload: &[u8], from: Role) -> Result<(), SessionError> {
         let (entries, []) = payload.as_chunks::<6>() else {
-            return Err(frame::frame_size("SETTINGS of a length not divisible by six"));
+            return Err(frame::frame_size(
+                "SETTINGS of a length not divisible by six",
+            ));
         };
         if !self.known {
             self.known = true;
             self.max_streams = u32::MAX;
         }
         for &[n1, n0, v3, v2, v1, v0] in entries {
-            self.set(u16::from_be_bytes([n1, n0]), u32::from_be_bytes([v3, v2, v1, v0]), from)?;
+            self.set(
+                u16::from_be_bytes([n1, n0]),
+                u32::from_be_bytes([v3, v2, v1, v0]),
+                from,
+            )?;
         }
         Ok(())
     }
@@ -69,7 +77,10 @@ impl PeerSettings {
             }
             MAX_CONCURRENT_STREAMS => self.max_streams = value,
             INITIAL_WINDOW_SIZE if i64::from(value) > MAX_WINDOW => {
-                return Err(SessionError { reason: Reason::FlowControl, detail: "initial window over 2^31-1" });
+                return Err(SessionError {
+                    reason: Reason::FlowControl,
+                    detail: "initial window over 2^31-1",
+                });
             }
             INITIAL_WINDOW_SIZE => self.initial_window = value,
             MAX_FRAME_SIZE if !(MAX_PAYLOAD as u32..1 << 24).contains(&value) => {
@@ -104,8 +115,14 @@ fn boolean(value: u32) -> Result<bool, SessionError> {
 pub(super) fn put_own(out: &mut Vec<u8>, config: &MuxConfig) {
     let mut entries = Vec::with_capacity(6);
     entries.push((NO_RFC7540_PRIORITIES, 1));
-    entries.push((INITIAL_WINDOW_SIZE, config.stream_window.min(MAX_WINDOW as u32)));
-    entries.push((MAX_HEADER_LIST_SIZE, u32::try_from(config.max_header_list).unwrap_or(u32::MAX)));
+    entries.push((
+        INITIAL_WINDOW_SIZE,
+        config.stream_window.min(MAX_WINDOW as u32),
+    ));
+    entries.push((
+        MAX_HEADER_LIST_SIZE,
+        u32::try_from(config.max_header_list).unwrap_or(u32::MAX),
+    ));
     match config.role {
         Role::Client if !config.push => entries.push((ENABLE_PUSH, 0)),
         Role::Client | Role::Server => entries.push((MAX_CONCURRENT_STREAMS, config.max_streams)),

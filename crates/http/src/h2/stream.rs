@@ -1,4 +1,5 @@
-//! One stream: where it is in its life (RFC 9113 section 5.1), what waits to be sent, and its windows.
+//! One stream: where it is in its life (RFC 9113 section 5.1), what waits to be sent, and its
+//! windows.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -40,20 +41,34 @@ pub(super) enum State {
 impl State {
     /// Whether we may still send.
     pub(super) const fn may_send(self) -> bool {
-        matches!(self, Self::Open | Self::HalfClosedRemote | Self::ReservedLocal)
+        matches!(
+            self,
+            Self::Open | Self::HalfClosedRemote | Self::ReservedLocal
+        )
     }
 
     /// Whether the peer may still send.
     pub(super) const fn may_receive(self) -> bool {
-        matches!(self, Self::Open | Self::HalfClosedLocal | Self::ReservedRemote)
+        matches!(
+            self,
+            Self::Open | Self::HalfClosedLocal | Self::ReservedRemote
+        )
     }
 
     const fn sent_end(self) -> Self {
-        if matches!(self, Self::Open) { Self::HalfClosedLocal } else { Self::Closed }
+        if matches!(self, Self::Open) {
+            Self::HalfClosedLocal
+        } else {
+            Self::Closed
+        }
     }
 
     const fn received_end(self) -> Self {
-        if matches!(self, Self::Open) { Self::HalfClosedRemote } else { Self::Closed }
+        if matches!(self, Self::Open) {
+            Self::HalfClosedRemote
+        } else {
+            Self::Closed
+        }
     }
 }
 
@@ -102,7 +117,10 @@ impl SendQueue {
                 return;
             }
             count -= self.front.len();
-            put(std::mem::replace(&mut self.front, self.rest.pop_front().unwrap_or_default()));
+            put(std::mem::replace(
+                &mut self.front,
+                self.rest.pop_front().unwrap_or_default(),
+            ));
         }
     }
 }
@@ -163,7 +181,11 @@ impl Stream {
 
     /// Where it stands among those that are ready.
     pub(super) fn key(&self, id: StreamId) -> Key {
-        Key { urgency: self.priority.0.min(7), attained: self.attained / QUANTUM, id }
+        Key {
+            urgency: self.priority.0.min(7),
+            attained: self.attained / QUANTUM,
+            id,
+        }
     }
 
     /// Whether it has data and the window for some of it.
@@ -186,8 +208,8 @@ impl Stream {
     }
 }
 
-/// Stream ids come in order, so spreading them is enough; no two sessions need different tables, as no more streams
-/// than allowed are ever open.
+/// Stream ids come in order, so spreading them is enough; no two sessions need different tables, as
+/// no more streams than allowed are ever open.
 #[derive(Default)]
 pub(super) struct IdHasher(u64);
 
@@ -216,7 +238,9 @@ mod tests {
 
     #[test]
     fn life_of_a_stream() {
-        use State::{Closed, HalfClosedLocal, HalfClosedRemote, Open, ReservedLocal, ReservedRemote};
+        use State::{
+            Closed, HalfClosedLocal, HalfClosedRemote, Open, ReservedLocal, ReservedRemote,
+        };
         let table = [
             (Open, HalfClosedLocal, HalfClosedRemote),
             (HalfClosedLocal, Closed, Closed),
@@ -225,7 +249,11 @@ mod tests {
             (ReservedRemote, Closed, Closed),
         ];
         for (state, sent, received) in table {
-            assert_eq!((state.sent_end(), state.received_end()), (sent, received), "{state:?}");
+            assert_eq!(
+                (state.sent_end(), state.received_end()),
+                (sent, received),
+                "{state:?}"
+            );
         }
         assert!(!Closed.may_send() && !Closed.may_receive());
     }

@@ -4,7 +4,8 @@ use super::table::{STATIC, Table};
 use super::{DEFAULT_TABLE_SIZE, huffman, integer};
 use crate::fields::Field;
 
-/// A header block that breaks RFC 7541. The table is out of step from then on, so the session must end.
+/// A header block that breaks RFC 7541. The table is out of step from then on, so the session must
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HpackError {
     /// An index with nothing behind it (section 2.3.3).
@@ -26,8 +27,8 @@ pub enum HpackError {
 
 /// The receiving half of one direction: reads header blocks, in the order of the wire.
 ///
-/// The work for a block is linear in its bytes plus what `sink` does; a field handed to `sink` is never longer than the
-/// table or 8/5 of the block. A bound on the sum is the sink's business.
+/// The work for a block is linear in its bytes plus what `sink` does; a field handed to `sink` is
+/// never longer than the table or 8/5 of the block. A bound on the sum is the sink's business.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
@@ -63,18 +64,30 @@ impl Default for Decoder {
 impl Decoder {
     /// A decoder with an empty table of [`DEFAULT_TABLE_SIZE`].
     pub fn new() -> Self {
-        Self { table: Table::new(DEFAULT_TABLE_SIZE), limit: DEFAULT_TABLE_SIZE, scratch: Vec::new() }
+        Self {
+            table: Table::new(DEFAULT_TABLE_SIZE),
+            limit: DEFAULT_TABLE_SIZE,
+            scratch: Vec::new(),
+        }
     }
 
-    /// Reads one whole header block and hands its fields over in order. `sensitive` is set for literals that must
-    /// never be indexed (section 6.2.3).
-    pub fn decode(&mut self, block: &[u8], mut sink: impl FnMut(Field<'_>)) -> Result<(), HpackError> {
+    /// Reads one whole header block and hands its fields over in order. `sensitive` is set for
+    /// literals that must never be indexed (section 6.2.3).
+    pub fn decode(
+        &mut self,
+        block: &[u8],
+        mut sink: impl FnMut(Field<'_>),
+    ) -> Result<(), HpackError> {
         let mut at = self.size_updates(block)?;
         while let Some(&first) = block.get(at) {
             if first & 0x80 != 0 {
                 let index = integer::decode(block, &mut at, 7).ok_or(HpackError::Integer)?;
                 let (name, value) = self.entry(index)?;
-                sink(Field { name, value, sensitive: false });
+                sink(Field {
+                    name,
+                    value,
+                    sensitive: false,
+                });
             } else if first & 0xe0 == 0x20 {
                 return Err(HpackError::SizeUpdate);
             } else {
@@ -97,9 +110,18 @@ impl Decoder {
         Ok(at)
     }
 
-    fn literal(&mut self, block: &[u8], at: &mut usize, sink: &mut impl FnMut(Field<'_>)) -> Result<(), HpackError> {
+    fn literal(
+        &mut self,
+        block: &[u8],
+        at: &mut usize,
+        sink: &mut impl FnMut(Field<'_>),
+    ) -> Result<(), HpackError> {
         let first = block[*at];
-        let (indexed, prefix) = if first & 0x40 != 0 { (true, 6) } else { (false, 4) };
+        let (indexed, prefix) = if first & 0x40 != 0 {
+            (true, 6)
+        } else {
+            (false, 4)
+        };
         self.scratch.clear();
         let name = match integer::decode(block, at, prefix).ok_or(HpackError::Integer)? {
             0 => self.string(block, at)?,
@@ -108,16 +130,24 @@ impl Decoder {
         };
         let value = self.string(block, at)?;
         let (name, value) = (name.bytes(&self.scratch), value.bytes(&self.scratch));
-        sink(Field { name, value, sensitive: first & 0xf0 == 0x10 });
+        sink(Field {
+            name,
+            value,
+            sensitive: first & 0xf0 == 0x10,
+        });
         if indexed {
             self.table.insert(name, value);
         }
         Ok(())
     }
 
-    /// A name out of the dynamic table is copied, as its entry may be dropped when the new one goes in.
+    /// A name out of the dynamic table is copied, as its entry may be dropped when the new one goes
+    /// in.
     fn copy_name(&mut self, index: usize) -> Result<Text<'static>, HpackError> {
-        let (name, _) = self.table.get(index - STATIC.len() - 1).ok_or(HpackError::Index)?;
+        let (name, _) = self
+            .table
+            .get(index - STATIC.len() - 1)
+            .ok_or(HpackError::Index)?;
         self.scratch.extend_from_slice(name);
         Ok(Text::Scratch(0, name.len()))
     }
@@ -140,7 +170,10 @@ impl Decoder {
         let place = index.checked_sub(1).ok_or(HpackError::Index)?;
         match STATIC.get(place) {
             Some(&pair) => Ok(pair),
-            None => self.table.get(place - STATIC.len()).ok_or(HpackError::Index),
+            None => self
+                .table
+                .get(place - STATIC.len())
+                .ok_or(HpackError::Index),
         }
     }
 

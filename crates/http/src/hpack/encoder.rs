@@ -1,4 +1,5 @@
-//! From fields to header blocks (RFC 7541 sections 2.3, 6 and 7.1.3): which representation each field gets.
+//! From fields to header blocks (RFC 7541 sections 2.3, 6 and 7.1.3): which representation each
+//! field gets.
 //!
 //! ```text
 //! in a table with its value ──▶ indexed
@@ -8,7 +9,8 @@
 //! otherwise ───────────────────▶ literal, not indexed (and remembered as seen)
 //! ```
 //!
-//! "Likely" is learnt: a name whose last entry was never used again, as with request numbers, has to show a value twice.
+//! "Likely" is learnt: a name whose last entry was never used again, as with request numbers, has
+//! to show a value twice.
 
 use std::collections::VecDeque;
 
@@ -16,7 +18,8 @@ use super::table::{ENTRY_OVERHEAD, STATIC, Table};
 use super::{DEFAULT_TABLE_SIZE, huffman, integer};
 use crate::fields::Field;
 
-/// Cookies shorter than this could be guessed byte by byte through the table (RFC 7541 section 7.1.3).
+/// Cookies shorter than this could be guessed byte by byte through the table (RFC 7541 section
+/// 7.1.3).
 const SHORT_COOKIE: usize = 20;
 /// Chains of dynamic entries by hash of name.
 const BUCKETS: usize = 64;
@@ -36,7 +39,8 @@ enum Habit {
     Cookie,
 }
 
-/// The sending half of one direction: writes header blocks that must go out in the order they were written.
+/// The sending half of one direction: writes header blocks that must go out in the order they were
+/// written.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
@@ -110,11 +114,16 @@ impl Encoder {
 
     /// Appends one field to the block.
     pub fn field(&mut self, out: &mut Vec<u8>, field: Field<'_>) {
-        let Field { name, value, sensitive } = field;
+        let Field {
+            name,
+            value,
+            sensitive,
+        } = field;
         let name_hash = hash(name);
         let found = self.find(name, value, name_hash);
-        let secret =
-            sensitive || found.habit == Habit::Secret || (found.habit == Habit::Cookie && value.len() < SHORT_COOKIE);
+        let secret = sensitive
+            || found.habit == Habit::Secret
+            || (found.habit == Habit::Cookie && value.len() < SHORT_COOKIE);
         if secret {
             literal(out, 0x10, 4, found.name, name, value);
         } else if let Some(index) = found.field {
@@ -131,9 +140,15 @@ impl Encoder {
         let fixed = static_name(name, name_hash);
         let habit = fixed.map_or(Habit::Repeats, |index| HABITS[index - 1]);
         if let Some(first) = fixed {
-            let mut same = STATIC[first - 1..].iter().take_while(|(other, _)| *other == name);
+            let mut same = STATIC[first - 1..]
+                .iter()
+                .take_while(|(other, _)| *other == name);
             if let Some(offset) = same.position(|(_, known)| *known == value) {
-                return Found { field: Some(first + offset), name: first, habit };
+                return Found {
+                    field: Some(first + offset),
+                    name: first,
+                    habit,
+                };
             }
         }
         let (field, newest) = self.find_dynamic(name, value, name_hash);
@@ -141,9 +156,17 @@ impl Encoder {
             self.link(age).used = true;
         }
         let wasted = newest.is_some_and(|age| !self.link(age).used);
-        let habit = if habit == Habit::Repeats && wasted { Habit::Varies } else { habit };
+        let habit = if habit == Habit::Repeats && wasted {
+            Habit::Varies
+        } else {
+            habit
+        };
         let index = |age: usize| STATIC.len() + 1 + age;
-        Found { field: field.map(index), name: fixed.or_else(|| newest.map(index)).unwrap_or(0), habit }
+        Found {
+            field: field.map(index),
+            name: fixed.or_else(|| newest.map(index)).unwrap_or(0),
+            habit,
+        }
     }
 
     fn link(&mut self, age: usize) -> &mut Link {
@@ -152,14 +175,23 @@ impl Encoder {
     }
 
     /// Ages of an equal field and of the newest one of that name in the dynamic table.
-    fn find_dynamic(&self, name: &[u8], value: &[u8], name_hash: u32) -> (Option<usize>, Option<usize>) {
-        let Some(&newest) = self.buckets.get(name_hash as usize % BUCKETS) else { return (None, None) };
+    fn find_dynamic(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        name_hash: u32,
+    ) -> (Option<usize>, Option<usize>) {
+        let Some(&newest) = self.buckets.get(name_hash as usize % BUCKETS) else {
+            return (None, None);
+        };
         let field_hash = mix(name_hash, hash(value));
         let (mut number, mut named, mut from) = (newest, None, 0);
         loop {
-            // Entries are numbered in turn, so a number tells its age; a chain ends with one that has been dropped.
+            // Entries are numbered in turn, so a number tells its age; a chain ends with one that
+            // has been dropped.
             let age = self.next.wrapping_sub(number).wrapping_sub(1) as usize;
-            let Some((known_name, known_value)) = self.table.get(age).filter(|_| age >= from) else {
+            let Some((known_name, known_value)) = self.table.get(age).filter(|_| age >= from)
+            else {
                 return (None, named);
             };
             let link = self.links[self.links.len() - 1 - age];
@@ -201,7 +233,11 @@ impl Encoder {
             self.buckets = vec![0; BUCKETS];
         }
         let bucket = &mut self.buckets[name_hash as usize % BUCKETS];
-        self.links.push_back(Link { hash: mix(name_hash, hash(value)), older: *bucket, used: false });
+        self.links.push_back(Link {
+            hash: mix(name_hash, hash(value)),
+            older: *bucket,
+            used: false,
+        });
         *bucket = self.next;
         self.next = self.next.wrapping_add(1);
     }
@@ -243,8 +279,9 @@ const fn habit(name: &[u8]) -> Habit {
     match name {
         b"authorization" | b"proxy-authorization" | b"set-cookie" => Habit::Secret,
         b"cookie" => Habit::Cookie,
-        b":path" | b"age" | b"content-length" | b"content-range" | b"etag" | b"if-modified-since"
-        | b"if-none-match" | b"if-range" | b"last-modified" | b"location" | b"range" => Habit::Varies,
+        b":path" | b"age" | b"content-length" | b"content-range" | b"etag"
+        | b"if-modified-since" | b"if-none-match" | b"if-range" | b"last-modified"
+        | b"location" | b"range" => Habit::Varies,
         _ => Habit::Repeats,
     }
 }

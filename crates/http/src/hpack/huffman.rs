@@ -1,19 +1,21 @@
 //! The Huffman code of string literals (RFC 7541 section 5.2 and appendix B).
 //!
-//! The code is canonical: code words of one length are consecutive numbers in order of their symbols, and go on from
-//! the shorter ones. So the lengths are all the data there is; everything else here is computed from them.
+//! The code is canonical: code words of one length are consecutive numbers in order of their
+//! symbols, and go on from the shorter ones. So the lengths are all the data there is; everything
+//! else here is computed from them.
 
 /// Length in bits of each symbol's code word; symbol 256 is EOS.
 const LENGTHS: [u8; 257] = [
-    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28,
-    28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12,
-    10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, 15, 5, 6,
-    5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, 20, 22, 20, 20, 22, 22,
-    22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, 22, 21, 20,
-    22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
-    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28,
-    27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28,
-    27, 27, 27, 27, 27, 26, 30,
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
+    28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
+    5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, 15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6,
+    6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, 20, 22, 20, 20, 22, 22, 22, 23, 22,
+    23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, 22,
+    21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20,
+    22, 22, 22, 23, 22, 22, 23, 26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19,
+    21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22,
+    22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
 ];
 
 const EOS: u16 = 256;
@@ -36,7 +38,8 @@ struct Code {
     /// Symbols in order of their code words.
     symbols: [u16; 257],
     runs: [Run; LONGEST + 1],
-    /// Symbol and length for each possible first byte; length 0 where the code word is longer than a byte.
+    /// Symbol and length for each possible first byte; length 0 where the code word is longer than
+    /// a byte.
     short: [(u8, u8); 256],
 }
 
@@ -46,7 +49,11 @@ const fn build() -> Code {
     let mut code = Code {
         words: [0; 257],
         symbols: [0; 257],
-        runs: [Run { first: 0, limit: 0, at: 0 }; LONGEST + 1],
+        runs: [Run {
+            first: 0,
+            limit: 0,
+            at: 0,
+        }; LONGEST + 1],
         short: [(0, 0); 256],
     };
     let (mut next, mut at, mut length) = (0u32, 0usize, 1usize);
@@ -83,7 +90,10 @@ const fn fill_short(short: &mut [(u8, u8); 256], word: u32, length: usize, symbo
 
 /// Bytes that [`encode`] appends for `text`.
 pub fn encoded_len(text: &[u8]) -> usize {
-    text.iter().map(|&b| usize::from(LENGTHS[usize::from(b)])).sum::<usize>().div_ceil(8)
+    text.iter()
+        .map(|&b| usize::from(LENGTHS[usize::from(b)]))
+        .sum::<usize>()
+        .div_ceil(8)
 }
 
 /// Appends `text` encoded and padded.
@@ -109,14 +119,23 @@ pub fn encode(out: &mut Vec<u8>, text: &[u8]) {
 #[error("bad Huffman code")]
 pub struct BadHuffman;
 
-/// Appends the text that `coded` stands for: at most 8/5 of its length. On an error `out` keeps what was good.
+/// Appends the text that `coded` stands for: at most 8/5 of its length. On an error `out` keeps
+/// what was good.
 pub fn decode(out: &mut Vec<u8>, coded: &[u8]) -> Result<(), BadHuffman> {
     out.reserve(coded.len() * 8 / 5);
-    let mut input = Bits { word: 0, left: 0, coded };
+    let mut input = Bits {
+        word: 0,
+        left: 0,
+        coded,
+    };
     loop {
         input.refill();
         let (symbol, length) = CODE.short[(input.word >> 56) as usize];
-        let (symbol, length) = if length == 0 { long(input.word) } else { (u16::from(symbol), u32::from(length)) };
+        let (symbol, length) = if length == 0 {
+            long(input.word)
+        } else {
+            (u16::from(symbol), u32::from(length))
+        };
         if length > input.left {
             return input.padding();
         }
@@ -137,13 +156,19 @@ fn long(word: u64) -> (u16, u32) {
         let run = CODE.runs[length];
         if top < run.limit {
             let offset = (top >> (32 - length)) as u32 - run.first;
-            return (CODE.symbols[usize::from(run.at) + offset as usize], length as u32);
+            return (
+                CODE.symbols[usize::from(run.at) + offset as usize],
+                length as u32,
+            );
         }
     }
     // The code is full: what no shorter run took is in the last one.
     let run = CODE.runs[LONGEST];
     let offset = (top >> (32 - LONGEST)) as u32 - run.first;
-    (CODE.symbols[usize::from(run.at) + offset as usize], LONGEST as u32)
+    (
+        CODE.symbols[usize::from(run.at) + offset as usize],
+        LONGEST as u32,
+    )
 }
 
 /// Input at the top of a word, zeros below.
@@ -175,7 +200,11 @@ impl Bits<'_> {
     /// Padding is shorter than a byte and all ones, the beginning of EOS (RFC 7541 section 5.2).
     fn padding(&self) -> Result<(), BadHuffman> {
         let ones = !(u64::MAX >> self.left);
-        if self.left < 8 && self.word == ones { Ok(()) } else { Err(BadHuffman) }
+        if self.left < 8 && self.word == ones {
+            Ok(())
+        } else {
+            Err(BadHuffman)
+        }
     }
 }
 
@@ -187,8 +216,15 @@ mod tests {
 
     #[test]
     fn code_is_full_and_has_the_known_words() {
-        let sum: u64 = LENGTHS.iter().map(|&length| 1u64 << (LONGEST - usize::from(length))).sum();
-        assert_eq!(sum, 1 << LONGEST, "Kraft's sum of a full prefix code is one");
+        let sum: u64 = LENGTHS
+            .iter()
+            .map(|&length| 1u64 << (LONGEST - usize::from(length)))
+            .sum();
+        assert_eq!(
+            sum,
+            1 << LONGEST,
+            "Kraft's sum of a full prefix code is one"
+        );
         // A word of each kind, as printed in appendix B.
         let printed = [
             (b'0', 0x0),
@@ -230,7 +266,11 @@ mod tests {
             &[0b0001_1111, 0xff],            // 'a', then eleven ones
         ];
         for coded in bad {
-            assert_eq!(decode(&mut Vec::new(), coded), Err(BadHuffman), "{coded:x?}");
+            assert_eq!(
+                decode(&mut Vec::new(), coded),
+                Err(BadHuffman),
+                "{coded:x?}"
+            );
         }
         let mut text = Vec::new();
         assert_eq!(decode(&mut text, &[0b0001_1111]), Ok(()));

@@ -16,8 +16,8 @@ pub(super) fn encode(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize) {
     out.push(rest as u8);
 }
 
-/// Reads an integer whose first byte is at `*at`; moves `*at` behind it. `None`: cut off, or 2^28 and more, which no
-/// index, length or table size of ours reaches.
+/// Reads an integer whose first byte is at `*at`; moves `*at` behind it. `None`: cut off, or 2^28
+/// and more, which no index, length or table size of ours reaches.
 pub(super) fn decode(block: &[u8], at: &mut usize, bits: u8) -> Option<usize> {
     let mask = u8::MAX >> (8 - bits);
     let first = block.get(*at)? & mask;
@@ -45,7 +45,11 @@ mod tests {
 
     #[test]
     fn examples_of_appendix_c1() {
-        for (bits, value, wire) in [(5, 10, &[0x0a][..]), (5, 1337, &[0x1f, 0x9a, 0x0a]), (8, 42, &[0x2a])] {
+        for (bits, value, wire) in [
+            (5, 10, &[0x0a][..]),
+            (5, 1337, &[0x1f, 0x9a, 0x0a]),
+            (8, 42, &[0x2a]),
+        ] {
             let mut out = Vec::new();
             encode(&mut out, 0, bits, value);
             assert_eq!(out, wire);
@@ -57,7 +61,12 @@ mod tests {
 
     #[test]
     fn overlong_and_cut_off_are_refused() {
-        for wire in [&[0x1f, 0xff, 0xff, 0xff, 0xff, 0x01][..], &[0x1f, 0x80], &[0x1f], &[]] {
+        for wire in [
+            &[0x1f, 0xff, 0xff, 0xff, 0xff, 0x01][..],
+            &[0x1f, 0x80],
+            &[0x1f],
+            &[],
+        ] {
             assert_eq!(decode(wire, &mut 0, 5), None);
         }
     }

@@ -1,4 +1,5 @@
-//! The static and the dynamic table (RFC 7541 sections 2.3 and 4, appendix A), as both halves of a codec need them.
+//! The static and the dynamic table (RFC 7541 sections 2.3 and 4, appendix A), as both halves of a
+//! codec need them.
 
 use std::collections::VecDeque;
 
@@ -73,8 +74,8 @@ pub(super) const STATIC: [(&[u8], &[u8]); 61] = [
     (b"www-authenticate", b""),
 ];
 
-/// Fields that came by, newest first. The text of all lies in one buffer whose front is given up entry by entry and
-/// taken back when the buffer is full.
+/// Fields that came by, newest first. The text of all lies in one buffer whose front is given up
+/// entry by entry and taken back when the buffer is full.
 #[derive(Debug)]
 pub(super) struct Table {
     /// Oldest first.
@@ -97,8 +98,17 @@ struct Entry {
 impl Table {
     /// An empty table of at most `max` bytes, which is less than 64 KiB; allocates nothing.
     pub(super) fn new(max: usize) -> Self {
-        debug_assert!(max <= usize::from(u16::MAX), "lengths of entries are kept in 16 bits");
-        Self { entries: VecDeque::new(), text: Vec::new(), cut: 0, size: 0, max }
+        debug_assert!(
+            max <= usize::from(u16::MAX),
+            "lengths of entries are kept in 16 bits"
+        );
+        Self {
+            entries: VecDeque::new(),
+            text: Vec::new(),
+            cut: 0,
+            size: 0,
+            max,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -120,13 +130,16 @@ impl Table {
 
     /// Changes the bound, dropping what no longer fits (RFC 7541 section 4.3).
     pub(super) fn set_max(&mut self, max: usize) {
-        debug_assert!(max <= usize::from(u16::MAX), "lengths of entries are kept in 16 bits");
+        debug_assert!(
+            max <= usize::from(u16::MAX),
+            "lengths of entries are kept in 16 bits"
+        );
         self.max = max;
         self.evict(0);
     }
 
-    /// Adds an entry, dropping old ones; says whether it fitted. One larger than the table only empties it (RFC 7541
-    /// section 4.4).
+    /// Adds an entry, dropping old ones; says whether it fitted. One larger than the table only
+    /// empties it (RFC 7541 section 4.4).
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) -> bool {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.evict(size);
@@ -137,7 +150,11 @@ impl Table {
         let at = self.cut.wrapping_add(self.text.len() as u32);
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(value);
-        self.entries.push_back(Entry { at, name: name.len() as u16, value: value.len() as u16 });
+        self.entries.push_back(Entry {
+            at,
+            name: name.len() as u16,
+            value: value.len() as u16,
+        });
         self.size += size;
         true
     }
@@ -145,7 +162,9 @@ impl Table {
     /// Drops old entries until `more` bytes fit.
     fn evict(&mut self, more: usize) {
         while self.size + more > self.max {
-            let Some(old) = self.entries.pop_front() else { break };
+            let Some(old) = self.entries.pop_front() else {
+                break;
+            };
             self.size -= usize::from(old.name) + usize::from(old.value) + ENTRY_OVERHEAD;
         }
         if self.entries.is_empty() {
@@ -154,12 +173,16 @@ impl Table {
         }
     }
 
-    /// Moves the living text to the front rather than growing much, so that an idle session's table stays small.
+    /// Moves the living text to the front rather than growing much, so that an idle session's table
+    /// stays small.
     fn make_room(&mut self, more: usize) {
         if self.text.len() + more <= self.text.capacity() {
             return;
         }
-        let dead = self.entries.front().map_or(0, |oldest| oldest.at.wrapping_sub(self.cut) as usize);
+        let dead = self
+            .entries
+            .front()
+            .map_or(0, |oldest| oldest.at.wrapping_sub(self.cut) as usize);
         if dead >= STEP {
             self.text.drain(..dead);
             self.cut = self.cut.wrapping_add(dead as u32);

@@ -1,7 +1,8 @@
-//! The client's half: everything in one flight, then three replies. RFC 1928 sections 3 to 6, RFC 1929.
+//! The client's half: everything in one flight, then three replies. RFC 1928 sections 3 to 6, RFC
+//! 1929.
 //!
-//! Only one method is offered, so nothing sent depends on an answer: a connection through SOCKS costs no round trip of
-//! its own when the first bytes of the stream follow at once.
+//! Only one method is offered, so nothing sent depends on an answer: a connection through SOCKS
+//! costs no round trip of its own when the first bytes of the stream follow at once.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -61,17 +62,27 @@ pub enum SocksError {
 /// Target and credentials are private.
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("method", &self.method).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("method", &self.method)
+            .finish_non_exhaustive()
     }
 }
 
 impl Client {
-    /// A CONNECT to `host` (name or address, IPv6 with or without brackets) and `port`. With `credentials` (user,
-    /// password) only method 2 is offered, without only method 0. Empty users and passwords are sent as they are,
-    /// though RFC 1929 has no room for them: tor takes them.
-    pub fn new(host: &str, port: u16, credentials: Option<(&[u8], &[u8])>) -> Result<Self, SocksError> {
+    /// A CONNECT to `host` (name or address, IPv6 with or without brackets) and `port`. With
+    /// `credentials` (user, password) only method 2 is offered, without only method 0. Empty users
+    /// and passwords are sent as they are, though RFC 1929 has no room for them: tor takes them.
+    pub fn new(
+        host: &str,
+        port: u16,
+        credentials: Option<(&[u8], &[u8])>,
+    ) -> Result<Self, SocksError> {
         let mut flight = Vec::with_capacity(32 + host.len());
-        let method = if credentials.is_some() { USER_PASSWORD } else { NO_AUTH };
+        let method = if credentials.is_some() {
+            USER_PASSWORD
+        } else {
+            NO_AUTH
+        };
         flight.extend([VERSION, 1, method]);
         if let Some((user, password)) = credentials {
             flight.push(AUTH_VERSION);
@@ -81,10 +92,16 @@ impl Client {
         flight.extend([VERSION, 1, 0]);
         put_host(&mut flight, host)?;
         flight.extend(port.to_be_bytes());
-        Ok(Self { flight, method, state: State::Method, reply: Vec::new() })
+        Ok(Self {
+            flight,
+            method,
+            state: State::Method,
+            reply: Vec::new(),
+        })
     }
 
-    /// Greeting, credentials and request: all that is ever sent before the stream's own bytes, which may follow at once.
+    /// Greeting, credentials and request: all that is ever sent before the stream's own bytes,
+    /// which may follow at once.
     pub fn first_flight(&self) -> Vec<u8> {
         self.flight.clone()
     }
@@ -104,7 +121,8 @@ impl Client {
             self.reply.extend_from_slice(piece);
             consumed += piece.len();
             self.skip_lost_method();
-            // A wrong version shows in the first byte; a server that is none would leave us waiting for the rest.
+            // A wrong version shows in the first byte; a server that is none would leave us waiting
+            // for the rest.
             let next = match self.check_start() {
                 Ok(()) if piece.len() < missing => return Ok(Progress::Pending),
                 Ok(()) => self.take_reply(),
@@ -114,8 +132,8 @@ impl Client {
         }
     }
 
-    /// Bytes of the request's reply, as far as they are known: the address decides (tor on a unix socket answers with
-    /// an IPv6 address, on TCP with an IPv4 one).
+    /// Bytes of the request's reply, as far as they are known: the address decides (tor on a unix
+    /// socket answers with an IPv6 address, on TCP with an IPv4 one).
     fn reply_len(&self) -> usize {
         match (self.reply.get(3), self.reply.get(4)) {
             (None, _) => 4,
@@ -126,16 +144,24 @@ impl Client {
         }
     }
 
-    /// Tor 0.4.9 says only the last of its answers to messages that arrive together: greeting and credentials read at
-    /// once are answered as credentials alone, which can be told from a method by the first byte.
+    /// Tor 0.4.9 says only the last of its answers to messages that arrive together: greeting and
+    /// credentials read at once are answered as credentials alone, which can be told from a method
+    /// by the first byte.
     fn skip_lost_method(&mut self) {
-        if self.state == State::Method && self.method == USER_PASSWORD && self.reply.first() == Some(&AUTH_VERSION) {
+        if self.state == State::Method
+            && self.method == USER_PASSWORD
+            && self.reply.first() == Some(&AUTH_VERSION)
+        {
             self.state = State::Credentials;
         }
     }
 
     fn check_start(&self) -> Result<(), SocksError> {
-        let version = if self.state == State::Credentials { AUTH_VERSION } else { VERSION };
+        let version = if self.state == State::Credentials {
+            AUTH_VERSION
+        } else {
+            VERSION
+        };
         match self.reply.first() {
             Some(&first) if first != version => Err(SocksError::Malformed),
             _ => Ok(()),
@@ -154,7 +180,9 @@ impl Client {
             State::Credentials => return Err(SocksError::AuthRefused),
             // Some servers close right after the code of a failure: what would follow says nothing.
             State::Reply if code != 0 => return Err(SocksError::Refused(Reply::from(code))),
-            State::Reply if !matches!(self.reply[3], IPV4 | DOMAIN | IPV6) => return Err(SocksError::Malformed),
+            State::Reply if !matches!(self.reply[3], IPV4 | DOMAIN | IPV6) => {
+                return Err(SocksError::Malformed);
+            }
             State::Reply if self.reply.len() < self.reply_len() => return Ok(State::Reply),
             State::Reply => State::Done,
             state @ (State::Done | State::Failed(_)) => state,
@@ -171,7 +199,10 @@ fn put_counted(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), SocksError> {
 }
 
 fn put_host(out: &mut Vec<u8>, host: &str) -> Result<(), SocksError> {
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
     if let Ok(address) = host.parse::<Ipv4Addr>() {
         out.push(IPV4);
         out.extend(address.octets());

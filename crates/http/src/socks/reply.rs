@@ -46,22 +46,66 @@ pub enum Reply {
 /// Every code with a name, and the words for it.
 const NAMED: [(Reply, u8, &str); 17] = [
     (Reply::Succeeded, 0x00, "succeeded"),
-    (Reply::GeneralFailure, 0x01, "general failure of the SOCKS server"),
-    (Reply::NotAllowed, 0x02, "not allowed by the rules of the SOCKS server"),
+    (
+        Reply::GeneralFailure,
+        0x01,
+        "general failure of the SOCKS server",
+    ),
+    (
+        Reply::NotAllowed,
+        0x02,
+        "not allowed by the rules of the SOCKS server",
+    ),
     (Reply::NetworkUnreachable, 0x03, "network unreachable"),
     (Reply::HostUnreachable, 0x04, "host unreachable or unknown"),
     (Reply::ConnectionRefused, 0x05, "connection refused"),
     (Reply::TtlExpired, 0x06, "time to live expired or timed out"),
     (Reply::CommandNotSupported, 0x07, "command not supported"),
-    (Reply::AddressTypeNotSupported, 0x08, "address type not supported"),
-    (Reply::OnionDescriptorNotFound, 0xf0, "the onion service's descriptor was not found"),
-    (Reply::OnionDescriptorInvalid, 0xf1, "the onion service's descriptor is not valid"),
-    (Reply::OnionIntroductionFailed, 0xf2, "introduction to the onion service failed"),
-    (Reply::OnionRendezvousFailed, 0xf3, "rendezvous with the onion service failed"),
-    (Reply::OnionAuthorizationMissing, 0xf4, "the onion service wants client authorization"),
-    (Reply::OnionAuthorizationWrong, 0xf5, "the onion service refuses the client authorization"),
-    (Reply::OnionAddressInvalid, 0xf6, "not a valid onion address"),
-    (Reply::OnionIntroductionTimedOut, 0xf7, "introduction to the onion service timed out"),
+    (
+        Reply::AddressTypeNotSupported,
+        0x08,
+        "address type not supported",
+    ),
+    (
+        Reply::OnionDescriptorNotFound,
+        0xf0,
+        "the onion service's descriptor was not found",
+    ),
+    (
+        Reply::OnionDescriptorInvalid,
+        0xf1,
+        "the onion service's descriptor is not valid",
+    ),
+    (
+        Reply::OnionIntroductionFailed,
+        0xf2,
+        "introduction to the onion service failed",
+    ),
+    (
+        Reply::OnionRendezvousFailed,
+        0xf3,
+        "rendezvous with the onion service failed",
+    ),
+    (
+        Reply::OnionAuthorizationMissing,
+        0xf4,
+        "the onion service wants client authorization",
+    ),
+    (
+        Reply::OnionAuthorizationWrong,
+        0xf5,
+        "the onion service refuses the client authorization",
+    ),
+    (
+        Reply::OnionAddressInvalid,
+        0xf6,
+        "not a valid onion address",
+    ),
+    (
+        Reply::OnionIntroductionTimedOut,
+        0xf7,
+        "introduction to the onion service timed out",
+    ),
 ];
 
 impl Reply {
@@ -69,14 +113,20 @@ impl Reply {
     pub fn code(self) -> u8 {
         match self {
             Self::Other(code) => code,
-            named => NAMED.iter().find(|entry| entry.0 == named).map_or(0x01, |entry| entry.1),
+            named => NAMED
+                .iter()
+                .find(|entry| entry.0 == named)
+                .map_or(0x01, |entry| entry.1),
         }
     }
 }
 
 impl From<u8> for Reply {
     fn from(code: u8) -> Self {
-        NAMED.iter().find(|entry| entry.1 == code).map_or(Self::Other(code), |entry| entry.0)
+        NAMED
+            .iter()
+            .find(|entry| entry.1 == code)
+            .map_or(Self::Other(code), |entry| entry.0)
     }
 }
 

@@ -47,7 +47,9 @@ pub struct Request {
 /// Where someone goes, and with which credentials, is private.
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request").field("command", &self.command).finish_non_exhaustive()
+        f.debug_struct("Request")
+            .field("command", &self.command)
+            .finish_non_exhaustive()
     }
 }
 
@@ -98,11 +100,17 @@ impl Default for Server {
 impl Server {
     /// A server that waits for the greeting.
     pub const fn new() -> Self {
-        Self { state: State::Greeting, input: Vec::new(), output: Vec::new(), credentials: None }
+        Self {
+            state: State::Greeting,
+            input: Vec::new(),
+            output: Vec::new(),
+            credentials: None,
+        }
     }
 
-    /// Bytes from the client, cut anywhere. Gives the request once it is there; what follows it is kept for
-    /// [`Server::take_rest`], so stop feeding then. Flush [`Server::poll_output`] after each call, an error too.
+    /// Bytes from the client, cut anywhere. Gives the request once it is there; what follows it is
+    /// kept for [`Server::take_rest`], so stop feeding then. Flush [`Server::poll_output`] after
+    /// each call, an error too.
     pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Option<Request>, BadSocks> {
         self.input.extend_from_slice(bytes);
         loop {
@@ -133,12 +141,22 @@ impl Server {
 
     /// Version, number of methods, methods. True when done.
     fn greeting(&mut self) -> Result<bool, BadSocks> {
-        if self.input.first().is_some_and(|&version| version != VERSION) {
+        if self
+            .input
+            .first()
+            .is_some_and(|&version| version != VERSION)
+        {
             return Err(BadSocks::Version);
         }
-        let Some(&count) = self.input.get(1) else { return Ok(false) };
-        let Some(methods) = self.input.get(2..2 + usize::from(count)) else { return Ok(false) };
-        let method = [USER_PASSWORD, NO_AUTH].into_iter().find(|method| methods.contains(method));
+        let Some(&count) = self.input.get(1) else {
+            return Ok(false);
+        };
+        let Some(methods) = self.input.get(2..2 + usize::from(count)) else {
+            return Ok(false);
+        };
+        let method = [USER_PASSWORD, NO_AUTH]
+            .into_iter()
+            .find(|method| methods.contains(method));
         self.output.extend([VERSION, method.unwrap_or(NO_METHOD)]);
         self.state = match method {
             Some(USER_PASSWORD) => State::Credentials,
@@ -151,12 +169,20 @@ impl Server {
 
     /// Version, length, user, length, password (RFC 1929 section 2). True when done.
     fn credentials(&mut self) -> Result<bool, BadSocks> {
-        if self.input.first().is_some_and(|&version| version != AUTH_VERSION) {
+        if self
+            .input
+            .first()
+            .is_some_and(|&version| version != AUTH_VERSION)
+        {
             self.output.extend([AUTH_VERSION, 1]);
             return Err(BadSocks::Credentials);
         }
-        let Some(user) = counted(&self.input, 1) else { return Ok(false) };
-        let Some(password) = counted(&self.input, 2 + user.len()) else { return Ok(false) };
+        let Some(user) = counted(&self.input, 1) else {
+            return Ok(false);
+        };
+        let Some(password) = counted(&self.input, 2 + user.len()) else {
+            return Ok(false);
+        };
         let used = 3 + user.len() + password.len();
         self.credentials = Some((user.to_vec(), password.to_vec()));
         self.input.drain(..used);
@@ -167,11 +193,17 @@ impl Server {
 
     /// Version, command, reserved, address, port.
     fn command(&mut self) -> Result<Option<Request>, BadSocks> {
-        if self.input.first().is_some_and(|&version| version != VERSION) {
+        if self
+            .input
+            .first()
+            .is_some_and(|&version| version != VERSION)
+        {
             self.refuse(Reply::GeneralFailure);
             return Err(BadSocks::Version);
         }
-        let (Some(&command), Some(&kind)) = (self.input.get(1), self.input.get(3)) else { return Ok(None) };
+        let (Some(&command), Some(&kind)) = (self.input.get(1), self.input.get(3)) else {
+            return Ok(None);
+        };
         let address_end = 4 + match kind {
             IPV4 => 4,
             IPV6 => 16,
@@ -184,7 +216,9 @@ impl Server {
                 return Err(BadSocks::AddressType);
             }
         };
-        let Some(&[high, low]) = self.input.get(address_end..address_end + 2) else { return Ok(None) };
+        let Some(&[high, low]) = self.input.get(address_end..address_end + 2) else {
+            return Ok(None);
+        };
         let Some(host) = host(kind, &self.input[4..address_end]) else {
             self.refuse(Reply::GeneralFailure);
             return Err(BadSocks::Host);
@@ -193,15 +227,22 @@ impl Server {
         self.state = State::Answer;
         let (user, password) = self.credentials.take().unzip();
         let target = format!("{host}:{}", u16::from_be_bytes([high, low]));
-        Ok(Some(Request { command: Command::from(command), user, password, target }))
+        Ok(Some(Request {
+            command: Command::from(command),
+            user,
+            password,
+            target,
+        }))
     }
 
     fn refuse(&mut self, reply: Reply) {
-        self.output.extend([VERSION, reply.code(), 0, IPV4, 0, 0, 0, 0, 0, 0]);
+        self.output
+            .extend([VERSION, reply.code(), 0, IPV4, 0, 0, 0, 0, 0, 0]);
     }
 
-    /// Answers the request; the stream follows when it is [`Reply::Succeeded`]. The address in the answer is 0.0.0.0:0,
-    /// as the real one is not the client's business. Does nothing when no request waits.
+    /// Answers the request; the stream follows when it is [`Reply::Succeeded`]. The address in the
+    /// answer is 0.0.0.0:0, as the real one is not the client's business. Does nothing when no
+    /// request waits.
     pub fn reply(&mut self, reply: Reply) {
         if self.state == State::Answer {
             self.refuse(reply);
@@ -214,7 +255,8 @@ impl Server {
         out.append(&mut self.output);
     }
 
-    /// What the client sent after its request: the first bytes of the stream. Empty before the request is there.
+    /// What the client sent after its request: the first bytes of the stream. Empty before the
+    /// request is there.
     pub fn take_rest(&mut self) -> Vec<u8> {
         match self.state {
             State::Answer | State::Over => std::mem::take(&mut self.input),
@@ -229,8 +271,8 @@ fn counted(input: &[u8], at: usize) -> Option<&[u8]> {
     input.get(at + 1..at + 1 + len)
 }
 
-/// The host of a request in the form of an authority; `None` when a name is none. An address given as a name counts as
-/// an address.
+/// The host of a request in the form of an authority; `None` when a name is none. An address given
+/// as a name counts as an address.
 fn host(kind: u8, address: &[u8]) -> Option<String> {
     if let Ok(octets) = <[u8; 4]>::try_from(address)
         && kind == IPV4
@@ -246,7 +288,9 @@ fn host(kind: u8, address: &[u8]) -> Option<String> {
     if let Ok(address) = name.parse::<Ipv6Addr>() {
         return Some(format!("[{address}]"));
     }
-    Authority::parse(name.as_bytes()).filter(|a| a.port.is_none()).map(|a| a.host.to_owned())
+    Authority::parse(name.as_bytes())
+        .filter(|a| a.port.is_none())
+        .map(|a| a.host.to_owned())
 }
 
 impl From<u8> for Command {

@@ -7,7 +7,9 @@ use bytes::{Buf, Bytes};
 use tandem_http::fields::Field;
 use tandem_http::h2::Connection;
 use tandem_http::hpack::{Decoder, Encoder};
-use tandem_http::{Event, Fields, Mux, MuxConfig, RequestHead, ResponseHead, Role, Scheme, SendBuf, SessionError};
+use tandem_http::{
+    Event, Fields, Mux, MuxConfig, RequestHead, ResponseHead, Role, Scheme, SendBuf, SessionError,
+};
 
 pub fn client_config() -> MuxConfig {
     MuxConfig::new(Role::Client)
@@ -27,7 +29,10 @@ pub fn with_fields(mut head: RequestHead, fields: &[(&str, &str)]) -> RequestHea
 }
 
 pub fn response(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
-    ResponseHead { status, fields: fields.iter().copied().collect() }
+    ResponseHead {
+        status,
+        fields: fields.iter().copied().collect(),
+    }
 }
 
 /// Everything that a core wants to send.
@@ -80,7 +85,8 @@ impl Pair {
         while !rest.is_empty() {
             let cut = self.cuts[self.turn % self.cuts.len()].clamp(1, rest.len());
             self.turn += 1;
-            to.handle_input(self.now, &rest[..cut]).expect("the cores understand each other");
+            to.handle_input(self.now, &rest[..cut])
+                .expect("the cores understand each other");
             rest = &rest[cut..];
         }
         !bytes.is_empty()
@@ -142,7 +148,12 @@ pub fn parse(mut bytes: &[u8]) -> Vec<Frame> {
     while !bytes.is_empty() {
         let len = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]) as usize;
         let id = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
-        frames.push(Frame { kind: bytes[3], flags: bytes[4], id, payload: bytes[9..9 + len].to_vec() });
+        frames.push(Frame {
+            kind: bytes[3],
+            flags: bytes[4],
+            id,
+            payload: bytes[9..9 + len].to_vec(),
+        });
         bytes = &bytes[9 + len..];
     }
     frames
@@ -174,14 +185,25 @@ impl Raw {
 
     /// A core that has seen nothing.
     pub fn bare(config: MuxConfig) -> Self {
-        Self { core: Connection::new(config), now: Instant::now(), encoder: Encoder::new(), decoder: Decoder::new() }
+        Self {
+            core: Connection::new(config),
+            now: Instant::now(),
+            encoder: Encoder::new(),
+            decoder: Decoder::new(),
+        }
     }
 
     pub fn input(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
         self.core.handle_input(self.now, bytes)
     }
 
-    pub fn send(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) -> Result<(), SessionError> {
+    pub fn send(
+        &mut self,
+        kind: u8,
+        flags: u8,
+        id: u32,
+        payload: &[u8],
+    ) -> Result<(), SessionError> {
         self.input(&frame(kind, flags, id, payload))
     }
 
@@ -190,12 +212,24 @@ impl Raw {
         let mut block = Vec::new();
         self.encoder.begin(&mut block);
         for (name, value) in fields {
-            self.encoder.field(&mut block, Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
+            self.encoder.field(
+                &mut block,
+                Field {
+                    name: name.as_bytes(),
+                    value: value.as_bytes(),
+                    sensitive: false,
+                },
+            );
         }
         block
     }
 
-    pub fn headers(&mut self, id: u32, end: bool, fields: &[(&str, &str)]) -> Result<(), SessionError> {
+    pub fn headers(
+        &mut self,
+        id: u32,
+        end: bool,
+        fields: &[(&str, &str)],
+    ) -> Result<(), SessionError> {
         let block = self.block(fields);
         self.send(HEADERS, END_HEADERS | u8::from(end), id, &block)
     }
@@ -203,7 +237,16 @@ impl Raw {
     /// A plain GET or POST.
     pub fn request(&mut self, id: u32, end: bool) -> Result<(), SessionError> {
         let method = if end { "GET" } else { "POST" };
-        self.headers(id, end, &[(":method", method), (":scheme", "https"), (":authority", "a"), (":path", "/")])
+        self.headers(
+            id,
+            end,
+            &[
+                (":method", method),
+                (":scheme", "https"),
+                (":authority", "a"),
+                (":path", "/"),
+            ],
+        )
     }
 
     pub fn frames(&mut self) -> Vec<Frame> {
@@ -212,13 +255,19 @@ impl Raw {
 
     /// Frames of one type.
     pub fn frames_of(&mut self, kind: u8) -> Vec<Frame> {
-        self.frames().into_iter().filter(|f| f.kind == kind).collect()
+        self.frames()
+            .into_iter()
+            .filter(|f| f.kind == kind)
+            .collect()
     }
 
     /// Streams that the core reset, with the codes.
     pub fn resets(&mut self) -> Vec<(u32, u32)> {
         let code = |f: &Frame| u32::from_be_bytes(f.payload[..4].try_into().expect("four bytes"));
-        self.frames_of(RST_STREAM).iter().map(|f| (f.id, code(f))).collect()
+        self.frames_of(RST_STREAM)
+            .iter()
+            .map(|f| (f.id, code(f)))
+            .collect()
     }
 
     /// Fields of a block that the core sent.
@@ -256,7 +305,10 @@ pub fn body(events: &[Event], stream: u32) -> (Vec<u8>, bool) {
 }
 
 pub fn bytes(len: usize) -> Bytes {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<u8>>().into()
+    (0..len)
+        .map(|i| (i * 7 + i / 251) as u8)
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 pub fn fields(list: &[(&str, &str)]) -> Fields {

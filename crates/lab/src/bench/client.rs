@@ -1,4 +1,5 @@
-//! A client of every session protocol, for load: the sans-IO cores over plain TCP, with many streams in flight.
+//! A client of every session protocol, for load: the sans-IO cores over plain TCP, with many
+//! streams in flight.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -6,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BytesMut};
 use tandem_http::h1::{self, Form, Framing, Limits};
-use tandem_http::{Event, Method, Mux, MuxConfig, Priority, RequestHead, Role, SendBuf, StreamId, h2};
+use tandem_http::{
+    Event, Method, Mux, MuxConfig, Priority, RequestHead, Role, SendBuf, StreamId, h2,
+};
 use tandem_spdy::Version;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -40,7 +43,12 @@ impl Protocol {
 
     fn core(self) -> Box<dyn Mux> {
         let mux = MuxConfig::new(Role::Client);
-        let spdy = |version| Box::new(tandem_spdy::Connection::new(tandem_spdy::Config::new(mux.clone(), version)));
+        let spdy = |version| {
+            Box::new(tandem_spdy::Connection::new(tandem_spdy::Config::new(
+                mux.clone(),
+                version,
+            )))
+        };
         match self {
             Self::H2 => Box::new(h2::Connection::new(mux)),
             Self::Spdy3 => spdy(Version::V3),
@@ -99,10 +107,18 @@ struct Progress {
 impl Session {
     /// Connects; nothing is sent before the first request.
     pub async fn connect(protocol: Protocol, address: SocketAddr) -> Result<Self, BenchError> {
-        let connected = TcpStream::connect(address).await.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
+        let connected = TcpStream::connect(address)
+            .await
+            .and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         let stream = connected.map_err(BenchError::system(format!("connect to {address}")))?;
         let core = protocol.core();
-        Ok(Self { core, stream, out: SendBuf::new(), input: vec![0; 64 << 10], carried: Carried::default() })
+        Ok(Self {
+            core,
+            stream,
+            out: SendBuf::new(),
+            input: vec![0; 64 << 10],
+            carried: Carried::default(),
+        })
     }
 
     /// What has been carried so far.
@@ -112,7 +128,12 @@ impl Session {
 
     /// Runs exchanges; every answer must be whole.
     pub async fn run(&mut self, work: Work<'_>) -> Result<(), BenchError> {
-        let mut progress = Progress { open: HashMap::new(), started: 0, done: 0, size: work.size };
+        let mut progress = Progress {
+            open: HashMap::new(),
+            started: 0,
+            done: 0,
+            size: work.size,
+        };
         loop {
             while progress.started < work.count && progress.open.len() < work.streams {
                 let head = &work.requests[progress.started % work.requests.len()];
@@ -139,7 +160,10 @@ impl Session {
                 return Ok(());
             }
             self.carried.up += self.out.remaining() as u64;
-            self.stream.write_all_buf(&mut self.out).await.map_err(BenchError::system("write to the session"))?;
+            self.stream
+                .write_all_buf(&mut self.out)
+                .await
+                .map_err(BenchError::system("write to the session"))?;
         }
     }
 
@@ -161,7 +185,9 @@ impl Session {
                 progress.open.entry(id).and_modify(|body| *body = Some(0));
                 (id, end)
             }
-            Event::Response { head, .. } => return Err(BenchError::Session(format!("status {}", head.status))),
+            Event::Response { head, .. } => {
+                return Err(BenchError::Session(format!("status {}", head.status)));
+            }
             Event::Data { id, data, end } => {
                 self.core.release(id, data.len());
                 if let Some(Some(body)) = progress.open.get_mut(&id) {
@@ -169,8 +195,12 @@ impl Session {
                 }
                 (id, end)
             }
-            Event::Reset { reason, .. } => return Err(BenchError::Session(format!("reset: {reason:?}"))),
-            Event::GoAway { reason, .. } => return Err(BenchError::Session(format!("going away: {reason:?}"))),
+            Event::Reset { reason, .. } => {
+                return Err(BenchError::Session(format!("reset: {reason:?}")));
+            }
+            Event::GoAway { reason, .. } => {
+                return Err(BenchError::Session(format!("going away: {reason:?}")));
+            }
             _ => return Ok(()),
         };
         if !end {
@@ -179,7 +209,10 @@ impl Session {
         progress.done += 1;
         match progress.open.remove(&id) {
             Some(Some(body)) if body == progress.size => Ok(()),
-            other => Err(BenchError::Session(format!("{other:?} bytes of body instead of {}", progress.size))),
+            other => Err(BenchError::Session(format!(
+                "{other:?} bytes of body instead of {}",
+                progress.size
+            ))),
         }
     }
 }
@@ -187,32 +220,54 @@ impl Session {
 /// Runs the same work on several sessions at once; what they carried together.
 pub async fn run_all(sessions: &mut [Session], work: Work<'_>) -> Result<Carried, BenchError> {
     let sum = |sessions: &[Session]| {
-        sessions.iter().fold(Carried::default(), |mut sum, session| {
-            sum += session.carried();
-            sum
-        })
+        sessions
+            .iter()
+            .fold(Carried::default(), |mut sum, session| {
+                sum += session.carried();
+                sum
+            })
     };
     let before = sum(sessions);
-    let mut running: Vec<_> = sessions.iter_mut().map(|session| Box::pin(session.run(work))).collect();
+    let mut running: Vec<_> = sessions
+        .iter_mut()
+        .map(|session| Box::pin(session.run(work)))
+        .collect();
     let mut results: Vec<Option<Result<(), BenchError>>> = running.iter().map(|_| None).collect();
     std::future::poll_fn(|cx| {
-        for (future, result) in running.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
+        for (future, result) in running
+            .iter_mut()
+            .zip(&mut results)
+            .filter(|(_, result)| result.is_none())
+        {
             if let std::task::Poll::Ready(ended) = std::future::Future::poll(future.as_mut(), cx) {
                 *result = Some(ended);
             }
         }
-        if results.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        if results.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await;
     drop(running);
-    results.into_iter().flatten().collect::<Result<Vec<()>, _>>()?;
+    results
+        .into_iter()
+        .flatten()
+        .collect::<Result<Vec<()>, _>>()?;
     let after = sum(sessions);
-    Ok(Carried { up: after.up - before.up, down: after.down - before.down })
+    Ok(Carried {
+        up: after.up - before.up,
+        down: after.down - before.down,
+    })
 }
 
-/// The same exchanges over HTTP/1.1, one after the other on one connection that is kept open: the bytes that it takes.
+/// The same exchanges over HTTP/1.1, one after the other on one connection that is kept open: the
+/// bytes that it takes.
 pub async fn over_http1(address: SocketAddr, work: Work<'_>) -> Result<Carried, BenchError> {
-    let mut stream = TcpStream::connect(address).await.map_err(BenchError::system(format!("connect to {address}")))?;
+    let mut stream = TcpStream::connect(address)
+        .await
+        .map_err(BenchError::system(format!("connect to {address}")))?;
     let mut carried = Carried::default();
     let mut input = BytesMut::new();
     for head in work.requests.iter().cycle().take(work.count) {
@@ -221,14 +276,21 @@ pub async fn over_http1(address: SocketAddr, work: Work<'_>) -> Result<Carried, 
         head.fields.push("connection", "keep-alive");
         h1::write_request(&mut out, &head, Form::Origin, Framing::None, None);
         carried.up += out.len() as u64;
-        stream.write_all(&out).await.map_err(BenchError::system("write a request"))?;
+        stream
+            .write_all(&out)
+            .await
+            .map_err(BenchError::system("write a request"))?;
         carried.down += one_answer(&mut stream, &mut input, work.size).await? as u64;
     }
     Ok(carried)
 }
 
 /// Reads one answer; its bytes.
-async fn one_answer(stream: &mut TcpStream, input: &mut BytesMut, size: usize) -> Result<usize, BenchError> {
+async fn one_answer(
+    stream: &mut TcpStream,
+    input: &mut BytesMut,
+    size: usize,
+) -> Result<usize, BenchError> {
     loop {
         let parsed = h1::parse_response(input, &Method::Get, &Limits::default());
         let parsed = parsed.map_err(|error| BenchError::Session(error.to_string()))?;
@@ -238,7 +300,10 @@ async fn one_answer(stream: &mut TcpStream, input: &mut BytesMut, size: usize) -
             if response.head.status != 200
                 || !matches!(response.framing, Framing::Length(length) if length == size as u64)
             {
-                return Err(BenchError::Session(format!("status {}, {:?}", response.head.status, response.framing)));
+                return Err(BenchError::Session(format!(
+                    "status {}, {:?}",
+                    response.head.status, response.framing
+                )));
             }
             input.advance(head + size);
             return Ok(head + size);

@@ -1,10 +1,13 @@
-//! What the pair costs, measured beside its peers on this machine: each number comes from runs in alternation, so that
-//! what disturbs the one disturbs the other.
+//! What the pair costs, measured beside its peers on this machine: each number comes from runs in
+//! alternation, so that what disturbs the one disturbs the other.
 //!
-//! - [`workshop`]: a private directory and the programs of one measurement, gone when it ends. [`usage`]: their CPU time
+//! - [`workshop`]: a private directory and the programs of one measurement, gone when it ends.
+//!   [`usage`]: their CPU time
 //!   and memory. [`programs`]: how origins, proxies and load programs are started.
-//! - [`client`]: our own client of every session protocol. [`browser`]: what a browser asks and a web server answers.
-//! - [`proxy`]: a gateway's CPU and memory beside other proxies. [`session`]: the session protocols beside each other.
+//! - [`client`]: our own client of every session protocol. [`browser`]: what a browser asks and a
+//!   web server answers.
+//! - [`proxy`]: a gateway's CPU and memory beside other proxies. [`session`]: the session protocols
+//!   beside each other.
 //! - [`quiet`]: how long a small answer takes beside bulk, over an emulated link.
 
 pub mod browser;
@@ -34,7 +37,9 @@ pub enum BenchError {
         package: &'static str,
     },
     /// The program under test is not built.
-    #[error("no program {0}: build it with `cargo build --release -p tandem`, or name another with --tandem")]
+    #[error(
+        "no program {0}: build it with `cargo build --release -p tandem`, or name another with --tandem"
+    )]
     NoTandem(String),
     /// The system refused something.
     #[error("cannot {action}: {source}")]
@@ -81,20 +86,36 @@ impl FromStr for Size {
     type Err = BenchError;
 
     fn from_str(text: &str) -> Result<Self, BenchError> {
-        let bad = || BenchError::Value(format!("not a size from 1 to 64M: {text:?} (write 512, 10k or 1M)"));
+        let bad = || {
+            BenchError::Value(format!(
+                "not a size from 1 to 64M: {text:?} (write 512, 10k or 1M)"
+            ))
+        };
         let (number, unit) = match text.as_bytes().last() {
             Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
             Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
             _ => (text, 1),
         };
-        let size = number.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-        size.filter(|size| (1..=64 << 20).contains(size)).map(Self).ok_or_else(bad)
+        let size = number
+            .parse::<usize>()
+            .ok()
+            .and_then(|number| number.checked_mul(unit));
+        size.filter(|size| (1..=64 << 20).contains(size))
+            .map(Self)
+            .ok_or_else(bad)
     }
 }
 
-/// Whose turn it is, first to last: every other pass goes backwards, so that no one always follows the same neighbour.
+/// Whose turn it is, first to last: every other pass goes backwards, so that no one always follows
+/// the same neighbour.
 pub fn turns(pass: usize, count: usize) -> impl Iterator<Item = usize> {
-    (0..count).map(move |turn| if pass.is_multiple_of(2) { turn } else { count - 1 - turn })
+    (0..count).map(move |turn| {
+        if pass.is_multiple_of(2) {
+            turn
+        } else {
+            count - 1 - turn
+        }
+    })
 }
 
 /// The ratios of two rows pass by pass.
@@ -112,7 +133,16 @@ mod tests {
         for (text, size) in [("512", 512), ("1k", 1024), ("10K", 10_240), ("1M", 1 << 20)] {
             assert_eq!(text.parse::<Size>().expect(text), Size(size));
         }
-        for text in ["", "k", "0", "-1", "1.5k", "65M", "99999999999999999999", "1kB"] {
+        for text in [
+            "",
+            "k",
+            "0",
+            "-1",
+            "1.5k",
+            "65M",
+            "99999999999999999999",
+            "1kB",
+        ] {
             let error = text.parse::<Size>().expect_err(text).to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }

@@ -1,5 +1,5 @@
-//! How the programs of a measurement are called: nginx as origin, nghttpx, haproxy and our own gateway as proxies, h2load
-//! as load.
+//! How the programs of a measurement are called: nginx as origin, nghttpx, haproxy and our own
+//! gateway as proxies, h2load as load.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,22 @@ pub fn find(program: &'static str, package: &'static str) -> Result<PathBuf, Ben
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     let mut files = places.map(|place| place.join(program));
-    files.find(|file| file.is_file()).ok_or(BenchError::Missing { program, package })
+    files
+        .find(|file| file.is_file())
+        .ok_or(BenchError::Missing { program, package })
 }
 
 /// The program under test: as given, or beside this one.
 pub fn tandem(given: Option<&Path>) -> Result<PathBuf, BenchError> {
     let beside = || std::env::current_exe().map(|own| own.with_file_name("tandem"));
-    let file = given.map_or_else(beside, std::path::absolute).map_err(BenchError::system("find the tandem program"))?;
-    if file.is_file() { Ok(file) } else { Err(BenchError::NoTandem(file.display().to_string())) }
+    let file = given
+        .map_or_else(beside, std::path::absolute)
+        .map_err(BenchError::system("find the tandem program"))?;
+    if file.is_file() {
+        Ok(file)
+    } else {
+        Err(BenchError::NoTandem(file.display().to_string()))
+    }
 }
 
 /// An HTTP/1.1 origin: nginx in one process.
@@ -38,13 +46,30 @@ pub struct Origin {
 
 impl Origin {
     /// Starts it.
-    pub fn start(&self, workshop: &Workshop, core: Option<usize>, network: Option<&Netns>) -> Result<u32, BenchError> {
+    pub fn start(
+        &self,
+        workshop: &Workshop,
+        core: Option<usize>,
+        network: Option<&Netns>,
+    ) -> Result<u32, BenchError> {
         let program = find("nginx", "nginx-light")?;
-        let configuration = workshop.write("nginx.conf", self.configuration(workshop.directory()))?;
+        let configuration =
+            workshop.write("nginx.conf", self.configuration(workshop.directory()))?;
         let mut command = Command::new(program);
-        command.arg("-e").arg(workshop.directory().join("nginx-error.log"));
-        command.arg("-p").arg(workshop.directory()).arg("-c").arg(configuration);
-        let pid = workshop.start(Program { name: "nginx", command, core, network })?;
+        command
+            .arg("-e")
+            .arg(workshop.directory().join("nginx-error.log"));
+        command
+            .arg("-p")
+            .arg(workshop.directory())
+            .arg("-c")
+            .arg(configuration);
+        let pid = workshop.start(Program {
+            name: "nginx",
+            command,
+            core,
+            network,
+        })?;
         workshop.wait_for(pid, "nginx", self.address, network)?;
         Ok(pid)
     }
@@ -75,14 +100,22 @@ pub fn write_files(workshop: &Workshop, sizes: &[Size]) -> Result<PathBuf, Bench
     Ok(workshop.directory().join("files"))
 }
 
-/// The files that [`browser::requests`] ask for, each changed at another time; says their directory.
+/// The files that [`browser::requests`] ask for, each changed at another time; says their
+/// directory.
 pub fn write_site(workshop: &Workshop, size: Size) -> Result<PathBuf, BenchError> {
     let body = noise(size.0);
     for resource in 0..browser::RESOURCES {
         let file = workshop.write(&format!("site{}", browser::path(resource)), &body)?;
-        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(1_750_000_000 + 86_413 * resource as u64);
-        let set = std::fs::File::options().write(true).open(&file).and_then(|file| file.set_modified(changed));
-        set.map_err(BenchError::system(format!("set the time of {}", file.display())))?;
+        let changed =
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_750_000_000 + 86_413 * resource as u64);
+        let set = std::fs::File::options()
+            .write(true)
+            .open(&file)
+            .and_then(|file| file.set_modified(changed));
+        set.map_err(BenchError::system(format!(
+            "set the time of {}",
+            file.display()
+        )))?;
     }
     Ok(workshop.directory().join("site"))
 }
@@ -130,7 +163,11 @@ impl Proxy {
     ) -> Result<Command, BenchError> {
         match self {
             Self::Tandem => Ok(gateway(tandem, &format!("h2+tcp://{listen}"), origin)),
-            Self::Nghttpx => nghttpx(&format!("{},{};no-tls", listen.ip(), listen.port()), &backend(origin), workshop),
+            Self::Nghttpx => nghttpx(
+                &format!("{},{};no-tls", listen.ip(), listen.port()),
+                &backend(origin),
+                workshop,
+            ),
             Self::Haproxy => haproxy(workshop, listen, origin),
         }
     }
@@ -139,9 +176,18 @@ impl Proxy {
 /// Our gateway in front of one origin, for everyone, on one thread.
 pub fn gateway(tandem: &Path, listen: &str, origin: SocketAddr) -> Command {
     let mut command = Command::new(tandem);
-    command.args(["gateway", "--workers", "1", "--open", "--max-connections", "16384"]);
+    command.args([
+        "gateway",
+        "--workers",
+        "1",
+        "--open",
+        "--max-connections",
+        "16384",
+    ]);
     command.args(["--max-connections-per-client", "16384", "--listen", listen]);
-    command.args(["--allow-host", "*", "--mode"]).arg(format!("reverse=http://{origin}"));
+    command
+        .args(["--allow-host", "*", "--mode"])
+        .arg(format!("reverse=http://{origin}"));
     command
 }
 
@@ -150,16 +196,31 @@ pub fn backend(origin: SocketAddr) -> String {
     format!("{},{}", origin.ip(), origin.port())
 }
 
-/// nghttpx with one worker and in one process, so that ending that ends all; its CPU time is the same as of two.
+/// nghttpx with one worker and in one process, so that ending that ends all; its CPU time is the
+/// same as of two.
 pub fn nghttpx(frontend: &str, backend: &str, workshop: &Workshop) -> Result<Command, BenchError> {
     let mut command = Command::new(find("nghttpx", "nghttp2-proxy")?);
-    command.args(["--conf=/dev/null", "--single-process", "--workers=1", "--rlimit-nofile=16384"]);
-    command.arg(format!("--pid-file={}", workshop.directory().join("nghttpx.pid").display()));
-    command.arg(format!("-f{frontend}")).arg(format!("-b{backend}"));
+    command.args([
+        "--conf=/dev/null",
+        "--single-process",
+        "--workers=1",
+        "--rlimit-nofile=16384",
+    ]);
+    command.arg(format!(
+        "--pid-file={}",
+        workshop.directory().join("nghttpx.pid").display()
+    ));
+    command
+        .arg(format!("-f{frontend}"))
+        .arg(format!("-b{backend}"));
     Ok(command)
 }
 
-fn haproxy(workshop: &Workshop, listen: SocketAddr, origin: SocketAddr) -> Result<Command, BenchError> {
+fn haproxy(
+    workshop: &Workshop,
+    listen: SocketAddr,
+    origin: SocketAddr,
+) -> Result<Command, BenchError> {
     let text = format!(
         "global\n nbthread 1\n maxconn 8000\ndefaults\n mode http\n http-reuse always\n timeout connect 30s\n timeout client 600s\n \
          timeout server 600s\nfrontend in\n bind {listen} proto h2\n default_backend out\nbackend out\n server origin {origin}\n"
@@ -192,11 +253,24 @@ pub struct Counted {
 
 impl H2load {
     /// Runs it to its end.
-    pub fn run(&self, workshop: &Workshop, core: Option<usize>, url: &str) -> Result<Counted, BenchError> {
+    pub fn run(
+        &self,
+        workshop: &Workshop,
+        core: Option<usize>,
+        url: &str,
+    ) -> Result<Counted, BenchError> {
         let mut command = Command::new(find("h2load", "nghttp2-client")?);
-        command.arg("-t1").arg(format!("-c{}", self.connections)).arg(format!("-m{}", self.streams));
+        command
+            .arg("-t1")
+            .arg(format!("-c{}", self.connections))
+            .arg(format!("-m{}", self.streams));
         command.arg(format!("-n{}", self.requests)).arg(url);
-        let text = workshop.run(Program { name: "h2load", command, core, network: None })?;
+        let text = workshop.run(Program {
+            name: "h2load",
+            command,
+            core,
+            network: None,
+        })?;
         counted(&text).ok_or_else(|| BenchError::Program {
             program: "h2load".into(),
             problem: "wrote something unknown".into(),
@@ -205,16 +279,35 @@ impl H2load {
     }
 }
 
-/// Reads h2load's report. Answers without a reason phrase (HAProxy's) count as failed there, but as done with 2xx.
+/// Reads h2load's report. Answers without a reason phrase (HAProxy's) count as failed there, but as
+/// done with 2xx.
 fn counted(text: &str) -> Option<Counted> {
-    let finished = text.lines().find_map(|line| line.strip_prefix("finished in "))?;
-    let rate = finished.split(", ").nth(1)?.strip_suffix(" req/s")?.parse().ok()?;
-    let requests = text.lines().find_map(|line| line.strip_prefix("requests: "))?;
-    let codes = text.lines().find_map(|line| line.strip_prefix("status codes: "))?;
+    let finished = text
+        .lines()
+        .find_map(|line| line.strip_prefix("finished in "))?;
+    let rate = finished
+        .split(", ")
+        .nth(1)?
+        .strip_suffix(" req/s")?
+        .parse()
+        .ok()?;
+    let requests = text
+        .lines()
+        .find_map(|line| line.strip_prefix("requests: "))?;
+    let codes = text
+        .lines()
+        .find_map(|line| line.strip_prefix("status codes: "))?;
     let number = |line: &str, name: &str| -> Option<usize> {
-        line.split(", ").find_map(|part| part.strip_suffix(name))?.trim().parse().ok()
+        line.split(", ")
+            .find_map(|part| part.strip_suffix(name))?
+            .trim()
+            .parse()
+            .ok()
     };
-    Some(Counted { succeeded: number(requests, " done")?.min(number(codes, " 2xx")?), rate })
+    Some(Counted {
+        succeeded: number(requests, " done")?.min(number(codes, " 2xx")?),
+        rate,
+    })
 }
 
 #[cfg(test)]
@@ -226,7 +319,13 @@ mod tests {
         let text = "starting benchmark...\n\nfinished in 1.05s, 1905.11 req/s, 2.11MB/s\n\
                     requests: 2000 total, 2000 started, 1998 done, 1990 succeeded, 10 failed, 2 errored, 0 timeout\n\
                     status codes: 1995 2xx, 0 3xx, 0 4xx, 3 5xx\n";
-        assert_eq!(counted(text), Some(Counted { succeeded: 1995, rate: 1905.11 }));
+        assert_eq!(
+            counted(text),
+            Some(Counted {
+                succeeded: 1995,
+                rate: 1905.11
+            })
+        );
         assert_eq!(counted("finished in 0us, 0.00 req/s\n"), None);
     }
 
@@ -234,14 +333,27 @@ mod tests {
     fn noise_does_not_repeat() {
         let noise = noise(4096);
         assert_eq!(noise.len(), 4096);
-        assert!(noise.chunks(64).collect::<std::collections::BTreeSet<_>>().len() == 64);
+        assert!(
+            noise
+                .chunks(64)
+                .collect::<std::collections::BTreeSet<_>>()
+                .len()
+                == 64
+        );
     }
 
     #[test]
     fn missing_programs_say_where_they_come_from() {
-        let error = find("no-such-program", "no-such-package").expect_err("not there").to_string();
-        assert_eq!(error, "no-such-program is not installed: apt-get install no-such-package");
-        let error = tandem(Some(Path::new("/nonexistent/tandem"))).expect_err("not there").to_string();
+        let error = find("no-such-program", "no-such-package")
+            .expect_err("not there")
+            .to_string();
+        assert_eq!(
+            error,
+            "no-such-program is not installed: apt-get install no-such-package"
+        );
+        let error = tandem(Some(Path::new("/nonexistent/tandem")))
+            .expect_err("not there")
+            .to_string();
         assert!(error.contains("cargo build"), "{error}");
     }
 }

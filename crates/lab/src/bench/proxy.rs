@@ -1,7 +1,9 @@
-//! `tandem-lab bench proxy`: our gateway beside other proxies that turn HTTP/2 without TLS into HTTP/1.1.
+//! `tandem-lab bench proxy`: our gateway beside other proxies that turn HTTP/2 without TLS into
+//! HTTP/1.1.
 //!
-//! One proxy on a processor of its own, origin and load on another; proxies take turns within each pass, and the figure
-//! to trust is the ratio of CPU times within a pass. Memory is that of idle sessions, each after one exchange.
+//! One proxy on a processor of its own, origin and load on another; proxies take turns within each
+//! pass, and the figure to trust is the ratio of CPU times within a pass. Memory is that of idle
+//! sessions, each after one exchange.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -111,11 +113,27 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     origin.start(&workshop, rest, None)?;
     let mut all = vec![Proxy::Tandem];
     all.extend(&plan.peers);
-    let bench = Bench { plan, workshop: &workshop, origin: origin.address, own_core, rest };
-    let memory =
-        all.iter().filter(|_| plan.sessions > 0).map(|proxy| bench.memory(*proxy, say)).collect::<Result<_, _>>()?;
-    let running = all.iter().map(|proxy| bench.start(*proxy)).collect::<Result<Vec<_>, _>>()?;
-    let sizes = plan.sizes.iter().map(|size| bench.size(*size, &running, say)).collect::<Result<_, _>>()?;
+    let bench = Bench {
+        plan,
+        workshop: &workshop,
+        origin: origin.address,
+        own_core,
+        rest,
+    };
+    let memory = all
+        .iter()
+        .filter(|_| plan.sessions > 0)
+        .map(|proxy| bench.memory(*proxy, say))
+        .collect::<Result<_, _>>()?;
+    let running = all
+        .iter()
+        .map(|proxy| bench.start(*proxy))
+        .collect::<Result<Vec<_>, _>>()?;
+    let sizes = plan
+        .sizes
+        .iter()
+        .map(|size| bench.size(*size, &running, say))
+        .collect::<Result<_, _>>()?;
     Ok(Report { sizes, memory })
 }
 
@@ -146,25 +164,49 @@ impl Bench<'_> {
         let address = workshop::free_address()?;
         let command = proxy.command(self.workshop, &self.plan.tandem, address, self.origin)?;
         let name = proxy.name();
-        let pid = self.workshop.start(Program { name, command, core: self.own_core, network: None })?;
+        let pid = self.workshop.start(Program {
+            name,
+            command,
+            core: self.own_core,
+            network: None,
+        })?;
         self.workshop.wait_for(pid, name, address, None)?;
-        Ok(Running { proxy, pid, address })
+        Ok(Running {
+            proxy,
+            pid,
+            address,
+        })
     }
 
-    fn size(&self, size: Size, running: &[Running], say: &mut dyn FnMut(&str)) -> Result<SizeReport, BenchError> {
+    fn size(
+        &self,
+        size: Size,
+        running: &[Running],
+        say: &mut dyn FnMut(&str),
+    ) -> Result<SizeReport, BenchError> {
         let load = load(size, self.plan.requests);
         let mut turns_of: Vec<Turns> = running.iter().map(|_| Turns::default()).collect();
         for one in running {
-            let warm_up = H2load { requests: (load.requests / 8).max(load.connections * load.streams), ..load.clone() };
+            let warm_up = H2load {
+                requests: (load.requests / 8).max(load.connections * load.streams),
+                ..load.clone()
+            };
             self.turn(one, size, &warm_up, &mut Turns::default())?;
         }
         for pass in 0..self.plan.passes {
-            say(&format!("{} bytes: pass {} of {}", size.0, pass + 1, self.plan.passes));
+            say(&format!(
+                "{} bytes: pass {} of {}",
+                size.0,
+                pass + 1,
+                self.plan.passes
+            ));
             for at in turns(pass, running.len()) {
                 self.turn(&running[at], size, &load, &mut turns_of[at])?;
             }
         }
-        let summary = |values: &[f64]| Summary::of(values).ok_or_else(|| BenchError::Value("no passes".into()));
+        let summary = |values: &[f64]| {
+            Summary::of(values).ok_or_else(|| BenchError::Value("no passes".into()))
+        };
         let proxies = running.iter().zip(&turns_of).map(|(one, turns)| {
             let (best_rate, failed) = (turns.best_rate, turns.failed);
             Ok(CpuReport {
@@ -177,44 +219,81 @@ impl Bench<'_> {
         let proxies = proxies.collect::<Result<_, BenchError>>()?;
         let ratio = |(one, turns): (&Running, &Turns)| {
             let cpu = ratios(&turns_of[0].cpu_ms_per_1000, &turns.cpu_ms_per_1000)?;
-            Some(RatioReport { peer: one.proxy.name(), cpu })
+            Some(RatioReport {
+                peer: one.proxy.name(),
+                cpu,
+            })
         };
-        let ratios = running.iter().zip(&turns_of).skip(1).filter_map(ratio).collect();
-        Ok(SizeReport { size: size.0, requests: load.requests, proxies, ratios })
+        let ratios = running
+            .iter()
+            .zip(&turns_of)
+            .skip(1)
+            .filter_map(ratio)
+            .collect();
+        Ok(SizeReport {
+            size: size.0,
+            requests: load.requests,
+            proxies,
+            ratios,
+        })
     }
 
-    fn turn(&self, one: &Running, size: Size, load: &H2load, turns: &mut Turns) -> Result<(), BenchError> {
+    fn turn(
+        &self,
+        one: &Running,
+        size: Size,
+        load: &H2load,
+        turns: &mut Turns,
+    ) -> Result<(), BenchError> {
         let before = usage::cpu_time(one.pid)?;
-        let counted = load.run(self.workshop, self.rest, &format!("http://{}/{}", one.address, size.0))?;
+        let counted = load.run(
+            self.workshop,
+            self.rest,
+            &format!("http://{}/{}", one.address, size.0),
+        )?;
         let used = usage::cpu_time(one.pid)?.saturating_sub(before);
         turns.failed += load.requests.saturating_sub(counted.succeeded);
         turns.best_rate = turns.best_rate.max(counted.rate);
-        turns.cpu_ms_per_1000.push(used.as_secs_f64() * 1e6 / counted.succeeded.max(1) as f64);
+        turns
+            .cpu_ms_per_1000
+            .push(used.as_secs_f64() * 1e6 / counted.succeeded.max(1) as f64);
         Ok(())
     }
 
     /// Memory of a proxy of its own, whose heap nothing else has shaped.
     fn memory(&self, proxy: Proxy, say: &mut dyn FnMut(&str)) -> Result<MemoryReport, BenchError> {
         let count = self.plan.sessions;
-        say(&format!("{}: memory of {count} idle sessions", proxy.name()));
+        say(&format!(
+            "{}: memory of {count} idle sessions",
+            proxy.name()
+        ));
         let running = self.start(proxy)?;
         let before = usage::memory(running.pid)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let idle = runtime.map_err(BenchError::system("start a runtime"))?.block_on(async {
-            let mut request = browser::requests(&running.address.to_string()).swap_remove(0);
-            request.path = "/1024".into();
-            let mut sessions = Vec::new();
-            for _ in 0..count {
-                let mut session = Session::connect(Protocol::H2, running.address).await?;
-                session
-                    .run(Work { requests: std::slice::from_ref(&request), count: 1, streams: 1, size: 1024 })
-                    .await?;
-                sessions.push(session);
-            }
-            // What a proxy gives back after a moment is not held by idle sessions.
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-            usage::memory(running.pid)
-        })?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let idle = runtime
+            .map_err(BenchError::system("start a runtime"))?
+            .block_on(async {
+                let mut request = browser::requests(&running.address.to_string()).swap_remove(0);
+                request.path = "/1024".into();
+                let mut sessions = Vec::new();
+                for _ in 0..count {
+                    let mut session = Session::connect(Protocol::H2, running.address).await?;
+                    session
+                        .run(Work {
+                            requests: std::slice::from_ref(&request),
+                            count: 1,
+                            streams: 1,
+                            size: 1024,
+                        })
+                        .await?;
+                    sessions.push(session);
+                }
+                // What a proxy gives back after a moment is not held by idle sessions.
+                tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+                usage::memory(running.pid)
+            })?;
         self.workshop.end(running.pid);
         let each = |before: u64, idle: u64| (idle as f64 - before as f64) / count as f64;
         Ok(MemoryReport {
@@ -228,7 +307,8 @@ impl Bench<'_> {
     }
 }
 
-/// The load for answers of one size: about a second of work, and fewer streams where each carries much.
+/// The load for answers of one size: about a second of work, and fewer streams where each carries
+/// much.
 fn load(size: Size, requests: Option<usize>) -> H2load {
     let streams = match size.0 {
         ..100_000 => 32,
@@ -236,7 +316,11 @@ fn load(size: Size, requests: Option<usize>) -> H2load {
         _ => 4,
     };
     let requests = requests.unwrap_or_else(|| ((1 << 30) / size.0).clamp(800, 50_000));
-    H2load { requests, connections: 8, streams }
+    H2load {
+        requests,
+        connections: 8,
+        streams,
+    }
 }
 
 impl Report {
@@ -244,7 +328,11 @@ impl Report {
     pub fn table(&self) -> String {
         let mut out = String::new();
         for size in &self.sizes {
-            let _ = writeln!(out, "{} bytes, {} requests a turn", size.size, size.requests);
+            let _ = writeln!(
+                out,
+                "{} bytes, {} requests a turn",
+                size.size, size.requests
+            );
             for row in &size.proxies {
                 let cpu = &row.cpu_ms_per_1000;
                 let _ = writeln!(
@@ -254,9 +342,18 @@ impl Report {
                 );
             }
             for ratio in &size.ratios {
-                let Summary { median, min, max, count, .. } = ratio.cpu;
-                let _ =
-                    writeln!(out, "  CPU tandem / {}: {median:.2} [{min:.2}..{max:.2} of {count} passes]", ratio.peer);
+                let Summary {
+                    median,
+                    min,
+                    max,
+                    count,
+                    ..
+                } = ratio.cpu;
+                let _ = writeln!(
+                    out,
+                    "  CPU tandem / {}: {median:.2} [{min:.2}..{max:.2} of {count} passes]",
+                    ratio.peer
+                );
             }
         }
         for row in &self.memory {

@@ -1,4 +1,5 @@
-//! `tandem-lab bench quiet`: how much longer a small answer takes while large ones share the session.
+//! `tandem-lab bench quiet`: how much longer a small answer takes while large ones share the
+//! session.
 //!
 //! ```text
 //!   near                                             far
@@ -7,8 +8,9 @@
 //!   quiet GETs ──┘   (or two nghttpx in their places)
 //! ```
 //!
-//! Quiet requests leave at fixed times, whether earlier ones were answered or not (open loop). Each set-up gets fresh
-//! namespaces, so that no kernel remembers anything, and the same packets are lost in each.
+//! Quiet requests leave at fixed times, whether earlier ones were answered or not (open loop). Each
+//! set-up gets fresh namespaces, so that no kernel remembers anything, and the same packets are
+//! lost in each.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
@@ -82,8 +84,14 @@ impl Pair {
 
     fn label(&self) -> String {
         match self {
-            Self::Tandem { congestion, notsent_lowat: None } => format!("tandem {congestion}"),
-            Self::Tandem { congestion, notsent_lowat: Some(lowat) } => format!("tandem {congestion} lowat {lowat}"),
+            Self::Tandem {
+                congestion,
+                notsent_lowat: None,
+            } => format!("tandem {congestion}"),
+            Self::Tandem {
+                congestion,
+                notsent_lowat: Some(lowat),
+            } => format!("tandem {congestion} lowat {lowat}"),
             Self::Nghttpx { congestion } => format!("nghttpx {congestion}"),
         }
     }
@@ -135,8 +143,8 @@ pub struct Run {
     pub lost: u64,
     /// Median time in the link's queue towards the near side, in milliseconds.
     pub queue_ms: f64,
-    /// How much later than due the emulator handed packets over, 99th percentile in milliseconds; a run with more than a
-    /// few says more about the machine than about the pair.
+    /// How much later than due the emulator handed packets over, 99th percentile in milliseconds; a
+    /// run with more than a few says more about the machine than about the pair.
     pub late_ms: f64,
 }
 
@@ -163,7 +171,12 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     for pass in 0..plan.passes {
         for at in turns(pass, plan.pairs.len()) {
             let pair = &plan.pairs[at];
-            say(&format!("pass {} of {}: {}", pass + 1, plan.passes, pair.label()));
+            say(&format!(
+                "pass {} of {}: {}",
+                pass + 1,
+                plan.passes,
+                pair.label()
+            ));
             runs.push(one_run(plan, &workshop, pair, pass)?);
             workshop.clear();
         }
@@ -176,11 +189,18 @@ fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result
     let root = programs::write_files(workshop, &[Size(QUIET_SIZE)])?;
     let bulk = std::fs::File::create(root.join("bulk")).and_then(|file| file.set_len(1 << 33));
     bulk.map_err(BenchError::system("make a large file"))?;
-    Origin { address: ORIGIN, lines: String::new(), root }.start(workshop, None, Some(&network.far))?;
+    Origin {
+        address: ORIGIN,
+        lines: String::new(),
+        root,
+    }
+    .start(workshop, None, Some(&network.far))?;
     start_pair(plan, workshop, pair, &network)?;
     let time = plan.time;
     let measured = network.near.run(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         LocalSet::new().block_on(&runtime, measure(time))
     });
     let measured = measured.map_err(BenchError::system("measure through the pair"))?;
@@ -189,7 +209,12 @@ fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result
     let down = snapshot.links.iter().find(|link| link.from == "far");
     let delays = |samples: &[f64], unanswered| {
         let at = |percent| stats::percentile(samples, percent);
-        let all = at(50.0).zip(at(99.0)).map(|(p50, p99)| Delays { count: samples.len(), p50, p99, unanswered });
+        let all = at(50.0).zip(at(99.0)).map(|(p50, p99)| Delays {
+            count: samples.len(),
+            p50,
+            p99,
+            unanswered,
+        });
         all.ok_or_else(|| BenchError::Value("no quiet request was answered".into()))
     };
     let base = delays(&measured.base.answered, measured.base.unanswered)?;
@@ -211,13 +236,23 @@ fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result
 
 fn network(link: &LinkText, congestion: &str, seed: u64) -> Result<TwoHosts, BenchError> {
     let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
-    let mut directions = link.directions("link", &no_traces).map_err(NetworkError::from)?;
+    let mut directions = link
+        .directions("link", &no_traces)
+        .map_err(NetworkError::from)?;
     if link.queue.is_none() {
         let round_trip = directions[0].delay + directions[1].delay;
-        directions.iter_mut().for_each(|direction| queue_one_product(direction, round_trip));
+        directions
+            .iter_mut()
+            .for_each(|direction| queue_one_product(direction, round_trip));
     }
     let congestion = Some(congestion.to_owned()).filter(|name| !name.is_empty());
-    let setup = Setup { tcp: TcpMetrics { congestion, initial_window: None }, ..Setup::default() };
+    let setup = Setup {
+        tcp: TcpMetrics {
+            congestion,
+            initial_window: None,
+        },
+        ..Setup::default()
+    };
     Ok(TwoHosts::set_up([NEAR, FAR], directions, seed, &setup)?)
 }
 
@@ -225,19 +260,35 @@ fn network(link: &LinkText, congestion: &str, seed: u64) -> Result<TwoHosts, Ben
 fn queue_one_product(direction: &mut LinkConfig, round_trip: Duration) {
     if let Rate::Constant(bits) = direction.rate {
         let packets = bits as f64 / 8.0 * round_trip.as_secs_f64() / 1500.0;
-        direction.queue =
-            tandem_link::queue::QueueLimits { packets: Some((packets as usize).max(1)), bytes: None, codel: None };
+        direction.queue = tandem_link::queue::QueueLimits {
+            packets: Some((packets as usize).max(1)),
+            bytes: None,
+            codel: None,
+        };
     }
 }
 
-fn start_pair(plan: &Plan, workshop: &Workshop, pair: &Pair, network: &TwoHosts) -> Result<(), BenchError> {
+fn start_pair(
+    plan: &Plan,
+    workshop: &Workshop,
+    pair: &Pair,
+    network: &TwoHosts,
+) -> Result<(), BenchError> {
     let (client, gateway) = match pair {
-        Pair::Tandem { congestion, notsent_lowat } => {
+        Pair::Tandem {
+            congestion,
+            notsent_lowat,
+        } => {
             let options = |command: &mut Command| {
                 command.arg(format!("--congestion={congestion}"));
-                command.args(notsent_lowat.iter().map(|lowat| format!("--notsent-lowat={lowat}")));
+                command.args(
+                    notsent_lowat
+                        .iter()
+                        .map(|lowat| format!("--notsent-lowat={lowat}")),
+                );
             };
-            let mut gateway = programs::gateway(&plan.tandem, &format!("h2+tcp://{GATEWAY}"), ORIGIN);
+            let mut gateway =
+                programs::gateway(&plan.tandem, &format!("h2+tcp://{GATEWAY}"), ORIGIN);
             let mut client = Command::new(&plan.tandem);
             client.args([
                 "client",
@@ -251,8 +302,12 @@ fn start_pair(plan: &Plan, workshop: &Workshop, pair: &Pair, network: &TwoHosts)
             (client, gateway)
         }
         Pair::Nghttpx { .. } => {
-            let mut gateway = programs::nghttpx(&front(GATEWAY), &programs::backend(ORIGIN), workshop)?;
-            gateway.args(["--frontend-http2-window-size=8M", "--frontend-http2-connection-window-size=16M"]);
+            let mut gateway =
+                programs::nghttpx(&front(GATEWAY), &programs::backend(ORIGIN), workshop)?;
+            gateway.args([
+                "--frontend-http2-window-size=8M",
+                "--frontend-http2-connection-window-size=16M",
+            ]);
             let backend = format!("{};;proto=h2", programs::backend(GATEWAY));
             let mut client = programs::nghttpx(&front(PROXY), &backend, workshop)?;
             client.args(["--http2-proxy", "--backend-http2-window-size=8M"]);
@@ -260,9 +315,19 @@ fn start_pair(plan: &Plan, workshop: &Workshop, pair: &Pair, network: &TwoHosts)
             (client, gateway)
         }
     };
-    let pid = workshop.start(Program { name: "gateway", command: gateway, core: None, network: Some(&network.far) })?;
+    let pid = workshop.start(Program {
+        name: "gateway",
+        command: gateway,
+        core: None,
+        network: Some(&network.far),
+    })?;
     workshop.wait_for(pid, "gateway", GATEWAY, Some(&network.far))?;
-    let pid = workshop.start(Program { name: "client", command: client, core: None, network: Some(&network.near) })?;
+    let pid = workshop.start(Program {
+        name: "client",
+        command: client,
+        core: None,
+        network: Some(&network.near),
+    })?;
     workshop.wait_for(pid, "client", PROXY, Some(&network.near))
 }
 
@@ -296,7 +361,11 @@ async fn measure(time: Duration) -> io::Result<Measured> {
     let goodput_mbit = (received.get() - before) as f64 * 8.0 / 1e6 / start.elapsed().as_secs_f64();
     match failed.take() {
         Some(error) => Err(error),
-        None => Ok(Measured { base, beside, goodput_mbit }),
+        None => Ok(Measured {
+            base,
+            beside,
+            goodput_mbit,
+        }),
     }
 }
 
@@ -307,7 +376,12 @@ async fn download(received: &Cell<u64>) -> io::Result<()> {
     let mut buffer = vec![0; 256 << 10];
     loop {
         match stream.read(&mut buffer).await? {
-            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a download ended")),
+            0 => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "a download ended",
+                ));
+            }
             count => received.set(received.get() + count as u64),
         }
     }
@@ -320,7 +394,8 @@ struct Quiet {
     unanswered: usize,
 }
 
-/// Quiet requests at their times, for a while and until the last is answered or has waited for a second.
+/// Quiet requests at their times, for a while and until the last is answered or has waited for a
+/// second.
 async fn quiet(time: Duration) -> io::Result<Quiet> {
     let delays = Rc::new(RefCell::new(Vec::<Option<f64>>::new()));
     let kept = Rc::new(RefCell::new(Vec::new()));
@@ -336,7 +411,9 @@ async fn quiet(time: Duration) -> io::Result<Quiet> {
             let result = get(&mut connection).await;
             let due = start + INTERVAL * number;
             match result {
-                Ok(()) => delays.borrow_mut()[number as usize] = Some(due.elapsed().as_secs_f64() * 1e3),
+                Ok(()) => {
+                    delays.borrow_mut()[number as usize] = Some(due.elapsed().as_secs_f64() * 1e3)
+                }
                 Err(error) => *failed.borrow_mut() = Some(error),
             }
             kept.borrow_mut().extend(connection);
@@ -352,8 +429,15 @@ async fn quiet(time: Duration) -> io::Result<Quiet> {
     let delays = delays.take();
     let waited = |number: usize| (start + INTERVAL * number as u32).elapsed().as_secs_f64() * 1e3;
     let unanswered = delays.iter().filter(|delay| delay.is_none()).count();
-    let answered = delays.iter().enumerate().map(|(number, delay)| delay.unwrap_or_else(|| waited(number))).collect();
-    Ok(Quiet { answered, unanswered })
+    let answered = delays
+        .iter()
+        .enumerate()
+        .map(|(number, delay)| delay.unwrap_or_else(|| waited(number)))
+        .collect();
+    Ok(Quiet {
+        answered,
+        unanswered,
+    })
 }
 
 /// One quiet exchange, on a kept connection to the proxy or a new one.
@@ -362,11 +446,16 @@ async fn get(connection: &mut Option<TcpStream>) -> io::Result<()> {
         Some(stream) => stream,
         None => TcpStream::connect(PROXY).await?,
     };
-    stream.write_all(&request(&format!("/{QUIET_SIZE}"))).await?;
+    stream
+        .write_all(&request(&format!("/{QUIET_SIZE}")))
+        .await?;
     let mut input = Vec::new();
     loop {
         if stream.read_buf(&mut input).await? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no quiet answer"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "no quiet answer",
+            ));
         }
         let head = input.windows(4).position(|four| four == b"\r\n\r\n");
         if head.is_some_and(|head| input.len() >= head + 4 + QUIET_SIZE) {
@@ -374,7 +463,11 @@ async fn get(connection: &mut Option<TcpStream>) -> io::Result<()> {
         }
     }
     if !input.starts_with(b"HTTP/1.1 200") {
-        let line = String::from_utf8_lossy(&input).lines().next().unwrap_or_default().to_owned();
+        let line = String::from_utf8_lossy(&input)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
         return Err(io::Error::other(line));
     }
     *connection = Some(stream);
@@ -421,7 +514,10 @@ mod tests {
 
     #[test]
     fn the_queue_holds_one_round_trip() {
-        let mut direction = LinkConfig { rate: Rate::Constant(100_000_000), ..LinkConfig::default() };
+        let mut direction = LinkConfig {
+            rate: Rate::Constant(100_000_000),
+            ..LinkConfig::default()
+        };
         queue_one_product(&mut direction, Duration::from_millis(100));
         assert_eq!(direction.queue.packets, Some(833));
     }

@@ -1,7 +1,9 @@
-//! `tandem-lab bench session`: the session protocols beside each other, over the same gateway program.
+//! `tandem-lab bench session`: the session protocols beside each other, over the same gateway
+//! program.
 //!
-//! Load is our own client, because no other speaks them all; requests and answers look like a browser's and a web
-//! server's. CPU time is the gateway's, in alternation; bytes are TCP payload, beside what HTTP/1.1 takes for the same.
+//! Load is our own client, because no other speaks them all; requests and answers look like a
+//! browser's and a web server's. CPU time is the gateway's, in alternation; bytes are TCP payload,
+//! beside what HTTP/1.1 takes for the same.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -93,18 +95,39 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     origin.start(&workshop, rest, None)?;
     let start = |name: &str, core| {
         let address = workshop::free_address()?;
-        let command = programs::gateway(&plan.tandem, &format!("{name}+tcp://{address}"), origin.address);
-        let pid = workshop.start(Program { name, command, core, network: None })?;
-        workshop.wait_for(pid, name, address, None).map(|()| (pid, address))
+        let command = programs::gateway(
+            &plan.tandem,
+            &format!("{name}+tcp://{address}"),
+            origin.address,
+        );
+        let pid = workshop.start(Program {
+            name,
+            command,
+            core,
+            network: None,
+        })?;
+        workshop
+            .wait_for(pid, name, address, None)
+            .map(|()| (pid, address))
     };
     let (_, http1) = start("http", own_core)?;
     let mut running = Vec::new();
     for &protocol in &plan.protocols {
         let (pid, address) = start(protocol.name(), own_core)?;
-        running.push(Running { protocol, pid, address, cpu_ms_per_1000: Vec::new(), carried: Carried::default() });
+        running.push(Running {
+            protocol,
+            pid,
+            address,
+            cpu_ms_per_1000: Vec::new(),
+            carried: Carried::default(),
+        });
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(BenchError::system("start a runtime"))?.block_on(measure(plan, http1, running, say))
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .map_err(BenchError::system("start a runtime"))?
+        .block_on(measure(plan, http1, running, say))
 }
 
 async fn measure(
@@ -114,12 +137,27 @@ async fn measure(
     say: &mut dyn FnMut(&str),
 ) -> Result<Report, BenchError> {
     let requests = browser::requests("www.example.test");
-    let work =
-        Work { requests: &requests, count: plan.requests.div_ceil(SESSIONS), streams: plan.streams, size: plan.size.0 };
-    let plain = client::over_http1(http1, Work { count: 4 * requests.len(), ..work }).await?;
+    let work = Work {
+        requests: &requests,
+        count: plan.requests.div_ceil(SESSIONS),
+        streams: plan.streams,
+        size: plan.size.0,
+    };
+    let plain = client::over_http1(
+        http1,
+        Work {
+            count: 4 * requests.len(),
+            ..work
+        },
+    )
+    .await?;
     let http1 = BytesReport::of(plain, 4 * requests.len(), plan.size);
     for one in &mut running {
-        one.turn(Work { count: work.count.div_ceil(8), ..work }).await?;
+        one.turn(Work {
+            count: work.count.div_ceil(8),
+            ..work
+        })
+        .await?;
         one.cpu_ms_per_1000.clear();
     }
     for pass in 0..plan.passes {
@@ -128,17 +166,26 @@ async fn measure(
             running[at].turn(work).await?;
         }
     }
-    let first = running.first().map(|one| one.cpu_ms_per_1000.clone()).unwrap_or_default();
+    let first = running
+        .first()
+        .map(|one| one.cpu_ms_per_1000.clone())
+        .unwrap_or_default();
     let sessions = running.iter().map(|one| {
         Ok(SessionReport {
             session: one.protocol.name(),
-            cpu_ms_per_1000: Summary::of(&one.cpu_ms_per_1000).ok_or_else(|| BenchError::Value("no passes".into()))?,
+            cpu_ms_per_1000: Summary::of(&one.cpu_ms_per_1000)
+                .ok_or_else(|| BenchError::Value("no passes".into()))?,
             cpu_ratio: ratios(&one.cpu_ms_per_1000, &first),
             bytes: BytesReport::of(one.carried, work.count * SESSIONS, plan.size),
         })
     });
     let sessions = sessions.collect::<Result<_, BenchError>>()?;
-    Ok(Report { size: plan.size.0, requests: work.count * SESSIONS, sessions, http1 })
+    Ok(Report {
+        size: plan.size.0,
+        requests: work.count * SESSIONS,
+        sessions,
+        http1,
+    })
 }
 
 impl Running {
@@ -151,7 +198,8 @@ impl Running {
         let before = usage::cpu_time(self.pid)?;
         self.carried = client::run_all(&mut sessions, work).await?;
         let used = usage::cpu_time(self.pid)?.saturating_sub(before);
-        self.cpu_ms_per_1000.push(used.as_secs_f64() * 1e6 / (work.count * SESSIONS) as f64);
+        self.cpu_ms_per_1000
+            .push(used.as_secs_f64() * 1e6 / (work.count * SESSIONS) as f64);
         Ok(())
     }
 }
@@ -159,14 +207,20 @@ impl Running {
 impl BytesReport {
     fn of(carried: Carried, requests: usize, size: Size) -> Self {
         let each = |bytes: u64| bytes as f64 / requests.max(1) as f64;
-        Self { up: each(carried.up), down_overhead: each(carried.down) - size.0 as f64 }
+        Self {
+            up: each(carried.up),
+            down_overhead: each(carried.down) - size.0 as f64,
+        }
     }
 }
 
 impl Report {
     /// For people.
     pub fn table(&self) -> String {
-        let mut out = format!("{} bytes, {} requests a turn, {SESSIONS} sessions\n", self.size, self.requests);
+        let mut out = format!(
+            "{} bytes, {} requests a turn, {SESSIONS} sessions\n",
+            self.size, self.requests
+        );
         for row in &self.sessions {
             let cpu = &row.cpu_ms_per_1000;
             let _ = write!(
@@ -175,7 +229,11 @@ impl Report {
                 row.session, cpu.median, cpu.min, cpu.max
             );
             if let (Some(ratio), Some(first)) = (&row.cpu_ratio, self.sessions.first()) {
-                let _ = write!(out, ", / {} {:.2} [{:.2}..{:.2}]", first.session, ratio.median, ratio.min, ratio.max);
+                let _ = write!(
+                    out,
+                    ", / {} {:.2} [{:.2}..{:.2}]",
+                    first.session, ratio.median, ratio.min, ratio.max
+                );
             }
             let _ = writeln!(out, "; bytes per request: {}", row.bytes.text());
         }
@@ -186,6 +244,9 @@ impl Report {
 
 impl BytesReport {
     fn text(&self) -> String {
-        format!("{:.0} up, {:.0} down beside the body", self.up, self.down_overhead)
+        format!(
+            "{:.0} up, {:.0} down beside the body",
+            self.up, self.down_overhead
+        )
     }
 }

@@ -7,17 +7,28 @@ use std::time::Duration;
 
 use super::BenchError;
 
-/// Processor time that a process, its threads and its children have used so far. Threads that have ended are not in it.
+/// Processor time that a process, its threads and its children have used so far. Threads that have
+/// ended are not in it.
 pub fn cpu_time(pid: u32) -> Result<Duration, BenchError> {
     let read = || -> io::Result<u64> { tree(pid)?.into_iter().map(|one| run_time(one, pid)).sum() };
-    read().map(Duration::from_nanos).map_err(BenchError::system(format!("read the processor time of process {pid}")))
+    read()
+        .map(Duration::from_nanos)
+        .map_err(BenchError::system(format!(
+            "read the processor time of process {pid}"
+        )))
 }
 
 /// A process and all below it.
 fn tree(pid: u32) -> io::Result<Vec<u32>> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
         // One that has ended meanwhile has no parent.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         parents.extend(parent(&stat).map(|parent| (pid, parent)));
@@ -25,7 +36,12 @@ fn tree(pid: u32) -> io::Result<Vec<u32>> {
     let mut all = vec![pid];
     let mut at = 0;
     while let Some(&above) = all.get(at) {
-        all.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(pid, _)| pid));
+        all.extend(
+            parents
+                .iter()
+                .filter(|(_, parent)| *parent == above)
+                .map(|(pid, _)| pid),
+        );
         at += 1;
     }
     Ok(all)
@@ -33,10 +49,16 @@ fn tree(pid: u32) -> io::Result<Vec<u32>> {
 
 /// The parent in the text of `/proc/PID/stat`; the name before it may hold spaces and brackets.
 fn parent(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
-/// Of one process of the tree below `root`. Children and threads may end while they are looked at; the root may not.
+/// Of one process of the tree below `root`. Children and threads may end while they are looked at;
+/// the root may not.
 fn run_time(pid: u32, root: u32) -> io::Result<u64> {
     let mut sum = 0;
     let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
@@ -45,7 +67,9 @@ fn run_time(pid: u32, root: u32) -> io::Result<u64> {
     };
     for task in tasks {
         match on_processor(&task?.path()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    || error.raw_os_error() == Some(libc::ESRCH) => {}
             time => sum += time?,
         }
     }
@@ -54,7 +78,10 @@ fn run_time(pid: u32, root: u32) -> io::Result<u64> {
 
 fn on_processor(task: &Path) -> io::Result<u64> {
     let text = fs::read_to_string(task.join("schedstat"))?;
-    let first = text.split_whitespace().next().and_then(|text| text.parse().ok());
+    let first = text
+        .split_whitespace()
+        .next()
+        .and_then(|text| text.parse().ok());
     first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat"))
 }
 
@@ -83,14 +110,19 @@ pub fn memory(pid: u32) -> Result<Memory, BenchError> {
         }
         Ok(sum)
     };
-    read().map_err(BenchError::system(format!("read the memory of process {pid}")))
+    read().map_err(BenchError::system(format!(
+        "read the memory of process {pid}"
+    )))
 }
 
 fn kilobytes(text: &str, name: &str) -> io::Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number =
-        line.and_then(|rest| rest.trim().strip_suffix("kB")).and_then(|number| number.trim().parse::<u64>().ok());
-    number.map(|number| number << 10).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup"))
+    let number = line
+        .and_then(|rest| rest.trim().strip_suffix("kB"))
+        .and_then(|number| number.trim().parse::<u64>().ok());
+    number
+        .map(|number| number << 10)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! The directory and the programs of one measurement. Both are gone when it ends: by dropping or by a signal. When this
-//! process is killed, the kernel ends the programs, and the next measurement removes the directory.
+//! The directory and the programs of one measurement. Both are gone when it ends: by dropping or by
+//! a signal. When this process is killed, the kernel ends the programs, and the next measurement
+//! removes the directory.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher as _, RandomState};
@@ -53,18 +54,29 @@ pub struct Program<'a> {
 }
 
 impl Workshop {
-    /// Makes the directory. From here on a signal ends the measurement, and everything that belongs to it. To be called
-    /// before any thread is started, from the thread that will start the programs.
+    /// Makes the directory. From here on a signal ends the measurement, and everything that belongs
+    /// to it. To be called before any thread is started, from the thread that will start the
+    /// programs.
     pub fn open() -> Result<Self, BenchError> {
         remove_leftovers(&std::env::temp_dir());
         let random = RandomState::new().hash_one(std::process::id());
         let directory = std::env::temp_dir().join(format!("{PREFIX}{random:016x}"));
         let made = DirBuilder::new().mode(0o700).create(&directory);
-        made.map_err(BenchError::system(format!("make directory {}", directory.display())))?;
+        made.map_err(BenchError::system(format!(
+            "make directory {}",
+            directory.display()
+        )))?;
         let locked = File::create(directory.join(LOCK)).and_then(|file| file.lock().map(|()| file));
         let locked = locked.inspect_err(|_| drop(std::fs::remove_dir_all(&directory)));
-        let held = locked.map_err(BenchError::system(format!("write into {}", directory.display())))?;
-        let this = Self { directory, running: Arc::default(), _lock: held };
+        let held = locked.map_err(BenchError::system(format!(
+            "write into {}",
+            directory.display()
+        )))?;
+        let this = Self {
+            directory,
+            running: Arc::default(),
+            _lock: held,
+        };
         sys::block_signals(&SIGNALS).map_err(BenchError::system("block signals"))?;
         let (directory, running) = (this.directory.clone(), Arc::clone(&this.running));
         let watch = move || {
@@ -73,7 +85,10 @@ impl Workshop {
             let _ = std::fs::remove_dir_all(directory);
             std::process::exit(130);
         };
-        thread::Builder::new().name("signals".into()).spawn(watch).map_err(BenchError::system("start a thread"))?;
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(watch)
+            .map_err(BenchError::system("start a thread"))?;
         Ok(this)
     }
 
@@ -85,19 +100,32 @@ impl Workshop {
     /// Writes a file into the directory.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf, BenchError> {
         let path = self.directory.join(name);
-        let written =
-            path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, content));
+        let written = path
+            .parent()
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .and_then(|()| std::fs::write(&path, content));
         written.map_err(BenchError::system(format!("write {}", path.display())))?;
         Ok(path)
     }
 
     /// Starts a program; says its process id.
     pub fn start(&self, program: Program<'_>) -> Result<u32, BenchError> {
-        let Program { name, command, core, network } = program;
-        let failed = |source| BenchError::System { action: format!("start {name}"), source };
+        let Program {
+            name,
+            command,
+            core,
+            network,
+        } = program;
+        let failed = |source| BenchError::System {
+            action: format!("start {name}"),
+            source,
+        };
         let mut command = pinned(command, core);
         let log = File::create(self.log_file(name)).map_err(failed)?;
-        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log);
         self.adopt(command, network).map_err(failed)
     }
 
@@ -105,7 +133,10 @@ impl Workshop {
     pub fn run(&self, program: Program<'_>) -> Result<String, BenchError> {
         let name = program.name;
         let pid = self.start(program)?;
-        let failed = |source| BenchError::System { action: format!("wait for {name}"), source };
+        let failed = |source| BenchError::System {
+            action: format!("wait for {name}"),
+            source,
+        };
         let status = loop {
             let mut running = lock(&self.running);
             let Some(at) = running.iter().position(|child| child.id() == pid) else {
@@ -127,7 +158,14 @@ impl Workshop {
 
     fn adopt(&self, mut command: Command, network: Option<&Netns>) -> io::Result<u32> {
         let network = network.map(Netns::as_fd);
-        sys::prepare(&mut command, ChildSetup { network, die_with_parent: true, own_session: true });
+        sys::prepare(
+            &mut command,
+            ChildSetup {
+                network,
+                die_with_parent: true,
+                own_session: true,
+            },
+        );
         sys::unblock_in_child(&mut command);
         let mut running = lock(&self.running);
         let child = command.spawn()?;
@@ -147,7 +185,10 @@ impl Workshop {
         let until = Instant::now() + START_LIMIT;
         let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop);
         loop {
-            if network.map_or_else(connect, |network| network.run(connect)).is_ok() {
+            if network
+                .map_or_else(connect, |network| network.run(connect))
+                .is_ok()
+            {
                 return Ok(());
             }
             if self.has_ended(pid) {
@@ -162,13 +203,22 @@ impl Workshop {
 
     fn has_ended(&self, pid: u32) -> bool {
         let mut running = lock(&self.running);
-        running.iter_mut().find(|child| child.id() == pid).is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+        running
+            .iter_mut()
+            .find(|child| child.id() == pid)
+            .is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
     fn program_error(&self, name: &str, problem: String) -> BenchError {
         let log = std::fs::read(self.log_file(name)).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL)..]).trim().to_owned();
-        BenchError::Program { program: name.into(), problem, log }
+        let log = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL)..])
+            .trim()
+            .to_owned();
+        BenchError::Program {
+            program: name.into(),
+            problem,
+            log,
+        }
     }
 
     fn log_file(&self, name: &str) -> PathBuf {
@@ -196,13 +246,22 @@ impl Drop for Workshop {
     }
 }
 
-/// Removes directories of this user whose measurements were killed. What cannot be removed stays: it is in nobody's way.
+/// Removes directories of this user whose measurements were killed. What cannot be removed stays:
+/// it is in nobody's way.
 fn remove_leftovers(parent: &Path) {
     let own = std::fs::metadata("/proc/self").map(|own| own.uid()).ok();
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
-        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        let ours = entry.metadata().is_ok_and(|found| found.is_dir() && Some(found.uid()) == own);
-        if named && ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok()) {
+        let named = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(PREFIX));
+        let ours = entry
+            .metadata()
+            .is_ok_and(|found| found.is_dir() && Some(found.uid()) == own);
+        if named
+            && ours
+            && File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+        {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -226,38 +285,62 @@ fn end_all(running: &mut Vec<Child>) {
 fn pinned(command: Command, core: Option<usize>) -> Command {
     let Some(core) = core else { return command };
     let mut outer = Command::new("taskset");
-    outer.arg("-c").arg(core.to_string()).arg(command.get_program()).args(command.get_args());
+    outer
+        .arg("-c")
+        .arg(core.to_string())
+        .arg(command.get_program())
+        .args(command.get_args());
     outer
 }
 
-/// Keeps this process to one processor; its later threads and programs too, unless they are pinned elsewhere.
+/// Keeps this process to one processor; its later threads and programs too, unless they are pinned
+/// elsewhere.
 pub fn pin_this_process(core: usize) -> Result<(), BenchError> {
     let mut command = Command::new("taskset");
-    command.args(["-a", "-p", "-c", &core.to_string(), &std::process::id().to_string()]).stdout(Stdio::null());
+    command
+        .args([
+            "-a",
+            "-p",
+            "-c",
+            &core.to_string(),
+            &std::process::id().to_string(),
+        ])
+        .stdout(Stdio::null());
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(BenchError::Value(format!("taskset: {status}"))),
-        Err(_) => Err(BenchError::Missing { program: "taskset", package: "util-linux" }),
+        Err(_) => Err(BenchError::Missing {
+            program: "taskset",
+            package: "util-linux",
+        }),
     }
 }
 
-/// Lets this process, and the programs that it starts from now on, go before what else the machine does. Says whether
-/// the system allows it.
+/// Lets this process, and the programs that it starts from now on, go before what else the machine
+/// does. Says whether the system allows it.
 pub fn raise_priority() -> bool {
     let mut command = Command::new("renice");
-    command.args(["-n", "-19", "-p", &std::process::id().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["-n", "-19", "-p", &std::process::id().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
 /// The processors for the proxy and for everything else; one machine, one processor: all share it.
 pub fn cores() -> (Option<usize>, Option<usize>) {
     let several = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
-    if several { (Some(1), Some(0)) } else { (None, None) }
+    if several {
+        (Some(1), Some(0))
+    } else {
+        (None, None)
+    }
 }
 
 /// An address of this machine's own that nothing listens on.
 pub fn free_address() -> Result<SocketAddr, BenchError> {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    let bound =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     bound.map_err(BenchError::system("find a free port"))
 }
 
@@ -268,14 +351,21 @@ mod tests {
     fn program<'a>(name: &'a str, line: &str) -> Program<'a> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]);
-        Program { name, command, core: None, network: None }
+        Program {
+            name,
+            command,
+            core: None,
+            network: None,
+        }
     }
 
     #[test]
     fn leaves_nothing_behind() {
         let workshop = Workshop::open().expect("a directory");
         let directory = workshop.directory().to_owned();
-        let pid = workshop.start(program("sleeper", "exec sleep 600")).expect("a shell");
+        let pid = workshop
+            .start(program("sleeper", "exec sleep 600"))
+            .expect("a shell");
         assert!(Path::new(&format!("/proc/{pid}")).exists());
         drop(workshop);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
@@ -295,7 +385,10 @@ mod tests {
         drop(make("tandem-bench-killed"));
         drop(make("somebody-elses"));
         remove_leftovers(&parent);
-        let left = std::fs::read_dir(&parent).expect("there").flatten().map(|entry| entry.file_name());
+        let left = std::fs::read_dir(&parent)
+            .expect("there")
+            .flatten()
+            .map(|entry| entry.file_name());
         let mut left: Vec<_> = left.collect();
         left.sort();
         assert_eq!(left, ["somebody-elses", "tandem-bench-living"]);
@@ -305,12 +398,29 @@ mod tests {
     #[test]
     fn errors_quote_the_program() {
         let workshop = Workshop::open().expect("a directory");
-        assert_eq!(workshop.run(program("good", "echo fine")).expect("runs"), "fine\n");
-        let error = workshop.run(program("bad", "echo no such luck; exit 3")).expect_err("fails").to_string();
-        assert!(error.contains("bad failed") && error.contains("no such luck"), "{error}");
-        let pid = workshop.start(program("gone", "echo port taken")).expect("a shell");
+        assert_eq!(
+            workshop.run(program("good", "echo fine")).expect("runs"),
+            "fine\n"
+        );
+        let error = workshop
+            .run(program("bad", "echo no such luck; exit 3"))
+            .expect_err("fails")
+            .to_string();
+        assert!(
+            error.contains("bad failed") && error.contains("no such luck"),
+            "{error}"
+        );
+        let pid = workshop
+            .start(program("gone", "echo port taken"))
+            .expect("a shell");
         let address = free_address().expect("a port");
-        let error = workshop.wait_for(pid, "gone", address, None).expect_err("never listens").to_string();
-        assert!(error.contains("ended at once") && error.contains("port taken"), "{error}");
+        let error = workshop
+            .wait_for(pid, "gone", address, None)
+            .expect_err("never listens")
+            .to_string();
+        assert!(
+            error.contains("ended at once") && error.contains("port taken"),
+            "{error}"
+        );
     }
 }

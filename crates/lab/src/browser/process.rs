@@ -1,8 +1,10 @@
-//! A Chromium process: started with a fresh profile, spoken to over a pipe, and gone without trace when dropped.
+//! A Chromium process: started with a fresh profile, spoken to over a pipe, and gone without trace
+//! when dropped.
 //!
-//! A shell stands between: it gives Chromium the pipe as descriptors 3 and 4 (`--remote-debugging-pipe`), waits for it and
-//! removes the profile. Chromium ends when the pipe does, so both happen even if this process is killed. What is killed
-//! together with the shell leaves its profile unlocked, and the next start removes it.
+//! A shell stands between: it gives Chromium the pipe as descriptors 3 and 4
+//! (`--remote-debugging-pipe`), waits for it and removes the profile. Chromium ends when the pipe
+//! does, so both happen even if this process is killed. What is killed together with the shell
+//! leaves its profile unlocked, and the next start removes it.
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
@@ -24,8 +26,9 @@ use crate::emulator::sys::{self, ChildSetup};
 const PREFIX: &str = "tandem-browser-";
 /// File in a profile that is locked while it is in use.
 const LOCK: &str = "in-use";
-/// `$0` is the profile, the rest is Chromium's command line. Once it has ended, its children may still be writing for a
-/// moment. Signals that the shell waits out (with a command, since what is ignored stays ignored in children) end them.
+/// `$0` is the profile, the rest is Chromium's command line. Once it has ended, its children may
+/// still be writing for a moment. Signals that the shell waits out (with a command, since what is
+/// ignored stays ignored in children) end them.
 const SHELL: &str = r#"
 trap : INT TERM HUP
 "$@" 3<&0 4>&1 </dev/null >/dev/null
@@ -62,21 +65,50 @@ impl Process {
         let program = settings.find_program()?;
         let profile = Profile::create().map_err(BrowserError::Profile)?;
         let mut command = std::process::Command::new("/bin/sh");
-        command.arg("-c").arg(SHELL).arg(&profile.folder).arg(&program).args(arguments(settings, &profile.folder));
+        command
+            .arg("-c")
+            .arg(SHELL)
+            .arg(&profile.folder)
+            .arg(&program)
+            .args(arguments(settings, &profile.folder));
         // Whatever it keeps for its user belongs to the profile.
-        for name in ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "TMPDIR"] {
+        for name in [
+            "HOME",
+            "XDG_CONFIG_HOME",
+            "XDG_CACHE_HOME",
+            "XDG_DATA_HOME",
+            "TMPDIR",
+        ] {
             command.env(name, &profile.folder);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        sys::prepare(&mut command, ChildSetup { own_session: true, ..ChildSetup::default() });
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        sys::prepare(
+            &mut command,
+            ChildSetup {
+                own_session: true,
+                ..ChildSetup::default()
+            },
+        );
         sys::unblock_in_child(&mut command);
         let spawned = Command::from(command).spawn();
         let mut child = spawned.map_err(|source| BrowserError::Start { program, source })?;
         let (commands, answers) = (child.stdin.take(), child.stdout.take());
-        let complaints = child.stderr.take().map(|stream| tokio::spawn(last_words(stream)));
-        let process = Self { child, complaints, profile };
+        let complaints = child
+            .stderr
+            .take()
+            .map(|stream| tokio::spawn(last_words(stream)));
+        let process = Self {
+            child,
+            complaints,
+            profile,
+        };
         let (Some(commands), Some(answers)) = (commands, answers) else {
-            return Err(BrowserError::Ended { complaint: "it has no pipe".into() });
+            return Err(BrowserError::Ended {
+                complaint: "it has no pipe".into(),
+            });
         };
         Ok((process, Pipe { commands, answers }))
     }
@@ -85,7 +117,8 @@ impl Process {
         &self.profile.folder
     }
 
-    /// Waits for Chromium to end, which it does when the pipe is closed; kills it if it takes too long.
+    /// Waits for Chromium to end, which it does when the pipe is closed; kills it if it takes too
+    /// long.
     pub(super) async fn end(mut self, pipe: Pipe) {
         drop(pipe);
         // Dropping does the rest, however the wait ended.
@@ -94,7 +127,9 @@ impl Process {
 
     /// What Chromium said last, once it has ended.
     pub(super) async fn complaint(&mut self) -> String {
-        let Some(task) = self.complaints.take() else { return String::new() };
+        let Some(task) = self.complaints.take() else {
+            return String::new();
+        };
         match timeout(GRACE, task).await {
             Ok(Ok(text)) => text.trim().to_owned(),
             _ => String::new(),
@@ -104,7 +139,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The shell leads the group of all that Chromium starts. An id that was collected already is not used again.
+        // The shell leads the group of all that Chromium starts. An id that was collected already
+        // is not used again.
         if let Some(id) = self.child.id() {
             let _ = sys::kill_group(id, libc::SIGKILL);
         }
@@ -112,7 +148,8 @@ impl Drop for Process {
     }
 }
 
-/// The end of what Chromium writes to its standard error, without its complaints that there is no desktop.
+/// The end of what Chromium writes to its standard error, without its complaints that there is no
+/// desktop.
 async fn last_words(mut stream: ChildStderr) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];
@@ -123,10 +160,14 @@ async fn last_words(mut stream: ChildStderr) -> String {
         }
     }
     let text = String::from_utf8_lossy(&all[all.len().saturating_sub(COMPLAINTS)..]).into_owned();
-    text.lines().filter(|line| !line.contains("dbus")).collect::<Vec<_>>().join("; ")
+    text.lines()
+        .filter(|line| !line.contains("dbus"))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
-/// Chromium's command line: nothing of its own accord on the network, no prompts, no upgrades of schemes.
+/// Chromium's command line: nothing of its own accord on the network, no prompts, no upgrades of
+/// schemes.
 fn arguments(settings: &Settings, profile: &Path) -> Vec<OsString> {
     const FIXED: [&str; 23] = [
         "--headless",
@@ -166,7 +207,11 @@ fn arguments(settings: &Settings, profile: &Path) -> Vec<OsString> {
         }
     }
     if !settings.resolve.is_empty() {
-        let rules = settings.resolve.iter().map(|(name, to)| format!("MAP {name} {to}")).collect::<Vec<_>>();
+        let rules = settings
+            .resolve
+            .iter()
+            .map(|(name, to)| format!("MAP {name} {to}"))
+            .collect::<Vec<_>>();
         arguments.push(format!("--host-resolver-rules={}", rules.join(",")).into());
     }
     arguments.extend(settings.arguments.iter().map(OsString::from));
@@ -201,7 +246,10 @@ impl Profile {
             if !folder.join(LOCK).exists() {
                 continue;
             }
-            return Ok(Self { folder, _lock: lock });
+            return Ok(Self {
+                folder,
+                _lock: lock,
+            });
         }
     }
 
@@ -209,19 +257,29 @@ impl Profile {
     fn remove(&self) {
         for _ in 0..100 {
             match std::fs::remove_dir_all(&self.folder) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => std::thread::sleep(Duration::from_millis(10)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
                 _ => return,
             }
         }
     }
 }
 
-/// Removes profiles that nobody uses any more. What cannot be removed is another user's, or will be next time.
+/// Removes profiles that nobody uses any more. What cannot be removed is another user's, or will be
+/// next time.
 fn sweep(around: &Path) {
-    let Ok(entries) = std::fs::read_dir(around) else { return };
-    for entry in entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX)) {
+    let Ok(entries) = std::fs::read_dir(around) else {
+        return;
+    };
+    for entry in entries
+        .flatten()
+        .filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX))
+    {
         // Without a lock file yet, it is being made.
-        let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
+        let Ok(lock) = File::open(entry.path().join(LOCK)) else {
+            continue;
+        };
         if !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
             let _ = std::fs::remove_dir_all(entry.path());
         }

@@ -45,7 +45,12 @@ pub(super) struct Refusal {
 
 impl Protocol {
     pub(super) fn new(pipe: Pipe) -> Self {
-        Self { pipe, input: BytesMut::new(), scanned: 0, last_id: 0 }
+        Self {
+            pipe,
+            input: BytesMut::new(),
+            scanned: 0,
+            last_id: 0,
+        }
     }
 
     /// Sends a command; gives its number.
@@ -62,8 +67,16 @@ impl Protocol {
         }
         let mut bytes = message.to_string().into_bytes();
         bytes.push(0);
-        self.pipe.commands.write_all(&bytes).await.map_err(BrowserError::Pipe)?;
-        self.pipe.commands.flush().await.map_err(BrowserError::Pipe)?;
+        self.pipe
+            .commands
+            .write_all(&bytes)
+            .await
+            .map_err(BrowserError::Pipe)?;
+        self.pipe
+            .commands
+            .flush()
+            .await
+            .map_err(BrowserError::Pipe)?;
         Ok(self.last_id)
     }
 
@@ -73,16 +86,24 @@ impl Protocol {
             if let Some(at) = self.input[self.scanned..].iter().position(|&b| b == 0) {
                 let text = self.input.split_to(self.scanned + at + 1);
                 self.scanned = 0;
-                return serde_json::from_slice(&text[..text.len() - 1]).map_err(BrowserError::Message);
+                return serde_json::from_slice(&text[..text.len() - 1])
+                    .map_err(BrowserError::Message);
             }
             self.scanned = self.input.len();
             if self.input.len() > MAX_MESSAGE {
                 return Err(BrowserError::TooLong);
             }
             self.input.reserve(READ);
-            let read = self.pipe.answers.read_buf(&mut self.input).await.map_err(BrowserError::Pipe)?;
+            let read = self
+                .pipe
+                .answers
+                .read_buf(&mut self.input)
+                .await
+                .map_err(BrowserError::Pipe)?;
             if read == 0 {
-                return Err(BrowserError::Ended { complaint: String::new() });
+                return Err(BrowserError::Ended {
+                    complaint: String::new(),
+                });
             }
         }
     }

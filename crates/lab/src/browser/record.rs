@@ -1,7 +1,9 @@
-//! What Chromium tells of its requests (domain Network of the DevTools protocol), made into entries of a HAR.
+//! What Chromium tells of its requests (domain Network of the DevTools protocol), made into entries
+//! of a HAR.
 //!
-//! A request has one id through all its redirects; each of them becomes an entry. The headers that were really sent and
-//! received come in events of their own, before or after the others: the n-th of an id belong to its n-th entry.
+//! A request has one id through all its redirects; each of them becomes an entry. The headers that
+//! were really sent and received come in events of their own, before or after the others: the n-th
+//! of an id belong to its n-th entry.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -38,7 +40,8 @@ struct Exchange {
     ended: Option<f64>,
 }
 
-/// `Network.ResourceTiming`: `request_time` in seconds, the others in ms from it, -1 where there was no such phase.
+/// `Network.ResourceTiming`: `request_time` in seconds, the others in ms from it, -1 where there
+/// was no such phase.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ResourceTiming {
@@ -76,14 +79,22 @@ impl Default for ResourceTiming {
 impl Record {
     /// Takes an event.
     pub(super) fn handle(&mut self, method: &str, params: &Value) {
-        let Some(id) = params["requestId"].as_str() else { return };
+        let Some(id) = params["requestId"].as_str() else {
+            return;
+        };
         match method {
             "Network.requestWillBeSent" => self.request(id, params),
             "Network.requestWillBeSentExtraInfo" => {
-                self.sent_fields.entry(id.to_owned()).or_default().push(fields(&params["headers"]));
+                self.sent_fields
+                    .entry(id.to_owned())
+                    .or_default()
+                    .push(fields(&params["headers"]));
             }
             "Network.responseReceivedExtraInfo" => {
-                self.received_fields.entry(id.to_owned()).or_default().push(fields(&params["headers"]));
+                self.received_fields
+                    .entry(id.to_owned())
+                    .or_default()
+                    .push(fields(&params["headers"]));
             }
             "Network.responseReceived" => {
                 if let Some(exchange) = self.last(id) {
@@ -120,7 +131,11 @@ impl Record {
         if self.open > 0 || wanted.is_empty() || self.exchanges.len() < wanted.len() {
             return false;
         }
-        let seen: HashSet<&str> = self.exchanges.iter().map(|exchange| exchange.entry.url.as_str()).collect();
+        let seen: HashSet<&str> = self
+            .exchanges
+            .iter()
+            .map(|exchange| exchange.entry.url.as_str())
+            .collect();
         wanted.iter().all(|url| seen.contains(url.as_str()))
     }
 
@@ -129,13 +144,25 @@ impl Record {
         let (zero, started) = self.began.unwrap_or((0.0, UNIX_EPOCH));
         for (id, places) in &self.ids {
             let mut sent = self.sent_fields.remove(id).unwrap_or_default().into_iter();
-            let mut received = self.received_fields.remove(id).unwrap_or_default().into_iter();
+            let mut received = self
+                .received_fields
+                .remove(id)
+                .unwrap_or_default()
+                .into_iter();
             for &place in places {
                 self.exchanges[place].correct(sent.next(), received.next(), proxied);
             }
         }
-        let entries = self.exchanges.into_iter().map(|exchange| exchange.into_entry(zero)).collect();
-        Har { started: Some(started), entries, ..Har::default() }
+        let entries = self
+            .exchanges
+            .into_iter()
+            .map(|exchange| exchange.into_entry(zero))
+            .collect();
+        Har {
+            started: Some(started),
+            entries,
+            ..Har::default()
+        }
     }
 
     fn last(&mut self, id: &str) -> Option<&mut Exchange> {
@@ -157,13 +184,18 @@ impl Record {
         }
         if let Some(redirect) = self.last(id).filter(|exchange| exchange.ended.is_none()) {
             redirect.answer(&params["redirectResponse"]);
-            let end = redirect.timing.map_or(issued, |t| t.request_time + t.receive_headers_end.max(0.0) / 1e3);
+            let end = redirect.timing.map_or(issued, |t| {
+                t.request_time + t.receive_headers_end.max(0.0) / 1e3
+            });
             redirect.ended = Some(end.min(issued));
             self.open -= 1;
         }
         let request = &params["request"];
         let stack = params.pointer("/initiator/stack/callFrames/0/url");
-        let cause = params.pointer("/initiator/url").or(stack).and_then(Value::as_str);
+        let cause = params
+            .pointer("/initiator/url")
+            .or(stack)
+            .and_then(Value::as_str);
         let entry = Entry {
             method: text(&request["method"]).to_owned(),
             url: url.to_owned(),
@@ -173,17 +205,31 @@ impl Record {
             priority: request["initialPriority"].as_str().map(str::to_owned),
             ..Entry::default()
         };
-        self.ids.entry(id.to_owned()).or_default().push(self.exchanges.len());
-        self.exchanges.push(Exchange { entry, issued, timing: None, ended: None });
+        self.ids
+            .entry(id.to_owned())
+            .or_default()
+            .push(self.exchanges.len());
+        self.exchanges.push(Exchange {
+            entry,
+            issued,
+            timing: None,
+            ended: None,
+        });
         self.open += 1;
     }
 
     fn finish(&mut self, id: &str, params: &Value) {
-        let Some(exchange) = self.last(id).filter(|exchange| exchange.ended.is_none()) else { return };
+        let Some(exchange) = self.last(id).filter(|exchange| exchange.ended.is_none()) else {
+            return;
+        };
         exchange.ended = Some(params["timestamp"].as_f64().unwrap_or(exchange.issued));
         match params["errorText"].as_str() {
             Some(why) => exchange.entry.error = Some(why.to_owned()),
-            None => exchange.entry.received = params["encodedDataLength"].as_f64().map(|bytes| bytes as u64),
+            None => {
+                exchange.entry.received = params["encodedDataLength"]
+                    .as_f64()
+                    .map(|bytes| bytes as u64)
+            }
         }
         self.open -= 1;
     }
@@ -193,16 +239,29 @@ impl Exchange {
     /// Takes a `Network.Response`.
     fn answer(&mut self, response: &Value) {
         let entry = &mut self.entry;
-        entry.status = response["status"].as_u64().and_then(|status| u16::try_from(status).ok()).unwrap_or(0);
+        entry.status = response["status"]
+            .as_u64()
+            .and_then(|status| u16::try_from(status).ok())
+            .unwrap_or(0);
         entry.response_fields = fields(&response["headers"]);
         text(&response["mimeType"]).clone_into(&mut entry.mime);
         text(&response["protocol"]).clone_into(&mut entry.protocol);
-        entry.received = response["encodedDataLength"].as_f64().map(|bytes| bytes as u64);
+        entry.received = response["encodedDataLength"]
+            .as_f64()
+            .map(|bytes| bytes as u64);
         let port = response["remotePort"].as_u64();
         let peer = response["remoteIPAddress"].as_str();
-        entry.server = peer.map(|address| port.map_or_else(|| address.to_owned(), |port| format!("{address}:{port}")));
-        entry.connection = response["connectionId"].as_u64().filter(|&id| id > 0).map(|id| id.to_string());
-        entry.pushed = response.pointer("/timing/pushStart").and_then(Value::as_f64).is_some_and(|start| start > 0.0);
+        entry.server = peer.map(|address| {
+            port.map_or_else(|| address.to_owned(), |port| format!("{address}:{port}"))
+        });
+        entry.connection = response["connectionId"]
+            .as_u64()
+            .filter(|&id| id > 0)
+            .map(|id| id.to_string());
+        entry.pushed = response
+            .pointer("/timing/pushStart")
+            .and_then(Value::as_f64)
+            .is_some_and(|start| start > 0.0);
         self.timing = ResourceTiming::deserialize(&response["timing"]).ok();
     }
 
@@ -216,15 +275,28 @@ impl Exchange {
         }
         if self.entry.protocol == "http/1.1" {
             let url = self.entry.url.as_str();
-            let target = if proxied && url.starts_with("http:") { url.len() } else { path_len(url) };
+            let target = if proxied && url.starts_with("http:") {
+                url.len()
+            } else {
+                path_len(url)
+            };
             let line = self.entry.method.len() + target + "  HTTP/1.1\r\n\r\n".len();
-            let fields = self.entry.request_fields.iter().map(|(name, value)| name.len() + value.len() + 4);
+            let fields = self
+                .entry
+                .request_fields
+                .iter()
+                .map(|(name, value)| name.len() + value.len() + 4);
             self.entry.sent = Some((line + fields.sum::<usize>()) as u64);
         }
     }
 
     fn into_entry(self, zero: f64) -> Entry {
-        let Self { mut entry, issued, timing, ended } = self;
+        let Self {
+            mut entry,
+            issued,
+            timing,
+            ended,
+        } = self;
         if ended.is_none() {
             entry.error = Some("not ended".into());
         }
@@ -232,7 +304,10 @@ impl Exchange {
         entry.start = ((issued - zero) * 1e3).max(0.0);
         entry.timings = match timing {
             Some(timing) => timing.phases(issued, end),
-            None => Timings { blocked: Some((end - issued) * 1e3), ..Timings::default() },
+            None => Timings {
+                blocked: Some((end - issued) * 1e3),
+                ..Timings::default()
+            },
         };
         entry
     }
@@ -243,9 +318,15 @@ impl ResourceTiming {
     fn phases(&self, issued: f64, end: f64) -> Timings {
         let span = |from: f64, to: f64| (from >= 0.0 && to >= from).then_some(to - from);
         let before = (self.request_time - issued) * 1e3;
-        let (dns, connect) = (span(self.dns_start, self.dns_end), span(self.connect_start, self.connect_end));
-        let first =
-            if self.receive_headers_start > 0.0 { self.receive_headers_start } else { self.receive_headers_end };
+        let (dns, connect) = (
+            span(self.dns_start, self.dns_end),
+            span(self.connect_start, self.connect_end),
+        );
+        let first = if self.receive_headers_start > 0.0 {
+            self.receive_headers_start
+        } else {
+            self.receive_headers_end
+        };
         let first = first.max(self.send_end);
         let waited = before + self.send_start - dns.unwrap_or(0.0) - connect.unwrap_or(0.0);
         Timings {
@@ -272,9 +353,14 @@ fn text(value: &Value) -> &str {
 
 /// Fields from an object; repeated ones stand in one value, in lines.
 fn fields(value: &Value) -> Fields {
-    let Some(object) = value.as_object() else { return Vec::new() };
+    let Some(object) = value.as_object() else {
+        return Vec::new();
+    };
     let lines = |(name, value): (&String, &Value)| -> Fields {
-        text(value).split('\n').map(|line| (name.clone(), line.to_owned())).collect()
+        text(value)
+            .split('\n')
+            .map(|line| (name.clone(), line.to_owned()))
+            .collect()
     };
     object.iter().flat_map(lines).collect()
 }
@@ -287,7 +373,9 @@ mod tests {
 
     fn record(events: &[(&str, Value)]) -> Record {
         let mut record = Record::default();
-        events.iter().for_each(|(method, params)| record.handle(&format!("Network.{method}"), params));
+        events
+            .iter()
+            .for_each(|(method, params)| record.handle(&format!("Network.{method}"), params));
         record
     }
 
@@ -311,63 +399,140 @@ mod tests {
             "receiveHeadersEnd": 77.0 });
         let har = record(&[
             sent("1", "http://a.example/x?y", 10.0),
-            ("requestWillBeSentExtraInfo", json!({ "requestId": "1", "headers": { "Host": "a.example" } })),
-            ("responseReceived", json!({ "requestId": "1", "type": "Image", "response": response(200, timing) })),
-            ("dataReceived", json!({ "requestId": "1", "dataLength": 300 })),
-            ("dataReceived", json!({ "requestId": "1", "dataLength": 33 })),
-            ("loadingFinished", json!({ "requestId": "1", "timestamp": 10.1, "encodedDataLength": 423 })),
+            (
+                "requestWillBeSentExtraInfo",
+                json!({ "requestId": "1", "headers": { "Host": "a.example" } }),
+            ),
+            (
+                "responseReceived",
+                json!({ "requestId": "1", "type": "Image", "response": response(200, timing) }),
+            ),
+            (
+                "dataReceived",
+                json!({ "requestId": "1", "dataLength": 300 }),
+            ),
+            (
+                "dataReceived",
+                json!({ "requestId": "1", "dataLength": 33 }),
+            ),
+            (
+                "loadingFinished",
+                json!({ "requestId": "1", "timestamp": 10.1, "encodedDataLength": 423 }),
+            ),
         ])
         .into_har(false);
-        let [entry] = &har.entries[..] else { panic!("one entry") };
+        let [entry] = &har.entries[..] else {
+            panic!("one entry")
+        };
         let t = entry.timings;
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} is not {b}");
-        for (phase, wanted) in [(t.blocked, 13.0), (t.dns, 2.0), (t.connect, 20.0), (t.ssl, 10.0)] {
+        for (phase, wanted) in [
+            (t.blocked, 13.0),
+            (t.dns, 2.0),
+            (t.connect, 20.0),
+            (t.ssl, 10.0),
+        ] {
             close(phase.expect("it had one"), wanted);
         }
-        for (time, wanted) in [(t.send, 1.0), (t.wait, 50.0), (t.receive, 14.0), (entry.end(), 100.0)] {
+        for (time, wanted) in [
+            (t.send, 1.0),
+            (t.wait, 50.0),
+            (t.receive, 14.0),
+            (entry.end(), 100.0),
+        ] {
             close(time, wanted);
         }
-        assert_eq!((entry.body, entry.received, entry.status), (333, Some(423), 200));
-        assert_eq!(entry.sent, Some("GET /x?y HTTP/1.1\r\nHost: a.example\r\n\r\n".len() as u64));
+        assert_eq!(
+            (entry.body, entry.received, entry.status),
+            (333, Some(423), 200)
+        );
+        assert_eq!(
+            entry.sent,
+            Some("GET /x?y HTTP/1.1\r\nHost: a.example\r\n\r\n".len() as u64)
+        );
         assert_eq!(
             entry.response_fields,
             [("Set-Cookie", "a"), ("Set-Cookie", "b")].map(|(n, v)| (n.into(), v.into()))
         );
-        assert_eq!((entry.server.as_deref(), entry.connection.as_deref()), (Some("127.0.0.1:80"), Some("7")));
+        assert_eq!(
+            (entry.server.as_deref(), entry.connection.as_deref()),
+            (Some("127.0.0.1:80"), Some("7"))
+        );
     }
 
     #[test]
     fn redirects_failures_and_what_never_ends() {
         let mut second = sent("1", "https://b.example/", 2.0);
-        second.1["redirectResponse"] = response(302, json!({ "requestTime": 1.0, "receiveHeadersEnd": 500.0 }));
+        second.1["redirectResponse"] = response(
+            302,
+            json!({ "requestTime": 1.0, "receiveHeadersEnd": 500.0 }),
+        );
         let fields = |name: &str| json!({ "requestId": "1", "headers": { name: "x" } });
         let events = [
             ("requestWillBeSentExtraInfo", fields("First")),
             sent("1", "http://a.example/", 1.0),
             ("requestWillBeSentExtraInfo", fields("Second")),
             second,
-            ("loadingFailed", json!({ "requestId": "1", "timestamp": 3.0, "errorText": "net::ERR_FAILED" })),
-            ("loadingFinished", json!({ "requestId": "1", "timestamp": 4.0 })),
+            (
+                "loadingFailed",
+                json!({ "requestId": "1", "timestamp": 3.0, "errorText": "net::ERR_FAILED" }),
+            ),
+            (
+                "loadingFinished",
+                json!({ "requestId": "1", "timestamp": 4.0 }),
+            ),
             sent("2", "http://a.example/open", 2.5),
             sent("3", "data:image/png;base64,AAAA", 2.5),
-            ("loadingFinished", json!({ "requestId": "3", "timestamp": 4.0 })),
+            (
+                "loadingFinished",
+                json!({ "requestId": "3", "timestamp": 4.0 }),
+            ),
         ];
         let record = record(&events);
         assert_eq!(record.counts(), (2, 1));
         let har = record.into_har(true);
-        let rows: Vec<_> =
-            har.entries.iter().map(|e| (e.status, e.error.as_deref(), e.request_fields[0].0.as_str())).collect();
-        assert_eq!(rows, [(302, None, "First"), (0, Some("net::ERR_FAILED"), "Second"), (0, Some("not ended"), "A")]);
-        assert!((har.entries[0].end() - 500.0).abs() < 1e-6 && (har.entries[1].end() - 2000.0).abs() < 1e-6);
-        assert_eq!(har.started, UNIX_EPOCH.checked_add(Duration::from_secs(1_500_000_000)));
+        let rows: Vec<_> = har
+            .entries
+            .iter()
+            .map(|e| (e.status, e.error.as_deref(), e.request_fields[0].0.as_str()))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                (302, None, "First"),
+                (0, Some("net::ERR_FAILED"), "Second"),
+                (0, Some("not ended"), "A")
+            ]
+        );
+        assert!(
+            (har.entries[0].end() - 500.0).abs() < 1e-6
+                && (har.entries[1].end() - 2000.0).abs() < 1e-6
+        );
+        assert_eq!(
+            har.started,
+            UNIX_EPOCH.checked_add(Duration::from_secs(1_500_000_000))
+        );
     }
 
     /// Events that make no sense leave a record that can be written all the same.
     #[test]
     fn nonsense() {
-        let odd = [json!(null), json!(-1), json!(1e300), json!("x"), json!([]), json!({ "requestTime": -1e300 })];
-        let methods =
-            ["requestWillBeSent", "responseReceived", "dataReceived", "loadingFinished", "loadingFailed", "else"];
+        let odd = [
+            json!(null),
+            json!(-1),
+            json!(1e300),
+            json!("x"),
+            json!([]),
+            json!({ "requestTime": -1e300 }),
+        ];
+        let methods = [
+            "requestWillBeSent",
+            "responseReceived",
+            "dataReceived",
+            "loadingFinished",
+            "loadingFailed",
+            "else",
+        ];
         for value in &odd {
             let mut record = Record::default();
             for method in methods.iter().chain(&methods) {

@@ -1,6 +1,7 @@
 //! Packets written to a file as they pass a host's interface (pcap, nanoseconds, raw IP).
 //!
-//! A thread of its own writes, so that a slow disk never delays a packet; what it cannot take is counted.
+//! A thread of its own writes, so that a slow disk never delays a packet; what it cannot take is
+//! counted.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -31,13 +32,22 @@ impl Capture {
         write_header(&mut file)?;
         file.flush()?;
         let (sender, receiver) = sync_channel(BACKLOG);
-        let writer = thread::Builder::new().name("capture".into()).spawn(move || write_all(file, receiver))?;
-        Ok(Self { sender, writer, path: path.into(), missed: 0 })
+        let writer = thread::Builder::new()
+            .name("capture".into())
+            .spawn(move || write_all(file, receiver))?;
+        Ok(Self {
+            sender,
+            writer,
+            path: path.into(),
+            missed: 0,
+        })
     }
 
     /// Adds a packet seen now.
     pub fn record(&mut self, packet: &[u8]) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         if self.sender.try_send((now, packet.to_vec())).is_err() {
             self.missed += 1;
         }
@@ -46,11 +56,19 @@ impl Capture {
     /// Writes what still waits; packets missing from the file are an error.
     pub fn finish(self) -> io::Result<()> {
         drop(self.sender);
-        let result = self.writer.join().unwrap_or_else(|_| Err(io::Error::other("its writer panicked")));
+        let result = self
+            .writer
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("its writer panicked")));
         let missed = self.missed;
-        let complete =
-            if missed == 0 { Ok(()) } else { Err(io::Error::other(format!("{missed} packets are missing"))) };
-        result.and(complete).map_err(|e| io::Error::new(e.kind(), format!("capture {}: {e}", self.path.display())))
+        let complete = if missed == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("{missed} packets are missing")))
+        };
+        result
+            .and(complete)
+            .map_err(|e| io::Error::new(e.kind(), format!("capture {}: {e}", self.path.display())))
     }
 }
 

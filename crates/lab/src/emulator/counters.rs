@@ -1,7 +1,8 @@
-//! Counters for whoever lives behind a link: a socket in its network namespace answers each connection with the state of
-//! the network.
+//! Counters for whoever lives behind a link: a socket in its network namespace answers each
+//! connection with the state of the network.
 //!
-//! The socket's name is abstract (unix(7)): it exists in that namespace only, needs no file and leaves none.
+//! The socket's name is abstract (unix(7)): it exists in that namespace only, needs no file and
+//! leaves none.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -37,16 +38,23 @@ pub struct Counters {
 
 /// Answers in a host's namespace for as long as the process lives.
 pub fn serve(namespace: &Netns, host: &str, watch: Watch) -> io::Result<()> {
-    let listener = namespace.run(|| UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?))?;
+    let listener =
+        namespace.run(|| UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?))?;
     let host = host.to_owned();
     let answer = move || {
         for asker in listener.incoming().flatten() {
-            let counters = Counters { host: host.clone(), network: fresh(&watch) };
+            let counters = Counters {
+                host: host.clone(),
+                network: fresh(&watch),
+            };
             // Who asks and does not listen misses something.
             let _ = tell(asker, &counters);
         }
     };
-    thread::Builder::new().name("counters".into()).spawn(answer).map(drop)
+    thread::Builder::new()
+        .name("counters".into())
+        .spawn(answer)
+        .map(drop)
 }
 
 /// A snapshot from after this call: it has everything that happened before.

@@ -1,7 +1,7 @@
 //! The emulator's thread: moves packets between TUN devices and the router, by the clock.
 //!
-//! One thread with real-time priority where the system allows it: then packets are handed over within about 0.1 ms of
-//! the time they are due, on a busy machine too.
+//! One thread with real-time priority where the system allows it: then packets are handed over
+//! within about 0.1 ms of the time they are due, on a busy machine too.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -52,7 +52,11 @@ pub struct Emulator {
 
 impl Emulator {
     /// Starts the thread. `ports` are the devices of the router's hosts.
-    pub fn start(router: Router, ports: Vec<(NodeId, Port)>, options: Options) -> Result<Self, EmulatorError> {
+    pub fn start(
+        router: Router,
+        ports: Vec<(NodeId, Port)>,
+        options: Options,
+    ) -> Result<Self, EmulatorError> {
         let (stop_reader, stop) = io::pipe().map_err(EmulatorError::of("make a pipe"))?;
         let published = Arc::new(Mutex::new(Snapshot::default()));
         let mut engine = Engine::new(router, ports, published.clone());
@@ -60,7 +64,12 @@ impl Emulator {
         engine.relayed = options.relayed;
         let (ready, started) = std::sync::mpsc::channel();
         let run = move || {
-            let warning = if options.no_realtime { Ok(()) } else { sys::use_realtime(PRIORITY) }.err();
+            let warning = if options.no_realtime {
+                Ok(())
+            } else {
+                sys::use_realtime(PRIORITY)
+            }
+            .err();
             let realtime = warning.is_none() && !options.no_realtime;
             let _ = sys::use_exact_timers();
             let _ = ready.send(warning);
@@ -74,7 +83,12 @@ impl Emulator {
                 "no real-time priority ({error}): packets may be late on a busy machine; see ulimit -r or CAP_SYS_NICE"
             )
         });
-        Ok(Self { published, stop: Some(stop), thread, warning })
+        Ok(Self {
+            published,
+            stop: Some(stop),
+            thread,
+            warning,
+        })
     }
 
     /// What is not as it should be, for the user.
@@ -98,7 +112,10 @@ impl Emulator {
         let joined = self.thread.take().map(JoinHandle::join);
         match joined {
             Some(Ok(result)) => result,
-            _ => (self.snapshot(), Err(io::Error::other("the emulator's thread panicked"))),
+            _ => (
+                self.snapshot(),
+                Err(io::Error::other("the emulator's thread panicked")),
+            ),
         }
     }
 }
@@ -110,7 +127,10 @@ pub struct Watch(Arc<Mutex<Snapshot>>);
 impl Watch {
     /// Counters as they were at most a tenth of a second ago.
     pub fn snapshot(&self) -> Snapshot {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -151,8 +171,14 @@ impl Engine {
     fn new(router: Router, ports: Vec<(NodeId, Port)>, published: Arc<Mutex<Snapshot>>) -> Self {
         let nodes = ports.iter().map(|(node, _)| node + 1).max().unwrap_or(0);
         let mut port_of = vec![None; nodes];
-        ports.iter().enumerate().for_each(|(index, (node, _))| port_of[*node] = Some(index));
-        let ports = ports.into_iter().map(|(node, port)| (node, port, Counters::default())).collect();
+        ports
+            .iter()
+            .enumerate()
+            .for_each(|(index, (node, _))| port_of[*node] = Some(index));
+        let ports = ports
+            .into_iter()
+            .map(|(node, port)| (node, port, Counters::default()))
+            .collect();
         Self {
             router,
             ports,
@@ -174,7 +200,11 @@ impl Engine {
         for (report, (_, port, _)) in snapshot.ports.iter_mut().zip(&mut self.ports) {
             report.dropped_before = port.dropped();
         }
-        let captured = self.captures.into_iter().map(|(_, capture)| capture.finish()).fold(Ok(()), Result::and);
+        let captured = self
+            .captures
+            .into_iter()
+            .map(|(_, capture)| capture.finish())
+            .fold(Ok(()), Result::and);
         (snapshot, result.and(captured))
     }
 
@@ -189,8 +219,15 @@ impl Engine {
                 self.publish();
                 publish_at = now + PUBLISH_EVERY;
             }
-            let wake = self.router.next_due().map_or(publish_at, |due| due.min(publish_at));
-            let mut files: Vec<_> = self.ports.iter().map(|(_, port, _)| port.tun.as_fd()).collect();
+            let wake = self
+                .router
+                .next_due()
+                .map_or(publish_at, |due| due.min(publish_at));
+            let mut files: Vec<_> = self
+                .ports
+                .iter()
+                .map(|(_, port, _)| port.tun.as_fd())
+                .collect();
             files.push(stop.as_fd());
             sys::wait_readable(&files, Some(wake.saturating_sub(self.now())), &mut ready)?;
             if ready.pop() == Some(true) {
@@ -227,7 +264,9 @@ impl Engine {
 
     fn deliver(&mut self) {
         while let Some(Arrival { host, due, packet }) = self.router.pop_due(self.now()) {
-            let Some(index) = self.port_of.get(host).copied().flatten() else { continue };
+            let Some(index) = self.port_of.get(host).copied().flatten() else {
+                continue;
+            };
             let now = self.now();
             self.lateness.record(now.saturating_sub(due));
             let (node, port, counters) = &mut self.ports[index];
@@ -242,7 +281,8 @@ impl Engine {
         }
     }
 
-    /// Never waits for a reader of lower priority: what cannot be published now is published next time.
+    /// Never waits for a reader of lower priority: what cannot be published now is published next
+    /// time.
     fn publish(&mut self) {
         let snapshot = self.snapshot();
         if let Ok(mut published) = self.published.try_lock() {
@@ -259,7 +299,8 @@ impl Engine {
             first_sent_s: counters.first_sent.map(|t| t.as_secs_f64()),
             last_received_s: counters.last_received.map(|t| t.as_secs_f64()),
             refused: counters.refused,
-            // Asking for it takes the kernel's lock on all devices: too long to wait for, but at the end.
+            // Asking for it takes the kernel's lock on all devices: too long to wait for, but at
+            // the end.
             dropped_before: 0,
         };
         Snapshot {
@@ -274,5 +315,8 @@ impl Engine {
 }
 
 fn capture(captures: &mut [(NodeId, Capture)], node: NodeId, packet: &[u8]) {
-    captures.iter_mut().filter(|(host, _)| *host == node).for_each(|(_, capture)| capture.record(packet));
+    captures
+        .iter_mut()
+        .filter(|(host, _)| *host == node)
+        .for_each(|(_, capture)| capture.record(packet));
 }

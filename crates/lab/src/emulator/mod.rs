@@ -3,7 +3,8 @@
 //! - [`router`]: hosts, routers and links in virtual time, without I/O.
 //! - [`engine`]: the thread that moves packets between TUN devices and the router by the clock.
 //! - [`port`]: a host's TUN device, its addresses and routes.
-//! - [`capture`]: pcap files. [`report`]: counters for people and programs. [`counters`]: the same for the command itself.
+//! - [`capture`]: pcap files. [`report`]: counters for people and programs. [`counters`]: the same
+//!   for the command itself.
 //! - [`relay`]: the network around, where no device may be added to it.
 //! - [`topology`]: networks described by a TOML file. [`network`]: a topology made real.
 //! - [`rtnl`]: addresses and routes. [`sys`]: system calls, the only unsafe code.
@@ -17,7 +18,10 @@ pub mod relay;
 pub mod report;
 pub mod router;
 pub mod rtnl;
-#[expect(unsafe_code, reason = "system calls that the standard library does not offer; each use says why it is sound")]
+#[expect(
+    unsafe_code,
+    reason = "system calls that the standard library does not offer; each use says why it is sound"
+)]
 pub mod sys;
 pub mod topology;
 
@@ -39,7 +43,10 @@ pub struct EmulatorError {
 impl EmulatorError {
     /// An I/O error and what was being done.
     pub fn new(action: impl Into<String>, source: io::Error) -> Self {
-        Self { action: action.into(), source }
+        Self {
+            action: action.into(),
+            source,
+        }
     }
 
     /// For `map_err`.
@@ -67,8 +74,12 @@ fn hint(action: &str, error: &io::Error) -> &'static str {
             " (needs root or CAP_NET_ADMIN, or user namespaces: see sysctl user.max_user_namespaces and \
              kernel.apparmor_restrict_unprivileged_userns)"
         }
-        Some(libc::ENOSPC) => " (no more namespaces: see sysctl user.max_net_namespaces and user.max_user_namespaces)",
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => " (is the TUN driver there? modprobe tun; /dev/net/tun)",
+        Some(libc::ENOSPC) => {
+            " (no more namespaces: see sysctl user.max_net_namespaces and user.max_user_namespaces)"
+        }
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            " (is the TUN driver there? modprobe tun; /dev/net/tun)"
+        }
         _ => "",
     }
 }
@@ -79,7 +90,9 @@ mod tests {
 
     #[test]
     fn hints_fit_what_was_being_done() {
-        let said = |action: &str, code| EmulatorError::new(action, io::Error::from_raw_os_error(code)).to_string();
+        let said = |action: &str, code| {
+            EmulatorError::new(action, io::Error::from_raw_os_error(code)).to_string()
+        };
         assert!(said("set up TUN device tandem0", libc::ENOENT).contains("modprobe tun"));
         assert!(said("set up TUN device tandem0", libc::EACCES).contains("chmod 666 /dev/net/tun"));
         assert!(said("set up TUN device tandem0", libc::EPERM).contains("CAP_NET_ADMIN"));
@@ -87,7 +100,10 @@ mod tests {
         assert!(said("make a user namespace", libc::ENOSPC).contains("user.max_user_namespaces"));
         for code in [libc::ENOENT, libc::EACCES, libc::ENOSPC] {
             let plain = io::Error::from_raw_os_error(code);
-            assert_eq!(said("read net.toml", code), format!("cannot read net.toml: {plain}"));
+            assert_eq!(
+                said("read net.toml", code),
+                format!("cannot read net.toml: {plain}")
+            );
         }
     }
 }

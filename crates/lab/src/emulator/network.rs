@@ -41,7 +41,8 @@ pub struct Setup {
     pub captures: Vec<(String, PathBuf)>,
     /// Device name of the host [`OUTSIDE`], whose namespace has other devices too.
     pub outside_device: String,
-    /// The namespace given for [`OUTSIDE`] is not the one around but stands for it; it needs an IPv4 address.
+    /// The namespace given for [`OUTSIDE`] is not the one around but stands for it; it needs an
+    /// IPv4 address.
     pub relay_outside: bool,
 }
 
@@ -76,8 +77,8 @@ pub const NEAR: &str = "near";
 pub const FAR: &str = "far";
 
 impl TwoHosts {
-    /// Sets them up at these addresses, near and far. The first direction is towards the near one, as on the command line
-    /// of `tandem-link`.
+    /// Sets them up at these addresses, near and far. The first direction is towards the near one,
+    /// as on the command line of `tandem-link`.
     pub fn set_up(
         [near, far]: [Ipv4Addr; 2],
         directions: [LinkConfig; 2],
@@ -94,13 +95,20 @@ impl TwoHosts {
             seed,
             hosts: vec![host(NEAR, near), host(FAR, far)],
             routers: Vec::new(),
-            links: vec![LinkPlan { between: [FAR.into(), NEAR.into()], directions }],
+            links: vec![LinkPlan {
+                between: [FAR.into(), NEAR.into()],
+                directions,
+            }],
         };
         let make = || Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
         let namespaces = [make()?, make()?];
         let emulator = set_up(&topology, &namespaces, setup)?;
         let [near, far] = namespaces;
-        Ok(Self { near, far, emulator })
+        Ok(Self {
+            near,
+            far,
+            emulator,
+        })
     }
 }
 
@@ -108,15 +116,27 @@ impl TwoHosts {
 pub const DEVICE: &str = "tandem0";
 
 /// Sets a network up in these namespaces, one per host and in the order of the topology's hosts.
-pub fn set_up(topology: &Topology, namespaces: &[Netns], setup: &Setup) -> Result<Emulator, NetworkError> {
+pub fn set_up(
+    topology: &Topology,
+    namespaces: &[Netns],
+    setup: &Setup,
+) -> Result<Emulator, NetworkError> {
     let (plan, nodes) = topology.plan()?;
-    let inside: Vec<(IpAddr, u8)> =
-        topology.hosts.iter().filter(|host| host.name != OUTSIDE).flat_map(reached).collect();
+    let inside: Vec<(IpAddr, u8)> = topology
+        .hosts
+        .iter()
+        .filter(|host| host.name != OUTSIDE)
+        .flat_map(reached)
+        .collect();
     let mut ports = Vec::new();
     for ((host, namespace), node) in topology.hosts.iter().zip(namespaces).zip(&nodes) {
         let outside = host.name == OUTSIDE;
         let wiring = Wiring {
-            device: if outside { &setup.outside_device } else { DEVICE },
+            device: if outside {
+                &setup.outside_device
+            } else {
+                DEVICE
+            },
             addresses: &host.addresses,
             peers: outside.then_some(&inside[..]),
             mtu: setup.mtu,
@@ -128,17 +148,40 @@ pub fn set_up(topology: &Topology, namespaces: &[Netns], setup: &Setup) -> Resul
         let host = topology.hosts.iter().position(|host| host.name == *name);
         let node = nodes[host.ok_or_else(|| NetworkError::NoHost(name.clone()))?];
         let action = format!("write capture {}", path.display());
-        Ok((node, Capture::create(path).map_err(EmulatorError::of(action))?))
+        Ok((
+            node,
+            Capture::create(path).map_err(EmulatorError::of(action))?,
+        ))
     });
     let captures = captures.collect::<Result<_, NetworkError>>()?;
-    let relayed = if setup.relay_outside { relay_outside(topology, namespaces, &nodes)? } else { None };
-    Ok(Emulator::start(plan.build(), ports, Options { no_realtime: setup.no_realtime, captures, relayed })?)
+    let relayed = if setup.relay_outside {
+        relay_outside(topology, namespaces, &nodes)?
+    } else {
+        None
+    };
+    Ok(Emulator::start(
+        plan.build(),
+        ports,
+        Options {
+            no_realtime: setup.no_realtime,
+            captures,
+            relayed,
+        },
+    )?)
 }
 
 /// Everything to be found at or behind a host.
 fn reached(host: &HostPlan) -> Vec<(IpAddr, u8)> {
-    let own = host.addresses.iter().map(|address| (*address, if address.is_ipv4() { 32 } else { 128 }));
-    own.chain(host.networks.iter().map(|network| (network.base.into(), network.bits))).collect()
+    let own = host
+        .addresses
+        .iter()
+        .map(|address| (*address, if address.is_ipv4() { 32 } else { 128 }));
+    own.chain(
+        host.networks
+            .iter()
+            .map(|network| (network.base.into(), network.bits)),
+    )
+    .collect()
 }
 
 fn relay_outside(
@@ -146,8 +189,14 @@ fn relay_outside(
     namespaces: &[Netns],
     nodes: &[NodeId],
 ) -> Result<Option<(NodeId, Doorkeeper)>, EmulatorError> {
-    let Some(index) = topology.hosts.iter().position(|host| host.name == OUTSIDE) else { return Ok(None) };
-    let Some(IpAddr::V4(peer)) = topology.hosts[index].addresses.first() else { return Ok(None) };
-    let netns = namespaces[index].try_clone().map_err(EmulatorError::of("keep a namespace open"))?;
+    let Some(index) = topology.hosts.iter().position(|host| host.name == OUTSIDE) else {
+        return Ok(None);
+    };
+    let Some(IpAddr::V4(peer)) = topology.hosts[index].addresses.first() else {
+        return Ok(None);
+    };
+    let netns = namespaces[index]
+        .try_clone()
+        .map_err(EmulatorError::of("keep a namespace open"))?;
     Ok(Some((nodes[index], relay::start(netns, *peer)?)))
 }

@@ -1,4 +1,5 @@
-//! A host's way into the emulated network: a TUN device in its namespace, with addresses and a default route.
+//! A host's way into the emulated network: a TUN device in its namespace, with addresses and a
+//! default route.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +9,8 @@ use super::rtnl::{Rtnl, TcpMetrics};
 use super::{EmulatorError, sys};
 use crate::netns::Netns;
 
-/// Packets that the device may hold before the emulator reads them; the kernel's 500 would drop silently in a burst.
+/// Packets that the device may hold before the emulator reads them; the kernel's 500 would drop
+/// silently in a burst.
 const DEVICE_QUEUE: u32 = 10_000;
 
 /// A TUN device in some namespace.
@@ -26,8 +28,8 @@ pub struct Wiring<'a> {
     pub device: &'a str,
     /// Addresses of the host; the first is the one it sends from.
     pub addresses: &'a [IpAddr],
-    /// The only addresses behind the device, with the bits that count; everything is, unless given. A namespace with this
-    /// is somebody else's.
+    /// The only addresses behind the device, with the bits that count; everything is, unless given.
+    /// A namespace with this is somebody else's.
     pub peers: Option<&'a [(IpAddr, u8)]>,
     /// Largest packet.
     pub mtu: u32,
@@ -36,10 +38,13 @@ pub struct Wiring<'a> {
 }
 
 impl Port {
-    /// Makes the device in a namespace and wires it. The namespace's loopback interface is switched on too.
+    /// Makes the device in a namespace and wires it. The namespace's loopback interface is switched
+    /// on too.
     pub fn open(netns: &Netns, wiring: &Wiring<'_>) -> Result<Self, EmulatorError> {
         let device = wiring.device;
-        netns.run(|| Self::open_here(wiring)).map_err(EmulatorError::of(format!("set up TUN device {device}")))
+        netns
+            .run(|| Self::open_here(wiring))
+            .map_err(EmulatorError::of(format!("set up TUN device {device}")))
     }
 
     fn open_here(wiring: &Wiring<'_>) -> io::Result<Self> {
@@ -56,9 +61,12 @@ impl Port {
             rtnl.add_address(index, address)?;
         }
         rtnl.bring_up(index, Some(wiring.mtu), Some(DEVICE_QUEUE))?;
-        let routes = wiring.peers.map_or_else(|| default_routes(wiring.addresses), <[_]>::to_vec);
+        let routes = wiring
+            .peers
+            .map_or_else(|| default_routes(wiring.addresses), <[_]>::to_vec);
         for (destination, bits) in routes {
-            rtnl.replace_route(destination, bits, index, wiring.tcp).map_err(|error| explain(error, wiring.tcp))?;
+            rtnl.replace_route(destination, bits, index, wiring.tcp)
+                .map_err(|error| explain(error, wiring.tcp))?;
         }
         Ok(Self { tun, rtnl, index })
     }
@@ -72,31 +80,49 @@ impl Port {
 /// Everything, for the kinds of address that the host has.
 fn default_routes(addresses: &[IpAddr]) -> Vec<(IpAddr, u8)> {
     let anywhere: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-    let has = |all: &IpAddr| addresses.iter().any(|address| address.is_ipv4() == all.is_ipv4());
-    anywhere.into_iter().filter(has).map(|all| (all, 0)).collect()
+    let has = |all: &IpAddr| {
+        addresses
+            .iter()
+            .any(|address| address.is_ipv4() == all.is_ipv4())
+    };
+    anywhere
+        .into_iter()
+        .filter(has)
+        .map(|all| (all, 0))
+        .collect()
 }
 
 /// The kernel only says that an argument is invalid.
 fn explain(error: io::Error, tcp: &TcpMetrics) -> io::Error {
     match &tcp.congestion {
         Some(name) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            let available =
+                std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
             let available = available.unwrap_or_default();
-            io::Error::other(format!("no congestion control {name:?}; there are: {}", available.trim()))
+            io::Error::other(format!(
+                "no congestion control {name:?}; there are: {}",
+                available.trim()
+            ))
         }
         _ => error,
     }
 }
 
-/// Keeps the kernel from sending anything of its own accord (router solicitations, multicast reports). Where a setting is
-/// not there, there is nothing to switch off.
+/// Keeps the kernel from sending anything of its own accord (router solicitations, multicast
+/// reports). Where a setting is not there, there is nothing to switch off.
 fn quieten_device(device: &str) {
-    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/addr_gen_mode"), "1");
-    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/router_solicitations"), "0");
+    let _ = std::fs::write(
+        format!("/proc/sys/net/ipv6/conf/{device}/addr_gen_mode"),
+        "1",
+    );
+    let _ = std::fs::write(
+        format!("/proc/sys/net/ipv6/conf/{device}/router_solicitations"),
+        "0",
+    );
 }
 
-/// Keeps what TCP learned in one connection from the next, and lets everybody ping, which programs without privileges
-/// cannot in a new namespace: as far as this user's groups go.
+/// Keeps what TCP learned in one connection from the next, and lets everybody ping, which programs
+/// without privileges cannot in a new namespace: as far as this user's groups go.
 fn quieten_namespace() {
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1");
     if std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").is_err() {

@@ -1,9 +1,11 @@
-//! The network around, for a link whose maker may not touch it: without root, no device can be added to the namespace the
-//! program was started in. So the link ends in a namespace of ours instead, where every address is local, and this relay
-//! carries what arrives there on through ordinary sockets of the namespace around.
+//! The network around, for a link whose maker may not touch it: without root, no device can be
+//! added to the namespace the program was started in. So the link ends in a namespace of ours
+//! instead, where every address is local, and this relay carries what arrives there on through
+//! ordinary sockets of the namespace around.
 //!
-//! A TCP connection to the stand-in's own address goes to the loopback address of the machine, others where they were
-//! meant to. Sockets are opened when the first packet to them is about to be delivered.
+//! A TCP connection to the stand-in's own address goes to the loopback address of the machine,
+//! others where they were meant to. Sockets are opened when the first packet to them is about to be
+//! delivered.
 
 use std::collections::HashSet;
 use std::io;
@@ -23,7 +25,8 @@ use super::rtnl::Rtnl;
 use super::{EmulatorError, sys};
 use crate::netns::Netns;
 
-/// TCP ports listened on at once, and as many UDP flows: enough for programs, bounded for port scans.
+/// TCP ports listened on at once, and as many UDP flows: enough for programs, bounded for port
+/// scans.
 const MOST: usize = 1024;
 
 /// Silence after which a UDP flow is forgotten.
@@ -65,11 +68,24 @@ pub fn start(netns: Netns, peer: Ipv4Addr) -> Result<Doorkeeper, EmulatorError> 
     netns.run(make_everything_local).map_err(of())?;
     let (opened, incoming) = unbounded_channel();
     let flows = Arc::new(Mutex::new(HashSet::new()));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(of())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(of())?;
     let served = flows.clone();
     let run = move || runtime.block_on(serve(incoming, peer, served));
-    thread::Builder::new().name("relay".into()).spawn(run).map_err(of())?;
-    Ok(Doorkeeper { netns, entered: false, peer, ports: HashSet::new(), flows, opened })
+    thread::Builder::new()
+        .name("relay".into())
+        .spawn(run)
+        .map_err(of())?;
+    Ok(Doorkeeper {
+        netns,
+        entered: false,
+        peer,
+        ports: HashSet::new(),
+        flows,
+        opened,
+    })
 }
 
 /// Lets the stand-in take packets to every address; the way back to the command is a longer match.
@@ -83,9 +99,13 @@ fn make_everything_local() -> io::Result<()> {
 impl Doorkeeper {
     /// Whether the packet may be delivered. Opens the socket that it needs.
     pub fn admit(&mut self, packet: &[u8]) -> bool {
-        let Some(header) = Header::read(packet) else { return false };
+        let Some(header) = Header::read(packet) else {
+            return false;
+        };
         match header.protocol {
-            TCP => header.starts_connection.is_none_or(|port| self.listen(port)),
+            TCP => header
+                .starts_connection
+                .is_none_or(|port| self.listen(port)),
             UDP => header.flow.is_some_and(|flow| self.open_flow(flow)),
             // Of what cannot be carried on, only the stand-in's own echo is honest.
             ICMP => header.to == self.peer,
@@ -101,7 +121,11 @@ impl Doorkeeper {
             return false;
         }
         let listener = self.enter().and_then(|()| {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+            let socket = Socket::new(
+                Domain::IPV4,
+                Type::STREAM.nonblocking(),
+                Some(Protocol::TCP),
+            )?;
             socket.set_reuse_address(true)?;
             socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
             socket.listen(1024)?;
@@ -133,7 +157,8 @@ impl Doorkeeper {
         socket.is_ok_and(|socket| self.opened.send(socket).is_ok())
     }
 
-    /// The calling thread is the emulator's, which needs no namespace of its own: its devices are open already.
+    /// The calling thread is the emulator's, which needs no namespace of its own: its devices are
+    /// open already.
     fn enter(&mut self) -> io::Result<()> {
         if !self.entered {
             sys::setns(self.netns.as_fd(), libc::CLONE_NEWNET)?;
@@ -155,30 +180,57 @@ struct Header {
 impl Header {
     fn read(packet: &[u8]) -> Option<Self> {
         const SYN_WITHOUT_ACK: u8 = 0x02;
-        let address = |at: usize| packet.get(at..at + 4).and_then(|b| <[u8; 4]>::try_from(b).ok()).map(Ipv4Addr::from);
+        let address = |at: usize| {
+            packet
+                .get(at..at + 4)
+                .and_then(|b| <[u8; 4]>::try_from(b).ok())
+                .map(Ipv4Addr::from)
+        };
         let header = usize::from(*packet.first()? & 15) * 4;
         if packet[0] >> 4 != 4 || header < 20 {
             return None;
         }
         let (protocol, from, to) = (*packet.get(9)?, address(12)?, address(16)?);
-        let port = |at: usize| packet.get(header + at..header + at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+        let port = |at: usize| {
+            packet
+                .get(header + at..header + at + 2)
+                .map(|b| u16::from_be_bytes([b[0], b[1]]))
+        };
         let first_fragment = packet[6] & 0x1f == 0 && packet[7] == 0;
-        let ports = if first_fragment { port(0).zip(port(2)) } else { None };
-        let opens = packet.get(header + 13).is_some_and(|flags| flags & 0x12 == SYN_WITHOUT_ACK);
+        let ports = if first_fragment {
+            port(0).zip(port(2))
+        } else {
+            None
+        };
+        let opens = packet
+            .get(header + 13)
+            .is_some_and(|flags| flags & 0x12 == SYN_WITHOUT_ACK);
         let flow = ports.map(|(source, destination)| Flow {
             from: SocketAddr::new(IpAddr::V4(from), source),
             to: SocketAddr::new(IpAddr::V4(to), destination),
         });
-        let starts_connection = ports.filter(|_| protocol == TCP && opens).map(|(_, destination)| destination);
-        Some(Self { protocol, to, starts_connection, flow })
+        let starts_connection = ports
+            .filter(|_| protocol == TCP && opens)
+            .map(|(_, destination)| destination);
+        Some(Self {
+            protocol,
+            to,
+            starts_connection,
+            flow,
+        })
     }
 }
 
-async fn serve(mut opened: UnboundedReceiver<Opened>, peer: Ipv4Addr, flows: Arc<Mutex<HashSet<Flow>>>) {
+async fn serve(
+    mut opened: UnboundedReceiver<Opened>,
+    peer: Ipv4Addr,
+    flows: Arc<Mutex<HashSet<Flow>>>,
+) {
     while let Some(socket) = opened.recv().await {
         match socket {
             Opened::Tcp(listener) => drop(tokio::spawn(async move {
-                // A listener that cannot be used leaves connections to time out, as a silent host would.
+                // A listener that cannot be used leaves connections to time out, as a silent host
+                // would.
                 if let Ok(listener) = TcpListener::from_std(listener) {
                     accept_all(listener, peer).await;
                 }
@@ -187,7 +239,10 @@ async fn serve(mut opened: UnboundedReceiver<Opened>, peer: Ipv4Addr, flows: Arc
                 let flows = flows.clone();
                 drop(tokio::spawn(async move {
                     let _ = carry_flow(socket, around(flow.to, peer)).await;
-                    flows.lock().unwrap_or_else(PoisonError::into_inner).remove(&flow);
+                    flows
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .remove(&flow);
                 }));
             }
         }
@@ -196,7 +251,11 @@ async fn serve(mut opened: UnboundedReceiver<Opened>, peer: Ipv4Addr, flows: Arc
 
 /// Where something meant for `target` goes in the namespace around.
 fn around(target: SocketAddr, peer: Ipv4Addr) -> SocketAddr {
-    if target.ip() == IpAddr::V4(peer) { (Ipv4Addr::LOCALHOST, target.port()).into() } else { target }
+    if target.ip() == IpAddr::V4(peer) {
+        (Ipv4Addr::LOCALHOST, target.port()).into()
+    } else {
+        target
+    }
 }
 
 async fn accept_all(listener: TcpListener, peer: Ipv4Addr) {
@@ -210,7 +269,9 @@ async fn accept_all(listener: TcpListener, peer: Ipv4Addr) {
 }
 
 async fn carry_connection(mut inner: TcpStream, peer: Ipv4Addr) {
-    let Ok(target) = inner.local_addr() else { return };
+    let Ok(target) = inner.local_addr() else {
+        return;
+    };
     let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(around(target, peer))).await;
     let Ok(Ok(mut outer)) = connected else {
         // The nearest thing to a refusal that is left: a reset.
@@ -255,9 +316,19 @@ mod tests {
 
     #[test]
     fn only_openings_need_a_listener() {
-        let port = |flags| Header::read(&packet(TCP, flags)).expect("whole").starts_connection;
-        assert_eq!((port(0x02), port(0x12), port(0x10), port(0x42)), (Some(80), None, None, Some(80)));
-        let flow = Header::read(&packet(UDP, 0)).expect("whole").flow.expect("has ports");
+        let port = |flags| {
+            Header::read(&packet(TCP, flags))
+                .expect("whole")
+                .starts_connection
+        };
+        assert_eq!(
+            (port(0x02), port(0x12), port(0x10), port(0x42)),
+            (Some(80), None, None, Some(80))
+        );
+        let flow = Header::read(&packet(UDP, 0))
+            .expect("whole")
+            .flow
+            .expect("has ports");
         assert_eq!(flow.from, "100.64.0.3:12345".parse().expect("an address"));
         assert_eq!(flow.to, "100.64.0.2:80".parse().expect("an address"));
     }
@@ -266,7 +337,12 @@ mod tests {
     fn pieces_of_packets_are_not_misread() {
         let whole = packet(TCP, 0x02);
         assert!((0..20).all(|len| Header::read(&whole[..len]).is_none()));
-        assert!((20..24).all(|len| Header::read(&whole[..len]).expect("a header").starts_connection.is_none()));
+        assert!((20..24).all(|len| {
+            Header::read(&whole[..len])
+                .expect("a header")
+                .starts_connection
+                .is_none()
+        }));
         let mut fragment = whole;
         fragment[7] = 1;
         assert!(Header::read(&fragment).expect("a header").flow.is_none());
@@ -275,7 +351,10 @@ mod tests {
     #[test]
     fn the_stand_in_is_this_machine() {
         let peer = Ipv4Addr::new(100, 64, 0, 2);
-        assert_eq!(around((peer, 80).into(), peer), (Ipv4Addr::LOCALHOST, 80).into());
+        assert_eq!(
+            around((peer, 80).into(), peer),
+            (Ipv4Addr::LOCALHOST, 80).into()
+        );
         let other: SocketAddr = "198.51.100.1:53".parse().expect("an address");
         assert_eq!(around(other, peer), other);
     }

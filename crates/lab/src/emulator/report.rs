@@ -75,8 +75,8 @@ pub struct PortReport {
     pub last_received_s: Option<f64>,
     /// Packets that the host's kernel would not take.
     pub refused: u64,
-    /// Packets lost in the interface's own queue before the emulator saw them; must be 0 in a sound measurement. Known
-    /// only when the emulator has stopped.
+    /// Packets lost in the interface's own queue before the emulator saw them; must be 0 in a sound
+    /// measurement. Known only when the emulator has stopped.
     pub dropped_before: u64,
 }
 
@@ -91,7 +91,10 @@ pub struct Traffic {
 
 impl From<Count> for Traffic {
     fn from(count: Count) -> Self {
-        Self { packets: count.packets, bytes: count.bytes }
+        Self {
+            packets: count.packets,
+            bytes: count.bytes,
+        }
     }
 }
 
@@ -128,7 +131,11 @@ fn ms(time: Duration) -> f64 {
 
 /// Reports of all links of a network.
 pub fn links(router: &Router) -> Vec<LinkReport> {
-    router.edges().iter().map(|edge| link(&edge.link, router.name(edge.from), router.name(edge.to))).collect()
+    router
+        .edges()
+        .iter()
+        .map(|edge| link(&edge.link, router.name(edge.from), router.name(edge.to)))
+        .collect()
 }
 
 fn link(link: &Link, from: &str, to: &str) -> LinkReport {
@@ -160,7 +167,18 @@ pub const LOG_HEADER: &str = "time_s,from,to,received_packets,received_bytes,del
 impl LinkReport {
     /// One line of the log: totals so far, and the queue as it is.
     pub fn log_line(&self, time_s: f64) -> String {
-        let Self { from, to, received, delivered, lost, overflowed, managed, queued_packets, queued_bytes, .. } = self;
+        let Self {
+            from,
+            to,
+            received,
+            delivered,
+            lost,
+            overflowed,
+            managed,
+            queued_packets,
+            queued_bytes,
+            ..
+        } = self;
         format!(
             "{time_s:.3},{from},{to},{},{},{},{},{lost},{overflowed},{managed},{queued_packets},{queued_bytes},{:.3},{:.6}",
             received.packets,
@@ -203,7 +221,11 @@ impl Snapshot {
             out.push('\n');
         }
         let late = self.lateness;
-        let class = if self.realtime { "real-time" } else { "ordinary" };
+        let class = if self.realtime {
+            "real-time"
+        } else {
+            "ordinary"
+        };
         let _ = writeln!(
             out,
             "lateness p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms ({class} priority)",
@@ -217,12 +239,21 @@ impl Snapshot {
 
     /// Why measurements made on this network should not be believed, if there is a reason.
     pub fn trouble(&self) -> Option<String> {
-        let dropped: u64 = self.ports.iter().map(|port| port.dropped_before + port.refused).sum();
+        let dropped: u64 = self
+            .ports
+            .iter()
+            .map(|port| port.dropped_before + port.refused)
+            .sum();
         if dropped > 0 {
-            return Some(format!("{dropped} packets were lost between kernel and emulator"));
+            return Some(format!(
+                "{dropped} packets were lost between kernel and emulator"
+            ));
         }
         let late = self.lateness.p99_ms;
-        (self.lateness.count >= 100 && late > 0.5)
-            .then(|| format!("packets were late by {late:.2} ms at p99 (limit 0.5 ms): the machine is too busy"))
+        (self.lateness.count >= 100 && late > 0.5).then(|| {
+            format!(
+                "packets were late by {late:.2} ms at p99 (limit 0.5 ms): the machine is too busy"
+            )
+        })
     }
 }

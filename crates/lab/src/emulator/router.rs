@@ -1,7 +1,8 @@
 //! Where packets go: hosts and routers joined by links, without I/O and in virtual time.
 //!
-//! Hosts are the ends, with addresses; routers only pass on. A packet takes the path with the fewest links from host to
-//! host and is subject to each of them, so that two paths can share a bottleneck.
+//! Hosts are the ends, with addresses; routers only pass on. A packet takes the path with the
+//! fewest links from host to host and is subject to each of them, so that two paths can share a
+//! bottleneck.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,7 +25,9 @@ pub struct Prefix {
 impl Prefix {
     /// Whether an address is one of them.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.bits.min(32))).unwrap_or(0);
+        let mask = u32::MAX
+            .checked_shl(32 - u32::from(self.bits.min(32)))
+            .unwrap_or(0);
         matches!(address, IpAddr::V4(v4) if v4.to_bits() & mask == self.base.to_bits() & mask)
     }
 }
@@ -60,7 +63,8 @@ impl Plan {
     /// Adds an end of the network with its addresses.
     pub fn host(&mut self, name: &str, addresses: &[IpAddr]) -> NodeId {
         let id = self.add(name, true);
-        self.addresses.extend(addresses.iter().map(|address| (*address, id)));
+        self.addresses
+            .extend(addresses.iter().map(|address| (*address, id)));
         id
     }
 
@@ -81,23 +85,52 @@ impl Plan {
 
     /// Joins two nodes by a link for each direction.
     pub fn join(&mut self, a: NodeId, b: NodeId, a_to_b: Link, b_to_a: Link) {
-        self.edges.push(Edge { from: a, to: b, link: a_to_b });
-        self.edges.push(Edge { from: b, to: a, link: b_to_a });
+        self.edges.push(Edge {
+            from: a,
+            to: b,
+            link: a_to_b,
+        });
+        self.edges.push(Edge {
+            from: b,
+            to: a,
+            link: b_to_a,
+        });
     }
 
     fn add(&mut self, name: &str, is_host: bool) -> NodeId {
-        self.nodes.push(Node { name: name.into(), is_host });
+        self.nodes.push(Node {
+            name: name.into(),
+            is_host,
+        });
         self.nodes.len() - 1
     }
 
     /// Computes the paths.
     pub fn build(self) -> Router {
-        let next = (0..self.nodes.len()).map(|target| self.first_edges_towards(target)).collect();
-        let Self { nodes, edges, addresses, networks, outside } = self;
-        Router { nodes, edges, addresses, networks, outside, next, arrived: VecDeque::new(), unroutable: 0 }
+        let next = (0..self.nodes.len())
+            .map(|target| self.first_edges_towards(target))
+            .collect();
+        let Self {
+            nodes,
+            edges,
+            addresses,
+            networks,
+            outside,
+        } = self;
+        Router {
+            nodes,
+            edges,
+            addresses,
+            networks,
+            outside,
+            next,
+            arrived: VecDeque::new(),
+            unroutable: 0,
+        }
     }
 
-    /// For every node the edge to take towards `target`, by breadth-first search from there. Hosts pass nothing on.
+    /// For every node the edge to take towards `target`, by breadth-first search from there. Hosts
+    /// pass nothing on.
     fn first_edges_towards(&self, target: NodeId) -> Vec<Option<usize>> {
         let mut first = vec![None; self.nodes.len()];
         let mut frontier = VecDeque::from([target]);
@@ -149,7 +182,10 @@ impl Router {
 
     /// When something happens next.
     pub fn next_due(&self) -> Option<Duration> {
-        self.edges.iter().filter_map(|edge| edge.link.next_due()).min()
+        self.edges
+            .iter()
+            .filter_map(|edge| edge.link.next_due())
+            .min()
     }
 
     /// A packet that has reached a host by `now`; `None` when there are no more.
@@ -182,7 +218,11 @@ impl Router {
             while let Some((due, packet)) = self.edges[index].link.pop_due(now) {
                 let node = self.edges[index].to;
                 if self.nodes[node].is_host {
-                    self.arrived.push_back(Arrival { host: node, due, packet });
+                    self.arrived.push_back(Arrival {
+                        host: node,
+                        due,
+                        packet,
+                    });
                 } else {
                     self.forward(due, node, packet);
                 }
@@ -191,7 +231,10 @@ impl Router {
     }
 
     fn forward(&mut self, now: Duration, node: NodeId, packet: Vec<u8>) {
-        match self.target(&packet).and_then(|target| self.next[target][node]) {
+        match self
+            .target(&packet)
+            .and_then(|target| self.next[target][node])
+        {
             Some(edge) => self.edges[edge].link.ingress(now, packet),
             None => self.unroutable += 1,
         }
@@ -199,16 +242,31 @@ impl Router {
 
     fn target(&self, packet: &[u8]) -> Option<NodeId> {
         let address = destination(packet)?;
-        let network = || self.networks.iter().find(|(network, _)| network.contains(address)).map(|(_, host)| *host);
-        self.addresses.get(&address).copied().or_else(network).or(self.outside)
+        let network = || {
+            self.networks
+                .iter()
+                .find(|(network, _)| network.contains(address))
+                .map(|(_, host)| *host)
+        };
+        self.addresses
+            .get(&address)
+            .copied()
+            .or_else(network)
+            .or(self.outside)
     }
 }
 
 /// Destination of an IP packet.
 pub fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
-        4 => packet.get(16..20).and_then(|b| <[u8; 4]>::try_from(b).ok()).map(|b| Ipv4Addr::from(b).into()),
-        6 => packet.get(24..40).and_then(|b| <[u8; 16]>::try_from(b).ok()).map(|b| Ipv6Addr::from(b).into()),
+        4 => packet
+            .get(16..20)
+            .and_then(|b| <[u8; 4]>::try_from(b).ok())
+            .map(|b| Ipv4Addr::from(b).into()),
+        6 => packet
+            .get(24..40)
+            .and_then(|b| <[u8; 16]>::try_from(b).ok())
+            .map(|b| Ipv6Addr::from(b).into()),
         _ => None,
     }
 }
@@ -234,11 +292,20 @@ mod tests {
     }
 
     fn delayed(ms: u32) -> Link {
-        Link::new(LinkConfig { delay: MS * ms, ..LinkConfig::default() }, 1).expect("valid")
+        Link::new(
+            LinkConfig {
+                delay: MS * ms,
+                ..LinkConfig::default()
+            },
+            1,
+        )
+        .expect("valid")
     }
 
     fn drain(router: &mut Router) -> Vec<(NodeId, Duration)> {
-        std::iter::from_fn(|| router.pop_due(Duration::MAX)).map(|a| (a.host, a.due)).collect()
+        std::iter::from_fn(|| router.pop_due(Duration::MAX))
+            .map(|a| (a.host, a.due))
+            .collect()
     }
 
     #[test]
@@ -264,12 +331,24 @@ mod tests {
         let senders = [plan.host("a", &[address(1)]), plan.host("b", &[address(2)])];
         let (left, right) = (plan.router("left"), plan.router("right"));
         let sink = plan.host("sink", &[address(9)]);
-        senders.iter().for_each(|&s| plan.join(s, left, delayed(0), delayed(0)));
-        let narrow = || LinkConfig { rate: Rate::Constant(1_000_000), ..LinkConfig::default() };
-        plan.join(left, right, Link::new(narrow(), 1).expect("valid"), Link::new(narrow(), 2).expect("valid"));
+        senders
+            .iter()
+            .for_each(|&s| plan.join(s, left, delayed(0), delayed(0)));
+        let narrow = || LinkConfig {
+            rate: Rate::Constant(1_000_000),
+            ..LinkConfig::default()
+        };
+        plan.join(
+            left,
+            right,
+            Link::new(narrow(), 1).expect("valid"),
+            Link::new(narrow(), 2).expect("valid"),
+        );
         plan.join(right, sink, delayed(0), delayed(0));
         let mut router = plan.build();
-        senders.iter().for_each(|&s| router.ingress(Duration::ZERO, s, packet_to(9, 1500)));
+        senders
+            .iter()
+            .for_each(|&s| router.ingress(Duration::ZERO, s, packet_to(9, 1500)));
         assert_eq!(drain(&mut router), [(sink, 12 * MS), (sink, 24 * MS)]);
     }
 
@@ -296,12 +375,28 @@ mod tests {
         let mut plan = Plan::default();
         let (a, b) = (plan.host("a", &[address(1)]), plan.host("b", &[address(2)]));
         plan.join(a, b, delayed(1), delayed(1));
-        plan.route(Prefix { base: Ipv4Addr::new(10, 0, 0, 16), bits: 28 }, b);
+        plan.route(
+            Prefix {
+                base: Ipv4Addr::new(10, 0, 0, 16),
+                bits: 28,
+            },
+            b,
+        );
         let mut router = plan.build();
-        [16, 31, 15, 32].iter().for_each(|&last| router.ingress(Duration::ZERO, a, packet_to(last, 100)));
-        assert_eq!((drain(&mut router), router.unroutable()), (vec![(b, MS), (b, MS)], 2));
-        let everything = Prefix { base: Ipv4Addr::UNSPECIFIED, bits: 0 };
-        assert!(everything.contains(address(9)) && !everything.contains(Ipv6Addr::LOCALHOST.into()));
+        [16, 31, 15, 32]
+            .iter()
+            .for_each(|&last| router.ingress(Duration::ZERO, a, packet_to(last, 100)));
+        assert_eq!(
+            (drain(&mut router), router.unroutable()),
+            (vec![(b, MS), (b, MS)], 2)
+        );
+        let everything = Prefix {
+            base: Ipv4Addr::UNSPECIFIED,
+            bits: 0,
+        };
+        assert!(
+            everything.contains(address(9)) && !everything.contains(Ipv6Addr::LOCALHOST.into())
+        );
     }
 
     #[test]

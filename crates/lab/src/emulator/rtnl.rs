@@ -1,4 +1,5 @@
-//! Interfaces, addresses and routes of the calling thread's network namespace, by rtnetlink (RFC 3549).
+//! Interfaces, addresses and routes of the calling thread's network namespace, by rtnetlink (RFC
+//! 3549).
 //!
 //! Only what the emulator needs, so that it depends on no program being installed.
 
@@ -35,17 +36,25 @@ impl Rtnl {
     pub fn open() -> io::Result<Self> {
         let protocol = Some(Protocol::from(libc::NETLINK_ROUTE));
         let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, protocol)?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self {
+            socket,
+            sequence: 0,
+        })
     }
 
     /// Index of an interface.
     pub fn index(&mut self, name: &str) -> io::Result<u32> {
         let mut request = Message::new(libc::RTM_GETLINK, 0);
-        request.bytes(&[0; 16]).attribute(libc::IFLA_IFNAME, &zero_closed(name));
+        request
+            .bytes(&[0; 16])
+            .attribute(libc::IFLA_IFNAME, &zero_closed(name));
         let mut index = None;
         self.exchange(request, |kind, body| {
             if kind == RTM_NEWLINK {
-                index = body.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_ne_bytes);
+                index = body
+                    .get(4..8)
+                    .and_then(|b| b.try_into().ok())
+                    .map(u32::from_ne_bytes);
             }
         })?;
         index.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no interface {name}")))
@@ -55,7 +64,11 @@ impl Rtnl {
     pub fn bring_up(&mut self, index: u32, mtu: Option<u32>, queue: Option<u32>) -> io::Result<()> {
         let up = libc::IFF_UP as u32;
         let mut request = Message::new(RTM_NEWLINK, libc::NLM_F_ACK as u16);
-        request.bytes(&[0; 4]).bytes(&index.to_ne_bytes()).bytes(&up.to_ne_bytes()).bytes(&up.to_ne_bytes());
+        request
+            .bytes(&[0; 4])
+            .bytes(&index.to_ne_bytes())
+            .bytes(&up.to_ne_bytes())
+            .bytes(&up.to_ne_bytes());
         if let Some(mtu) = mtu {
             request.attribute(libc::IFLA_MTU, &mtu.to_ne_bytes());
         }
@@ -68,20 +81,51 @@ impl Rtnl {
     /// Gives an interface an address, and no network.
     pub fn add_address(&mut self, index: u32, address: IpAddr) -> io::Result<()> {
         let bits = address_bits(address);
-        let mut request = Message::new(libc::RTM_NEWADDR, libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE);
+        let mut request = Message::new(
+            libc::RTM_NEWADDR,
+            libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE,
+        );
         let no_duplicate_detection = libc::IFA_F_NODAD as u8;
-        request.bytes(&[family(address), bits, no_duplicate_detection, 0]).bytes(&index.to_ne_bytes());
+        request
+            .bytes(&[family(address), bits, no_duplicate_detection, 0])
+            .bytes(&index.to_ne_bytes());
         request.attribute(libc::IFA_LOCAL, &octets(address));
         request.attribute(libc::IFA_ADDRESS, &octets(address));
         self.exchange(request, |_, _| {})
     }
 
     /// Routes `destination`/`prefix` straight to an interface, in place of an equal route.
-    pub fn replace_route(&mut self, destination: IpAddr, prefix: u8, index: u32, tcp: &TcpMetrics) -> io::Result<()> {
-        let mut request = Message::new(libc::RTM_NEWROUTE, libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE);
+    pub fn replace_route(
+        &mut self,
+        destination: IpAddr,
+        prefix: u8,
+        index: u32,
+        tcp: &TcpMetrics,
+    ) -> io::Result<()> {
+        let mut request = Message::new(
+            libc::RTM_NEWROUTE,
+            libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE,
+        );
         let [table, protocol, kind] = [libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RTN_UNICAST];
-        let scope = if destination.is_ipv4() { libc::RT_SCOPE_LINK } else { libc::RT_SCOPE_UNIVERSE };
-        request.bytes(&[family(destination), prefix, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]);
+        let scope = if destination.is_ipv4() {
+            libc::RT_SCOPE_LINK
+        } else {
+            libc::RT_SCOPE_UNIVERSE
+        };
+        request.bytes(&[
+            family(destination),
+            prefix,
+            0,
+            0,
+            table,
+            protocol,
+            scope,
+            kind,
+            0,
+            0,
+            0,
+            0,
+        ]);
         if prefix > 0 {
             request.attribute(libc::RTA_DST, &octets(destination));
         }
@@ -95,9 +139,25 @@ impl Rtnl {
 
     /// Lets this host take IPv4 packets to every address to which no longer route leads.
     pub fn add_local_default(&mut self, index: u32) -> io::Result<()> {
-        let mut request = Message::new(libc::RTM_NEWROUTE, libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE);
+        let mut request = Message::new(
+            libc::RTM_NEWROUTE,
+            libc::NLM_F_ACK as u16 | NLM_F_CREATE_REPLACE,
+        );
         let [table, protocol, kind] = [libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RTN_LOCAL];
-        request.bytes(&[libc::AF_INET as u8, 0, 0, 0, table, protocol, libc::RT_SCOPE_HOST, kind, 0, 0, 0, 0]);
+        request.bytes(&[
+            libc::AF_INET as u8,
+            0,
+            0,
+            0,
+            table,
+            protocol,
+            libc::RT_SCOPE_HOST,
+            kind,
+            0,
+            0,
+            0,
+            0,
+        ]);
         request.attribute(libc::RTA_OIF, &index.to_ne_bytes());
         self.exchange(request, |_, _| {})
     }
@@ -125,17 +185,22 @@ impl Rtnl {
         /// Place of `tx_dropped` in `rtnl_link_stats64`.
         const TX_DROPPED: usize = 7 * 8;
         let mut request = Message::new(libc::RTM_GETLINK, 0);
-        request.bytes(&[0; 4]).bytes(&index.to_ne_bytes()).bytes(&[0; 8]);
+        request
+            .bytes(&[0; 4])
+            .bytes(&index.to_ne_bytes())
+            .bytes(&[0; 8]);
         let mut dropped = 0;
         self.exchange(request, |_, body| {
-            let stats = attributes(body.get(16..).unwrap_or_default()).find(|(k, _)| *k == libc::IFLA_STATS64);
+            let stats = attributes(body.get(16..).unwrap_or_default())
+                .find(|(k, _)| *k == libc::IFLA_STATS64);
             let field = stats.and_then(|(_, v)| v.get(TX_DROPPED..TX_DROPPED + 8)?.try_into().ok());
             dropped = field.map_or(0, u64::from_ne_bytes);
         })?;
         Ok(dropped)
     }
 
-    /// Sends a request and gives each message of the answer to `see`, up to the end or the kernel's error.
+    /// Sends a request and gives each message of the answer to `see`, up to the end or the kernel's
+    /// error.
     fn exchange(&mut self, request: Message, mut see: impl FnMut(u16, &[u8])) -> io::Result<()> {
         self.sequence += 1;
         let dump = request.flags & libc::NLM_F_DUMP as u16 != 0;
@@ -161,7 +226,11 @@ impl Rtnl {
 }
 
 fn kernel_verdict(body: &[u8]) -> io::Result<()> {
-    match body.get(..4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes) {
+    match body
+        .get(..4)
+        .and_then(|b| b.try_into().ok())
+        .map(i32::from_ne_bytes)
+    {
         Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(-code)),
         None => Err(io::ErrorKind::InvalidData.into()),
@@ -177,7 +246,11 @@ struct Message {
 
 impl Message {
     fn new(kind: u16, flags: u16) -> Self {
-        Self { kind, flags: flags | libc::NLM_F_REQUEST as u16, body: Vec::new() }
+        Self {
+            kind,
+            flags: flags | libc::NLM_F_REQUEST as u16,
+            body: Vec::new(),
+        }
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
@@ -224,7 +297,11 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
     let body = bytes.get(HEADER..len)?;
-    Some((kind, body, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
+    Some((
+        kind,
+        body,
+        bytes.get(len.next_multiple_of(4)..).unwrap_or_default(),
+    ))
 }
 
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
@@ -238,7 +315,10 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 fn address(octets: &[u8]) -> Option<IpAddr> {
-    <[u8; 4]>::try_from(octets).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
+    <[u8; 4]>::try_from(octets)
+        .map(IpAddr::from)
+        .or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from))
+        .ok()
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {
@@ -249,7 +329,11 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 fn family(address: IpAddr) -> u8 {
-    if address.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
+    if address.is_ipv4() {
+        libc::AF_INET as u8
+    } else {
+        libc::AF_INET6 as u8
+    }
 }
 
 fn address_bits(address: IpAddr) -> u8 {
@@ -272,7 +356,10 @@ mod tests {
         put_attribute(&mut bytes, 3, b"abc\0");
         put_attribute(&mut bytes, 7, b"x");
         assert_eq!(bytes.len(), 16);
-        assert_eq!(attributes(&bytes).collect::<Vec<_>>(), [(3, &b"abc\0"[..]), (7, &b"x"[..])]);
+        assert_eq!(
+            attributes(&bytes).collect::<Vec<_>>(),
+            [(3, &b"abc\0"[..]), (7, &b"x"[..])]
+        );
         assert_eq!(attributes(&bytes[..7]).count(), 0);
     }
 
@@ -280,6 +367,9 @@ mod tests {
     fn this_namespace_has_a_loopback_interface() {
         let mut rtnl = Rtnl::open().expect("netlink needs no privilege");
         assert_eq!(rtnl.index("lo").expect("lo is in every namespace"), 1);
-        assert_eq!(rtnl.index("no-such-if").expect_err("absent").raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(
+            rtnl.index("no-such-if").expect_err("absent").raw_os_error(),
+            Some(libc::ENODEV)
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! The system calls that the standard library has no safe door to: TUN devices, namespaces, `ppoll`, scheduling, and
-//! what must happen in a child between `fork` and `exec`. The only unsafe code of this crate.
+//! The system calls that the standard library has no safe door to: TUN devices, namespaces,
+//! `ppoll`, scheduling, and what must happen in a child between `fork` and `exec`. The only unsafe
+//! code of this crate.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -14,23 +15,35 @@ use std::time::Duration;
 const NAME_MAX: usize = libc::IFNAMSIZ - 1;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
-/// Makes a TUN device in the calling thread's network namespace: one IP packet per read and write, no header before it,
-/// never blocking. The device lives as long as the file.
+/// Makes a TUN device in the calling thread's network namespace: one IP packet per read and write,
+/// no header before it, never blocking. The device lives as long as the file.
 pub fn open_tun(name: &str) -> io::Result<File> {
     if name.is_empty() || name.len() > NAME_MAX || name.contains(['%', '\0']) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "bad interface name"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "bad interface name",
+        ));
     }
-    let tun = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let tun = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")?;
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: the descriptor is open, and TUNSETIFF reads and writes one ifreq, which outlives the call.
+    // SAFETY: the descriptor is open, and TUNSETIFF reads and writes one ifreq, which outlives the
+    // call.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })?;
     Ok(tun)
 }
@@ -41,25 +54,41 @@ pub fn unshare(flags: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
 
-/// Moves the calling thread into the namespace behind a file, which must be of the kind `flag` says.
+/// Moves the calling thread into the namespace behind a file, which must be of the kind `flag`
+/// says.
 pub fn setns(namespace: BorrowedFd<'_>, flag: libc::c_int) -> io::Result<()> {
     // SAFETY: takes no pointers; the descriptor is borrowed and so open.
     check(unsafe { libc::setns(namespace.as_raw_fd(), flag) }).map(drop)
 }
 
-/// Waits until one of `files` is readable or a time has passed; says which are readable (or closed at the other end).
-pub fn wait_readable(files: &[BorrowedFd<'_>], timeout: Option<Duration>, ready: &mut Vec<bool>) -> io::Result<()> {
-    let entry = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+/// Waits until one of `files` is readable or a time has passed; says which are readable (or closed
+/// at the other end).
+pub fn wait_readable(
+    files: &[BorrowedFd<'_>],
+    timeout: Option<Duration>,
+    ready: &mut Vec<bool>,
+) -> io::Result<()> {
+    let entry = |fd: &BorrowedFd<'_>| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
     let mut entries: Vec<libc::pollfd> = files.iter().map(entry).collect();
     let time = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().min(1 << 30) as libc::time_t,
         tv_nsec: libc::c_long::from(t.subsec_nanos() as i32),
     });
     let pointer = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `entries` holds as many pollfds as its length says, `pointer` is null or a timespec that outlives the call,
-    // and a null signal mask is allowed.
-    let result =
-        check(unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, pointer, std::ptr::null()) });
+    // SAFETY: `entries` holds as many pollfds as its length says, `pointer` is null or a timespec
+    // that outlives the call, and a null signal mask is allowed.
+    let result = check(unsafe {
+        libc::ppoll(
+            entries.as_mut_ptr(),
+            entries.len() as libc::nfds_t,
+            pointer,
+            std::ptr::null(),
+        )
+    });
     ready.clear();
     ready.extend(entries.iter().map(|entry| entry.revents != 0));
     match result {
@@ -73,9 +102,17 @@ pub fn wait_readable(files: &[BorrowedFd<'_>], timeout: Option<Duration>, ready:
 
 /// Gives the calling thread real-time priority: first in, first out, above everything ordinary.
 pub fn use_realtime(priority: i32) -> io::Result<()> {
-    let parameter = libc::sched_param { sched_priority: priority };
+    let parameter = libc::sched_param {
+        sched_priority: priority,
+    };
     // SAFETY: the parameter outlives the call; 0 means the calling thread.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameter) })?;
+    check(unsafe {
+        libc::sched_setscheduler(
+            0,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            &raw const parameter,
+        )
+    })?;
     Ok(())
 }
 
@@ -85,12 +122,14 @@ pub fn use_exact_timers() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) }).map(drop)
 }
 
-/// Whether this process may administer the network of its namespace: effective capability CAP_NET_ADMIN.
+/// Whether this process may administer the network of its namespace: effective capability
+/// CAP_NET_ADMIN.
 pub fn may_administer_network() -> bool {
     const CAP_NET_ADMIN: u64 = 12;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|set| set >> CAP_NET_ADMIN & 1 == 1)
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|set| set >> CAP_NET_ADMIN & 1 == 1)
 }
 
 /// What a child does before it runs its program.
@@ -107,7 +146,11 @@ pub struct ChildSetup<'a> {
 /// Adds the setup to a command. The namespace must stay open until the command is spawned.
 pub fn prepare(command: &mut Command, setup: ChildSetup<'_>) {
     let network: Option<RawFd> = setup.network.map(|fd| fd.as_raw_fd());
-    let ChildSetup { die_with_parent, own_session, .. } = setup;
+    let ChildSetup {
+        die_with_parent,
+        own_session,
+        ..
+    } = setup;
     let enter = move || {
         if own_session {
             // SAFETY: async-signal-safe, no pointers.
@@ -123,11 +166,13 @@ pub fn prepare(command: &mut Command, setup: ChildSetup<'_>) {
         }
         Ok(())
     };
-    // SAFETY: the closure only makes system calls that are async-signal-safe; it allocates nothing and takes no locks.
+    // SAFETY: the closure only makes system calls that are async-signal-safe; it allocates nothing
+    // and takes no locks.
     unsafe { command.pre_exec(enter) };
 }
 
-/// Blocks signals for the calling thread and those it starts later, so that [`wait_signal`] gets them.
+/// Blocks signals for the calling thread and those it starts later, so that [`wait_signal`] gets
+/// them.
 pub fn block_signals(signals: &[libc::c_int]) -> io::Result<()> {
     let set = signal_set(signals);
     // SAFETY: the set is initialised and outlives the call; a null old set is allowed.
@@ -168,12 +213,16 @@ fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
     set
 }
 
-/// Unblocks every signal in the child of a command, which would otherwise inherit what [`block_signals`] blocked.
+/// Unblocks every signal in the child of a command, which would otherwise inherit what
+/// [`block_signals`] blocked.
 pub fn unblock_in_child(command: &mut Command) {
     let unblock = || {
         let none = signal_set(&[]);
         // SAFETY: async-signal-safe; the set is initialised and outlives the call.
-        check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) }).map(drop)
+        check(unsafe {
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+        })
+        .map(drop)
     };
     // SAFETY: the closure only makes an async-signal-safe system call on its own stack.
     unsafe { command.pre_exec(unblock) };
@@ -191,7 +240,8 @@ pub fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
 pub fn kill_group(leader: u32, signal: libc::c_int) -> io::Result<()> {
     // 0 would mean the caller's own group, and 1 with its sign turned every process there is.
     let leader = i32::try_from(leader).ok().filter(|id| *id > 1);
-    let leader = leader.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process group"))?;
+    let leader =
+        leader.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process group"))?;
     // SAFETY: takes no pointers; a negative id below -1 addresses exactly one group.
     check(unsafe { libc::kill(-leader, signal) }).map(drop)
 }
@@ -210,21 +260,42 @@ pub fn reap() -> Option<Ended> {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) };
-    u32::try_from(pid).ok().filter(|pid| *pid > 0).map(|pid| Ended { pid, code })
+    let code = if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        128 + libc::WTERMSIG(status)
+    };
+    u32::try_from(pid)
+        .ok()
+        .filter(|pid| *pid > 0)
+        .map(|pid| Ended { pid, code })
 }
 
-/// Keeps later mounts of this (new) mount namespace to itself, then shows it the processes of its process namespace.
+/// Keeps later mounts of this (new) mount namespace to itself, then shows it the processes of its
+/// process namespace.
 pub fn mount_own_proc() -> io::Result<()> {
     let text = |s: &str| CString::new(s).map_err(io::Error::other);
     let (none, root, proc) = (text("none")?, text("/")?, text("/proc")?);
     let kind = text("proc")?;
     let private = libc::MS_REC | libc::MS_PRIVATE;
-    // SAFETY: all strings are closed by zero and outlive the calls; null type and data are allowed for these flags.
+    // SAFETY: all strings are closed by zero and outlive the calls; null type and data are allowed
+    // for these flags.
     unsafe {
-        check(libc::mount(none.as_ptr(), root.as_ptr(), std::ptr::null(), private, std::ptr::null()))?;
+        check(libc::mount(
+            none.as_ptr(),
+            root.as_ptr(),
+            std::ptr::null(),
+            private,
+            std::ptr::null(),
+        ))?;
         let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        check(libc::mount(kind.as_ptr(), proc.as_ptr(), kind.as_ptr(), flags, std::ptr::null()))?;
+        check(libc::mount(
+            kind.as_ptr(),
+            proc.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            std::ptr::null(),
+        ))?;
     }
     Ok(())
 }

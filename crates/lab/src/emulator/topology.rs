@@ -33,7 +33,8 @@ use tandem_link::{ConfigError, Link, LinkConfig, profile, text};
 
 use super::router::{NodeId, Plan, Prefix};
 
-/// The host that stands for the network around the emulator: the namespace that the program was started in.
+/// The host that stands for the network around the emulator: the namespace that the program was
+/// started in.
 pub const OUTSIDE: &str = "outside";
 
 /// Most hosts, routers or links of one network.
@@ -102,17 +103,26 @@ pub struct LinkPlan {
     pub directions: [LinkConfig; 2],
 }
 
-/// A link as text, from the command line or a file. Values given as `A/B` are for the two directions: on the command line
-/// towards the command and from it, in a file from the first end to the second and back.
+/// A link as text, from the command line or a file. Values given as `A/B` are for the two
+/// directions: on the command line towards the command and from it, in a file from the first end to
+/// the second and back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, clap::Args)]
 #[serde(default)]
-#[allow(rustdoc::broken_intra_doc_links, reason = "the brackets are the help text's")]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "the brackets are the help text's"
+)]
 pub struct LinkText {
     /// Begin with a named profile; the other options change it (see `tandem-link profiles`)
     #[arg(long, value_name = "NAME", help_heading = "Link")]
     pub profile: Option<String>,
     /// Round trip time, half of it each way
-    #[arg(long, value_name = "TIME", help_heading = "Link", conflicts_with = "delay")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        help_heading = "Link",
+        conflicts_with = "delay"
+    )]
     pub rtt: Option<String>,
     /// One-way delay
     #[arg(long, value_name = "TIME[/TIME]", help_heading = "Link")]
@@ -126,7 +136,8 @@ pub struct LinkText {
     /// Rate: 8mbit, unlimited, or trace:FILE with one delivery opportunity (ms) per line
     #[arg(long, value_name = "RATE[/RATE]", help_heading = "Link")]
     pub rate: Option<String>,
-    /// Queue before the rate: packets (256), bytes (64kB), codel[:TARGET:INTERVAL], joined by commas; or unlimited
+    /// Queue before the rate: packets (256), bytes (64kB), codel[:TARGET:INTERVAL], joined by
+    /// commas; or unlimited
     #[arg(long, value_name = "QUEUE[/QUEUE]", help_heading = "Link")]
     pub queue: Option<String>,
     /// Probability that a packet arrives twice
@@ -145,11 +156,20 @@ pub type ReadTrace<'a> = &'a dyn Fn(&str) -> std::io::Result<String>;
 
 impl LinkText {
     /// The two directions; `name` is for errors.
-    pub fn directions(&self, name: &str, read: ReadTrace<'_>) -> Result<[LinkConfig; 2], TopologyError> {
-        let wrong = |source| TopologyError::Link { link: name.into(), source };
+    pub fn directions(
+        &self,
+        name: &str,
+        read: ReadTrace<'_>,
+    ) -> Result<[LinkConfig; 2], TopologyError> {
+        let wrong = |source| TopologyError::Link {
+            link: name.into(),
+            source,
+        };
         let mut both = match &self.profile {
             None => [LinkConfig::default(), LinkConfig::default()],
-            Some(profile) => profile::named(profile).map(|p| [p.down, p.up]).map_err(wrong)?,
+            Some(profile) => profile::named(profile)
+                .map(|p| [p.down, p.up])
+                .map_err(wrong)?,
         };
         if let Some(rtt) = &self.rtt {
             let half = text::duration(rtt).map_err(wrong)? / 2;
@@ -171,7 +191,11 @@ impl LinkText {
             to.delay = text::duration(delay)?;
         }
         if let Some(jitter) = part(&self.jitter, index) {
-            to.jitter = if jitter.trim() == "0" { None } else { Some(jitter.parse::<Jitter>()?) };
+            to.jitter = if jitter.trim() == "0" {
+                None
+            } else {
+                Some(jitter.parse::<Jitter>()?)
+            };
         }
         if let Some(loss) = part(&self.loss, index) {
             to.loss = loss.parse()?;
@@ -186,25 +210,43 @@ impl LinkText {
             to.corrupt = text::probability(p)?;
         }
         if let Some(reset) = part(&self.reset, index) {
-            to.reset = if reset.trim() == "none" { None } else { Some(reset.parse::<Reset>()?) };
+            to.reset = if reset.trim() == "none" {
+                None
+            } else {
+                Some(reset.parse::<Reset>()?)
+            };
         }
         Ok(())
     }
 }
 
-/// The part of a value that is for one direction: `A/B` is A one way and B the other, `A` alone both. Traces are files,
-/// whose names may have slashes of their own.
+/// The part of a value that is for one direction: `A/B` is A one way and B the other, `A` alone
+/// both. Traces are files, whose names may have slashes of their own.
 fn part(value: &Option<String>, index: usize) -> Option<&str> {
     let text = value.as_deref()?;
-    let cut = if text.starts_with("trace:") { text.find("/trace:") } else { text.find('/') };
+    let cut = if text.starts_with("trace:") {
+        text.find("/trace:")
+    } else {
+        text.find('/')
+    };
     Some(cut.map_or(text, |at| [&text[..at], &text[at + 1..]][index]))
 }
 
 fn read_rate(rate: &str, link: &str, read: ReadTrace<'_>) -> Result<Rate, TopologyError> {
-    let wrong = |source| TopologyError::Link { link: link.into(), source };
-    let Some(path) = rate.strip_prefix("trace:") else { return rate.parse().map_err(wrong) };
-    let content = read(path).map_err(|source| TopologyError::TraceFile { path: path.into(), source })?;
-    Trace::parse(&content).map(|trace| Rate::Trace(trace.into())).map_err(wrong)
+    let wrong = |source| TopologyError::Link {
+        link: link.into(),
+        source,
+    };
+    let Some(path) = rate.strip_prefix("trace:") else {
+        return rate.parse().map_err(wrong);
+    };
+    let content = read(path).map_err(|source| TopologyError::TraceFile {
+        path: path.into(),
+        source,
+    })?;
+    Trace::parse(&content)
+        .map(|trace| Rate::Trace(trace.into()))
+        .map_err(wrong)
 }
 
 /// A file as it is written.
@@ -241,10 +283,23 @@ impl Topology {
     /// Reads a description; `read` gets the traces that it names.
     pub fn parse(text: &str, read: ReadTrace<'_>) -> Result<Self, TopologyError> {
         let raw: RawTopology = toml::from_str(text)?;
-        let hosts =
-            raw.hosts.into_iter().enumerate().map(|(index, (name, host))| host_plan(index, name, host)).collect();
-        let links = raw.links.into_iter().map(|link| link_plan(link, read)).collect::<Result<_, _>>()?;
-        let topology = Self { seed: raw.seed, hosts, routers: raw.routers, links };
+        let hosts = raw
+            .hosts
+            .into_iter()
+            .enumerate()
+            .map(|(index, (name, host))| host_plan(index, name, host))
+            .collect();
+        let links = raw
+            .links
+            .into_iter()
+            .map(|link| link_plan(link, read))
+            .collect::<Result<_, _>>()?;
+        let topology = Self {
+            seed: raw.seed,
+            hosts,
+            routers: raw.routers,
+            links,
+        };
         topology.check()?;
         Ok(topology)
     }
@@ -256,8 +311,15 @@ impl Topology {
             return fail(format!("more than {MOST} nodes or links"));
         }
         let mut names = BTreeSet::new();
-        for name in self.hosts.iter().map(|host| &host.name).chain(&self.routers) {
-            if name.is_empty() || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_') {
+        for name in self
+            .hosts
+            .iter()
+            .map(|host| &host.name)
+            .chain(&self.routers)
+        {
+            if name.is_empty()
+                || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')
+            {
                 return fail(format!("node name {name:?}: only letters, digits, - and _"));
             }
             if !names.insert(name.as_str()) {
@@ -265,16 +327,26 @@ impl Topology {
             }
         }
         let mut addresses = BTreeSet::new();
-        if let Some(double) = self.hosts.iter().flat_map(|h| &h.addresses).find(|address| !addresses.insert(**address))
+        if let Some(double) = self
+            .hosts
+            .iter()
+            .flat_map(|h| &h.addresses)
+            .find(|address| !addresses.insert(**address))
         {
             return fail(format!("two hosts have the address {double}"));
         }
         for end in self.links.iter().flat_map(|link| &link.between) {
             if !names.contains(end.as_str()) {
-                return fail(format!("a link ends at {end:?}, which is neither a host nor a router"));
+                return fail(format!(
+                    "a link ends at {end:?}, which is neither a host nor a router"
+                ));
             }
         }
-        match self.links.iter().find(|link| link.between[0] == link.between[1]) {
+        match self
+            .links
+            .iter()
+            .find(|link| link.between[0] == link.between[1])
+        {
             Some(loops) => fail(format!("a link joins {:?} with itself", loops.between[0])),
             None => Ok(()),
         }
@@ -288,7 +360,9 @@ impl Topology {
         let mut ids = Vec::new();
         for host in &self.hosts {
             let id = plan.host(&host.name, &host.addresses);
-            host.networks.iter().for_each(|network| plan.route(*network, id));
+            host.networks
+                .iter()
+                .for_each(|network| plan.route(*network, id));
             if host.name == OUTSIDE {
                 plan.set_outside(id);
             }
@@ -301,8 +375,14 @@ impl Topology {
         for (index, link) in self.links.iter().enumerate() {
             let [a, b] = [&link.between[0], &link.between[1]].map(|name| nodes[name.as_str()]);
             let half = |direction: usize| {
-                Link::new(link.directions[direction].clone(), split_seed(self.seed, (2 * index + direction) as u64))
-                    .map_err(|source| TopologyError::Link { link: link.between.join("-"), source })
+                Link::new(
+                    link.directions[direction].clone(),
+                    split_seed(self.seed, (2 * index + direction) as u64),
+                )
+                .map_err(|source| TopologyError::Link {
+                    link: link.between.join("-"),
+                    source,
+                })
             };
             plan.join(a, b, half(0)?, half(1)?);
         }
@@ -311,28 +391,54 @@ impl Topology {
 }
 
 fn host_plan(index: usize, name: String, raw: RawHost) -> HostPlan {
-    let default = || vec![IpAddr::from([10, 77, ((index + 1) >> 8) as u8, (index + 1) as u8])];
-    let addresses = if raw.addresses.is_empty() { default() } else { raw.addresses };
-    HostPlan { name, addresses, networks: Vec::new(), run: raw.run }
+    let default = || {
+        vec![IpAddr::from([
+            10,
+            77,
+            ((index + 1) >> 8) as u8,
+            (index + 1) as u8,
+        ])]
+    };
+    let addresses = if raw.addresses.is_empty() {
+        default()
+    } else {
+        raw.addresses
+    };
+    HostPlan {
+        name,
+        addresses,
+        networks: Vec::new(),
+        run: raw.run,
+    }
 }
 
 fn link_plan(raw: RawLink, read: ReadTrace<'_>) -> Result<LinkPlan, TopologyError> {
     let name = raw.between.join("-");
     let Ok(between) = <[String; 2]>::try_from(raw.between) else {
-        return Err(TopologyError::Shape(format!("{name}: a link is between two nodes")));
+        return Err(TopologyError::Shape(format!(
+            "{name}: a link is between two nodes"
+        )));
     };
     if let Some(key) = raw.rest.keys().next() {
-        return Err(TopologyError::Shape(format!("{name}: no such parameter {key:?}")));
+        return Err(TopologyError::Shape(format!(
+            "{name}: no such parameter {key:?}"
+        )));
     }
     if raw.text.rtt.is_some() && raw.text.delay.is_some() {
         return Err(TopologyError::Shape(format!("{name}: either rtt or delay")));
     }
-    Ok(LinkPlan { directions: raw.text.directions(&name, read)?, between })
+    Ok(LinkPlan {
+        directions: raw.text.directions(&name, read)?,
+        between,
+    })
 }
 
 /// A fixed delay in both directions.
 pub fn delayed(delay: Duration) -> [LinkConfig; 2] {
-    let one_way = LinkConfig { delay, ..LinkConfig::default() };
+    let one_way = LinkConfig {
+        delay,
+        ..LinkConfig::default()
+    };
     [one_way.clone(), one_way]
 }
 
@@ -343,7 +449,10 @@ mod tests {
     use super::*;
 
     fn no_files(path: &str) -> std::io::Result<String> {
-        Err(std::io::Error::new(std::io::ErrorKind::NotFound, path.to_owned()))
+        Err(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            path.to_owned(),
+        ))
     }
 
     fn parse(text: &str) -> Result<Topology, TopologyError> {
@@ -354,28 +463,48 @@ mod tests {
 
     #[test]
     fn directions_may_differ() {
-        let text =
-            format!("{TWO}rate = '8mbit/1mbit'\ndelay = '10ms'\nloss = '0/every:5'\nqueue = '20,codel:5ms:100ms'");
+        let text = format!(
+            "{TWO}rate = '8mbit/1mbit'\ndelay = '10ms'\nloss = '0/every:5'\nqueue = '20,codel:5ms:100ms'"
+        );
         let link = parse(&text).expect("valid").links.remove(0);
         let [there, back] = link.directions;
-        assert_eq!((there.rate, back.rate), (Rate::Constant(8_000_000), Rate::Constant(1_000_000)));
+        assert_eq!(
+            (there.rate, back.rate),
+            (Rate::Constant(8_000_000), Rate::Constant(1_000_000))
+        );
         assert_eq!((there.loss, back.loss), (Loss::Never, Loss::EveryNth(5)));
         assert_eq!((there.delay, there.queue), (back.delay, back.queue));
     }
 
     #[test]
     fn profiles_are_a_beginning() {
-        let link = parse(&format!("{TWO}profile = '3g'\nrtt = '1s'")).expect("valid").links.remove(0);
+        let link = parse(&format!("{TWO}profile = '3g'\nrtt = '1s'"))
+            .expect("valid")
+            .links
+            .remove(0);
         let [down, up] = link.directions;
-        assert_eq!((down.delay, up.delay), (Duration::from_millis(500), Duration::from_millis(500)));
+        assert_eq!(
+            (down.delay, up.delay),
+            (Duration::from_millis(500), Duration::from_millis(500))
+        );
         assert_eq!(up.rate, Rate::Constant(250_000));
     }
 
     #[test]
     fn traces_are_read_by_name() {
-        let read = |path: &str| Ok(if path == "/t/down" { "1\n2\n".into() } else { "5\n".to_owned() });
+        let read = |path: &str| {
+            Ok(if path == "/t/down" {
+                "1\n2\n".into()
+            } else {
+                "5\n".to_owned()
+            })
+        };
         let text = format!("{TWO}rate = 'trace:/t/down/trace:/t/up'");
-        let [down, up] = Topology::parse(&text, &read).expect("valid").links.remove(0).directions;
+        let [down, up] = Topology::parse(&text, &read)
+            .expect("valid")
+            .links
+            .remove(0)
+            .directions;
         assert_ne!(down.rate, up.rate);
         let error = parse(&text).expect_err("no such file").to_string();
         assert!(error.contains("/t/down"), "{error}");
@@ -385,8 +514,14 @@ mod tests {
     fn errors_name_what_is_wrong() {
         let cases = [
             ("hosts = 1", "hosts"),
-            ("[hosts.a]\n[[links]]\nbetween = ['a', 'b', 'c']", "a-b-c: a link is between two nodes"),
-            ("[hosts.a]\n[[links]]\nbetween = ['a']", "a: a link is between two nodes"),
+            (
+                "[hosts.a]\n[[links]]\nbetween = ['a', 'b', 'c']",
+                "a-b-c: a link is between two nodes",
+            ),
+            (
+                "[hosts.a]\n[[links]]\nbetween = ['a']",
+                "a: a link is between two nodes",
+            ),
             (&format!("{TWO}rate = '1mbit/2mbit/3mbit'"), "2mbit/3mbit"),
             (&format!("{TWO}addresses = ['10.0.0.1']"), "addresses"),
             ("[hosts.a]\n", "links"),
@@ -396,13 +531,22 @@ mod tests {
             (&format!("{TWO}profile = '9g'"), "9g"),
             (&format!("{TWO}[[links]]\nbetween = ['a', 'c']"), "\"c\""),
             (&format!("{TWO}[[links]]\nbetween = ['a', 'a']"), "itself"),
-            ("routers = ['a']\n[hosts.a]\n[[links]]\nbetween = ['a', 'a']", "two nodes"),
+            (
+                "routers = ['a']\n[hosts.a]\n[[links]]\nbetween = ['a', 'a']",
+                "two nodes",
+            ),
             ("links = []\n[hosts.'../x']\n", "../x"),
-            ("links = []\n[hosts.a]\naddresses = ['1.1.1.1']\n[hosts.b]\naddresses = ['1.1.1.1']\n", "1.1.1.1"),
+            (
+                "links = []\n[hosts.a]\naddresses = ['1.1.1.1']\n[hosts.b]\naddresses = ['1.1.1.1']\n",
+                "1.1.1.1",
+            ),
         ];
         for (text, expected) in cases {
             let error = parse(text).expect_err(text).to_string();
-            assert!(error.contains(expected), "{error:?} should contain {expected:?}");
+            assert!(
+                error.contains(expected),
+                "{error:?} should contain {expected:?}"
+            );
         }
     }
 

@@ -318,10 +318,14 @@ impl Experiment {
         let raw: RawExperiment = toml::from_str(text)?;
         let deadline = match &raw.deadline {
             None => Duration::from_secs(300),
-            Some(text) => text::duration(text).map_err(|e| ExperimentError::value("deadline", e.to_string()))?,
+            Some(text) => text::duration(text)
+                .map_err(|e| ExperimentError::value("deadline", e.to_string()))?,
         };
         if !is_name(&raw.name) {
-            return Err(ExperimentError::value("name", format!("{:?} is not letters, digits, - and _", raw.name)));
+            return Err(ExperimentError::value(
+                "name",
+                format!("{:?} is not letters, digits, - and _", raw.name),
+            ));
         }
         let setups = checked_setups(raw.setups)?;
         let baseline = index_of(&setups, "baseline", &raw.baseline)?;
@@ -334,11 +338,29 @@ impl Experiment {
             passes: raw.passes,
             full_passes: raw.full_passes.unwrap_or(raw.passes),
         };
-        let sweeps = raw.sweeps.into_iter().map(|sweep| defaults.sweep(sweep)).collect::<Result<Vec<_>, _>>()?;
+        let sweeps = raw
+            .sweeps
+            .into_iter()
+            .map(|sweep| defaults.sweep(sweep))
+            .collect::<Result<Vec<_>, _>>()?;
         check_names("sweeps", sweeps.iter().map(|sweep| sweep.name.as_str()))?;
-        let why = raw.why.into_iter().enumerate().map(|(at, why)| reason(at, why, &sweeps));
+        let why = raw
+            .why
+            .into_iter()
+            .enumerate()
+            .map(|(at, why)| reason(at, why, &sweeps));
         let why = why.collect::<Result<_, _>>()?;
-        let RawExperiment { name, title, source, about, seed, same_seed, list, pages, .. } = raw;
+        let RawExperiment {
+            name,
+            title,
+            source,
+            about,
+            seed,
+            same_seed,
+            list,
+            pages,
+            ..
+        } = raw;
         let directory = PathBuf::new();
         let mut experiment = Self {
             name,
@@ -371,7 +393,10 @@ impl Experiment {
 
     /// The same, beside a file.
     pub fn at(self, path: &Path) -> Self {
-        Self { directory: path.parent().map(Path::to_owned).unwrap_or_default(), ..self }
+        Self {
+            directory: path.parent().map(Path::to_owned).unwrap_or_default(),
+            ..self
+        }
     }
 
     /// Lets sweeps over pages have these pages instead of their own.
@@ -392,12 +417,18 @@ impl Experiment {
     /// A page by the name that points have for it.
     pub fn page(&self, name: &str) -> Result<Page, PageError> {
         let file = self.directory.join(name);
-        if file.is_file() { Page::read(&file) } else { Page::open(name) }
+        if file.is_file() {
+            Page::read(&file)
+        } else {
+            Page::open(name)
+        }
     }
 
     /// The reason given for results at a point, the first that fits.
     pub fn reason(&self, sweep: &str, point: &Point) -> Option<&str> {
-        let fits = |why: &&Why| why.sweep.as_deref().is_none_or(|name| name == sweep) && point.lies_in(&why.at);
+        let fits = |why: &&Why| {
+            why.sweep.as_deref().is_none_or(|name| name == sweep) && point.lies_in(&why.at)
+        };
         self.why.iter().find(fits).map(|why| why.text.as_str())
     }
 }
@@ -405,7 +436,11 @@ impl Experiment {
 impl Setup {
     /// What reports call it.
     pub fn label(&self) -> &str {
-        if self.label.is_empty() { &self.name } else { &self.label }
+        if self.label.is_empty() {
+            &self.name
+        } else {
+            &self.label
+        }
     }
 
     /// Whether it is our pair.
@@ -417,7 +452,11 @@ impl Setup {
 impl Sweep {
     /// The values of each axis.
     pub fn axes(&self, full: bool) -> Vec<(Axis, &[String])> {
-        let mut axes: Vec<(Axis, &[String])> = self.axes.iter().map(|(axis, values)| (*axis, &values[..])).collect();
+        let mut axes: Vec<(Axis, &[String])> = self
+            .axes
+            .iter()
+            .map(|(axis, values)| (*axis, &values[..]))
+            .collect();
         for (axis, values) in self.full.iter().filter(|_| full) {
             match axes.iter_mut().find(|(own, _)| own == axis) {
                 Some((_, own)) => *own = values,
@@ -460,14 +499,22 @@ impl Defaults<'_> {
         let full = axes_of_full(&format!("{key}.full"), &raw.full)?;
         for axis in [Some(raw.x), raw.y].into_iter().flatten() {
             if !axes.iter().any(|(own, _)| *own == axis) {
-                return Err(ExperimentError::value(key, format!("axes.{} is missing", axis.name())));
+                return Err(ExperimentError::value(
+                    key,
+                    format!("axes.{} is missing", axis.name()),
+                ));
             }
         }
         let setups = match &raw.setups {
             None => (0..self.setups.len()).collect(),
             Some(names) => {
-                let named = names.iter().map(|name| index_of(self.setups, &format!("{key}.setups"), name));
-                named.collect::<Result<BTreeSet<_>, _>>()?.into_iter().collect::<Vec<_>>()
+                let named = names
+                    .iter()
+                    .map(|name| index_of(self.setups, &format!("{key}.setups"), name));
+                named
+                    .collect::<Result<BTreeSet<_>, _>>()?
+                    .into_iter()
+                    .collect::<Vec<_>>()
             }
         };
         let figures = raw.documents.into_iter().enumerate();
@@ -475,8 +522,15 @@ impl Defaults<'_> {
         Ok(Sweep {
             documents: documents.collect::<Result<_, _>>()?,
             passes: passes(&key, raw.passes.unwrap_or(self.passes))?,
-            full_passes: passes(&key, raw.full_passes.or(raw.passes).unwrap_or(self.full_passes))?,
-            title: if raw.title.is_empty() { raw.name.clone() } else { raw.title },
+            full_passes: passes(
+                &key,
+                raw.full_passes.or(raw.passes).unwrap_or(self.full_passes),
+            )?,
+            title: if raw.title.is_empty() {
+                raw.name.clone()
+            } else {
+                raw.title
+            },
             name: raw.name,
             about: raw.about,
             x: raw.x,
@@ -490,13 +544,17 @@ impl Defaults<'_> {
 
     fn figure(&self, key: &str, raw: RawFigure) -> Result<Figure, ExperimentError> {
         if !raw.value.is_finite() {
-            return Err(ExperimentError::value(format!("{key}.value"), "not a finite number"));
+            return Err(ExperimentError::value(
+                format!("{key}.value"),
+                "not a finite number",
+            ));
         }
         let against = raw.against.as_ref();
         Ok(Figure {
             setup: index_of(self.setups, &format!("{key}.setup"), &raw.setup)?,
-            against: against
-                .map_or(Ok(self.baseline), |name| index_of(self.setups, &format!("{key}.against"), name))?,
+            against: against.map_or(Ok(self.baseline), |name| {
+                index_of(self.setups, &format!("{key}.against"), name)
+            })?,
             at: point(&format!("{key}.at"), &raw.at)?,
             source: raw.source.unwrap_or_else(|| self.source.to_owned()),
             what: raw.what,
@@ -508,19 +566,32 @@ impl Defaults<'_> {
 
 fn passes(key: &str, passes: usize) -> Result<usize, ExperimentError> {
     let fits = (1..=1000).contains(&passes);
-    if fits { Ok(passes) } else { Err(ExperimentError::value(format!("{key}.passes"), "not from 1 to 1000")) }
+    if fits {
+        Ok(passes)
+    } else {
+        Err(ExperimentError::value(
+            format!("{key}.passes"),
+            "not from 1 to 1000",
+        ))
+    }
 }
 
 fn checked_setups(setups: Vec<Setup>) -> Result<Vec<Setup>, ExperimentError> {
     check_names("setups", setups.iter().map(|setup| setup.name.as_str()))?;
     for setup in &setups {
         let wrong = |field: &str, what: &str| {
-            Err(ExperimentError::value(format!("setups.{}.{field}", setup.name), what.to_owned()))
+            Err(ExperimentError::value(
+                format!("setups.{}.{field}", setup.name),
+                what.to_owned(),
+            ))
         };
         if !is_name(&setup.name) {
             return wrong("name", "not letters, digits, -, _ and .");
         }
-        if setup.parallel.is_some_and(|count| !(1..=2000).contains(&count)) {
+        if setup
+            .parallel
+            .is_some_and(|count| !(1..=2000).contains(&count))
+        {
             return wrong("parallel", "not from 1 to 2000");
         }
         if setup.visits > 100 {
@@ -535,10 +606,16 @@ fn checked_setups(setups: Vec<Setup>) -> Result<Vec<Setup>, ExperimentError> {
             ..setup.clone()
         };
         if !setup.is_ours() && *setup != pair {
-            return wrong("way", "session, push, visits and options are for way = \"pair\"");
+            return wrong(
+                "way",
+                "session, push, visits and options are for way = \"pair\"",
+            );
         }
         if (setup.warm || setup.tls) && !matches!(setup.way, Way::Pair | Way::Nghttpx) {
-            return wrong(if setup.warm { "warm" } else { "tls" }, "only pairs have a session of their own");
+            return wrong(
+                if setup.warm { "warm" } else { "tls" },
+                "only pairs have a session of their own",
+            );
         }
     }
     Ok(setups)
@@ -548,11 +625,17 @@ fn check_names<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Result<()
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(ExperimentError::value(key, format!("{name:?} is there twice")));
+            return Err(ExperimentError::value(
+                key,
+                format!("{name:?} is there twice"),
+            ));
         }
     }
     if seen.is_empty() || seen.len() > MOST {
-        return Err(ExperimentError::value(key, format!("not from 1 to {MOST} of them")));
+        return Err(ExperimentError::value(
+            key,
+            format!("not from 1 to {MOST} of them"),
+        ));
     }
     Ok(())
 }
@@ -561,14 +644,24 @@ fn check_names<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Result<()
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 60
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
         && !text.starts_with('.')
 }
 
 fn index_of(setups: &[Setup], key: &str, name: &str) -> Result<usize, ExperimentError> {
-    let known = || setups.iter().map(|setup| setup.name.as_str()).collect::<Vec<_>>().join(", ");
+    let known = || {
+        setups
+            .iter()
+            .map(|setup| setup.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let index = setups.iter().position(|setup| setup.name == name);
-    index.ok_or_else(|| ExperimentError::value(key, format!("no set-up {name:?}; there are: {}", known())))
+    index.ok_or_else(|| {
+        ExperimentError::value(key, format!("no set-up {name:?}; there are: {}", known()))
+    })
 }
 
 fn point(key: &str, raw: &BTreeMap<String, Value>) -> Result<Point, ExperimentError> {
@@ -579,40 +672,73 @@ fn point(key: &str, raw: &BTreeMap<String, Value>) -> Result<Point, ExperimentEr
     Ok(point)
 }
 
-fn axes(key: &str, raw: &BTreeMap<String, Vec<Value>>) -> Result<Vec<(Axis, Vec<String>)>, ExperimentError> {
+fn axes(
+    key: &str,
+    raw: &BTreeMap<String, Vec<Value>>,
+) -> Result<Vec<(Axis, Vec<String>)>, ExperimentError> {
     let axes = axes_of_full(key, raw)?;
-    if axes.is_empty() { Err(ExperimentError::value(key, "nothing is varied")) } else { Ok(axes) }
+    if axes.is_empty() {
+        Err(ExperimentError::value(key, "nothing is varied"))
+    } else {
+        Ok(axes)
+    }
 }
 
-fn axes_of_full(key: &str, raw: &BTreeMap<String, Vec<Value>>) -> Result<Vec<(Axis, Vec<String>)>, ExperimentError> {
+fn axes_of_full(
+    key: &str,
+    raw: &BTreeMap<String, Vec<Value>>,
+) -> Result<Vec<(Axis, Vec<String>)>, ExperimentError> {
     let values = |name: &String, values: &Vec<Value>| {
         let key = format!("{key}.{name}");
         if values.is_empty() {
             return Err(ExperimentError::value(key, "no values"));
         }
-        values.iter().map(|value| scalar(&key, value)).collect::<Result<Vec<_>, _>>()
+        values
+            .iter()
+            .map(|value| scalar(&key, value))
+            .collect::<Result<Vec<_>, _>>()
     };
-    raw.iter().map(|(name, list)| Ok((axis(key, name)?, values(name, list)?))).collect()
+    raw.iter()
+        .map(|(name, list)| Ok((axis(key, name)?, values(name, list)?)))
+        .collect()
 }
 
 fn axis(key: &str, name: &str) -> Result<Axis, ExperimentError> {
     let known = || Axis::ALL.map(Axis::name).join(", ");
-    Axis::named(name)
-        .ok_or_else(|| ExperimentError::value(format!("{key}.{name}"), format!("no such axis; there are: {}", known())))
+    Axis::named(name).ok_or_else(|| {
+        ExperimentError::value(
+            format!("{key}.{name}"),
+            format!("no such axis; there are: {}", known()),
+        )
+    })
 }
 
 fn scalar(key: &str, value: &Value) -> Result<String, ExperimentError> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
-        _ => Err(ExperimentError::value(key, "neither text nor a whole number")),
+        _ => Err(ExperimentError::value(
+            key,
+            "neither text nor a whole number",
+        )),
     }
 }
 
 fn reason(at: usize, raw: RawWhy, sweeps: &[Sweep]) -> Result<Why, ExperimentError> {
     let key = format!("why.{at}");
-    if let Some(name) = raw.sweep.as_ref().filter(|name| !sweeps.iter().any(|sweep| sweep.name == **name)) {
-        return Err(ExperimentError::value(format!("{key}.sweep"), format!("no sweep {name:?}")));
+    if let Some(name) = raw
+        .sweep
+        .as_ref()
+        .filter(|name| !sweeps.iter().any(|sweep| sweep.name == **name))
+    {
+        return Err(ExperimentError::value(
+            format!("{key}.sweep"),
+            format!("no sweep {name:?}"),
+        ));
     }
-    Ok(Why { at: point(&format!("{key}.at"), &raw.at)?, sweep: raw.sweep, text: raw.text })
+    Ok(Why {
+        at: point(&format!("{key}.at"), &raw.at)?,
+        sweep: raw.sweep,
+        text: raw.text,
+    })
 }

@@ -50,26 +50,45 @@ pub struct Selection {
 }
 
 /// The trials of an experiment.
-pub fn trials(experiment: &Experiment, selection: &Selection) -> Result<Vec<Trial>, ExperimentError> {
+pub fn trials(
+    experiment: &Experiment,
+    selection: &Selection,
+) -> Result<Vec<Trial>, ExperimentError> {
     let only = Only::parse(experiment, selection)?;
     let mut trials = Vec::new();
     let mut seen = HashSet::new();
-    let turns_of = |sweep: &Sweep| selection.passes.unwrap_or_else(|| sweep.passes(selection.full));
+    let turns_of = |sweep: &Sweep| {
+        selection
+            .passes
+            .unwrap_or_else(|| sweep.passes(selection.full))
+    };
     let passes = experiment.sweeps.iter().map(turns_of).max().unwrap_or(0);
     for pass in 0..passes {
         for sweep in &experiment.sweeps {
             if pass >= turns_of(sweep) || !only.sweep(sweep) {
                 continue;
             }
-            let setups: Vec<usize> = sweep.setups.iter().copied().filter(|&at| only.setup(experiment, at)).collect();
-            for point in points(sweep, selection.full).into_iter().filter(|point| only.point(point)) {
-                let in_turn = turns(pass, setups.len()).map(|at| trial(experiment, &point, setups[at], pass));
+            let setups: Vec<usize> = sweep
+                .setups
+                .iter()
+                .copied()
+                .filter(|&at| only.setup(experiment, at))
+                .collect();
+            for point in points(sweep, selection.full)
+                .into_iter()
+                .filter(|point| only.point(point))
+            {
+                let in_turn =
+                    turns(pass, setups.len()).map(|at| trial(experiment, &point, setups[at], pass));
                 trials.extend(in_turn.filter(|trial| seen.insert(trial.key.clone())));
             }
         }
     }
     if trials.is_empty() {
-        return Err(ExperimentError::value("--only", "nothing is left to be measured"));
+        return Err(ExperimentError::value(
+            "--only",
+            "nothing is left to be measured",
+        ));
     }
     Ok(trials)
 }
@@ -87,7 +106,12 @@ pub fn trial(experiment: &Experiment, point: &Point, setup: usize, pass: usize) 
     };
     // Text, numbers and maps with names as keys: nothing that JSON cannot write.
     let key = serde_json::to_string(&key).unwrap_or_default();
-    Trial { point: point.clone(), setup, pass, key }
+    Trial {
+        point: point.clone(),
+        setup,
+        pass,
+        key,
+    }
 }
 
 /// All points of a sweep; its `x` varies fastest.
@@ -96,7 +120,10 @@ pub fn points(sweep: &Sweep, full: bool) -> Vec<Point> {
     axes.sort_by_key(|(axis, _)| (*axis == sweep.x, Some(*axis) == sweep.y));
     let mut points = vec![sweep.base.clone()];
     for (axis, values) in axes {
-        points = points.iter().flat_map(|point| values.iter().map(move |value| point.with(axis, value))).collect();
+        points = points
+            .iter()
+            .flat_map(|point| values.iter().map(move |value| point.with(axis, value)))
+            .collect();
     }
     points
 }
@@ -107,21 +134,43 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
         for full in [false, true] {
             let key = format!("sweeps.{}", sweep.name);
             let axes = sweep.axes(full);
-            let points = axes.iter().fold(1usize, |product, (_, values)| product.saturating_mul(values.len()));
-            if points.saturating_mul(sweep.setups.len()).saturating_mul(sweep.passes(full)) > MOST {
-                return Err(ExperimentError::value(key, format!("more than {MOST} page loads")));
+            let points = axes.iter().fold(1usize, |product, (_, values)| {
+                product.saturating_mul(values.len())
+            });
+            if points
+                .saturating_mul(sweep.setups.len())
+                .saturating_mul(sweep.passes(full))
+                > MOST
+            {
+                return Err(ExperimentError::value(
+                    key,
+                    format!("more than {MOST} page loads"),
+                ));
             }
-            // Each value with the first of the others: what is wrong with one does not depend on the rest.
-            let first = axes.iter().fold(sweep.base.clone(), |point, (axis, values)| point.with(*axis, &values[0]));
+            // Each value with the first of the others: what is wrong with one does not depend on
+            // the rest.
+            let first = axes
+                .iter()
+                .fold(sweep.base.clone(), |point, (axis, values)| {
+                    point.with(*axis, &values[0])
+                });
             for (axis, values) in &axes {
                 for value in *values {
                     first.with(*axis, value).conditions(&key)?;
                 }
             }
             let open = |setup: &&usize| experiment.setups[**setup].parallel.is_none();
-            if let Some(setup) = sweep.setups.iter().find(open).filter(|_| first.get(Axis::Parallel).is_none()) {
+            if let Some(setup) = sweep
+                .setups
+                .iter()
+                .find(open)
+                .filter(|_| first.get(Axis::Parallel).is_none())
+            {
                 let name = &experiment.setups[*setup].name;
-                return Err(ExperimentError::value(key, format!("parallel is given neither here nor for {name:?}")));
+                return Err(ExperimentError::value(
+                    key,
+                    format!("parallel is given neither here nor for {name:?}"),
+                ));
             }
         }
     }
@@ -149,7 +198,10 @@ impl Only {
                 only.setups.push(term.clone());
                 known = true;
             }
-            if let Some((axis, value)) = term.split_once('=').and_then(|(n, v)| Some((Axis::named(n)?, v))) {
+            if let Some((axis, value)) = term
+                .split_once('=')
+                .and_then(|(n, v)| Some((Axis::named(n)?, v)))
+            {
                 only.points.push((axis, Point::default().with(axis, value)));
                 known = true;
             }
@@ -171,7 +223,11 @@ impl Only {
     fn point(&self, point: &Point) -> bool {
         // Several values of one axis are alternatives.
         Axis::ALL.into_iter().all(|axis| {
-            let mut given = self.points.iter().filter(|(own, _)| *own == axis).peekable();
+            let mut given = self
+                .points
+                .iter()
+                .filter(|(own, _)| *own == axis)
+                .peekable();
             given.peek().is_none() || given.any(|(_, part)| point.lies_in(part))
         })
     }
@@ -181,5 +237,8 @@ fn unknown(experiment: &Experiment, term: &str) -> String {
     let sweeps = experiment.sweeps.iter().map(|sweep| sweep.name.as_str());
     let setups = experiment.setups.iter().map(|setup| setup.name.as_str());
     let known: Vec<&str> = sweeps.chain(setups).collect();
-    format!("nothing is called {term:?}; there are: {}, and axis=value such as rtt=100ms", known.join(", "))
+    format!(
+        "nothing is called {term:?}; there are: {}, and axis=value such as rtt=100ms",
+        known.join(", ")
+    )
 }

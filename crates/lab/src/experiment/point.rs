@@ -1,5 +1,5 @@
-//! What a measurement holds fast: page, link, TCP and how many requests are in flight. Values are kept as they are
-//! written, so that a point reads in results and reports as it does in its file.
+//! What a measurement holds fast: page, link, TCP and how many requests are in flight. Values are
+//! kept as they are written, so that a point reads in results and reports as it does in its file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -79,9 +79,13 @@ impl Axis {
     /// A value as a number, where it has one: milliseconds, percent, kilobits per second, counts.
     pub fn number(self, value: &str) -> Option<f64> {
         match self {
-            Self::Rtt => text::duration(value).ok().map(|time| time.as_secs_f64() * 1e3),
+            Self::Rtt => text::duration(value)
+                .ok()
+                .map(|time| time.as_secs_f64() * 1e3),
             Self::Loss => text::probability(value).ok().map(|loss| loss * 100.0),
-            Self::Rate => text::bits_per_second(value).ok().map(|rate| rate as f64 / 1e3),
+            Self::Rate => text::bits_per_second(value)
+                .ok()
+                .map(|rate| rate as f64 / 1e3),
             Self::InitialWindow | Self::Shards | Self::Parallel | Self::Queue => value.parse().ok(),
             Self::Page | Self::Jitter | Self::Congestion => None,
         }
@@ -132,28 +136,51 @@ impl Point {
         self.0.iter().map(|(axis, value)| (*axis, value.as_str()))
     }
 
-    /// Whether all that `part` says holds here too; numbers compare as such, so that `1s` is `1000ms`.
+    /// Whether all that `part` says holds here too; numbers compare as such, so that `1s` is
+    /// `1000ms`.
     pub fn lies_in(&self, part: &Self) -> bool {
         let same = |axis: Axis, value: &str, own: &str| {
-            own == value || axis.number(own).is_some_and(|number| axis.number(value) == Some(number))
+            own == value
+                || axis
+                    .number(own)
+                    .is_some_and(|number| axis.number(value) == Some(number))
         };
-        part.values().all(|(axis, value)| self.get(axis).is_some_and(|own| same(axis, value, own)))
+        part.values()
+            .all(|(axis, value)| self.get(axis).is_some_and(|own| same(axis, value, own)))
     }
 
     /// Only what these axes say.
     pub fn only(&self, axes: &[Axis]) -> Self {
-        Self(self.0.iter().filter(|(axis, _)| axes.contains(axis)).map(|(a, v)| (*a, v.clone())).collect())
+        Self(
+            self.0
+                .iter()
+                .filter(|(axis, _)| axes.contains(axis))
+                .map(|(a, v)| (*a, v.clone()))
+                .collect(),
+        )
     }
 
     /// Without what these axes say.
     pub fn without(&self, axes: &[Axis]) -> Self {
-        Self(self.0.iter().filter(|(axis, _)| !axes.contains(axis)).map(|(a, v)| (*a, v.clone())).collect())
+        Self(
+            self.0
+                .iter()
+                .filter(|(axis, _)| !axes.contains(axis))
+                .map(|(a, v)| (*a, v.clone()))
+                .collect(),
+        )
     }
 
     /// Understands the values; `key` is where they stand.
     pub fn conditions(&self, key: &str) -> Result<Conditions, ExperimentError> {
-        if let Some((axis, _)) = self.values().find(|(_, value)| value.is_empty() || value.len() > LONGEST) {
-            return Err(ExperimentError::value(format!("{key}.{}", axis.name()), "empty, or too long"));
+        if let Some((axis, _)) = self
+            .values()
+            .find(|(_, value)| value.is_empty() || value.len() > LONGEST)
+        {
+            return Err(ExperimentError::value(
+                format!("{key}.{}", axis.name()),
+                "empty, or too long",
+            ));
         }
         let text = |axis| self.get(axis).map(str::to_owned);
         let link = LinkText {
@@ -165,20 +192,26 @@ impl Point {
             ..LinkText::default()
         };
         self.check_link(key)?;
-        let page = text(Axis::Page).ok_or_else(|| ExperimentError::value(format!("{key}.page"), "missing"))?;
+        let page = text(Axis::Page)
+            .ok_or_else(|| ExperimentError::value(format!("{key}.page"), "missing"))?;
         Ok(Conditions {
             page,
             link,
             initial_window: self.count(Axis::InitialWindow, key, 1..=1000)?,
             congestion: text(Axis::Congestion),
-            shards: self.count(Axis::Shards, key, 1..=64)?.map_or(1, |count| count as usize),
-            parallel: self.count(Axis::Parallel, key, 1..=2000)?.map(|count| count as usize),
+            shards: self
+                .count(Axis::Shards, key, 1..=64)?
+                .map_or(1, |count| count as usize),
+            parallel: self
+                .count(Axis::Parallel, key, 1..=2000)?
+                .map(|count| count as usize),
         })
     }
 
     /// Each value of the link by itself, so that an error names the one that is wrong.
     fn check_link(&self, key: &str) -> Result<(), ExperimentError> {
-        let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
+        let no_traces =
+            |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
         for (axis, value) in self.values() {
             let mut link = LinkText::default();
             let place = match axis {
@@ -191,7 +224,9 @@ impl Point {
             };
             *place = Some(value.to_owned());
             link.directions(&format!("{key}.{}", axis.name()), &no_traces)
-                .map_err(|error| ExperimentError::value(format!("{key}.{}", axis.name()), error.to_string()))?;
+                .map_err(|error| {
+                    ExperimentError::value(format!("{key}.{}", axis.name()), error.to_string())
+                })?;
         }
         Ok(())
     }
@@ -202,10 +237,20 @@ impl Point {
         key: &str,
         range: std::ops::RangeInclusive<u32>,
     ) -> Result<Option<u32>, ExperimentError> {
-        let Some(value) = self.get(axis) else { return Ok(None) };
+        let Some(value) = self.get(axis) else {
+            return Ok(None);
+        };
         let count = value.parse().ok().filter(|count| range.contains(count));
-        let what = || format!("{value:?} is not a number from {} to {}", range.start(), range.end());
-        count.map(Some).ok_or_else(|| ExperimentError::value(format!("{key}.{}", axis.name()), what()))
+        let what = || {
+            format!(
+                "{value:?} is not a number from {} to {}",
+                range.start(),
+                range.end()
+            )
+        };
+        count
+            .map(Some)
+            .ok_or_else(|| ExperimentError::value(format!("{key}.{}", axis.name()), what()))
     }
 }
 
@@ -224,14 +269,31 @@ mod tests {
     use super::*;
 
     fn point(values: &[(Axis, &str)]) -> Point {
-        Point(values.iter().map(|(axis, value)| (*axis, (*value).to_owned())).collect())
+        Point(
+            values
+                .iter()
+                .map(|(axis, value)| (*axis, (*value).to_owned()))
+                .collect(),
+        )
     }
 
     #[test]
     fn conditions_of_a_point() {
-        let point = point(&[(Axis::Page, "demo"), (Axis::Rtt, "100ms"), (Axis::Loss, "1%"), (Axis::Shards, "3")]);
+        let point = point(&[
+            (Axis::Page, "demo"),
+            (Axis::Rtt, "100ms"),
+            (Axis::Loss, "1%"),
+            (Axis::Shards, "3"),
+        ]);
         let conditions = point.conditions("base").expect("valid");
-        assert_eq!((conditions.page.as_str(), conditions.shards, conditions.parallel), ("demo", 3, None));
+        assert_eq!(
+            (
+                conditions.page.as_str(),
+                conditions.shards,
+                conditions.parallel
+            ),
+            ("demo", 3, None)
+        );
         assert_eq!(conditions.link.rtt.as_deref(), Some("100ms"));
         assert_eq!(point.to_string(), "page demo, rtt 100ms, loss 1%, shards 3");
     }
@@ -246,10 +308,19 @@ mod tests {
             (Axis::Parallel, "many"),
             (Axis::Queue, ""),
         ] {
-            let error = point(&[(Axis::Page, "demo"), (axis, value)]).conditions("base").expect_err(value).to_string();
-            assert!(error.starts_with(&format!("base.{}: ", axis.name())), "{error}");
+            let error = point(&[(Axis::Page, "demo"), (axis, value)])
+                .conditions("base")
+                .expect_err(value)
+                .to_string();
+            assert!(
+                error.starts_with(&format!("base.{}: ", axis.name())),
+                "{error}"
+            );
         }
-        let error = Point::default().conditions("base").expect_err("no page").to_string();
+        let error = Point::default()
+            .conditions("base")
+            .expect_err("no page")
+            .to_string();
         assert_eq!(error, "base.page: missing");
     }
 
@@ -267,7 +338,10 @@ mod tests {
     fn names_are_those_of_files() {
         for axis in Axis::ALL {
             assert_eq!(Axis::named(axis.name()), Some(axis));
-            assert_eq!(serde_json::to_string(&axis).expect("text"), format!("{:?}", axis.name()));
+            assert_eq!(
+                serde_json::to_string(&axis).expect("text"),
+                format!("{:?}", axis.name())
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Reports: one HTML file without scripts, readable as XML too. Plots are SVG within it.
 //!
-//! - `plot`: lines with the spread of passes, and heat maps. `table`: rows and cells. `text`: escaping and numbers.
+//! - `plot`: lines with the spread of passes, and heat maps. `table`: rows and cells. `text`:
+//!   escaping and numbers.
 
 mod plot;
 mod table;
@@ -22,7 +23,8 @@ use super::results::{self, Line, Measured};
 use super::summary::{Cells, Contest, Spread, Verdict};
 use crate::stats::{self, Summary};
 
-/// Other results that a report takes in, if they lie beside its own: the corpus over the private Tor network.
+/// Other results that a report takes in, if they lie beside its own: the corpus over the private
+/// Tor network.
 pub const TORNET: &str = "tornet.json";
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}\
@@ -37,8 +39,13 @@ pub fn of_directory(directory: &Path) -> Result<String, ExperimentError> {
     let lines = results::read(directory)?;
     let tornet = directory.join(TORNET);
     let tornet = if tornet.is_file() {
-        let text = std::fs::read_to_string(&tornet).map_err(ExperimentError::file("read", &tornet))?;
-        let wrong = |source| ExperimentError::Line { path: tornet.display().to_string(), line: 1, source };
+        let text =
+            std::fs::read_to_string(&tornet).map_err(ExperimentError::file("read", &tornet))?;
+        let wrong = |source| ExperimentError::Line {
+            path: tornet.display().to_string(),
+            line: 1,
+            source,
+        };
         Some(serde_json::from_str(&text).map_err(wrong)?)
     } else {
         None
@@ -48,13 +55,21 @@ pub fn of_directory(directory: &Path) -> Result<String, ExperimentError> {
 
 /// A report of an experiment's results.
 pub fn html(experiment: &Experiment, lines: &[Line], tornet: Option<&Value>) -> String {
-    let report = Report { experiment, cells: Cells::of(experiment, lines) };
+    let report = Report {
+        experiment,
+        cells: Cells::of(experiment, lines),
+    };
     let title = escaped(&experiment.title);
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><title>{title}</title><style>{STYLE}</style></head><body>\n\
          <h1>{title}</h1>\n"
     );
-    let _ = writeln!(out, "<p>After {}. {}</p>", escaped(&experiment.source), escaped(&experiment.about));
+    let _ = writeln!(
+        out,
+        "<p>After {}. {}</p>",
+        escaped(&experiment.source),
+        escaped(&experiment.about)
+    );
     out += &report.contest();
     for sweep in &experiment.sweeps {
         out += &report.sweep(sweep);
@@ -75,16 +90,33 @@ impl Report<'_> {
     fn contest(&self) -> String {
         let baseline = escaped(self.experiment.setups[self.experiment.baseline].label());
         let mut out = format!("<h2>Our pair against {baseline}</h2>\n");
-        let mut table =
-            Table::new(&["sweep", "points", "wins", "even", "loses", "median gain", "least gain", "greatest gain"]);
+        let mut table = Table::new(&[
+            "sweep",
+            "points",
+            "wins",
+            "even",
+            "loses",
+            "median gain",
+            "least gain",
+            "greatest gain",
+        ]);
         let mut others: Vec<(&Sweep, Contest)> = Vec::new();
         for sweep in &self.experiment.sweeps {
             let points = self.cells.points(self.experiment, sweep);
-            let contests: Vec<Contest> =
-                points.iter().filter_map(|point| self.cells.contest(self.experiment, sweep, point)).collect();
+            let contests: Vec<Contest> = points
+                .iter()
+                .filter_map(|point| self.cells.contest(self.experiment, sweep, point))
+                .collect();
             let gains: Vec<f64> = contests.iter().map(|contest| contest.gain.median).collect();
-            let Some(gain) = Summary::of(&gains) else { continue };
-            let count = |verdict| contests.iter().filter(|contest| contest.verdict == verdict).count();
+            let Some(gain) = Summary::of(&gains) else {
+                continue;
+            };
+            let count = |verdict| {
+                contests
+                    .iter()
+                    .filter(|contest| contest.verdict == verdict)
+                    .count()
+            };
             table.row(vec![
                 escaped(&sweep.title),
                 contests.len().to_string(),
@@ -95,7 +127,12 @@ impl Report<'_> {
                 signed(gain.min * 100.0),
                 signed(gain.max * 100.0),
             ]);
-            others.extend(contests.into_iter().filter(|contest| contest.verdict != Verdict::Wins).map(|c| (sweep, c)));
+            others.extend(
+                contests
+                    .into_iter()
+                    .filter(|contest| contest.verdict != Verdict::Wins)
+                    .map(|c| (sweep, c)),
+            );
         }
         if table.is_empty() {
             return out + "<p>Nothing of both has been measured yet.</p>\n";
@@ -108,8 +145,15 @@ impl Report<'_> {
         }
         others.sort_by(|a, b| (a.1.gain.median).total_cmp(&b.1.gain.median));
         out += "<h3>Where it does not win</h3>\n";
-        let mut table =
-            Table::new(&["point", "best of ours", "gain", "least to greatest", "", "why"]).text_columns(&[1, 4, 5]);
+        let mut table = Table::new(&[
+            "point",
+            "best of ours",
+            "gain",
+            "least to greatest",
+            "",
+            "why",
+        ])
+        .text_columns(&[1, 4, 5]);
         for (sweep, contest) in &others {
             let why = self.experiment.reason(&sweep.name, &contest.point);
             let (class, word) = word(contest.verdict);
@@ -117,11 +161,18 @@ impl Report<'_> {
                 format!(
                     "{}: {}",
                     escaped(&sweep.title),
-                    name_of(&contest.point, &common(&self.cells.points(self.experiment, sweep)))
+                    name_of(
+                        &contest.point,
+                        &common(&self.cells.points(self.experiment, sweep))
+                    )
                 ),
                 escaped(self.experiment.setups[contest.best].label()),
                 signed(contest.gain.median * 100.0),
-                format!("{} to {}", signed(contest.gain.min * 100.0), signed(contest.gain.max * 100.0)),
+                format!(
+                    "{} to {}",
+                    signed(contest.gain.min * 100.0),
+                    signed(contest.gain.max * 100.0)
+                ),
                 format!("<span class=\"{class}\">{word}</span>"),
                 escaped(why.unwrap_or("not explained yet")),
             ]);
@@ -139,7 +190,11 @@ impl Report<'_> {
             return out + "<p>Not measured yet.</p>\n";
         }
         let common = common(&points);
-        let _ = writeln!(out, "<p><small>At all points: {}.</small></p>", escaped(&shortened(&common).to_string()));
+        let _ = writeln!(
+            out,
+            "<p><small>At all points: {}.</small></p>",
+            escaped(&shortened(&common).to_string())
+        );
         out += &self.plots(sweep, &points);
         out += &self.times(sweep, &points, &common);
         out += &self.overall(sweep, &points);
@@ -155,8 +210,14 @@ impl Report<'_> {
         let panels: Vec<Point> = unique(points.iter().map(|point| point.without(&inner)));
         let mut out = String::new();
         for panel in panels {
-            let own: Vec<&Point> = points.iter().filter(|point| point.without(&inner) == panel).collect();
-            let differs = Axis::ALL.into_iter().filter(|axis| common.get(*axis).is_none()).collect::<Vec<_>>();
+            let own: Vec<&Point> = points
+                .iter()
+                .filter(|point| point.without(&inner) == panel)
+                .collect();
+            let differs = Axis::ALL
+                .into_iter()
+                .filter(|axis| common.get(*axis).is_none())
+                .collect::<Vec<_>>();
             let title = shortened(&panel.only(&differs)).to_string();
             out += &match sweep.y {
                 Some(y) => self.heat(sweep, y, &own, &title),
@@ -176,10 +237,20 @@ impl Report<'_> {
             };
             let points: Vec<(usize, Summary)> = points.iter().filter_map(at).collect();
             let name = self.experiment.setups[setup].label().to_owned();
-            (!points.is_empty()).then_some(Curve { name, colour: setup, points })
+            (!points.is_empty()).then_some(Curve {
+                name,
+                colour: setup,
+                points,
+            })
         };
         let curves = sweep.setups.iter().filter_map(curve).collect();
-        Plot { title, x: sweep.x, labels, curves }.svg()
+        Plot {
+            title,
+            x: sweep.x,
+            labels,
+            curves,
+        }
+        .svg()
     }
 
     fn heat(&self, sweep: &Sweep, y: Axis, points: &[&Point], title: &str) -> String {
@@ -190,7 +261,9 @@ impl Report<'_> {
         for point in points {
             let place = (
                 rows.iter().position(|row| *row == label(point, y)),
-                columns.iter().position(|column| *column == label(point, sweep.x)),
+                columns
+                    .iter()
+                    .position(|column| *column == label(point, sweep.x)),
             );
             if let ((Some(row), Some(column)), Some(contest)) =
                 (place, self.cells.contest(self.experiment, sweep, point))
@@ -198,7 +271,15 @@ impl Report<'_> {
                 cells[row][column] = Some(contest.gain.median * 100.0);
             }
         }
-        Heat { title, x: sweep.x, y, columns, rows, cells }.svg()
+        Heat {
+            title,
+            x: sweep.x,
+            y,
+            columns,
+            rows,
+            cells,
+        }
+        .svg()
     }
 
     /// Seconds of every set-up at every point.
@@ -207,7 +288,12 @@ impl Report<'_> {
         let mut table = Table::new(&self.heads("point", sweep));
         for point in points {
             let mut row = vec![name_of(point, common)];
-            row.extend(sweep.setups.iter().map(|&setup| self.time(point, setup, baseline)));
+            row.extend(
+                sweep
+                    .setups
+                    .iter()
+                    .map(|&setup| self.time(point, setup, baseline)),
+            );
             table.row(row);
         }
         format!(
@@ -219,14 +305,22 @@ impl Report<'_> {
     }
 
     fn time(&self, point: &Point, setup: usize, baseline: usize) -> String {
-        let Some(cell) = self.cells.at(point, setup) else { return "–".into() };
-        let mut out = cell.seconds().map_or_else(String::new, |seconds| spread(&seconds));
+        let Some(cell) = self.cells.at(point, setup) else {
+            return "–".into();
+        };
+        let mut out = cell
+            .seconds()
+            .map_or_else(String::new, |seconds| spread(&seconds));
         if setup != baseline
             && let Some(gain) = self.cells.gain(point, setup, baseline)
         {
             let _ = write!(out, "<br/>{}", percent((1.0 - gain.median) * 100.0));
         }
-        let troubled = cell.passes.values().filter(|measured| measured.trouble.is_some()).count();
+        let troubled = cell
+            .passes
+            .values()
+            .filter(|measured| measured.trouble.is_some())
+            .count();
         if troubled > 0 {
             let _ = write!(out, "<br/><small>busy machine: {troubled}</small>");
         }
@@ -242,18 +336,32 @@ impl Report<'_> {
     }
 
     fn heads(&self, first: &str, sweep: &Sweep) -> Vec<String> {
-        let labels = sweep.setups.iter().map(|&setup| escaped(self.experiment.setups[setup].label()));
+        let labels = sweep
+            .setups
+            .iter()
+            .map(|&setup| escaped(self.experiment.setups[setup].label()));
         std::iter::once(first.to_owned()).chain(labels).collect()
     }
 
     /// Ratios to the baseline over all points.
     fn overall(&self, sweep: &Sweep, points: &[Point]) -> String {
         let baseline = self.experiment.baseline;
-        let mut table = Table::new(&["set-up", "points", "time: median", "least", "greatest", "points faster"]);
+        let mut table = Table::new(&[
+            "set-up",
+            "points",
+            "time: median",
+            "least",
+            "greatest",
+            "points faster",
+        ]);
         for &setup in sweep.setups.iter().filter(|&&setup| setup != baseline) {
-            let gains = points.iter().filter_map(|point| self.cells.gain(point, setup, baseline));
+            let gains = points
+                .iter()
+                .filter_map(|point| self.cells.gain(point, setup, baseline));
             let ratios: Vec<f64> = gains.map(|gain| (1.0 - gain.median) * 100.0).collect();
-            let Some(all) = Summary::of(&ratios) else { continue };
+            let Some(all) = Summary::of(&ratios) else {
+                continue;
+            };
             let faster = ratios.iter().filter(|ratio| **ratio < 100.0).count();
             table.row(vec![
                 escaped(self.experiment.setups[setup].label()),
@@ -268,7 +376,10 @@ impl Report<'_> {
             return String::new();
         }
         let baseline = escaped(self.experiment.setups[baseline].label());
-        format!("<h3>All points together, in percent of {baseline}</h3>\n{}", table.html())
+        format!(
+            "<h3>All points together, in percent of {baseline}</h3>\n{}",
+            table.html()
+        )
     }
 
     /// Bytes and packets on the link.
@@ -283,25 +394,49 @@ impl Report<'_> {
                 let packets = median(|m| m.packets() as f64).map(|packets| format!("{packets:.0}"));
                 let lost = median(|m| m.lost as f64).filter(|lost| *lost > 0.0);
                 let lost = lost.map_or_else(String::new, |lost| format!(", {lost:.0} lost"));
-                bytes.zip(packets).map_or_else(|| "–".into(), |(b, p)| format!("{b} kB<br/>{p} packets{lost}"))
+                bytes.zip(packets).map_or_else(
+                    || "–".into(),
+                    |(b, p)| format!("{b} kB<br/>{p} packets{lost}"),
+                )
             }));
             table.row(row);
         }
         format!("<h3>On the link, both ways</h3>\n{}", table.html())
     }
 
-    /// Of pushed bodies those that were asked for; and what origins sent for nothing, which is what push costs in the end.
+    /// Of pushed bodies those that were asked for; and what origins sent for nothing, which is what
+    /// push costs in the end.
     fn pushes(&self, sweep: &Sweep, points: &[Point], common: &Point) -> String {
-        let heads = ["point", "set-up", "bytes of the page", "pushed", "asked for", "served for nothing"];
+        let heads = [
+            "point",
+            "set-up",
+            "bytes of the page",
+            "pushed",
+            "asked for",
+            "served for nothing",
+        ];
         let mut table = Table::new(&heads).text_columns(&[1]);
         for point in points {
             for &setup in &sweep.setups {
-                let Some(cell) = self.cells.at(point, setup) else { continue };
-                let pushed: Vec<&Measured> = cell.passes.values().filter(|measured| measured.push.is_some()).collect();
-                let median = |take: fn(&Measured) -> u64| {
-                    stats::median(&pushed.iter().map(|measured| take(measured) as f64).collect::<Vec<_>>())
+                let Some(cell) = self.cells.at(point, setup) else {
+                    continue;
                 };
-                let Some(body) = median(|m| m.body_bytes).filter(|body| *body > 0.0) else { continue };
+                let pushed: Vec<&Measured> = cell
+                    .passes
+                    .values()
+                    .filter(|measured| measured.push.is_some())
+                    .collect();
+                let median = |take: fn(&Measured) -> u64| {
+                    stats::median(
+                        &pushed
+                            .iter()
+                            .map(|measured| take(measured) as f64)
+                            .collect::<Vec<_>>(),
+                    )
+                };
+                let Some(body) = median(|m| m.body_bytes).filter(|body| *body > 0.0) else {
+                    continue;
+                };
                 let part = |take| {
                     let bytes = median(take).unwrap_or_default();
                     format!("{bytes:.0} ({})", percent(bytes / body * 100.0))
@@ -329,15 +464,29 @@ impl Report<'_> {
     /// How far passes differ, by point and in total.
     fn spreads(&self) -> String {
         let spreads = self.cells.spreads();
-        let setups: Vec<usize> = unique(spreads.iter().map(|spread| spread.setup).collect::<BTreeSet<_>>().into_iter());
+        let setups: Vec<usize> = unique(
+            spreads
+                .iter()
+                .map(|spread| spread.setup)
+                .collect::<BTreeSet<_>>()
+                .into_iter(),
+        );
         let points: Vec<Point> = unique(spreads.iter().map(|spread| spread.point.clone()));
-        let labels = setups.iter().map(|&setup| escaped(self.experiment.setups[setup].label()));
-        let mut table = Table::new(&std::iter::once("point".to_owned()).chain(labels).collect::<Vec<_>>());
+        let labels = setups
+            .iter()
+            .map(|&setup| escaped(self.experiment.setups[setup].label()));
+        let mut table = Table::new(
+            &std::iter::once("point".to_owned())
+                .chain(labels)
+                .collect::<Vec<_>>(),
+        );
         let own = common(&points);
         for point in &points {
             let mut row = vec![name_of(point, &own)];
             row.extend(setups.iter().map(|setup| {
-                let here = spreads.iter().find(|spread| spread.setup == *setup && spread.point == *point);
+                let here = spreads
+                    .iter()
+                    .find(|spread| spread.setup == *setup && spread.point == *point);
                 here.map_or_else(|| "–".into(), |spread| percent(spread.share * 100.0))
             }));
             table.row(row);
@@ -373,14 +522,25 @@ impl Report<'_> {
                 Measure::Gain => signed(value),
                 _ => percent(value),
             };
-            let ours = self.cells.figure(self.experiment, sweep, figure).map_or_else(
-                || "not measured".to_owned(),
-                |ours| match ours.count {
-                    1 => unit(ours.median),
-                    count => format!("{} ({}–{}, {count} points)", unit(ours.median), unit(ours.min), unit(ours.max)),
-                },
+            let ours = self
+                .cells
+                .figure(self.experiment, sweep, figure)
+                .map_or_else(
+                    || "not measured".to_owned(),
+                    |ours| match ours.count {
+                        1 => unit(ours.median),
+                        count => format!(
+                            "{} ({}–{}, {count} points)",
+                            unit(ours.median),
+                            unit(ours.min),
+                            unit(ours.max)
+                        ),
+                    },
+                );
+            let (own, other) = (
+                &self.experiment.setups[figure.setup],
+                self.experiment.setups[figure.against].label(),
             );
-            let (own, other) = (&self.experiment.setups[figure.setup], self.experiment.setups[figure.against].label());
             let compared = match figure.measure {
                 Measure::Time => "seconds".to_owned(),
                 Measure::Bytes => format!("bytes in % of {other}"),
@@ -397,7 +557,10 @@ impl Report<'_> {
                 escaped(&figure.at.to_string()),
             ]);
         }
-        format!("<h3>The documents' figures beside ours</h3>\n{}", table.html())
+        format!(
+            "<h3>The documents' figures beside ours</h3>\n{}",
+            table.html()
+        )
     }
 
     /// How the results came about.
@@ -489,7 +652,11 @@ const fn word(verdict: Verdict) -> (&'static str, &'static str) {
 
 /// What all points say alike.
 fn common(points: &[Point]) -> Point {
-    let differs = |axis: &Axis| points.windows(2).any(|two| two[0].get(*axis) != two[1].get(*axis));
+    let differs = |axis: &Axis| {
+        points
+            .windows(2)
+            .any(|two| two[0].get(*axis) != two[1].get(*axis))
+    };
     points
         .first()
         .map(|point| point.without(&Axis::ALL.into_iter().filter(differs).collect::<Vec<_>>()))
@@ -498,16 +665,26 @@ fn common(points: &[Point]) -> Point {
 
 /// What is a point's own.
 fn name_of(point: &Point, common: &Point) -> String {
-    let own: Vec<Axis> = Axis::ALL.into_iter().filter(|axis| common.get(*axis).is_none()).collect();
+    let own: Vec<Axis> = Axis::ALL
+        .into_iter()
+        .filter(|axis| common.get(*axis).is_none())
+        .collect();
     let own = shortened(point).only(&own).to_string();
-    if own.is_empty() { "all".into() } else { escaped(&own) }
+    if own.is_empty() {
+        "all".into()
+    } else {
+        escaped(&own)
+    }
 }
 
 /// With the names of page files instead of their paths.
 fn shortened(point: &Point) -> Point {
     match point.get(Axis::Page).map(Path::new) {
         Some(page) if page.extension().is_some() => {
-            let name = page.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = page
+                .file_stem()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
             point.with(Axis::Page, &name)
         }
         _ => point.clone(),
@@ -533,16 +710,24 @@ fn tor(value: &Value) -> String {
 
 fn lists(value: &Value, name: &str, out: &mut String) {
     match value {
-        Value::Object(members) => members.iter().for_each(|(name, value)| lists(value, name, out)),
+        Value::Object(members) => members
+            .iter()
+            .for_each(|(name, value)| lists(value, name, out)),
         Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_object) => {
-            let rows: Vec<Vec<(String, String)>> = items.iter().map(|item| flat(item, "")).collect();
+            let rows: Vec<Vec<(String, String)>> =
+                items.iter().map(|item| flat(item, "")).collect();
             let columns: BTreeSet<&String> = rows.iter().flatten().map(|(name, _)| name).collect();
             let columns: Vec<&String> = columns.into_iter().collect();
             let heads: Vec<String> = columns.iter().map(|name| escaped(name)).collect();
             let mut table = Table::new(&heads);
             for row in &rows {
                 let cell = |name: &&String| row.iter().find(|(own, _)| own == *name);
-                table.row(columns.iter().map(|n| cell(n).map_or_else(|| "–".into(), |(_, v)| escaped(v))).collect());
+                table.row(
+                    columns
+                        .iter()
+                        .map(|n| cell(n).map_or_else(|| "–".into(), |(_, v)| escaped(v)))
+                        .collect(),
+                );
             }
             let _ = write!(out, "<h3>{}</h3>\n{}", escaped(name), table.html());
         }
@@ -551,12 +736,24 @@ fn lists(value: &Value, name: &str, out: &mut String) {
 }
 
 fn flat(value: &Value, name: &str) -> Vec<(String, String)> {
-    let join = |inner: &str| if name.is_empty() { inner.to_owned() } else { format!("{name} {inner}") };
+    let join = |inner: &str| {
+        if name.is_empty() {
+            inner.to_owned()
+        } else {
+            format!("{name} {inner}")
+        }
+    };
     match value {
-        Value::Object(members) => members.iter().flat_map(|(inner, value)| flat(value, &join(inner))).collect(),
+        Value::Object(members) => members
+            .iter()
+            .flat_map(|(inner, value)| flat(value, &join(inner)))
+            .collect(),
         Value::Array(_) | Value::Null => Vec::new(),
         Value::String(text) => vec![(name.to_owned(), text.clone())],
-        Value::Number(count) => vec![(name.to_owned(), count.as_f64().map_or_else(|| count.to_string(), number))],
+        Value::Number(count) => vec![(
+            name.to_owned(),
+            count.as_f64().map_or_else(|| count.to_string(), number),
+        )],
         Value::Bool(flag) => vec![(name.to_owned(), flag.to_string())],
     }
 }

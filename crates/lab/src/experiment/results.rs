@@ -1,5 +1,6 @@
-//! The file of results: JSON lines, appended as they come. A line is either a run (command, versions, seed, machine) or a
-//! page load of the run above it, so that what one run did the next need not do again.
+//! The file of results: JSON lines, appended as they come. A line is either a run (command,
+//! versions, seed, machine) or a page load of the run above it, so that what one run did the next
+//! need not do again.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -100,13 +101,16 @@ pub struct Push {
     pub used: u64,
 }
 
-/// Takes the file for this run. A program that another thread is just starting has all open files, for a moment.
+/// Takes the file for this run. A program that another thread is just starting has all open files,
+/// for a moment.
 fn lock(file: &File, directory: &Path, path: &Path) -> Result<(), ExperimentError> {
     for _ in 0..20 {
         match file.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
-            Err(TryLockError::Error(source)) => return Err(ExperimentError::file("lock", path)(source)),
+            Err(TryLockError::Error(source)) => {
+                return Err(ExperimentError::file("lock", path)(source));
+            }
         }
     }
     Err(ExperimentError::Busy(directory.display().to_string()))
@@ -121,13 +125,19 @@ pub struct Results {
 }
 
 impl Results {
-    /// Opens a directory, makes it if need be, and writes the experiment's text into it. A line that a killed run began is
-    /// taken away.
+    /// Opens a directory, makes it if need be, and writes the experiment's text into it. A line
+    /// that a killed run began is taken away.
     pub fn open(directory: &Path, experiment: &str) -> Result<Self, ExperimentError> {
-        std::fs::create_dir_all(directory).map_err(ExperimentError::file("make directory", directory))?;
+        std::fs::create_dir_all(directory)
+            .map_err(ExperimentError::file("make directory", directory))?;
         let path = directory.join(RESULTS);
         let mut options = OpenOptions::new();
-        let opened = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let opened = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path);
         let mut file = opened.map_err(ExperimentError::file("open", &path))?;
         lock(&file, directory, &path)?;
         let copy = directory.join(EXPERIMENT);
@@ -141,10 +151,16 @@ impl Results {
         cut().map_err(ExperimentError::file("write", &path))?;
         let lines = parse(&text[..whole], &path)?;
         let done = lines.into_iter().filter_map(|line| match line {
-            Line::Load(record) if matches!(record.outcome, Outcome::Measured(_)) => Some(record.key),
+            Line::Load(record) if matches!(record.outcome, Outcome::Measured(_)) => {
+                Some(record.key)
+            }
             _ => None,
         });
-        Ok(Self { file, path: path.clone(), done: done.collect() })
+        Ok(Self {
+            file,
+            path: path.clone(),
+            done: done.collect(),
+        })
     }
 
     /// Whether a trial has a result.
@@ -189,10 +205,18 @@ fn contents(file: &mut File, path: &Path) -> Result<String, ExperimentError> {
 
 fn parse(text: &str, path: &Path) -> Result<Vec<Line>, ExperimentError> {
     let line = |(index, line): (usize, &str)| {
-        let wrong = |source| ExperimentError::Line { path: path.display().to_string(), line: index + 1, source };
+        let wrong = |source| ExperimentError::Line {
+            path: path.display().to_string(),
+            line: index + 1,
+            source,
+        };
         serde_json::from_str(line).map_err(wrong)
     };
-    text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(line).collect()
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| !line.is_empty())
+        .map(line)
+        .collect()
 }
 
 #[cfg(test)]
@@ -200,13 +224,20 @@ mod tests {
     use super::*;
 
     fn load(key: &str, outcome: Outcome) -> Line {
-        let record =
-            Record { key: key.into(), point: Point::default(), setup: "a".into(), pass: 0, took_s: 1.0, outcome };
+        let record = Record {
+            key: key.into(),
+            point: Point::default(),
+            setup: "a".into(),
+            pass: 0,
+            took_s: 1.0,
+            outcome,
+        };
         Line::Load(Box::new(record))
     }
 
     fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("tandem-results-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("tandem-results-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         path
     }
@@ -215,10 +246,19 @@ mod tests {
     fn resumes_after_a_broken_line() {
         let directory = scratch("resume");
         let mut results = Results::open(&directory, "name = 'x'").expect("a new directory");
-        results.append(&Line::Run(serde_json::json!({ "seed": 1 }))).expect("room");
-        results.append(&load("one", Outcome::Measured(Box::default()))).expect("room");
-        results.append(&load("two", Outcome::Failed("no".into()))).expect("room");
-        assert!(matches!(Results::open(&directory, ""), Err(ExperimentError::Busy(_))));
+        results
+            .append(&Line::Run(serde_json::json!({ "seed": 1 })))
+            .expect("room");
+        results
+            .append(&load("one", Outcome::Measured(Box::default())))
+            .expect("room");
+        results
+            .append(&load("two", Outcome::Failed("no".into())))
+            .expect("room");
+        assert!(matches!(
+            Results::open(&directory, ""),
+            Err(ExperimentError::Busy(_))
+        ));
         drop(results);
         let path = directory.join(RESULTS);
         let mut text = std::fs::read_to_string(&path).expect("there");
@@ -227,9 +267,14 @@ mod tests {
         assert_eq!(read(&directory).expect("whole lines").len(), 3);
         let mut results = Results::open(&directory, "name = 'y'").expect("the same directory");
         assert!(results.has("one") && !results.has("two") && !results.has("three"));
-        results.append(&load("three", Outcome::Measured(Box::default()))).expect("room");
+        results
+            .append(&load("three", Outcome::Measured(Box::default())))
+            .expect("room");
         assert_eq!(read(&directory).expect("whole lines").len(), 4);
-        assert_eq!(std::fs::read_to_string(directory.join(EXPERIMENT)).expect("there"), "name = 'y'");
+        assert_eq!(
+            std::fs::read_to_string(directory.join(EXPERIMENT)).expect("there"),
+            "name = 'y'"
+        );
         std::fs::remove_dir_all(directory).expect("ours");
     }
 
@@ -238,9 +283,13 @@ mod tests {
         let directory = scratch("errors");
         drop(Results::open(&directory, "").expect("a new directory"));
         std::fs::write(directory.join(RESULTS), "{\"run\":{}}\n{\"load\":7}\n").expect("room");
-        let error = Results::open(&directory, "").expect_err("not a result").to_string();
+        let error = Results::open(&directory, "")
+            .expect_err("not a result")
+            .to_string();
         assert!(error.contains("results.jsonl, line 2"), "{error}");
-        let error = Results::open(&directory.join(RESULTS), "").expect_err("a file").to_string();
+        let error = Results::open(&directory.join(RESULTS), "")
+            .expect_err("a file")
+            .to_string();
         assert!(error.contains("cannot make directory"), "{error}");
         std::fs::remove_dir_all(directory).expect("ours");
     }
@@ -248,10 +297,24 @@ mod tests {
     /// Every write to this device fails as one to a full disk does.
     #[test]
     fn a_full_disk_is_said() {
-        let file = OpenOptions::new().read(true).write(true).open("/dev/full").expect("Linux has it");
-        let mut results = Results { file, path: "/dev/full".into(), done: HashSet::new() };
-        let error = results.append(&load("one", Outcome::Failed("no".into()))).expect_err("no room").to_string();
-        assert!(error.contains("cannot write /dev/full") && error.contains("No space"), "{error}");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/full")
+            .expect("Linux has it");
+        let mut results = Results {
+            file,
+            path: "/dev/full".into(),
+            done: HashSet::new(),
+        };
+        let error = results
+            .append(&load("one", Outcome::Failed("no".into())))
+            .expect_err("no room")
+            .to_string();
+        assert!(
+            error.contains("cannot write /dev/full") && error.contains("No space"),
+            "{error}"
+        );
         assert!(!results.has("one"));
     }
 }

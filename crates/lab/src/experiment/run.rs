@@ -60,13 +60,26 @@ pub struct Tally {
 pub fn pages_of(directory: &Path) -> Result<Vec<String>, ExperimentError> {
     let failed = || ExperimentError::file("read directory", directory);
     let entries = std::fs::read_dir(directory).map_err(failed())?;
-    let files = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(failed())?;
+    let files = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed())?;
     let kinds = ["json", "har"];
-    let is_page = |file: &PathBuf| file.extension().is_some_and(|kind| kinds.iter().any(|known| kind == *known));
-    let mut pages: Vec<String> = files.into_iter().filter(is_page).map(|file| file.display().to_string()).collect();
+    let is_page = |file: &PathBuf| {
+        file.extension()
+            .is_some_and(|kind| kinds.iter().any(|known| kind == *known))
+    };
+    let mut pages: Vec<String> = files
+        .into_iter()
+        .filter(is_page)
+        .map(|file| file.display().to_string())
+        .collect();
     pages.sort();
     if pages.is_empty() {
-        return Err(ExperimentError::value("--pages", format!("no .json or .har in {}", directory.display())));
+        return Err(ExperimentError::value(
+            "--pages",
+            format!("no .json or .har in {}", directory.display()),
+        ));
     }
     Ok(pages)
 }
@@ -80,19 +93,30 @@ pub fn run(
 ) -> Result<Tally, ExperimentError> {
     let trials = plan::trials(experiment, &options.selection)?;
     for setup in &experiment.setups {
-        if trials.iter().any(|trial| experiment.setups[trial.setup].name == setup.name) {
+        if trials
+            .iter()
+            .any(|trial| experiment.setups[trial.setup].name == setup.name)
+        {
             stage::check(setup, &options.tandem)?;
         }
     }
     check_pages(experiment, &trials)?;
     let mut results = Results::open(&options.out, text)?;
-    let left: Vec<&Trial> = trials.iter().filter(|trial| !results.has(&trial.key)).collect();
-    let mut tally = Tally { before: trials.len() - left.len(), ..Tally::default() };
+    let left: Vec<&Trial> = trials
+        .iter()
+        .filter(|trial| !results.has(&trial.key))
+        .collect();
+    let mut tally = Tally {
+        before: trials.len() - left.len(),
+        ..Tally::default()
+    };
     if left.is_empty() {
         return Ok(tally);
     }
     if !workshop::raise_priority() {
-        tell(Event::Note("without root, what else runs on this machine disturbs the times"));
+        tell(Event::Note(
+            "without root, what else runs on this machine disturbs the times",
+        ));
     }
     let theatre = Theatre::open(options.tandem.clone())?;
     results.append(&Line::Run(header(experiment, options)))?;
@@ -107,7 +131,8 @@ pub fn run(
             point: &varied(experiment, &trial.point).to_string(),
         });
         let began = Instant::now();
-        let record = trial::run(&theatre, experiment, trial).inspect_err(|_| theatre.workshop.clear())?;
+        let record =
+            trial::run(&theatre, experiment, trial).inspect_err(|_| theatre.workshop.clear())?;
         theatre.workshop.clear();
         pace.note(trial, began.elapsed());
         match &record.outcome {
@@ -121,10 +146,15 @@ pub fn run(
 }
 
 fn check_pages(experiment: &Experiment, trials: &[Trial]) -> Result<(), ExperimentError> {
-    let names: BTreeSet<&str> = trials.iter().filter_map(|trial| trial.point.get(Axis::Page)).collect();
+    let names: BTreeSet<&str> = trials
+        .iter()
+        .filter_map(|trial| trial.point.get(Axis::Page))
+        .collect();
     for name in names {
         let key = || format!("page {name:?}");
-        experiment.page(name).map_err(|source| ExperimentError::Page { key: key(), source })?;
+        experiment
+            .page(name)
+            .map_err(|source| ExperimentError::Page { key: key(), source })?;
     }
     Ok(())
 }
@@ -132,8 +162,17 @@ fn check_pages(experiment: &Experiment, trials: &[Trial]) -> Result<(), Experime
 /// What is not the same at all points of the experiment.
 pub fn varied(experiment: &Experiment, point: &Point) -> Point {
     let constant = |axis: &Axis| {
-        let varies = |sweep: &super::Sweep| sweep.axes.iter().chain(&sweep.full).any(|(own, _)| own == axis);
-        let same = experiment.sweeps.windows(2).all(|two| two[0].base.get(*axis) == two[1].base.get(*axis));
+        let varies = |sweep: &super::Sweep| {
+            sweep
+                .axes
+                .iter()
+                .chain(&sweep.full)
+                .any(|(own, _)| own == axis)
+        };
+        let same = experiment
+            .sweeps
+            .windows(2)
+            .all(|two| two[0].base.get(*axis) == two[1].base.get(*axis));
         same && !experiment.sweeps.iter().any(varies)
     };
     point.without(&Axis::ALL.into_iter().filter(constant).collect::<Vec<_>>())
@@ -142,11 +181,24 @@ pub fn varied(experiment: &Experiment, point: &Point) -> Point {
 fn header(experiment: &Experiment, options: &Options) -> serde_json::Value {
     let mut run = Run::here(experiment.seed);
     let mut version = std::process::Command::new(&options.tandem);
-    let said = version.arg("--version").output().map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned());
-    run.programs.extend(said.ok().filter(|said| !said.is_empty()));
-    if experiment.setups.iter().any(|setup| setup.way == super::Way::Nghttpx) {
-        let said = std::process::Command::new("nghttpx").arg("--version").output();
-        run.programs.extend(said.ok().map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()));
+    let said = version
+        .arg("--version")
+        .output()
+        .map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned());
+    run.programs
+        .extend(said.ok().filter(|said| !said.is_empty()));
+    if experiment
+        .setups
+        .iter()
+        .any(|setup| setup.way == super::Way::Nghttpx)
+    {
+        let said = std::process::Command::new("nghttpx")
+            .arg("--version")
+            .output();
+        run.programs.extend(
+            said.ok()
+                .map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()),
+        );
     }
     serde_json::to_value(run).unwrap_or_default()
 }
@@ -170,12 +222,15 @@ impl Pace {
         }
     }
 
-    /// As long as in the last pass where there was one; else as other points of the set-up, else as anything.
+    /// As long as in the last pass where there was one; else as other points of the set-up, else as
+    /// anything.
     fn left(&self, trials: &[&Trial]) -> Option<Duration> {
         let mean = |(sum, count): (f64, usize)| sum / count as f64;
         let guess = |trial: &&Trial| {
             let exact = self.exact.get(&(trial.point.clone(), trial.setup)).copied();
-            exact.or_else(|| self.by_setup.get(&trial.setup).map(|own| mean(*own))).unwrap_or_else(|| mean(self.all))
+            exact
+                .or_else(|| self.by_setup.get(&trial.setup).map(|own| mean(*own)))
+                .unwrap_or_else(|| mean(self.all))
         };
         (self.all.1 > 0).then(|| Duration::from_secs_f64(trials.iter().map(guess).sum()))
     }
@@ -199,6 +254,9 @@ mod tests {
         pace.note(&near, Duration::from_secs(2));
         pace.note(&far, Duration::from_secs(4));
         assert_eq!(pace.left(&[&near, &far]), Some(Duration::from_secs(6)));
-        assert_eq!(pace.left(&[&trial("3ms", 0), &other]), Some(Duration::from_secs(6)));
+        assert_eq!(
+            pace.left(&[&trial("3ms", 0), &other]),
+            Some(Duration::from_secs(6))
+        );
     }
 }

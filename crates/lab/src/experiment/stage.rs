@@ -1,5 +1,6 @@
-//! A stage: two network namespaces, the emulated link between them, the origins at the far side and the proxies of one
-//! set-up. Namespaces have no names and vanish with the stage; programs end with it.
+//! A stage: two network namespaces, the emulated link between them, the origins at the far side and
+//! the proxies of one set-up. Namespaces have no names and vanish with the stage; programs end with
+//! it.
 //!
 //! ```text
 //!   near                                       far (10.77.0.2)
@@ -83,35 +84,79 @@ impl Theatre {
     pub fn open(tandem: PathBuf) -> Result<Self, BenchError> {
         let workshop = Workshop::open()?;
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).enable_all().build().map_err(BenchError::system("start a runtime"))?;
+        let runtime = builder
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(BenchError::system("start a runtime"))?;
         certificate(&workshop)?;
-        Ok(Self { workshop, tandem, runtime })
+        Ok(Self {
+            workshop,
+            tandem,
+            runtime,
+        })
     }
 }
 
 impl<'a> Stage<'a> {
     /// Sets up the network; the seed decides each packet's fate.
-    pub fn set_up(theatre: &'a Theatre, conditions: &Conditions, seed: u64) -> Result<Self, BenchError> {
-        let no_traces = |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
-        let directions = conditions.link.directions("link", &no_traces).map_err(NetworkError::from)?;
-        let tcp = TcpMetrics { congestion: conditions.congestion.clone(), initial_window: conditions.initial_window };
-        let setup = NetworkSetup { tcp, ..NetworkSetup::default() };
-        let TwoHosts { near, far, emulator } = TwoHosts::set_up([NEAR, FAR], directions, seed, &setup)?;
-        Ok(Self { theatre, near, far, emulator, origins: Vec::new() })
+    pub fn set_up(
+        theatre: &'a Theatre,
+        conditions: &Conditions,
+        seed: u64,
+    ) -> Result<Self, BenchError> {
+        let no_traces =
+            |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
+        let directions = conditions
+            .link
+            .directions("link", &no_traces)
+            .map_err(NetworkError::from)?;
+        let tcp = TcpMetrics {
+            congestion: conditions.congestion.clone(),
+            initial_window: conditions.initial_window,
+        };
+        let setup = NetworkSetup {
+            tcp,
+            ..NetworkSetup::default()
+        };
+        let TwoHosts {
+            near,
+            far,
+            emulator,
+        } = TwoHosts::set_up([NEAR, FAR], directions, seed, &setup)?;
+        Ok(Self {
+            theatre,
+            near,
+            far,
+            emulator,
+            origins: Vec::new(),
+        })
     }
 
     /// Authorities of the origins.
     pub fn authorities(shards: usize, secure: bool) -> Vec<String> {
         let first = if secure { SECURE } else { PLAIN };
-        (first..).take(shards.max(1)).map(|port| format!("{FAR}:{port}")).collect()
+        (first..)
+            .take(shards.max(1))
+            .map(|port| format!("{FAR}:{port}"))
+            .collect()
     }
 
     /// Serves a site at the authorities that it has.
     pub fn serve(&mut self, origin: &Origin) -> Result<(), BenchError> {
         let failed = || BenchError::system("listen at the far side");
-        let addresses: Vec<SocketAddr> =
-            origin.site().authorities().iter().filter_map(|authority| authority.parse().ok()).collect();
-        let bind = || addresses.iter().map(TcpListener::bind).collect::<io::Result<Vec<_>>>();
+        let addresses: Vec<SocketAddr> = origin
+            .site()
+            .authorities()
+            .iter()
+            .filter_map(|authority| authority.parse().ok())
+            .collect();
+        let bind = || {
+            addresses
+                .iter()
+                .map(TcpListener::bind)
+                .collect::<io::Result<Vec<_>>>()
+        };
         let _inside = self.theatre.runtime.enter();
         for listener in self.far.run(bind).map_err(failed())? {
             listener.set_nonblocking(true).map_err(failed())?;
@@ -129,12 +174,23 @@ impl<'a> Stage<'a> {
             Way::Nghttpx => {
                 let origin = SocketAddr::new(FAR.into(), PLAIN);
                 let workshop = &self.theatre.workshop;
-                let front = if setup.tls { tls_front(GATEWAY) } else { front(GATEWAY) };
+                let front = if setup.tls {
+                    tls_front(GATEWAY)
+                } else {
+                    front(GATEWAY)
+                };
                 let mut command = programs::nghttpx(&front, &programs::backend(origin), workshop)?;
-                command.args(["--frontend-http2-window-size=8M", "--frontend-http2-connection-window-size=16M"]);
-                command.args(["--no-location-rewrite", "--frontend-http2-max-concurrent-streams=2000"]);
+                command.args([
+                    "--frontend-http2-window-size=8M",
+                    "--frontend-http2-connection-window-size=16M",
+                ]);
+                command.args([
+                    "--no-location-rewrite",
+                    "--frontend-http2-max-concurrent-streams=2000",
+                ]);
                 if setup.tls {
-                    command.args(["key.pem", "cert.pem"].map(|file| workshop.directory().join(file)));
+                    command
+                        .args(["key.pem", "cert.pem"].map(|file| workshop.directory().join(file)));
                 }
                 command
             }
@@ -147,12 +203,25 @@ impl<'a> Stage<'a> {
         let mut listen = format!("{}+tcp://{GATEWAY}", setup.session.name());
         if setup.tls {
             let (session, directory) = (setup.session.name(), files.display());
-            listen = format!("{session}+tls://{GATEWAY}?cert={directory}/cert.pem&key={directory}/key.pem");
+            listen = format!(
+                "{session}+tls://{GATEWAY}?cert={directory}/cert.pem&key={directory}/key.pem"
+            );
         }
         let mut command = Command::new(&self.theatre.tandem);
-        command.args(["gateway", "--workers=1", "--open", "--listen", &listen, "--hold-out=0"]);
-        command.arg(format!("--allow-dest={FAR}/32")).arg("--max-streams=2000");
-        command.arg(format!("--push={}", setup.push)).args(&setup.gateway_options);
+        command.args([
+            "gateway",
+            "--workers=1",
+            "--open",
+            "--listen",
+            &listen,
+            "--hold-out=0",
+        ]);
+        command
+            .arg(format!("--allow-dest={FAR}/32"))
+            .arg("--max-streams=2000");
+        command
+            .arg(format!("--push={}", setup.push))
+            .args(&setup.gateway_options);
         command
     }
 
@@ -162,13 +231,21 @@ impl<'a> Stage<'a> {
             Way::Http | Way::Https | Way::H2 => return Ok(None),
             Way::Pair => self.client(setup),
             Way::Nghttpx => {
-                let tls = if setup.tls { format!(";tls;sni={NAME}") } else { String::new() };
+                let tls = if setup.tls {
+                    format!(";tls;sni={NAME}")
+                } else {
+                    String::new()
+                };
                 let backend = format!("{};;proto=h2{tls}", programs::backend(GATEWAY));
-                let mut command = programs::nghttpx(&front(PROXY), &backend, &self.theatre.workshop)?;
+                let mut command =
+                    programs::nghttpx(&front(PROXY), &backend, &self.theatre.workshop)?;
                 command.args(["--http2-proxy", "--backend-http2-window-size=8M"]);
                 command.arg("--backend-http2-connection-window-size=16M");
                 if setup.tls {
-                    command.arg(format!("--cacert={}/cert.pem", self.theatre.workshop.directory().display()));
+                    command.arg(format!(
+                        "--cacert={}/cert.pem",
+                        self.theatre.workshop.directory().display()
+                    ));
                 }
                 command
             }
@@ -180,20 +257,44 @@ impl<'a> Stage<'a> {
         let mut gateway = format!("{}+tcp://{GATEWAY}", setup.session.name());
         if setup.tls {
             let directory = self.theatre.workshop.directory().display();
-            gateway = format!("{}+tls://{GATEWAY}?ca={directory}/cert.pem", setup.session.name());
+            gateway = format!(
+                "{}+tls://{GATEWAY}?ca={directory}/cert.pem",
+                setup.session.name()
+            );
         }
         let mut command = Command::new(&self.theatre.tandem);
-        command.args(["client", "--listen", &format!("http://{PROXY}"), "--gateway", &gateway]);
-        command.arg(format!("--metrics={METRICS}")).arg("--max-connections=4000");
+        command.args([
+            "client",
+            "--listen",
+            &format!("http://{PROXY}"),
+            "--gateway",
+            &gateway,
+        ]);
+        command
+            .arg(format!("--metrics={METRICS}"))
+            .arg("--max-connections=4000");
         // Without it the session begins with the load, as a browser's own connections do.
         command.arg(format!("--preconnect={}", setup.warm));
-        command.arg(format!("--push={}", setup.push)).args(&setup.client_options);
+        command
+            .arg(format!("--push={}", setup.push))
+            .args(&setup.client_options);
         command
     }
 
-    fn start(&self, name: &str, command: Command, address: SocketAddr, at: &Netns) -> Result<u32, BenchError> {
+    fn start(
+        &self,
+        name: &str,
+        command: Command,
+        address: SocketAddr,
+        at: &Netns,
+    ) -> Result<u32, BenchError> {
         let workshop = &self.theatre.workshop;
-        let pid = workshop.start(Program { name, command, core: None, network: Some(at) })?;
+        let pid = workshop.start(Program {
+            name,
+            command,
+            core: None,
+            network: Some(at),
+        })?;
         workshop.wait_for(pid, name, address, Some(at))?;
         Ok(pid)
     }
@@ -208,7 +309,9 @@ impl<'a> Stage<'a> {
     /// Runs something at the near side, on a thread and in a runtime of its own.
     pub fn near<R: Send>(&self, work: impl AsyncFnOnce() -> R + Send) -> io::Result<R> {
         self.near.run(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             Ok(runtime.block_on(work()))
         })
     }
@@ -216,13 +319,19 @@ impl<'a> Stage<'a> {
     /// Opens the session of a pair by one small exchange with an origin.
     pub fn warm_up(&self) -> Result<(), BenchError> {
         let origin = SocketAddr::new(FAR.into(), PLAIN);
-        self.get(PROXY, &format!("http://{origin}/bytes/1000"), &origin.to_string()).map(drop)
+        self.get(
+            PROXY,
+            &format!("http://{origin}/bytes/1000"),
+            &origin.to_string(),
+        )
+        .map(drop)
     }
 
     /// The counters of our client.
     pub fn metrics(&self) -> Result<String, BenchError> {
         let text = self.get(METRICS, "/metrics", &METRICS.to_string())?;
-        String::from_utf8(text).map_err(|_| BenchError::Value("the client's counters are no text".into()))
+        String::from_utf8(text)
+            .map_err(|_| BenchError::Value("the client's counters are no text".into()))
     }
 
     /// What follows the head of an answer with status 200.
@@ -236,8 +345,14 @@ impl<'a> Stage<'a> {
             stream.take(1 << 20).read_to_end(&mut answer)?;
             Ok(answer)
         };
-        let mut answer = self.near.run(ask).map_err(BenchError::system(format!("ask for {target}")))?;
-        let head = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(answer.len());
+        let mut answer = self
+            .near
+            .run(ask)
+            .map_err(BenchError::system(format!("ask for {target}")))?;
+        let head = answer
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap_or(answer.len());
         let status = answer[..head].split(|byte| *byte == b' ').nth(1);
         if status == Some(b"200") {
             Ok(answer.split_off((head + 4).min(answer.len())))
@@ -251,11 +366,13 @@ impl<'a> Stage<'a> {
     /// Bytes of bodies that the origins have served.
     pub fn served(&self) -> u64 {
         // They count together.
-        self.origins.first().map_or(0, |running| running.origin.counts().body_bytes)
+        self.origins
+            .first()
+            .map_or(0, |running| running.origin.counts().body_bytes)
     }
 
-    /// What the link has carried, once nothing moves any more: what was still under way when a load ended, pushes that
-    /// nobody wanted too, belongs to it.
+    /// What the link has carried, once nothing moves any more: what was still under way when a load
+    /// ended, pushes that nobody wanted too, belongs to it.
     pub fn until_quiet(&self) -> Carried {
         let limit = Instant::now() + SETTLE;
         let mut last = None;
@@ -287,19 +404,35 @@ impl Carried {
             bytes: now.bytes.saturating_sub(then.bytes),
         };
         let lost = self.lost.saturating_sub(before.lost);
-        Self { up: less(self.up, before.up), down: less(self.down, before.down), lost }
+        Self {
+            up: less(self.up, before.up),
+            down: less(self.down, before.down),
+            lost,
+        }
     }
 }
 
 fn carried(snapshot: &Snapshot) -> Carried {
     let port = snapshot.port("near").cloned().unwrap_or_default();
-    let lost = snapshot.links.iter().map(|link| link.lost + link.overflowed + link.managed).sum();
-    Carried { up: port.sent, down: port.received, lost }
+    let lost = snapshot
+        .links
+        .iter()
+        .map(|link| link.lost + link.overflowed + link.managed)
+        .sum();
+    Carried {
+        up: port.sent,
+        down: port.received,
+        lost,
+    }
 }
 
 fn in_flight(snapshot: &Snapshot) -> bool {
-    let gone = |link: &crate::emulator::report::LinkReport| link.lost + link.overflowed + link.managed;
-    snapshot.links.iter().any(|link| link.received.packets + link.duplicated > link.delivered.packets + gone(link))
+    let gone =
+        |link: &crate::emulator::report::LinkReport| link.lost + link.overflowed + link.managed;
+    snapshot
+        .links
+        .iter()
+        .any(|link| link.received.packets + link.duplicated > link.delivered.packets + gone(link))
 }
 
 fn front(address: SocketAddr) -> String {
@@ -313,7 +446,8 @@ fn tls_front(address: SocketAddr) -> String {
 /// A certificate for the gateway, and the key to it.
 fn certificate(workshop: &Workshop) -> Result<PathBuf, BenchError> {
     let made = rcgen::generate_simple_self_signed(vec![FAR.to_string(), NAME.into()]);
-    let made = made.map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
+    let made =
+        made.map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
     workshop.write("key.pem", made.signing_key.serialize_pem())?;
     workshop.write("cert.pem", made.cert.pem())
 }

@@ -1,4 +1,5 @@
-//! What results say together: each set-up at each point, what one gains over another, and where ours wins.
+//! What results say together: each set-up at each point, what one gains over another, and where
+//! ours wins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,8 +74,13 @@ impl Cells {
         let mut failed = BTreeMap::new();
         for line in lines {
             let Line::Load(record) = line else { continue };
-            let setup = experiment.setups.iter().position(|setup| setup.name == record.setup);
-            let current = |at: &usize| plan::trial(experiment, &record.point, *at, record.pass).key == record.key;
+            let setup = experiment
+                .setups
+                .iter()
+                .position(|setup| setup.name == record.setup);
+            let current = |at: &usize| {
+                plan::trial(experiment, &record.point, *at, record.pass).key == record.key
+            };
             let Some(setup) = setup.filter(current) else {
                 stale += 1;
                 continue;
@@ -82,7 +88,11 @@ impl Cells {
             let place = (record.point.clone(), setup);
             match &record.outcome {
                 Outcome::Measured(measured) => {
-                    cells.entry(place).or_default().passes.insert(record.pass, (**measured).clone());
+                    cells
+                        .entry(place)
+                        .or_default()
+                        .passes
+                        .insert(record.pass, (**measured).clone());
                 }
                 Outcome::Failed(why) => drop(failed.insert((place, record.pass), why.clone())),
             }
@@ -101,12 +111,22 @@ impl Cells {
         self.cells.get(&(point.clone(), setup))
     }
 
-    /// Points of a sweep at which something was measured or failed: of the full grid as soon as the sweep has any point that
-    /// is in no small one, else of the small grid, where others may have left points of the full one.
+    /// Points of a sweep at which something was measured or failed: of the full grid as soon as the
+    /// sweep has any point that is in no small one, else of the small grid, where others may have
+    /// left points of the full one.
     pub fn points(&self, experiment: &Experiment, sweep: &Sweep) -> Vec<Point> {
-        let seen = |point: &Point| sweep.setups.iter().any(|&setup| self.at(point, setup).is_some());
+        let seen = |point: &Point| {
+            sweep
+                .setups
+                .iter()
+                .any(|&setup| self.at(point, setup).is_some())
+        };
         let full: Vec<Point> = plan::points(sweep, true).into_iter().filter(seen).collect();
-        let small: BTreeSet<Point> = experiment.sweeps.iter().flat_map(|sweep| plan::points(sweep, false)).collect();
+        let small: BTreeSet<Point> = experiment
+            .sweeps
+            .iter()
+            .flat_map(|sweep| plan::points(sweep, false))
+            .collect();
         let own = plan::points(sweep, false).into_iter().filter(seen);
         if full.iter().all(|point| small.contains(point)) {
             return own.collect();
@@ -118,11 +138,23 @@ impl Cells {
     /// How far passes differ, of everything that has several, in order of the points.
     pub fn spreads(&self) -> Vec<Spread> {
         let of = |((point, setup), cell): (&(Point, usize), &Cell)| {
-            let idle = cell.passes.values().filter(|measured| measured.trouble.is_none());
-            let seconds = Summary::of(&idle.map(|measured| measured.page_load_ms / 1e3).collect::<Vec<_>>());
+            let idle = cell
+                .passes
+                .values()
+                .filter(|measured| measured.trouble.is_none());
+            let seconds = Summary::of(
+                &idle
+                    .map(|measured| measured.page_load_ms / 1e3)
+                    .collect::<Vec<_>>(),
+            );
             let seconds = seconds.filter(|seconds| seconds.count > 1 && seconds.min > 0.0)?;
             let share = seconds.max / seconds.min - 1.0;
-            Some(Spread { point: point.clone(), setup: *setup, passes: seconds.count, share })
+            Some(Spread {
+                point: point.clone(),
+                setup: *setup,
+                passes: seconds.count,
+                share,
+            })
         };
         self.cells.iter().filter_map(of).collect()
     }
@@ -130,20 +162,41 @@ impl Cells {
     /// What one set-up saves of the other's time, pass by pass, as a share.
     pub fn gain(&self, point: &Point, setup: usize, against: usize) -> Option<Summary> {
         let (own, other) = (self.at(point, setup)?, self.at(point, against)?);
-        own.compare(other, |own, other| 1.0 - own.page_load_ms / other.page_load_ms)
+        own.compare(other, |own, other| {
+            1.0 - own.page_load_ms / other.page_load_ms
+        })
     }
 
     /// Our best set-up at a point, by the median of its times.
-    pub fn contest(&self, experiment: &Experiment, sweep: &Sweep, point: &Point) -> Option<Contest> {
-        let ours = sweep.setups.iter().copied().filter(|&at| experiment.setups[at].is_ours());
+    pub fn contest(
+        &self,
+        experiment: &Experiment,
+        sweep: &Sweep,
+        point: &Point,
+    ) -> Option<Contest> {
+        let ours = sweep
+            .setups
+            .iter()
+            .copied()
+            .filter(|&at| experiment.setups[at].is_ours());
         let timed = ours.filter_map(|at| Some((at, self.at(point, at)?.seconds()?.median)));
         let (best, _) = timed.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let gain = self.gain(point, best, experiment.baseline)?;
-        Some(Contest { point: point.clone(), best, gain, verdict: Verdict::of(&gain) })
+        Some(Contest {
+            point: point.clone(),
+            best,
+            gain,
+            verdict: Verdict::of(&gain),
+        })
     }
 
     /// Our figure for one of a document, over all points that correspond: median, least, most.
-    pub fn figure(&self, experiment: &Experiment, sweep: &Sweep, figure: &Figure) -> Option<Summary> {
+    pub fn figure(
+        &self,
+        experiment: &Experiment,
+        sweep: &Sweep,
+        figure: &Figure,
+    ) -> Option<Summary> {
         let value = |point: &Point| {
             let own = self.at(point, figure.setup)?;
             if figure.measure == Measure::Time {
@@ -151,7 +204,10 @@ impl Cells {
             }
             let compare = |take: fn(&Measured) -> f64| {
                 let other = self.at(point, figure.against)?;
-                Some(own.compare(other, |own, other| take(own) / take(other) * 100.0)?.median)
+                Some(
+                    own.compare(other, |own, other| take(own) / take(other) * 100.0)?
+                        .median,
+                )
             };
             match figure.measure {
                 Measure::Time | Measure::Ratio => compare(|m| m.page_load_ms),
@@ -161,7 +217,11 @@ impl Cells {
             }
         };
         let points = self.points(experiment, sweep);
-        let values: Vec<f64> = points.iter().filter(|point| point.lies_in(&figure.at)).filter_map(value).collect();
+        let values: Vec<f64> = points
+            .iter()
+            .filter(|point| point.lies_in(&figure.at))
+            .filter_map(value)
+            .collect();
         Summary::of(&values)
     }
 }
@@ -177,9 +237,17 @@ impl Cell {
         Summary::of(&self.passes.values().map(take).collect::<Vec<_>>())
     }
 
-    /// A comparison pass by pass, since what disturbs a pass disturbs both; of the passes that both have.
-    pub fn compare(&self, other: &Self, take: impl Fn(&Measured, &Measured) -> f64) -> Option<Summary> {
-        let both = self.passes.iter().filter_map(|(pass, own)| Some(take(own, other.passes.get(pass)?)));
+    /// A comparison pass by pass, since what disturbs a pass disturbs both; of the passes that both
+    /// have.
+    pub fn compare(
+        &self,
+        other: &Self,
+        take: impl Fn(&Measured, &Measured) -> f64,
+    ) -> Option<Summary> {
+        let both = self
+            .passes
+            .iter()
+            .filter_map(|(pass, own)| Some(take(own, other.passes.get(pass)?)));
         Summary::of(&both.collect::<Vec<_>>())
     }
 }
@@ -223,7 +291,10 @@ mod tests {
 
     fn line(experiment: &Experiment, point: &Point, setup: usize, pass: usize, ms: f64) -> Line {
         let trial = plan::trial(experiment, point, setup, pass);
-        let measured = Measured { page_load_ms: ms, ..Measured::default() };
+        let measured = Measured {
+            page_load_ms: ms,
+            ..Measured::default()
+        };
         Line::Load(Box::new(Record {
             key: trial.key,
             point: trial.point,
@@ -241,21 +312,44 @@ mod tests {
         let points = plan::points(sweep, false);
         let mut lines = Vec::new();
         for (setup, times) in [(0, [100.0, 200.0]), (1, [90.0, 180.0]), (2, [80.0, 150.0])] {
-            lines.extend(times.iter().enumerate().map(|(pass, ms)| line(&experiment, &points[0], setup, pass, *ms)));
+            lines.extend(
+                times
+                    .iter()
+                    .enumerate()
+                    .map(|(pass, ms)| line(&experiment, &points[0], setup, pass, *ms)),
+            );
         }
         for (setup, times) in [(0, [100.0, 100.0]), (1, [110.0, 120.0]), (2, [101.0, 99.0])] {
-            lines.extend(times.iter().enumerate().map(|(pass, ms)| line(&experiment, &points[1], setup, pass, *ms)));
+            lines.extend(
+                times
+                    .iter()
+                    .enumerate()
+                    .map(|(pass, ms)| line(&experiment, &points[1], setup, pass, *ms)),
+            );
         }
         let cells = Cells::of(&experiment, &lines);
         let spreads = cells.spreads();
         assert_eq!((spreads.len(), spreads[0].passes), (6, 2));
-        let widest = spreads.iter().map(|spread| spread.share).fold(0.0, f64::max);
+        let widest = spreads
+            .iter()
+            .map(|spread| spread.share)
+            .fold(0.0, f64::max);
         assert!((widest - 1.0).abs() < 1e-9, "100 and 200 ms: {widest}");
-        let contest = cells.contest(&experiment, sweep, &points[0]).expect("measured");
+        let contest = cells
+            .contest(&experiment, sweep, &points[0])
+            .expect("measured");
         assert_eq!((contest.best, contest.verdict), (2, Verdict::Wins));
         assert!((contest.gain.min - 0.2).abs() < 1e-9 && (contest.gain.max - 0.25).abs() < 1e-9);
-        assert_eq!(cells.contest(&experiment, sweep, &points[1]).expect("measured").verdict, Verdict::Even);
-        let figure = cells.figure(&experiment, sweep, &sweep.documents[0]).expect("measured");
+        assert_eq!(
+            cells
+                .contest(&experiment, sweep, &points[1])
+                .expect("measured")
+                .verdict,
+            Verdict::Even
+        );
+        let figure = cells
+            .figure(&experiment, sweep, &sweep.documents[0])
+            .expect("measured");
         assert_eq!((figure.count, figure.max), (2, 22.5));
         assert_eq!(cells.stale, 0);
     }
@@ -263,13 +357,27 @@ mod tests {
     #[test]
     fn points_that_another_sweep_left_are_not_the_full_grid() {
         let more = "full = { rtt = ['10ms', '30ms', '40ms'] }\n[[sweeps]]\nname = 'far'\nx = 'rtt'\naxes = { rtt = ['30ms'] }\n";
-        let experiment = Experiment::parse(&FILE.replace("documents =", &format!("{more}documents ="))).expect("valid");
+        let experiment =
+            Experiment::parse(&FILE.replace("documents =", &format!("{more}documents =")))
+                .expect("valid");
         let sweep = &experiment.sweeps[0];
         let rtts = |cells: &Cells| {
             let points = cells.points(&experiment, sweep);
-            points.iter().filter_map(|point| point.get(super::super::Axis::Rtt)).collect::<Vec<_>>().join(" ")
+            points
+                .iter()
+                .filter_map(|point| point.get(super::super::Axis::Rtt))
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        let at = |rtt: &str| line(&experiment, &sweep.base.with(super::super::Axis::Rtt, rtt), 0, 0, 1.0);
+        let at = |rtt: &str| {
+            line(
+                &experiment,
+                &sweep.base.with(super::super::Axis::Rtt, rtt),
+                0,
+                0,
+                1.0,
+            )
+        };
         let mut lines = vec![at("10ms"), at("20ms"), at("30ms")];
         assert_eq!(rtts(&Cells::of(&experiment, &lines)), "10ms 20ms");
         lines.push(at("40ms"));
@@ -284,7 +392,8 @@ mod tests {
         if let Line::Load(record) = &mut failed {
             record.outcome = Outcome::Failed("deadline".into());
         }
-        let changed = Experiment::parse(&FILE.replace("warm = true", "push = true")).expect("valid");
+        let changed =
+            Experiment::parse(&FILE.replace("warm = true", "push = true")).expect("valid");
         let lines = [failed.clone(), line(&changed, &point, 2, 0, 1.0)];
         let cells = Cells::of(&experiment, &lines);
         assert_eq!((cells.stale, cells.at(&point, 2)), (1, None));

@@ -1,4 +1,5 @@
-//! One page load in one set-up, on a stage of its own: nothing that a kernel or proxy remembers comes from another.
+//! One page load in one set-up, on a stage of its own: nothing that a kernel or proxy remembers
+//! comes from another.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,11 @@ use tandem_http::Scheme;
 const BETWEEN_USERS: Duration = Duration::from_millis(100);
 
 /// Makes a load. An error is one of the machine; a page that does not come is a result.
-pub fn run(theatre: &Theatre, experiment: &Experiment, trial: &Trial) -> Result<Record, ExperimentError> {
+pub fn run(
+    theatre: &Theatre,
+    experiment: &Experiment,
+    trial: &Trial,
+) -> Result<Record, ExperimentError> {
     let began = Instant::now();
     let conditions = trial.point.conditions("point")?;
     let setup = &experiment.setups[trial.setup];
@@ -38,7 +43,12 @@ pub fn run(theatre: &Theatre, experiment: &Experiment, trial: &Trial) -> Result<
         stage.end(client);
         std::thread::sleep(BETWEEN_USERS);
         if let Err(failed) = visited {
-            return Ok(record(setup, trial, began, Outcome::Failed(format!("an earlier user: {failed}"))));
+            return Ok(record(
+                setup,
+                trial,
+                began,
+                Outcome::Failed(format!("an earlier user: {failed}")),
+            ));
         }
     }
     let outcome = measure(&stage, setup, &loader, &site)?;
@@ -46,7 +56,11 @@ pub fn run(theatre: &Theatre, experiment: &Experiment, trial: &Trial) -> Result<
     let outcome = match outcome {
         Ok(measured) => {
             let (late_ms, trouble) = (snapshot.lateness.p99_ms, snapshot.trouble());
-            Outcome::Measured(Box::new(Measured { late_ms, trouble, ..measured }))
+            Outcome::Measured(Box::new(Measured {
+                late_ms,
+                trouble,
+                ..measured
+            }))
         }
         Err(failed) => Outcome::Failed(failed.to_string()),
     };
@@ -64,14 +78,26 @@ fn record(setup: &Setup, trial: &Trial, began: Instant, outcome: Outcome) -> Rec
     }
 }
 
-/// The same packets are lost in every set-up of a pass; others in the next, unless all passes are to be alike.
+/// The same packets are lost in every set-up of a pass; others in the next, unless all passes are
+/// to be alike.
 const fn seed(experiment: &Experiment, trial: &Trial) -> u64 {
-    let pass = if experiment.same_seed { 0 } else { trial.pass as u64 };
+    let pass = if experiment.same_seed {
+        0
+    } else {
+        trial.pass as u64
+    };
     experiment.seed.wrapping_mul(1009).wrapping_add(pass)
 }
 
-fn site(experiment: &Experiment, conditions: &Conditions, setup: &Setup) -> Result<Site, ExperimentError> {
-    let failed = |source| ExperimentError::Page { key: format!("page {:?}", conditions.page), source };
+fn site(
+    experiment: &Experiment,
+    conditions: &Conditions,
+    setup: &Setup,
+) -> Result<Site, ExperimentError> {
+    let failed = |source| ExperimentError::Page {
+        key: format!("page {:?}", conditions.page),
+        source,
+    };
     let secure = matches!(setup.way, Way::Https | Way::H2);
     let scheme = if secure { Scheme::Https } else { Scheme::Http };
     let mut page = experiment.page(&conditions.page).map_err(failed)?;
@@ -84,31 +110,53 @@ fn site(experiment: &Experiment, conditions: &Conditions, setup: &Setup) -> Resu
 /// Gives the resources of a page on one host to several in turn; the document stays.
 fn deal(page: &mut Page, shards: usize) {
     if page.hosts.len() == 1 {
-        page.hosts = (0..shards).map(|shard| format!("shard{shard}.{}", page.hosts[0])).collect();
-        page.resources.iter_mut().enumerate().for_each(|(index, resource)| resource.host = index % shards);
+        page.hosts = (0..shards)
+            .map(|shard| format!("shard{shard}.{}", page.hosts[0]))
+            .collect();
+        page.resources
+            .iter_mut()
+            .enumerate()
+            .for_each(|(index, resource)| resource.host = index % shards);
     }
 }
 
 fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Loader {
     let via = match setup.way {
         Way::Http | Way::Https | Way::H2 => Via::Direct,
-        Way::Pair | Way::Nghttpx => Via::Http { proxy: PROXY.to_string() },
+        Way::Pair | Way::Nghttpx => Via::Http {
+            proxy: PROXY.to_string(),
+        },
     };
     let per_host = setup.parallel.or(conditions.parallel).unwrap_or(1);
     Loader {
-        protocol: if setup.way == Way::H2 { Protocol::H2 } else { Protocol::Http1 },
+        protocol: if setup.way == Way::H2 {
+            Protocol::H2
+        } else {
+            Protocol::Http1
+        },
         per_host,
         total: per_host.saturating_mul(conditions.shards).max(256),
-        discovery: if experiment.list { Discovery::List } else { Discovery::Triggers },
+        discovery: if experiment.list {
+            Discovery::List
+        } else {
+            Discovery::Triggers
+        },
         deadline: experiment.deadline,
         ..Loader::new(via)
     }
 }
 
 /// The outer error is one of the machine.
-fn load(stage: &Stage<'_>, loader: &Loader, site: &Site) -> Result<Result<Loaded, LoadError>, BenchError> {
+fn load(
+    stage: &Stage<'_>,
+    loader: &Loader,
+    site: &Site,
+) -> Result<Result<Loaded, LoadError>, BenchError> {
     let client = Client::Loader(loader.clone());
-    match stage.near(async || client.load(site).await).map_err(BenchError::system("start the loader"))? {
+    match stage
+        .near(async || client.load(site).await)
+        .map_err(BenchError::system("start the loader"))?
+    {
         Ok(loaded) => Ok(Ok(loaded)),
         Err(MeasureError::Load(error)) => Ok(Err(error)),
         Err(error) => Err(BenchError::Value(error.to_string())),
@@ -129,14 +177,22 @@ fn measure(
             _ => stage.warm_up()?,
         }
     }
-    let before = if setup.warm || setup.visits > 0 { stage.until_quiet() } else { Default::default() };
+    let before = if setup.warm || setup.visits > 0 {
+        stage.until_quiet()
+    } else {
+        Default::default()
+    };
     let served = stage.served();
     let loaded = match load(stage, loader, site)? {
         Ok(loaded) => loaded,
         Err(failed) => return Ok(Err(failed)),
     };
     let carried = stage.until_quiet().since(before);
-    let push = if setup.way == Way::Pair && setup.push { Some(push(&stage.metrics()?)?) } else { None };
+    let push = if setup.way == Way::Pair && setup.push {
+        Some(push(&stage.metrics()?)?)
+    } else {
+        None
+    };
     Ok(Ok(Measured {
         page_load_ms: loaded.page_load_ms,
         time_on_wire_ms: loaded.time_on_wire_ms,
@@ -159,9 +215,14 @@ fn push(metrics: &str) -> Result<Push, BenchError> {
         let mut lines = metrics.lines().filter(|line| !line.starts_with('#'));
         let found = lines.find_map(|line| line.split_once(' ').filter(|(own, _)| *own == name));
         let number = found.and_then(|(_, value)| value.trim().parse::<f64>().ok());
-        number.map(|number| number as u64).ok_or_else(|| BenchError::Value(format!("the client has no counter {name}")))
+        number
+            .map(|number| number as u64)
+            .ok_or_else(|| BenchError::Value(format!("the client has no counter {name}")))
     };
-    Ok(Push { received: value("tandem_push_bytes_received_total")?, used: value("tandem_push_bytes_used_total")? })
+    Ok(Push {
+        received: value("tandem_push_bytes_received_total")?,
+        used: value("tandem_push_bytes_used_total")?,
+    })
 }
 
 #[cfg(test)]
@@ -171,8 +232,19 @@ mod tests {
     #[test]
     fn reads_the_clients_counters() {
         let text = "# HELP tandem_push_bytes_used_total y\ntandem_push_bytes_received_total 300\ntandem_push_bytes_used_total 120\n";
-        assert_eq!(push(text).expect("both"), Push { received: 300, used: 120 });
-        assert!(push("").expect_err("none").to_string().contains("push_bytes_received"));
+        assert_eq!(
+            push(text).expect("both"),
+            Push {
+                received: 300,
+                used: 120
+            }
+        );
+        assert!(
+            push("")
+                .expect_err("none")
+                .to_string()
+                .contains("push_bytes_received")
+        );
     }
 
     #[test]
@@ -180,6 +252,12 @@ mod tests {
         let mut page = Page::uniform(6, 100);
         deal(&mut page, 3);
         assert_eq!(page.hosts.len(), 3);
-        assert_eq!(page.resources.iter().map(|resource| resource.host).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+        assert_eq!(
+            page.resources
+                .iter()
+                .map(|resource| resource.host)
+                .collect::<Vec<_>>(),
+            [0, 1, 2, 0, 1, 2]
+        );
     }
 }

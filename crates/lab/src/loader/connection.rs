@@ -1,5 +1,5 @@
-//! A connection of the loader: to an origin, to an HTTP proxy, through a tunnel of one, or through SOCKS5; with TLS or
-//! without.
+//! A connection of the loader: to an origin, to an HTTP proxy, through a tunnel of one, or through
+//! SOCKS5; with TLS or without.
 
 use std::io;
 use std::pin::Pin;
@@ -50,7 +50,11 @@ pub(super) struct Goal<'a> {
 
 impl Connection {
     /// Opens a connection that can carry requests to a goal.
-    pub(super) async fn open(loader: &Loader, tls: &TlsConnector, goal: Goal<'_>) -> Result<Self, Fault> {
+    pub(super) async fn open(
+        loader: &Loader,
+        tls: &TlsConnector,
+        goal: Goal<'_>,
+    ) -> Result<Self, Fault> {
         let parsed = Authority::parse(goal.authority.as_bytes()).ok_or(SocksError::TooLong)?;
         let port = parsed.port.unwrap_or_else(|| goal.scheme.default_port());
         let to = match &loader.via {
@@ -62,11 +66,20 @@ impl Connection {
         socket.set_nodelay(true)?;
         let meter = Meter::default();
         let stream = Stream::Plain(Metered::new(socket, meter.clone()));
-        let mut connection = Self { stream, input: BytesMut::new(), socks: None, flight: Vec::new(), meter, tls: None };
+        let mut connection = Self {
+            stream,
+            input: BytesMut::new(),
+            socks: None,
+            flight: Vec::new(),
+            meter,
+            tls: None,
+        };
         let secure = goal.scheme == Scheme::Https;
         match &loader.via {
             Via::Socks5 { credentials, .. } => {
-                let pair = credentials.as_ref().map(|(user, password)| (user.as_bytes(), password.as_bytes()));
+                let pair = credentials
+                    .as_ref()
+                    .map(|(user, password)| (user.as_bytes(), password.as_bytes()));
                 let client = Client::new(parsed.host, port, pair)?;
                 connection.flight = client.first_flight();
                 connection.socks = Some(client);
@@ -75,11 +88,17 @@ impl Connection {
                 }
             }
             Via::Http { .. } if secure || loader.protocol == Protocol::H2 => {
-                connection.tunnel(&format!("{}:{port}", parsed.host), loader).await?;
+                connection
+                    .tunnel(&format!("{}:{port}", parsed.host), loader)
+                    .await?;
             }
             Via::Http { .. } | Via::Direct => {}
         }
-        if secure { connection.encrypt(tls, parsed.host, loader.protocol).await } else { Ok(connection) }
+        if secure {
+            connection.encrypt(tls, parsed.host, loader.protocol).await
+        } else {
+            Ok(connection)
+        }
     }
 
     /// Waits for the SOCKS server to open the stream.
@@ -95,11 +114,17 @@ impl Connection {
 
     /// Asks an HTTP proxy for a tunnel (RFC 9110 section 9.3.6).
     async fn tunnel(&mut self, authority: &str, loader: &Loader) -> Result<(), Fault> {
-        let fields: String = loader.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let fields: String = loader
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
         let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n");
         self.send(request.as_bytes()).await?;
         loop {
-            if let Some((response, used)) = parse_response(&self.input, &Method::Connect, &Limits::default())? {
+            if let Some((response, used)) =
+                parse_response(&self.input, &Method::Connect, &Limits::default())?
+            {
                 self.input.advance(used);
                 match response.head.status {
                     100..=199 => continue,
@@ -113,17 +138,29 @@ impl Connection {
         }
     }
 
-    async fn encrypt(self, tls: &TlsConnector, host: &str, protocol: Protocol) -> Result<Self, Fault> {
-        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(|_| Fault::Name)?;
+    async fn encrypt(
+        self,
+        tls: &TlsConnector,
+        host: &str,
+        protocol: Protocol,
+    ) -> Result<Self, Fault> {
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+            .map_err(|_| Fault::Name)?;
         let began = Instant::now();
-        let Stream::Plain(stream) = self.stream else { return Ok(self) };
+        let Stream::Plain(stream) = self.stream else {
+            return Ok(self);
+        };
         let stream = tls.connect(name, stream).await.map_err(Fault::Tls)?;
         let chosen = stream.get_ref().1.alpn_protocol();
         // Who knows no ALPN speaks HTTP/1.1.
         if chosen.unwrap_or(Protocol::Http1.alpn()) != protocol.alpn() {
             return Err(Fault::Protocol);
         }
-        Ok(Self { stream: Stream::Tls(Box::new(stream)), tls: Some(began.elapsed()), ..self })
+        Ok(Self {
+            stream: Stream::Tls(Box::new(stream)),
+            tls: Some(began.elapsed()),
+            ..self
+        })
     }
 
     /// Gives bytes to the kernel, SOCKS's before them in the same write.
@@ -139,7 +176,8 @@ impl Connection {
         self.stream.flush().await
     }
 
-    /// Reads into `input`, which never holds bytes of SOCKS afterwards; gives the bytes read, 0 at the end.
+    /// Reads into `input`, which never holds bytes of SOCKS afterwards; gives the bytes read, 0 at
+    /// the end.
     pub(super) async fn receive(&mut self) -> Result<usize, Fault> {
         if self.input.capacity() - self.input.len() < READ / 4 {
             self.input.reserve(READ);
@@ -159,7 +197,11 @@ impl Connection {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -168,7 +210,11 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),

@@ -64,7 +64,8 @@ impl Job {
         }
     }
 
-    /// On a connection of its own; sends again on a new one when a kept one turns out to be closed before it answers.
+    /// On a connection of its own; sends again on a new one when a kept one turns out to be closed
+    /// before it answers.
     async fn run_alone(mut self) -> Result<Done, Fault> {
         let start = Instant::now();
         let request = request::bytes(&self.loader, &self.site, self.resource);
@@ -81,7 +82,10 @@ impl Job {
             }
         }
         let mut connection = self.connect().await?;
-        match self.exchange(&mut connection, &request, start, Some(Instant::now())).await {
+        match self
+            .exchange(&mut connection, &request, start, Some(Instant::now()))
+            .await
+        {
             Ok(answer) => Ok(self.done(connection, answer, spent, retried)),
             Err(Stop::Stale) => Err(Fault::Closed),
             Err(Stop::Fault(fault)) => Err(fault),
@@ -89,7 +93,10 @@ impl Job {
     }
 
     async fn connect(&self) -> Result<Connection, Fault> {
-        let goal = Goal { scheme: self.site.scheme(), authority: self.site.authority(self.resource) };
+        let goal = Goal {
+            scheme: self.site.scheme(),
+            authority: self.site.authority(self.resource),
+        };
         Connection::open(&self.loader, &self.tls, goal).await
     }
 
@@ -105,7 +112,11 @@ impl Job {
         let cell = Arc::clone(&self.session);
         let session = cell.get_or_try_init(|| open).await?;
         // Who did not open it has waited for it.
-        let start = if opened.is_some() { began } else { Instant::now() };
+        let start = if opened.is_some() {
+            began
+        } else {
+            Instant::now()
+        };
         let head = request::head(&self.loader, &self.site, self.resource);
         let priority = Priority(self.site.page().resources[self.resource].kind.rank());
         let mut pieces = session.request(head, priority);
@@ -130,9 +141,25 @@ impl Job {
         let body = check.finish()?;
         let connected = opened.map(|(at, _)| at);
         let answered = answered.unwrap_or(end);
-        let sent = sent.unwrap_or(answered).max(connected.unwrap_or(start)).min(answered);
-        let marks = Marks { start, connected, tls: opened.and_then(|(_, tls)| tls), sent, answered };
-        let answer = Answer { marks, end, keep_alive: false, status, body, note };
+        let sent = sent
+            .unwrap_or(answered)
+            .max(connected.unwrap_or(start))
+            .min(answered);
+        let marks = Marks {
+            start,
+            connected,
+            tls: opened.and_then(|(_, tls)| tls),
+            sent,
+            answered,
+        };
+        let answer = Answer {
+            marks,
+            end,
+            keep_alive: false,
+            status,
+            body,
+            note,
+        };
         Ok(self.report(answer, session.meter.take(), None, false))
     }
 
@@ -142,8 +169,21 @@ impl Job {
         self.report(answer, traffic, connection, retried)
     }
 
-    fn report(&self, answer: Answer, traffic: Traffic, connection: Option<Connection>, retried: bool) -> Done {
-        let Answer { marks, end, status, body, note, .. } = answer;
+    fn report(
+        &self,
+        answer: Answer,
+        traffic: Traffic,
+        connection: Option<Connection>,
+        retried: bool,
+    ) -> Done {
+        let Answer {
+            marks,
+            end,
+            status,
+            body,
+            note,
+            ..
+        } = answer;
         let ready = marks.connected.unwrap_or(marks.start);
         let timing = Timing {
             resource: self.resource,
@@ -160,7 +200,13 @@ impl Job {
             body,
             note,
         };
-        Done { timing, traffic, connection, opened: usize::from(marks.connected.is_some()), retried }
+        Done {
+            timing,
+            traffic,
+            connection,
+            opened: usize::from(marks.connected.is_some()),
+            retried,
+        }
     }
 
     async fn exchange(
@@ -178,13 +224,26 @@ impl Job {
             }
         }
         let tls = connected.and(connection.tls);
-        let marks = Marks { start, connected, tls, sent, answered: Instant::now() };
+        let marks = Marks {
+            start,
+            connected,
+            tls,
+            sent,
+            answered: Instant::now(),
+        };
         let response = self.head(connection).await?;
         self.check_status(&response.head)?;
         let body = self.body(connection, &response).await?;
         let keep_alive = response.keep_alive && connection.input.is_empty();
         let (status, note) = (response.head.status, note_of(&response.head));
-        Ok(Answer { marks, end: Instant::now(), keep_alive, status, body, note })
+        Ok(Answer {
+            marks,
+            end: Instant::now(),
+            keep_alive,
+            status,
+            body,
+            note,
+        })
     }
 
     /// The final head; interim ones are passed over.
@@ -211,7 +270,11 @@ impl Job {
         }
         let said = head.fields.get("proxy-status").map(String::from_utf8_lossy);
         let detail = said.map_or_else(String::new, |said| format!(" ({said})"));
-        Err(Fault::Status { wanted, got, detail })
+        Err(Fault::Status {
+            wanted,
+            got,
+            detail,
+        })
     }
 
     /// Reads the body and compares it with the page's as it comes; gives its length.
@@ -241,23 +304,44 @@ struct Check<'a> {
 
 impl<'a> Check<'a> {
     fn new(job: &'a Job) -> Self {
-        Self { job, right: &job.site.asset(job.resource).body, at: 0, mentioned: 0 }
+        Self {
+            job,
+            right: &job.site.asset(job.resource).body,
+            at: 0,
+            mentioned: 0,
+        }
     }
 
     fn take(&mut self, piece: &[u8]) -> Result<(), Fault> {
-        let same = self.right[self.at..].iter().zip(piece).take_while(|(a, b)| a == b).count();
+        let same = self.right[self.at..]
+            .iter()
+            .zip(piece)
+            .take_while(|(a, b)| a == b)
+            .count();
         self.at += same;
         if same < piece.len() {
-            return Err(Fault::Content { at: self.at, len: self.right.len() });
+            return Err(Fault::Content {
+                at: self.at,
+                len: self.right.len(),
+            });
         }
         self.report();
         Ok(())
     }
 
-    /// Tells the plan what a document's beginning mentions; everything else speaks when it is complete.
+    /// Tells the plan what a document's beginning mentions; everything else speaks when it is
+    /// complete.
     fn report(&mut self) {
-        let Job { site, resource, loader, found, .. } = self.job;
-        if site.page().resources[*resource].kind != Kind::Html || loader.discovery == Discovery::List {
+        let Job {
+            site,
+            resource,
+            loader,
+            found,
+            ..
+        } = self.job;
+        if site.page().resources[*resource].kind != Kind::Html
+            || loader.discovery == Discovery::List
+        {
             return;
         }
         let references = &site.asset(*resource).references;
@@ -271,7 +355,11 @@ impl<'a> Check<'a> {
     /// The body's length, if it is all there.
     fn finish(self) -> Result<u64, Fault> {
         let (at, len) = (self.at, self.right.len());
-        if at == len { Ok(at as u64) } else { Err(Fault::Content { at, len }) }
+        if at == len {
+            Ok(at as u64)
+        } else {
+            Err(Fault::Content { at, len })
+        }
     }
 }
 
@@ -286,7 +374,9 @@ struct Answer {
 }
 
 fn note_of(head: &ResponseHead) -> Option<String> {
-    head.fields.get("cache-status").map(|note| String::from_utf8_lossy(note).into_owned())
+    head.fields
+        .get("cache-status")
+        .map(|note| String::from_utf8_lossy(note).into_owned())
 }
 
 /// Why an exchange stopped.
@@ -299,9 +389,9 @@ enum Stop {
 impl Stop {
     fn stale(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
-                Self::Stale
-            }
+            io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted => Self::Stale,
             _ => Self::Fault(error.into()),
         }
     }

@@ -25,7 +25,11 @@ impl Traffic {
             up: self.up + other.up,
             down: self.down + other.down,
             first_sent: self.first_sent.into_iter().chain(other.first_sent).min(),
-            last_received: self.last_received.into_iter().chain(other.last_received).max(),
+            last_received: self
+                .last_received
+                .into_iter()
+                .chain(other.last_received)
+                .max(),
         }
     }
 }
@@ -68,7 +72,11 @@ impl Metered {
 }
 
 impl AsyncRead for Metered {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         let count = buf.filled().len() - before;
@@ -83,7 +91,11 @@ impl AsyncRead for Metered {
 }
 
 impl AsyncWrite for Metered {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.wrote(&result);
         result

@@ -68,7 +68,9 @@ impl Plan {
     /// Loads until nothing more is known.
     pub(super) async fn run(&mut self) -> Result<(), LoadError> {
         for index in 0..self.known.len() {
-            if self.loader.discovery == Discovery::List || self.site.page().resources[index].parent.is_none() {
+            if self.loader.discovery == Discovery::List
+                || self.site.page().resources[index].parent.is_none()
+            {
                 self.discover(index);
             }
         }
@@ -106,7 +108,9 @@ impl Plan {
     fn dispatch(&mut self) {
         for host in 0..self.hosts.len() {
             while !self.hosts[host].waiting.is_empty() && self.may_start(host) {
-                let Some(Reverse((_, index))) = self.hosts[host].waiting.pop() else { break };
+                let Some(Reverse((_, index))) = self.hosts[host].waiting.pop() else {
+                    break;
+                };
                 let connection = self.hosts[host].idle.pop();
                 self.hosts[host].busy += 1;
                 let job = Job {
@@ -126,7 +130,8 @@ impl Plan {
         }
     }
 
-    /// Whether `host` has a connection free, or may have another one; an idle one of another host makes room.
+    /// Whether `host` has a connection free, or may have another one; an idle one of another host
+    /// makes room.
     fn may_start(&mut self, host: usize) -> bool {
         let own = &self.hosts[host];
         if !own.idle.is_empty() {
@@ -142,14 +147,23 @@ impl Plan {
         open < self.loader.total || self.hosts.iter_mut().any(|h| h.idle.pop().is_some())
     }
 
-    fn finish(&mut self, ended: Result<(Id, Result<Done, Fault>), tokio::task::JoinError>) -> Result<(), LoadError> {
+    fn finish(
+        &mut self,
+        ended: Result<(Id, Result<Done, Fault>), tokio::task::JoinError>,
+    ) -> Result<(), LoadError> {
         let (id, result) = match ended {
             Ok(ended) => ended,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
-        let (index, host) = self.tasks.remove(&id).expect("every task is entered when it starts");
+        let (index, host) = self
+            .tasks
+            .remove(&id)
+            .expect("every task is entered when it starts");
         self.hosts[host].busy -= 1;
-        let mut done = result.map_err(|fault| LoadError::Resource { url: self.site.url(index), fault })?;
+        let mut done = result.map_err(|fault| LoadError::Resource {
+            url: self.site.url(index),
+            fault,
+        })?;
         self.traffic = self.traffic.and(done.traffic);
         self.load.add(&done);
         if let Some(connection) = done.connection.take() {
@@ -163,7 +177,11 @@ impl Plan {
     }
 
     pub(super) fn deadline_error(&self) -> LoadError {
-        LoadError::Deadline { done: self.load.requests.len(), known: self.known_count, after: self.loader.deadline }
+        LoadError::Deadline {
+            done: self.load.requests.len(),
+            known: self.known_count,
+            after: self.loader.deadline,
+        }
     }
 
     pub(super) fn into_load(mut self) -> Load {

@@ -6,8 +6,7 @@ use tandem_http::{RequestHead, Scheme};
 use super::{Loader, Via};
 use crate::page::{Kind, Site};
 
-const USER_AGENT: &str =
-    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36";
+const USER_AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36";
 
 /// The fields of a request between those of the connection and those of the user.
 fn fields(loader: &Loader, site: &Site, index: usize) -> Vec<(&'static str, String)> {
@@ -21,7 +20,15 @@ fn fields(loader: &Loader, site: &Site, index: usize) -> Vec<(&'static str, Stri
     fields.extend(origin(site, index).map(|origin| ("Origin", origin)));
     fields.extend(referer(site, index).map(|referer| ("Referer", referer)));
     let more = loader.protocol == super::Protocol::H2 || site.scheme() == Scheme::Https;
-    fields.push(("Accept-Encoding", if more { "gzip, deflate, br, zstd" } else { "gzip, deflate" }.into()));
+    fields.push((
+        "Accept-Encoding",
+        if more {
+            "gzip, deflate, br, zstd"
+        } else {
+            "gzip, deflate"
+        }
+        .into(),
+    ));
     fields.push(("Accept-Language", "en-US,en;q=0.9".into()));
     fields
 }
@@ -47,7 +54,8 @@ pub(super) fn bytes(loader: &Loader, site: &Site, index: usize) -> Vec<u8> {
         Via::Http { .. } if site.scheme() == Scheme::Http => (site.url(index), "Proxy-Connection"),
         _ => (resource.path.clone(), "Connection"),
     };
-    let mut text = format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n{connection}: keep-alive\r\n");
+    let mut text =
+        format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n{connection}: keep-alive\r\n");
     for (name, value) in fields(loader, site, index) {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -70,7 +78,8 @@ const fn accept(kind: Kind) -> &'static str {
     }
 }
 
-/// Of fonts and data on another origin than the document's: that of the document (Fetch section 3.2).
+/// Of fonts and data on another origin than the document's: that of the document (Fetch section
+/// 3.2).
 fn origin(site: &Site, index: usize) -> Option<String> {
     let resources = &site.page().resources;
     if !matches!(resources[index].kind, Kind::Font | Kind::Fetch) {
@@ -93,20 +102,26 @@ fn above(site: &Site, index: usize, is: impl Fn(Kind) -> bool) -> Option<usize> 
     Some(parent)
 }
 
-/// The whole address of what asks for it on the same authority, only the origin elsewhere. What scripts ask for, their
-/// document does; style sheets ask themselves.
+/// The whole address of what asks for it on the same authority, only the origin elsewhere. What
+/// scripts ask for, their document does; style sheets ask themselves.
 fn referer(site: &Site, index: usize) -> Option<String> {
     let parent = above(site, index, |kind| kind != Kind::Script)?;
     if site.authority(parent) == site.authority(index) {
         Some(site.url(parent))
     } else {
-        Some(format!("{}://{}/", site.scheme().as_str(), site.authority(parent)))
+        Some(format!(
+            "{}://{}/",
+            site.scheme().as_str(),
+            site.authority(parent)
+        ))
     }
 }
 
 /// Whether a field can be written as it is.
 pub(super) fn is_field(name: &str, value: &str) -> bool {
-    !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+    !name.is_empty()
+        && name.bytes().all(is_token)
+        && value.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
 }
 
 #[cfg(test)]
@@ -142,13 +157,21 @@ mod tests {
         let said = |index| (referer(&site, index), origin(&site, index));
         let by = |referer: &str| Some(format!("http://{referer}"));
         assert_eq!(said(0), (None, None));
-        assert_eq!(said(1), (by("site.test/"), None), "another host learns no more than the origin");
+        assert_eq!(
+            said(1),
+            (by("site.test/"), None),
+            "another host learns no more than the origin"
+        );
         assert_eq!(
             said(2),
             (by("cdn.test/a.css"), by("site.test")),
             "a style sheet asks in its own name, by the page's leave"
         );
-        assert_eq!(said(4), (by("site.test/"), None), "a script asks in its document's name");
+        assert_eq!(
+            said(4),
+            (by("site.test/"), None),
+            "a script asks in its document's name"
+        );
         assert_eq!(said(5), (by("site.test/"), by("site.test")));
         assert_eq!(said(6), (by("cdn.test/"), None));
     }

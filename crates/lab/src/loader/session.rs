@@ -1,4 +1,5 @@
-//! One HTTP/2 session of the loader: a task that owns the core of the proxy, and requests that come to it from others.
+//! One HTTP/2 session of the loader: a task that owns the core of the proxy, and requests that come
+//! to it from others.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -7,7 +8,9 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use tandem_http::h2;
 use tandem_http::mux::OpenError;
-use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, StreamId};
+use tandem_http::{
+    Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, StreamId,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -64,11 +67,19 @@ impl Session {
             unsent: Vec::new(),
             output: SendBuf::new(),
         };
-        Self { orders, meter, task: tokio::spawn(driver.run(read, write, connection.input)) }
+        Self {
+            orders,
+            meter,
+            task: tokio::spawn(driver.run(read, write, connection.input)),
+        }
     }
 
     /// Sends a request; its answer comes in pieces. Once the session has ended, none do.
-    pub(super) fn request(&self, head: RequestHead, priority: Priority) -> UnboundedReceiver<Piece> {
+    pub(super) fn request(
+        &self,
+        head: RequestHead,
+        priority: Priority,
+    ) -> UnboundedReceiver<Piece> {
         let (to, pieces) = unbounded_channel();
         // The receiver of a lost order finds its sender gone.
         let _ = self.orders.send(Order { head, priority, to });
@@ -108,13 +119,21 @@ impl Driver {
     ) -> io::Result<()> {
         loop {
             let received = !input.is_empty();
-            if received && self.core.handle_input(Instant::now(), &input.split()).is_err() {
+            if received
+                && self
+                    .core
+                    .handle_input(Instant::now(), &input.split())
+                    .is_err()
+            {
                 self.core.poll_output(&mut self.output, usize::MAX);
                 write.write_all_buf(&mut self.output).await?;
                 return write.shutdown().await;
             }
             self.advance();
-            let wake = self.core.poll_timeout().unwrap_or_else(|| Instant::now() + LONG);
+            let wake = self
+                .core
+                .poll_timeout()
+                .unwrap_or_else(|| Instant::now() + LONG);
             input.reserve(READ);
             tokio::select! {
                 count = read.read_buf(&mut input) => if count? == 0 {
@@ -145,7 +164,9 @@ impl Driver {
         while let Some(order) = self.waiting.front() {
             match self.core.open(&order.head, true, order.priority) {
                 Ok(id) => {
-                    let Some(order) = self.waiting.pop_front() else { break };
+                    let Some(order) = self.waiting.pop_front() else {
+                        break;
+                    };
                     self.streams.insert(id, order.to);
                     self.unsent.push(id);
                 }

@@ -1,5 +1,6 @@
-//! TLS of the loader. It takes any certificate, since origins of the lab make theirs on the spot: time is measured here,
-//! not trust. Signatures are checked as ever, so the handshake costs what it costs.
+//! TLS of the loader. It takes any certificate, since origins of the lab make theirs on the spot:
+//! time is measured here, not trust. Signatures are checked as ever, so the handshake costs what it
+//! costs.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use tokio_rustls::TlsConnector;
 
 use super::Protocol;
 
-/// A connector that offers this protocol only. Each has a store of tickets of its own: what shares one resumes sessions.
+/// A connector that offers this protocol only. Each has a store of tickets of its own: what shares
+/// one resumes sessions.
 pub(super) fn connector(protocol: Protocol) -> Result<TlsConnector, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
@@ -45,7 +47,12 @@ impl ServerCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -54,7 +61,12 @@ impl ServerCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -52,7 +52,9 @@ impl Before {
         let limit = Instant::now() + SETTLE;
         let mut last = None;
         loop {
-            let Some(counters) = ask().await? else { return Ok(None) };
+            let Some(counters) = ask().await? else {
+                return Ok(None);
+            };
             let (now, in_flight) = totals(&counters);
             if (last == Some(now) && !in_flight) || Instant::now() > limit {
                 return Ok(Some(now.since(self.0)));
@@ -64,18 +66,27 @@ impl Before {
 
 async fn ask() -> Result<Option<Counters>, MeasureError> {
     let asked = tokio::task::spawn_blocking(|| counters::ask().transpose()).await;
-    asked.unwrap_or_else(|panic| Err(std::io::Error::other(panic))).map_err(MeasureError::Link)
+    asked
+        .unwrap_or_else(|panic| Err(std::io::Error::other(panic)))
+        .map_err(MeasureError::Link)
 }
 
 /// Totals at this host, and whether packets are on their way anywhere.
 fn totals(counters: &Counters) -> (Wire, bool) {
     let Counters { host, network } = counters;
     let port = network.port(host).cloned().unwrap_or_default();
-    let dropped = |link: &crate::emulator::report::LinkReport| link.lost + link.overflowed + link.managed;
+    let dropped =
+        |link: &crate::emulator::report::LinkReport| link.lost + link.overflowed + link.managed;
     let lost = network.links.iter().map(dropped).sum();
-    let in_flight = network
-        .links
-        .iter()
-        .any(|link| link.received.packets + link.duplicated > link.delivered.packets + dropped(link));
-    (Wire { up: port.sent, down: port.received, lost }, in_flight)
+    let in_flight = network.links.iter().any(|link| {
+        link.received.packets + link.duplicated > link.delivered.packets + dropped(link)
+    });
+    (
+        Wire {
+            up: port.sent,
+            down: port.received,
+            lost,
+        },
+        in_flight,
+    )
 }

@@ -46,8 +46,8 @@ pub struct Outcome {
     pub bytes_down: Option<u64>,
     /// Connections used.
     pub connections: usize,
-    /// Packets and bytes on the link around, if there is one, from before the client was started until its connections were
-    /// closed.
+    /// Packets and bytes on the link around, if there is one, from before the client was started
+    /// until its connections were closed.
     pub wire: Option<Wire>,
     /// Where the requests' time went.
     pub phases: Phases,
@@ -88,10 +88,19 @@ impl Outcome {
         Self {
             client: format!("loader {}", env!("CARGO_PKG_VERSION")),
             time_on_wire_ms: load.time.as_secs_f64() * 1e3,
-            page_load_ms: load.requests.iter().map(|timing| timing.end()).max().unwrap_or_default().as_secs_f64() * 1e3,
+            page_load_ms: load
+                .requests
+                .iter()
+                .map(|timing| timing.end())
+                .max()
+                .unwrap_or_default()
+                .as_secs_f64()
+                * 1e3,
             dom_content_loaded_ms: None,
             first_paint_ms: None,
-            first_byte_ms: document.map_or(0.0, |timing| (timing.end() - timing.receive).as_secs_f64() * 1e3),
+            first_byte_ms: document.map_or(0.0, |timing| {
+                (timing.end() - timing.receive).as_secs_f64() * 1e3
+            }),
             requests: load.requests.len(),
             failed: 0,
             missing: 0,
@@ -110,16 +119,28 @@ impl Outcome {
     /// A load by a browser, held against the model if there is one.
     pub(super) fn of_visit(visit: Visit, site: Option<&Site>) -> Self {
         let Visit { page, har } = visit;
-        let mut faults = har.entries.iter().filter_map(|entry| fault(entry, site)).collect::<Vec<_>>();
+        let mut faults = har
+            .entries
+            .iter()
+            .filter_map(|entry| fault(entry, site))
+            .collect::<Vec<_>>();
         let failed = faults.len();
         let absent = site.map_or_else(Vec::new, |site| absent(&har, site));
         let missing = absent.len();
         faults.extend(absent);
         faults.truncate(NAMED);
-        let sent = har.entries.iter().filter(|entry| entry.status > 0).map(Entry::first_sent);
+        let sent = har
+            .entries
+            .iter()
+            .filter(|entry| entry.status > 0)
+            .map(Entry::first_sent);
         let first = sent.fold(f64::INFINITY, f64::min);
         let last = har.entries.iter().map(Entry::end).fold(0.0, f64::max);
-        let mut connections: Vec<_> = har.entries.iter().filter_map(|entry| entry.connection.as_ref()).collect();
+        let mut connections: Vec<_> = har
+            .entries
+            .iter()
+            .filter_map(|entry| entry.connection.as_ref())
+            .collect();
         connections.sort_unstable();
         connections.dedup();
         Self {
@@ -157,7 +178,8 @@ fn fault(entry: &Entry, site: Option<&Site>) -> Option<String> {
             // A redirect's body is not read.
             let whole = entry.body == len || site.page().resources[index].is_redirect();
             match &entry.error {
-                // What came may be of no use to the browser: no content, or an error where it wanted a style sheet.
+                // What came may be of no use to the browser: no content, or an error where it
+                // wanted a style sheet.
                 Some(why) if got != wanted || (wanted < 400 && len > 0) => say(why.clone()),
                 _ if got != wanted => say(format!("status {got} instead of {wanted}")),
                 None if !whole => say(format!("{} of {len} bytes", entry.body)),
@@ -166,7 +188,9 @@ fn fault(entry: &Entry, site: Option<&Site>) -> Option<String> {
         }
         None => match &entry.error {
             Some(why) => say(why.clone()),
-            None => (entry.status >= 400).then(|| format!("{}: status {}", entry.url, entry.status)),
+            None => {
+                (entry.status >= 400).then(|| format!("{}: status {}", entry.url, entry.status))
+            }
         },
     }
 }
@@ -174,11 +198,17 @@ fn fault(entry: &Entry, site: Option<&Site>) -> Option<String> {
 /// Resources that were never asked for.
 fn absent(har: &Har, site: &Site) -> Vec<String> {
     let mut seen = vec![false; site.page().resources.len()];
-    for index in har.entries.iter().filter_map(|entry| path_of(&entry.url).and_then(|path| site.find(path))) {
+    for index in har
+        .entries
+        .iter()
+        .filter_map(|entry| path_of(&entry.url).and_then(|path| site.find(path)))
+    {
         seen[index] = true;
     }
     let absent = seen.iter().enumerate().filter(|(_, seen)| !**seen);
-    absent.map(|(index, _)| format!("{}: not asked for", site.url(index))).collect()
+    absent
+        .map(|(index, _)| format!("{}: not asked for", site.url(index)))
+        .collect()
 }
 
 /// Path and query of an absolute URL.
@@ -188,7 +218,11 @@ fn path_of(url: &str) -> Option<&str> {
 }
 
 pub(crate) fn loader_har(load: &Load, protocol: Protocol, site: &Site) -> Har {
-    let mut entries: Vec<Entry> = load.requests.iter().map(|timing| loader_entry(timing, protocol, site)).collect();
+    let mut entries: Vec<Entry> = load
+        .requests
+        .iter()
+        .map(|timing| loader_entry(timing, protocol, site))
+        .collect();
     entries.sort_by(|a, b| a.start.total_cmp(&b.start));
     let initiators: HashMap<usize, String> = (0..site.page().resources.len())
         .filter_map(|index| Some((index, site.url(site.page().resources[index].parent?))))
@@ -226,7 +260,11 @@ fn loader_entry(timing: &Timing, protocol: Protocol, site: &Site) -> Entry {
         url: site.url(timing.resource),
         protocol: String::from_utf8_lossy(protocol.alpn()).into_owned(),
         status: timing.status,
-        response_fields: timing.note.iter().map(|note| ("cache-status".to_owned(), note.clone())).collect(),
+        response_fields: timing
+            .note
+            .iter()
+            .map(|note| ("cache-status".to_owned(), note.clone()))
+            .collect(),
         mime: resource.mime.clone(),
         sent: Some(timing.bytes_up),
         received: Some(timing.bytes_down),
@@ -295,7 +333,9 @@ mod tests {
             requests: vec![timing(0, None), timing(1, Some(pushed))],
         };
         let har = loader_har(&load, Protocol::Http1, &site).to_json(&serde_json::Value::Null);
-        let notes: Vec<_> = (0..2).map(|at| har["log"]["entries"][at]["_tandem"].as_str()).collect();
+        let notes: Vec<_> = (0..2)
+            .map(|at| har["log"]["entries"][at]["_tandem"].as_str())
+            .collect();
         assert_eq!(notes, [None, Some(pushed)]);
     }
 }

@@ -32,14 +32,18 @@ pub const METRICS: [Metric; 27] = [
     ("failed", |o| Some(o.failed as f64)),
     ("missing", |o| Some(o.missing as f64)),
     ("images", |o| o.images.map(|(all, _)| all as f64)),
-    ("images_decoded", |o| o.images.map(|(_, decoded)| decoded as f64)),
+    ("images_decoded", |o| {
+        o.images.map(|(_, decoded)| decoded as f64)
+    }),
     ("connections", |o| Some(o.connections as f64)),
     ("body_bytes", |o| Some(o.body_bytes as f64)),
     ("bytes_up", |o| o.bytes_up.map(|n| n as f64)),
     ("bytes_down", |o| o.bytes_down.map(|n| n as f64)),
     ("wire_packets_up", |o| o.wire.map(|w| w.up.packets as f64)),
     ("wire_bytes_up", |o| o.wire.map(|w| w.up.bytes as f64)),
-    ("wire_packets_down", |o| o.wire.map(|w| w.down.packets as f64)),
+    ("wire_packets_down", |o| {
+        o.wire.map(|w| w.down.packets as f64)
+    }),
     ("wire_bytes_down", |o| o.wire.map(|w| w.down.bytes as f64)),
     ("wire_lost", |o| o.wire.map(|w| w.lost as f64)),
     ("blocked_ms", |o| o.phases.blocked),
@@ -55,7 +59,11 @@ pub const METRICS: [Metric; 27] = [
 impl Report {
     /// An empty report.
     pub const fn new(run: Run, page: String) -> Self {
-        Self { run, page, loads: Vec::new() }
+        Self {
+            run,
+            page,
+            loads: Vec::new(),
+        }
     }
 
     /// Adds a load.
@@ -73,8 +81,12 @@ impl Report {
 
     /// Everything.
     pub fn json(&self) -> Value {
-        let summary = METRICS.iter().filter_map(|metric| Some((metric.0, self.summary(*metric)?)));
-        let summary: serde_json::Map<String, Value> = summary.map(|(name, s)| (name.to_owned(), json!(s))).collect();
+        let summary = METRICS
+            .iter()
+            .filter_map(|metric| Some((metric.0, self.summary(*metric)?)));
+        let summary: serde_json::Map<String, Value> = summary
+            .map(|(name, s)| (name.to_owned(), json!(s)))
+            .collect();
         json!({ "run": self.run, "page": self.page, "loads": self.loads, "summary": summary })
     }
 
@@ -84,7 +96,13 @@ impl Report {
         let names: Vec<&str> = METRICS.iter().map(|metric| metric.0).collect();
         let _ = writeln!(text, "page,client,load,{}", names.join(","));
         for (number, load) in self.loads.iter().enumerate() {
-            let _ = write!(text, "{},{},{}", quoted(&self.page), quoted(&load.client), number + 1);
+            let _ = write!(
+                text,
+                "{},{},{}",
+                quoted(&self.page),
+                quoted(&load.client),
+                number + 1
+            );
             for (_, take) in METRICS {
                 text.push(',');
                 if let Some(value) = take(load) {
@@ -98,9 +116,24 @@ impl Report {
 
     /// A few lines for people.
     pub fn text(&self) -> String {
-        let mut text = format!("{} by {}, {} loads\n", self.page, self.run.programs.join(", "), self.loads.len());
+        let mut text = format!(
+            "{} by {}, {} loads\n",
+            self.page,
+            self.run.programs.join(", "),
+            self.loads.len()
+        );
         for metric in METRICS {
-            let Some(Summary { median, mean, interval, min, max, .. }) = self.summary(metric) else { continue };
+            let Some(Summary {
+                median,
+                mean,
+                interval,
+                min,
+                max,
+                ..
+            }) = self.summary(metric)
+            else {
+                continue;
+            };
             let _ = write!(text, "{:>22}  {:>12}", metric.0, rounded(median));
             if min < max {
                 let _ = write!(
@@ -128,5 +161,9 @@ fn rounded(value: f64) -> f64 {
 
 /// A field as RFC 4180 section 2 writes it.
 fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
 }

@@ -45,9 +45,13 @@ pub struct Machine {
 impl Run {
     /// Describes this process.
     pub fn here(seed: u64) -> Self {
-        let link = std::env::var("TANDEM_LINK_ADDRESS").ok().zip(std::env::var("TANDEM_LINK_PEER").ok());
+        let link = std::env::var("TANDEM_LINK_ADDRESS")
+            .ok()
+            .zip(std::env::var("TANDEM_LINK_PEER").ok());
         Self {
-            command: std::env::args_os().map(|part| part.to_string_lossy().into_owned()).collect(),
+            command: std::env::args_os()
+                .map(|part| part.to_string_lossy().into_owned())
+                .collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             programs: Vec::new(),
             seed,
@@ -59,11 +63,30 @@ impl Run {
 
     /// The same as lines of comment.
     pub fn comment(&self) -> String {
-        let Self { command, version, programs, seed, started, machine, link } = self;
+        let Self {
+            command,
+            version,
+            programs,
+            seed,
+            started,
+            machine,
+            link,
+        } = self;
         let mut text = format!("# {}\n# tandem-lab {version}", command.join(" "));
-        programs.iter().for_each(|program| text.push_str(&format!(", {program}")));
-        let link = link.as_ref().map_or_else(String::new, |[own, peer]| format!(", link {own} > {peer}"));
-        let Machine { kernel, processor, processors, memory_mib, congestion, load } = machine;
+        programs
+            .iter()
+            .for_each(|program| text.push_str(&format!(", {program}")));
+        let link = link
+            .as_ref()
+            .map_or_else(String::new, |[own, peer]| format!(", link {own} > {peer}"));
+        let Machine {
+            kernel,
+            processor,
+            processors,
+            memory_mib,
+            congestion,
+            load,
+        } = machine;
         text.push_str(&format!(
             "\n# seed {seed}, {started}{link}\n# Linux {kernel}, {processors} x {processor}, {memory_mib} MiB, {congestion}, load {load}\n"
         ));
@@ -77,17 +100,28 @@ impl Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let value = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name));
-            line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, value)| value.trim().to_owned())
+            line.and_then(|line| line.split_once(':'))
+                .map_or_else(String::new, |(_, value)| value.trim().to_owned())
         };
         let memory = value(&read("/proc/meminfo"), "MemTotal");
-        let memory = memory.split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0);
+        let memory = memory
+            .split(' ')
+            .next()
+            .and_then(|kib| kib.parse::<u64>().ok())
+            .unwrap_or(0);
         Self {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             processor: value(&read("/proc/cpuinfo"), "model name"),
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             memory_mib: memory / 1024,
-            congestion: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
-            load: read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+            congestion: read("/proc/sys/net/ipv4/tcp_congestion_control")
+                .trim()
+                .to_owned(),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or(0.0),
         }
     }
 }

@@ -33,7 +33,11 @@ impl Served {
     /// Serves a page. Must be called within a runtime of tokio.
     pub async fn start(page: Page, listen: &Listen) -> Result<Self, MeasureError> {
         let hosts = page.hosts.len().max(1);
-        let shards = if listen.shards == 0 { hosts } else { listen.shards.min(hosts) };
+        let shards = if listen.shards == 0 {
+            hosts
+        } else {
+            listen.shards.min(hosts)
+        };
         let shards = shards.max(listen.authorities.len());
         let mut listeners = Vec::new();
         for shard in 0..shards {
@@ -47,17 +51,33 @@ impl Served {
         }
         let address = listen.address;
         let of = |source| MeasureError::Listen { address, source };
-        let bound = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>().map_err(of)?;
+        let bound = listeners
+            .iter()
+            .map(TcpListener::local_addr)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(of)?;
         let authorities = match &listen.authorities[..] {
-            [] => bound.iter().map(|address| reachable(*address).to_string()).collect(),
+            [] => bound
+                .iter()
+                .map(|address| reachable(*address).to_string())
+                .collect(),
             given => given.to_vec(),
         };
         let origin = match listen.tls {
             None => Origin::new(Site::new(page, &authorities)?),
-            Some(protocols) => Origin::secure(Site::with_scheme(page, Scheme::Https, &authorities)?, protocols)?,
+            Some(protocols) => Origin::secure(
+                Site::with_scheme(page, Scheme::Https, &authorities)?,
+                protocols,
+            )?,
         };
-        let running = listeners.into_iter().map(|listener| origin.spawn(listener)).collect::<Result<Vec<_>, _>>();
-        Ok(Self { site: origin.site().clone(), running: running.map_err(of)? })
+        let running = listeners
+            .into_iter()
+            .map(|listener| origin.spawn(listener))
+            .collect::<Result<Vec<_>, _>>();
+        Ok(Self {
+            site: origin.site().clone(),
+            running: running.map_err(of)?,
+        })
     }
 
     /// What is served, and where.
@@ -72,15 +92,21 @@ impl Served {
 
     /// What the origins have done so far, all together.
     pub fn counts(&self) -> Counts {
-        self.running.first().map_or_else(Counts::default, |running| running.origin.counts())
+        self.running
+            .first()
+            .map_or_else(Counts::default, |running| running.origin.counts())
     }
 }
 
 /// An address for one that stands for all.
 fn reachable(bound: SocketAddr) -> SocketAddr {
     match bound.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), bound.port()),
-        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), bound.port()),
+        IpAddr::V4(ip) if ip.is_unspecified() => {
+            SocketAddr::new(Ipv4Addr::LOCALHOST.into(), bound.port())
+        }
+        IpAddr::V6(ip) if ip.is_unspecified() => {
+            SocketAddr::new(Ipv6Addr::LOCALHOST.into(), bound.port())
+        }
         _ => bound,
     }
 }

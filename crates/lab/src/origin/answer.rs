@@ -52,7 +52,10 @@ impl Rendered {
         let count = site.page().resources.len();
         let heads = (0..count).map(|index| {
             let framing = Framing::Length(site.asset(index).body.len() as u64);
-            let head = ResponseHead { status: site.page().resources[index].status, fields: fields(site, index) };
+            let head = ResponseHead {
+                status: site.page().resources[index].status,
+                fields: fields(site, index),
+            };
             written(&head, Version::Http11, framing, true)
         });
         // Bytes that no compressor makes smaller.
@@ -63,7 +66,10 @@ impl Rendered {
             state ^= state << 5;
             state as u8
         });
-        Self { heads: heads.collect(), filler: filler.take(64 << 10).collect() }
+        Self {
+            heads: heads.collect(),
+            filler: filler.take(64 << 10).collect(),
+        }
     }
 }
 
@@ -94,18 +100,32 @@ fn fields(site: &Site, index: usize) -> Fields {
 }
 
 fn base_fields() -> Fields {
-    [("date", DATE), ("server", "tandem-lab"), ("vary", "Accept-Encoding")].into_iter().collect()
+    [
+        ("date", DATE),
+        ("server", "tandem-lab"),
+        ("vary", "Accept-Encoding"),
+    ]
+    .into_iter()
+    .collect()
 }
 
 fn content_type(mime: &str) -> String {
-    if mime.starts_with("text/") { format!("{mime}; charset=utf-8") } else { mime.to_owned() }
+    if mime.starts_with("text/") {
+        format!("{mime}; charset=utf-8")
+    } else {
+        mime.to_owned()
+    }
 }
 
-/// The answer of HTTP/1.1 to a request without regard to its body; `None`: the body is the matter (`/echo`, `/sink`).
+/// The answer of HTTP/1.1 to a request without regard to its body; `None`: the body is the matter
+/// (`/echo`, `/sink`).
 pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Option<Answer> {
-    let plain = target.status.is_none() && target.framing.is_none() && request.version == Version::Http11;
+    let plain =
+        target.status.is_none() && target.framing.is_none() && request.version == Version::Http11;
     match (&request.head.method, target.what) {
-        (Method::Get, What::Resource(index)) if plain && request.keep_alive && !is_special(&request.head.fields) => {
+        (Method::Get, What::Resource(index))
+            if plain && request.keep_alive && !is_special(&request.head.fields) =>
+        {
             Some(Answer {
                 head: shared.answers.heads[index].clone(),
                 framing: Framing::Length(shared.site.asset(index).body.len() as u64),
@@ -113,22 +133,35 @@ pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Opt
                 keep_alive: true,
             })
         }
-        _ => reply(shared, &request.head, target).map(|(head, body)| finish(request, target, head, body)),
+        _ => reply(shared, &request.head, target)
+            .map(|(head, body)| finish(request, target, head, body)),
     }
 }
 
 /// The answer of any protocol, before what the target asks for besides.
-pub(super) fn reply(shared: &Shared, request: &RequestHead, target: &Target) -> Option<(ResponseHead, Body)> {
+pub(super) fn reply(
+    shared: &Shared,
+    request: &RequestHead,
+    target: &Target,
+) -> Option<(ResponseHead, Body)> {
     Some(match (&request.method, target.what) {
         (Method::Post, What::Echo | What::Sink) => return None,
-        (Method::Get | Method::Head, What::Resource(index)) => resource(&shared.site, index, &request.fields),
+        (Method::Get | Method::Head, What::Resource(index)) => {
+            resource(&shared.site, index, &request.fields)
+        }
         (Method::Get | Method::Head, What::Bytes(len)) => {
-            let mut head = ResponseHead { status: 200, fields: base_fields() };
+            let mut head = ResponseHead {
+                status: 200,
+                fields: base_fields(),
+            };
             head.fields.push("content-type", "application/octet-stream");
             (head, Body::Filler(len))
         }
         (Method::Options, _) => {
-            let mut head = ResponseHead { status: 204, fields: base_fields() };
+            let mut head = ResponseHead {
+                status: 204,
+                fields: base_fields(),
+            };
             head.fields.push("allow", ALLOWED);
             (head, Body::None)
         }
@@ -139,8 +172,12 @@ pub(super) fn reply(shared: &Shared, request: &RequestHead, target: &Target) -> 
 
 /// An answer in a few words.
 fn short(status: u16, text: &'static str) -> (ResponseHead, Body) {
-    let mut head = ResponseHead { status, fields: base_fields() };
-    head.fields.push("content-type", "text/plain; charset=utf-8");
+    let mut head = ResponseHead {
+        status,
+        fields: base_fields(),
+    };
+    head.fields
+        .push("content-type", "text/plain; charset=utf-8");
     if status == 405 {
         head.fields.push("allow", ALLOWED);
     }
@@ -148,7 +185,12 @@ fn short(status: u16, text: &'static str) -> (ResponseHead, Body) {
 }
 
 /// Head and body of any length, framed as target and request ask.
-pub(super) fn finish(request: &Request, target: &Target, mut head: ResponseHead, body: Body) -> Answer {
+pub(super) fn finish(
+    request: &Request,
+    target: &Target,
+    mut head: ResponseHead,
+    body: Body,
+) -> Answer {
     if let Some(status) = target.status {
         head.status = status;
     }
@@ -178,7 +220,10 @@ fn is_special(fields: &Fields) -> bool {
 
 fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
     let asset = site.asset(index);
-    let mut head = ResponseHead { status: site.page().resources[index].status, fields: fields(site, index) };
+    let mut head = ResponseHead {
+        status: site.page().resources[index].status,
+        fields: fields(site, index),
+    };
     if head.status != 200 {
         return (head, Body::Whole(asset.body.clone()));
     }
@@ -187,18 +232,27 @@ fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
         head.status = 304;
         return (head, Body::None);
     }
-    let fresh = asked.get("if-range").is_none_or(|tag| tag == asset.etag.as_bytes());
-    let range = asked.get("range").filter(|_| fresh).map(|range| parse_range(range, asset.body.len()));
+    let fresh = asked
+        .get("if-range")
+        .is_none_or(|tag| tag == asset.etag.as_bytes());
+    let range = asked
+        .get("range")
+        .filter(|_| fresh)
+        .map(|range| parse_range(range, asset.body.len()));
     match range {
         None | Some(Range::Ignored) => (head, Body::Whole(asset.body.clone())),
         Some(Range::Part(start, end)) => {
             head.status = 206;
-            head.fields.push("content-range", format!("bytes {start}-{}/{}", end - 1, asset.body.len()));
+            head.fields.push(
+                "content-range",
+                format!("bytes {start}-{}/{}", end - 1, asset.body.len()),
+            );
             (head, Body::Whole(asset.body.slice(start..end)))
         }
         Some(Range::Outside) => {
             head.status = 416;
-            head.fields.push("content-range", format!("bytes */{}", asset.body.len()));
+            head.fields
+                .push("content-range", format!("bytes */{}", asset.body.len()));
             (head, Body::None)
         }
     }
@@ -206,10 +260,13 @@ fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
 
 /// RFC 9110 section 13.1.2, with weak comparison.
 fn names_tag(asked: &Fields, etag: &str) -> bool {
-    asked.get_all("if-none-match").flat_map(|value| value.split(|&b| b == b',')).any(|tag| {
-        let tag = tag.trim_ascii();
-        tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag.as_bytes()
-    })
+    asked
+        .get_all("if-none-match")
+        .flat_map(|value| value.split(|&b| b == b','))
+        .any(|tag| {
+            let tag = tag.trim_ascii();
+            tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag.as_bytes()
+        })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -222,16 +279,30 @@ enum Range {
 
 /// RFC 9110 section 14.1.2: one range of bytes.
 fn parse_range(value: &[u8], len: usize) -> Range {
-    let parts = std::str::from_utf8(value).ok().and_then(|v| v.strip_prefix("bytes=")).and_then(|v| v.split_once('-'));
-    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<usize>().ok()).flatten();
-    let Some((first, last)) = parts else { return Range::Ignored };
+    let parts = std::str::from_utf8(value)
+        .ok()
+        .and_then(|v| v.strip_prefix("bytes="))
+        .and_then(|v| v.split_once('-'));
+    let number = |text: &str| {
+        text.bytes()
+            .all(|b| b.is_ascii_digit())
+            .then(|| text.parse::<usize>().ok())
+            .flatten()
+    };
+    let Some((first, last)) = parts else {
+        return Range::Ignored;
+    };
     let (start, end) = match (number(first), number(last)) {
         (Some(start), Some(last)) if last >= start => (start, last.saturating_add(1).min(len)),
         (Some(start), None) if last.is_empty() => (start, len),
         (None, Some(suffix)) if first.is_empty() => (len.saturating_sub(suffix), len),
         _ => return Range::Ignored,
     };
-    if start < end { Range::Part(start, end) } else { Range::Outside }
+    if start < end {
+        Range::Part(start, end)
+    } else {
+        Range::Outside
+    }
 }
 
 #[cfg(test)]

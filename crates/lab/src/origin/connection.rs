@@ -1,4 +1,5 @@
-//! One connection of the origin: requests one after the other, answers in order. RFC 9112 section 9.
+//! One connection of the origin: requests one after the other, answers in order. RFC 9112 section
+//! 9.
 
 use std::io;
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::h1::{
-    Decoder, Framing, Limits, Request, Version, parse_request, reason_phrase, write_chunk_head, write_last_chunk,
-    write_response,
+    Decoder, Framing, Limits, Request, Version, parse_request, reason_phrase, write_chunk_head,
+    write_last_chunk, write_response,
 };
 use tandem_http::{ResponseHead, Scheme};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -23,9 +24,19 @@ const GATHER: usize = 64 << 10;
 const COPY: usize = 16 << 10;
 const READ: usize = 16 << 10;
 
-/// Serves a connection until either side ends it; `input` was read from it already. Failures are the client's to see.
-pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, input: BytesMut, shared: Arc<Shared>) {
-    let mut connection = Connection { stream, shared, input, output: BytesMut::new() };
+/// Serves a connection until either side ends it; `input` was read from it already. Failures are
+/// the client's to see.
+pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    input: BytesMut,
+    shared: Arc<Shared>,
+) {
+    let mut connection = Connection {
+        stream,
+        shared,
+        input,
+        output: BytesMut::new(),
+    };
     // An error here is a connection that the client broke, or that was cut as it had asked.
     let _ = connection.run().await;
 }
@@ -52,8 +63,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.stream.shutdown().await
     }
 
-    /// The next request's head; `None` at the end of the connection or when it has been silent too long. What was
-    /// written so far leaves before waiting.
+    /// The next request's head; `None` at the end of the connection or when it has been silent too
+    /// long. What was written so far leaves before waiting.
     async fn request(&mut self) -> io::Result<Option<Request>> {
         loop {
             match parse_request(&self.input, Scheme::Http, &Limits::default()) {
@@ -68,7 +79,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
             let idle = self.shared.idle;
-            let Ok(read) = timeout(idle, self.fill()).await else { return Ok(None) };
+            let Ok(read) = timeout(idle, self.fill()).await else {
+                return Ok(None);
+            };
             if read? == 0 {
                 return Ok(None);
             }
@@ -80,7 +93,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let mut head = ResponseHead::new(status);
         head.fields.push("content-type", "text/plain");
         let text = reason_phrase(status);
-        write_response(&mut self.output, &head, Version::Http11, Framing::Length(text.len() as u64), false, None);
+        write_response(
+            &mut self.output,
+            &head,
+            Version::Http11,
+            Framing::Length(text.len() as u64),
+            false,
+            None,
+        );
         self.output.extend_from_slice(text.as_bytes());
     }
 
@@ -101,7 +121,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let shared = Arc::clone(&self.shared);
         let target = Target::parse(&request.head.path, &shared);
         if request.expect_continue {
-            write_response(&mut self.output, &ResponseHead::new(100), request.version, Framing::None, true, None);
+            write_response(
+                &mut self.output,
+                &ResponseHead::new(100),
+                request.version,
+                Framing::None,
+                true,
+                None,
+            );
         }
         let Some(answer) = answer(&shared, request, &target) else {
             return match target.what {
@@ -148,7 +175,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 continue;
             }
-            let piece = self.input.split_to(decoded.consumed).freeze().slice(decoded.data);
+            let piece = self
+                .input
+                .split_to(decoded.consumed)
+                .freeze()
+                .slice(decoded.data);
             if !piece.is_empty() {
                 return Ok(Some(Some(piece)));
             }
@@ -159,11 +190,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// `/sink`: says how much came.
     async fn sink(&mut self, request: &Request, target: &Target) -> io::Result<bool> {
         let mut body = Decoder::new(request.framing);
-        let Some(len) = self.drain(&mut body).await? else { return Ok(false) };
+        let Some(len) = self.drain(&mut body).await? else {
+            return Ok(false);
+        };
         self.wait(target).await?;
         let mut head = ResponseHead::new(200);
         head.fields.push("content-type", "application/json");
-        let answer = finish(request, target, head, Body::Whole(format!("{{\"bytes\":{len}}}\n").into()));
+        let answer = finish(
+            request,
+            target,
+            head,
+            Body::Whole(format!("{{\"bytes\":{len}}}\n").into()),
+        );
         self.send(answer, target).await
     }
 
@@ -178,11 +216,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Framing::None => Framing::Length(0),
             framing => framing,
         };
-        write_response(&mut self.output, &head, request.version, framing, request.keep_alive, None);
+        write_response(
+            &mut self.output,
+            &head,
+            request.version,
+            framing,
+            request.keep_alive,
+            None,
+        );
         let mut body = Decoder::new(request.framing);
         while let Some(piece) = self.body_piece(&mut body).await? {
             // The head is out: all that is left to tell the client is the end of the connection.
-            let Some(piece) = piece else { return Err(io::ErrorKind::InvalidData.into()) };
+            let Some(piece) = piece else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
             self.put(&piece, framing == Framing::Chunked);
             if self.output.len() >= GATHER {
                 self.flush().await?;
@@ -202,7 +249,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if chunked {
             self.output.extend_from_slice(b"\r\n");
         }
-        self.shared.body_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        self.shared
+            .body_bytes
+            .fetch_add(piece.len() as u64, Ordering::Relaxed);
     }
 
     async fn send(&mut self, answer: Answer, target: &Target) -> io::Result<bool> {
@@ -212,14 +261,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let filler = self.shared.answers.filler.clone();
         let mut body = answer.body;
         while left > 0 {
-            let Some(mut piece) = next_piece(&mut body, &filler) else { break };
+            let Some(mut piece) = next_piece(&mut body, &filler) else {
+                break;
+            };
             piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
             left -= piece.len() as u64;
             if chunked || piece.len() <= COPY {
                 self.put(&piece, chunked);
             } else {
                 self.flush().await?;
-                self.shared.body_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                self.shared
+                    .body_bytes
+                    .fetch_add(piece.len() as u64, Ordering::Relaxed);
                 self.stream.write_all(&piece).await?;
             }
             if self.output.len() >= GATHER {

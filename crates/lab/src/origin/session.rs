@@ -9,7 +9,10 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use tandem_http::h2::Connection;
-use tandem_http::{Event, Fields, Method, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role, SendBuf, StreamId};
+use tandem_http::{
+    Event, Fields, Method, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role, SendBuf,
+    StreamId,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::sleep_until;
 
@@ -24,10 +27,18 @@ const WRITE: usize = 64 << 10;
 /// Streams at once: no page has more to ask for.
 const MAX_STREAMS: u32 = 2048;
 
-/// Serves a session until either side ends it; `input` was read from it already. Failures are the client's to see.
-pub(super) async fn serve<S: AsyncRead + AsyncWrite>(stream: S, input: BytesMut, shared: Arc<Shared>) {
+/// Serves a session until either side ends it; `input` was read from it already. Failures are the
+/// client's to see.
+pub(super) async fn serve<S: AsyncRead + AsyncWrite>(
+    stream: S,
+    input: BytesMut,
+    shared: Arc<Shared>,
+) {
     let (read, write) = tokio::io::split(stream);
-    let core = Connection::new(MuxConfig { max_streams: MAX_STREAMS, ..MuxConfig::new(Role::Server) });
+    let core = Connection::new(MuxConfig {
+        max_streams: MAX_STREAMS,
+        ..MuxConfig::new(Role::Server)
+    });
     let mut session = Session {
         core,
         shared,
@@ -54,7 +65,8 @@ struct Session {
 struct Exchange {
     request: RequestHead,
     target: Target,
-    /// Bytes of the request's body so far, and those among them that more may follow for only once there is room.
+    /// Bytes of the request's body so far, and those among them that more may follow for only once
+    /// there is room.
     received: u64,
     held: usize,
     /// What is left of the answer's body, once its head is out.
@@ -75,7 +87,11 @@ impl Session {
         mut input: BytesMut,
     ) -> io::Result<()> {
         loop {
-            let ended = !input.is_empty() && self.core.handle_input(Instant::now(), &input.split()).is_err();
+            let ended = !input.is_empty()
+                && self
+                    .core
+                    .handle_input(Instant::now(), &input.split())
+                    .is_err();
             self.advance();
             if ended || (!self.core.is_open() && self.core.active() == 0) {
                 return self.say_goodbye(&mut write).await;
@@ -109,14 +125,20 @@ impl Session {
     fn next_wake(&self) -> Instant {
         let idle = self.active + self.shared.idle;
         let due = self.due.peek().map(|Reverse((at, _))| *at);
-        [Some(idle), due, self.core.poll_timeout()].into_iter().flatten().min().unwrap_or(idle)
+        [Some(idle), due, self.core.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(idle)
     }
 
     fn handle_time(&mut self) {
         let now = Instant::now();
         self.core.handle_timeout(now);
         while self.due.peek().is_some_and(|Reverse((at, _))| *at <= now) {
-            let Some(Reverse((_, id))) = self.due.pop() else { break };
+            let Some(Reverse((_, id))) = self.due.pop() else {
+                break;
+            };
             self.respond(id);
         }
         if now >= self.active + self.shared.idle {
@@ -155,7 +177,16 @@ impl Session {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let target = Target::parse(&request.path, &self.shared);
         let echo = request.method == Method::Post && target.what == What::Echo;
-        self.exchanges.insert(id, Exchange { request, target, received: 0, held: 0, answer: None });
+        self.exchanges.insert(
+            id,
+            Exchange {
+                request,
+                target,
+                received: 0,
+                held: 0,
+                answer: None,
+            },
+        );
         if echo {
             self.begin_echo(id, end);
         }
@@ -166,7 +197,9 @@ impl Session {
 
     /// `/echo` answers before it knows all: `end` says that there is nothing to know.
     fn begin_echo(&mut self, id: StreamId, end: bool) {
-        let Some(exchange) = self.exchanges.get(&id) else { return };
+        let Some(exchange) = self.exchanges.get(&id) else {
+            return;
+        };
         let mut head = ResponseHead::new(exchange.target.status.unwrap_or(200));
         for name in ["content-type", "content-length"] {
             if let Some(value) = exchange.request.fields.get(name) {
@@ -178,11 +211,15 @@ impl Session {
 
     fn data(&mut self, id: StreamId, data: Bytes, end: bool) {
         let len = data.len();
-        let Some(exchange) = self.exchanges.get_mut(&id) else { return self.core.release(id, len) };
+        let Some(exchange) = self.exchanges.get_mut(&id) else {
+            return self.core.release(id, len);
+        };
         exchange.received += len as u64;
         exchange.held += len;
         if exchange.is_echo() {
-            self.shared.body_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            self.shared
+                .body_bytes
+                .fetch_add(len as u64, Ordering::Relaxed);
             self.core.send_data(id, data, false);
         }
         if !exchange.is_echo() || self.core.send_room(id) > 0 {
@@ -195,14 +232,18 @@ impl Session {
 
     /// What was echoed has left, or an answer goes on.
     fn room(&mut self, id: StreamId) {
-        let Some(exchange) = self.exchanges.get_mut(&id) else { return };
+        let Some(exchange) = self.exchanges.get_mut(&id) else {
+            return;
+        };
         self.core.release(id, std::mem::take(&mut exchange.held));
         self.fill(id);
     }
 
     /// The request is complete.
     fn end(&mut self, id: StreamId, trailers: Option<&Fields>) {
-        let Some(exchange) = self.exchanges.get(&id) else { return };
+        let Some(exchange) = self.exchanges.get(&id) else {
+            return;
+        };
         if exchange.is_echo() {
             match trailers {
                 Some(fields) => self.core.send_trailers(id, fields),
@@ -212,21 +253,34 @@ impl Session {
         } else if exchange.target.delay.is_zero() {
             self.respond(id);
         } else {
-            self.due.push(Reverse((Instant::now() + exchange.target.delay, id)));
+            self.due
+                .push(Reverse((Instant::now() + exchange.target.delay, id)));
         }
     }
 
     fn respond(&mut self, id: StreamId) {
-        let Some(exchange) = self.exchanges.get_mut(&id) else { return };
-        let Exchange { request, target, received, .. } = &*exchange;
-        let (mut head, body) = reply(&self.shared, request, target).unwrap_or_else(|| sink(*received));
+        let Some(exchange) = self.exchanges.get_mut(&id) else {
+            return;
+        };
+        let Exchange {
+            request,
+            target,
+            received,
+            ..
+        } = &*exchange;
+        let (mut head, body) =
+            reply(&self.shared, request, target).unwrap_or_else(|| sink(*received));
         head.status = target.status.unwrap_or(head.status);
         let none = matches!(head.status, 204 | 304);
         let body = if none { Body::None } else { body };
         if !none && target.framing.is_none() {
             head.fields.push("content-length", body.len().to_string());
         }
-        let body = if request.method == Method::Head { Body::None } else { body };
+        let body = if request.method == Method::Head {
+            Body::None
+        } else {
+            body
+        };
         let cut = target.cut.unwrap_or(u64::MAX);
         self.core.respond(id, &head, body.len() == 0 && cut > 0);
         if body.len() == 0 && cut > 0 {
@@ -239,12 +293,22 @@ impl Session {
 
     /// Gives the stream what it has room for.
     fn fill(&mut self, id: StreamId) {
-        let Some(left) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.answer.as_mut()) else { return };
+        let Some(left) = self
+            .exchanges
+            .get_mut(&id)
+            .and_then(|exchange| exchange.answer.as_mut())
+        else {
+            return;
+        };
         while left.cut > 0 && self.core.send_room(id) > 0 {
-            let Some(mut piece) = next_piece(&mut left.body, &self.shared.answers.filler) else { break };
+            let Some(mut piece) = next_piece(&mut left.body, &self.shared.answers.filler) else {
+                break;
+            };
             piece.truncate(usize::try_from(left.cut).unwrap_or(usize::MAX));
             left.cut -= piece.len() as u64;
-            self.shared.body_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            self.shared
+                .body_bytes
+                .fetch_add(piece.len() as u64, Ordering::Relaxed);
             let end = left.body.len() == 0 && left.cut > 0;
             self.core.send_data(id, piece, end);
             if end {
@@ -271,5 +335,8 @@ impl Exchange {
 fn sink(received: u64) -> (ResponseHead, Body) {
     let mut head = ResponseHead::new(200);
     head.fields.push("content-type", "application/json");
-    (head, Body::Whole(format!("{{\"bytes\":{received}}}\n").into()))
+    (
+        head,
+        Body::Whole(format!("{{\"bytes\":{received}}}\n").into()),
+    )
 }

@@ -36,16 +36,30 @@ pub(super) enum Unsized {
 }
 
 impl Target {
-    /// A path of the page stands for itself, parameters or not; only where there is none are they taken out.
+    /// A path of the page stands for itself, parameters or not; only where there is none are they
+    /// taken out.
     pub(super) fn parse(path: &str, shared: &Shared) -> Self {
-        let plain = |what| Self { what, delay: Duration::ZERO, status: None, framing: None, cut: None };
+        let plain = |what| Self {
+            what,
+            delay: Duration::ZERO,
+            status: None,
+            framing: None,
+            cut: None,
+        };
         if let Some(index) = shared.site.find(path) {
             return plain(What::Resource(index));
         }
         let (base, query) = path.split_once('?').unwrap_or((path, ""));
         let mut target = plain(What::Unknown);
-        let rest: Vec<&str> = query.split('&').filter(|p| !p.is_empty() && !target.take(p)).collect();
-        let path = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
+        let rest: Vec<&str> = query
+            .split('&')
+            .filter(|p| !p.is_empty() && !target.take(p))
+            .collect();
+        let path = if rest.is_empty() {
+            base.to_owned()
+        } else {
+            format!("{base}?{}", rest.join("&"))
+        };
         target.what = match shared.site.find(&path) {
             Some(index) => What::Resource(index),
             None => What::parse(base),
@@ -81,7 +95,10 @@ impl What {
         match base {
             "/echo" => Self::Echo,
             "/sink" => Self::Sink,
-            _ => base.strip_prefix("/bytes/").and_then(|number| number.parse().ok()).map_or(Self::Unknown, Self::Bytes),
+            _ => base
+                .strip_prefix("/bytes/")
+                .and_then(|number| number.parse().ok())
+                .map_or(Self::Unknown, Self::Bytes),
         }
     }
 }

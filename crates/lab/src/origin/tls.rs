@@ -40,12 +40,23 @@ pub enum TlsError {
 }
 
 /// An acceptor with a self-signed certificate for these authorities.
-pub(super) fn acceptor(authorities: &[String], protocols: Protocols) -> Result<TlsAcceptor, TlsError> {
-    let host = |text: &String| Authority::parse(text.as_bytes()).map(|a| a.host.trim_matches(['[', ']']).to_owned());
+pub(super) fn acceptor(
+    authorities: &[String],
+    protocols: Protocols,
+) -> Result<TlsAcceptor, TlsError> {
+    let host = |text: &String| {
+        Authority::parse(text.as_bytes()).map(|a| a.host.trim_matches(['[', ']']).to_owned())
+    };
     let names: Vec<String> = authorities.iter().filter_map(host).collect();
-    let certified = rcgen::generate_simple_self_signed(names.clone())
-        .map_err(|source| TlsError::Certificate { names: names.join(", "), source })?;
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+    let certified = rcgen::generate_simple_self_signed(names.clone()).map_err(|source| {
+        TlsError::Certificate {
+            names: names.join(", "),
+            source,
+        }
+    })?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(
+        certified.signing_key.serialize_der(),
+    ));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

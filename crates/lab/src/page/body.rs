@@ -1,7 +1,8 @@
 //! Bodies: real HTML, CSS, scripts and images of a wanted size that name what they cause.
 //!
-//! Text is filled up with comments, images with a chunk or block that decoders skip. References stand spread over a
-//! document as in real ones, so that a browser meets them one after the other while it arrives.
+//! Text is filled up with comments, images with a chunk or block that decoders skip. References
+//! stand spread over a document as in real ones, so that a browser meets them one after the other
+//! while it arrives.
 
 use super::fill::Fill;
 use super::{Kind, Resource};
@@ -23,9 +24,15 @@ pub(super) struct Child {
     pub(super) is_new: bool,
 }
 
-/// Makes the body of `resource`. `sheets` are the style sheets below it: a document has an element for each, without
-/// which no browser would load what the sheet names.
-pub(super) fn body(resource: &Resource, own_index: usize, children: &[Child], sheets: &[usize], seed: u64) -> Body {
+/// Makes the body of `resource`. `sheets` are the style sheets below it: a document has an element
+/// for each, without which no browser would load what the sheet names.
+pub(super) fn body(
+    resource: &Resource,
+    own_index: usize,
+    children: &[Child],
+    sheets: &[usize],
+    seed: u64,
+) -> Body {
     let fill = Fill::new(seed);
     match resource.kind {
         Kind::Html => html(resource.size, children, sheets, fill),
@@ -38,7 +45,10 @@ pub(super) fn body(resource: &Resource, own_index: usize, children: &[Child], sh
 
 impl Body {
     fn plain(bytes: Vec<u8>) -> Self {
-        Self { bytes, references: Vec::new() }
+        Self {
+            bytes,
+            references: Vec::new(),
+        }
     }
 }
 
@@ -57,7 +67,14 @@ struct Spread<'a> {
 impl<'a> Spread<'a> {
     fn new(size: usize, text: usize, gaps: usize, comment: (&'a str, &'a str), fill: Fill) -> Self {
         let out = Vec::with_capacity(size.max(text));
-        Self { open: comment.0, close: comment.1, left: size.saturating_sub(text), gaps, fill, out }
+        Self {
+            open: comment.0,
+            close: comment.1,
+            left: size.saturating_sub(text),
+            gaps,
+            fill,
+            out,
+        }
     }
 
     /// Appends text and its share of filling.
@@ -84,15 +101,25 @@ impl<'a> Spread<'a> {
 
 fn html(size: usize, children: &[Child], sheets: &[usize], fill: Fill) -> Body {
     // Without an icon of its own a browser would ask for one.
-    const HEAD: &str =
-        "<!DOCTYPE html><html><head><meta charset=utf-8><title>Page</title><link rel=icon href=\"data:,\">";
+    const HEAD: &str = "<!DOCTYPE html><html><head><meta charset=utf-8><title>Page</title><link rel=icon href=\"data:,\">";
     const BODY: &str = "</head><body>";
     const END: &str = "</body></html>";
     let in_head = |child: &&Child| matches!(child.kind, Kind::Css | Kind::Script);
     let (first, second): (Vec<&Child>, Vec<&Child>) = children.iter().partition(in_head);
-    let elements: String = sheets.iter().map(|sheet| format!("<i class=s{sheet}>x</i>")).collect();
-    let tags: Vec<(usize, String)> = first.iter().chain(&second).map(|c| (c.index, tag(c))).collect();
-    let text = HEAD.len() + BODY.len() + elements.len() + END.len() + tags.iter().map(|t| t.1.len()).sum::<usize>();
+    let elements: String = sheets
+        .iter()
+        .map(|sheet| format!("<i class=s{sheet}>x</i>"))
+        .collect();
+    let tags: Vec<(usize, String)> = first
+        .iter()
+        .chain(&second)
+        .map(|c| (c.index, tag(c)))
+        .collect();
+    let text = HEAD.len()
+        + BODY.len()
+        + elements.len()
+        + END.len()
+        + tags.iter().map(|t| t.1.len()).sum::<usize>();
     let mut spread = Spread::new(size, text, tags.len() + 1, ("<!--", "-->"), fill);
     let mut references = Vec::with_capacity(tags.len());
     spread.out.extend_from_slice(HEAD.as_bytes());
@@ -109,11 +136,14 @@ fn html(size: usize, children: &[Child], sheets: &[usize], fill: Fill) -> Body {
     }
     spread.put(&elements);
     spread.out.extend_from_slice(END.as_bytes());
-    Body { bytes: spread.out, references }
+    Body {
+        bytes: spread.out,
+        references,
+    }
 }
 
-/// The element that loads a resource. Images of newer types come as pages offer them, by `srcset`; there a comma at its end
-/// would not belong to a URL.
+/// The element that loads a resource. Images of newer types come as pages offer them, by `srcset`;
+/// there a comma at its end would not belong to a URL.
 fn tag(child: &Child) -> String {
     let url = child.url.replace('&', "&amp;");
     match child.kind {
@@ -142,9 +172,12 @@ fn statement(child: &Child) -> String {
 }
 
 fn script(size: usize, children: &[Child], fill: Fill) -> Body {
-    const HELPER: &str =
-        "function t(n,a){document.documentElement.appendChild(Object.assign(document.createElement(n),a))}\n";
-    let helper = if children.iter().any(|c| statement(c).starts_with('t')) { HELPER } else { "" };
+    const HELPER: &str = "function t(n,a){document.documentElement.appendChild(Object.assign(document.createElement(n),a))}\n";
+    let helper = if children.iter().any(|c| statement(c).starts_with('t')) {
+        HELPER
+    } else {
+        ""
+    };
     let parts: Vec<(usize, String)> = children.iter().map(|c| (c.index, statement(c))).collect();
     text_body(size, helper, &parts, fill)
 }
@@ -159,16 +192,24 @@ fn css(size: usize, own_index: usize, children: &[Child], fill: Fill) -> Body {
     for (place, child) in of_kind(Kind::Font).enumerate() {
         let code = 0xe000 + place;
         characters.push_str(&format!("\\{code:x}"));
-        let mut part =
-            format!("@font-face{{font-family:f{own_index};src:url(\"{}\");unicode-range:U+{code:x}}}", child.url);
+        let mut part = format!(
+            "@font-face{{font-family:f{own_index};src:url(\"{}\");unicode-range:U+{code:x}}}",
+            child.url
+        );
         if place + 1 == fonts {
-            part.push_str(&format!(".s{own_index}::before{{content:\"{characters}\";font-family:f{own_index}}}"));
+            part.push_str(&format!(
+                ".s{own_index}::before{{content:\"{characters}\";font-family:f{own_index}}}"
+            ));
         }
         parts.push((child.index, part));
     }
     let images = of_kind(Kind::Image).count();
     for (place, child) in of_kind(Kind::Image).enumerate() {
-        let open = if place == 0 { format!(".s{own_index}{{background-image:") } else { String::new() };
+        let open = if place == 0 {
+            format!(".s{own_index}{{background-image:")
+        } else {
+            String::new()
+        };
         let close = if place + 1 == images { "}" } else { "," };
         parts.push((child.index, format!("{open}url(\"{}\"){close}", child.url)));
     }
@@ -185,16 +226,23 @@ fn text_body(size: usize, start: &str, parts: &[(usize, String)], fill: Fill) ->
         spread.put(part);
         references.push((*index, spread.out.len()));
     }
-    Body { bytes: spread.out, references }
+    Body {
+        bytes: spread.out,
+        references,
+    }
 }
 
-/// An image that decodes: SVG for its own type, PNG for all others (browsers go by the content), GIF where a PNG
-/// would be larger than wanted.
+/// An image that decodes: SVG for its own type, PNG for all others (browsers go by the content),
+/// GIF where a PNG would be larger than wanted.
 fn image(mime: &str, size: usize, mut fill: Fill) -> Vec<u8> {
     if mime.starts_with("image/svg") {
         return svg(size, fill);
     }
-    if size < PNG_MIN { gif(size) } else { png(size, &mut fill) }
+    if size < PNG_MIN {
+        gif(size)
+    } else {
+        png(size, &mut fill)
+    }
 }
 
 fn svg(size: usize, fill: Fill) -> Vec<u8> {
@@ -211,11 +259,15 @@ const PNG_MIN: usize = 70;
 /// Length, type and check sum of a chunk.
 const CHUNK: usize = 12;
 
-/// A grey PNG of one row, its pixels stored uncompressed, filled up by a private chunk or, for less than a chunk's
-/// size, by more pixels.
+/// A grey PNG of one row, its pixels stored uncompressed, filled up by a private chunk or, for less
+/// than a chunk's size, by more pixels.
 fn png(size: usize, fill: &mut Fill) -> Vec<u8> {
     let over = size - PNG_MIN;
-    let (width, padding) = if over < CHUNK { (1 + over, None) } else { (1, Some(over - CHUNK)) };
+    let (width, padding) = if over < CHUNK {
+        (1 + over, None)
+    } else {
+        (1, Some(over - CHUNK))
+    };
     let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut header = (width as u32).to_be_bytes().to_vec();
     header.extend(1u32.to_be_bytes());
@@ -257,7 +309,11 @@ fn crc32(bytes: &[u8]) -> u32 {
             let mut value = index as u32;
             let mut bit = 0;
             while bit < 8 {
-                value = if value & 1 == 1 { 0xedb8_8320 ^ (value >> 1) } else { value >> 1 };
+                value = if value & 1 == 1 {
+                    0xedb8_8320 ^ (value >> 1)
+                } else {
+                    value >> 1
+                };
                 bit += 1;
             }
             table[index] = value;
@@ -265,7 +321,9 @@ fn crc32(bytes: &[u8]) -> u32 {
         }
         table
     };
-    !bytes.iter().fold(!0, |sum, &b| TABLE[usize::from(sum as u8 ^ b)] ^ (sum >> 8))
+    !bytes
+        .iter()
+        .fold(!0, |sum, &b| TABLE[usize::from(sum as u8 ^ b)] ^ (sum >> 8))
 }
 
 fn adler32(bytes: &[u8]) -> u32 {
@@ -317,7 +375,11 @@ mod tests {
         for size in (35..300).chain([4096, 30_000]) {
             assert_eq!(image("image/png", size, Fill::new(1)).len(), size);
         }
-        assert_eq!(image("image/gif", 1, Fill::new(1)).len(), 35, "the smallest image there is");
+        assert_eq!(
+            image("image/gif", 1, Fill::new(1)).len(),
+            35,
+            "the smallest image there is"
+        );
         for size in 68..300 {
             assert_eq!(image("image/svg+xml", size, Fill::new(1)).len(), size);
         }
@@ -335,8 +397,14 @@ mod tests {
             assert_eq!(text_body(size, "", &[], Fill::new(2)).bytes.len(), size);
             assert_eq!(data("application/json", size, Fill::new(2)).len(), size);
         }
-        let children: Vec<Child> =
-            (0..9).map(|index| Child { index, kind: Kind::Image, url: format!("/{index}"), is_new: false }).collect();
+        let children: Vec<Child> = (0..9)
+            .map(|index| Child {
+                index,
+                kind: Kind::Image,
+                url: format!("/{index}"),
+                is_new: false,
+            })
+            .collect();
         for size in 600..900 {
             let body = html(size, &children, &[4], Fill::new(3));
             assert_eq!(body.bytes.len(), size);

@@ -1,4 +1,5 @@
-//! Bytes that say nothing: the same for the same seed, on every machine, and no food for a compressor.
+//! Bytes that say nothing: the same for the same seed, on every machine, and no food for a
+//! compressor.
 
 /// Characters that are harmless in comments of HTML, CSS and scripts, in XML and in JSON strings.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.";
@@ -49,5 +50,7 @@ impl Fill {
 
 /// A seed from text (FNV-1a).
 pub(super) fn seed(text: &[u8]) -> u64 {
-    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| {
+        (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

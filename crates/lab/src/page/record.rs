@@ -1,4 +1,5 @@
-//! Pages from files: recorded pages, HAR 1.2 files of any recorder, and page models in a compact form of our own.
+//! Pages from files: recorded pages, HAR 1.2 files of any recorder, and page models in a compact
+//! form of our own.
 
 use std::collections::HashMap;
 
@@ -10,17 +11,19 @@ use super::{Kind, MAX_RESOURCES, Page, PageError, Resource};
 /// The page that the demonstration loads: the structure of a real article of Wikipedia.
 const DEMO: &str = include_str!("demo.json");
 
-/// A share of the decoded size that compressed text has on the wire, where the recorder did not note it.
+/// A share of the decoded size that compressed text has on the wire, where the recorder did not
+/// note it.
 const COMPRESSED_TEXT: f64 = 0.3;
 
 impl Page {
-    /// The structure of a real page (an encyclopedia article with 111 resources on 3 hosts, loaded in 2018).
+    /// The structure of a real page (an encyclopedia article with 111 resources on 3 hosts, loaded
+    /// in 2018).
     pub fn demo() -> Result<Self, PageError> {
         Self::from_json("demo", DEMO.as_bytes())
     }
 
-    /// Reads a recorded page (`entries`), a HAR file (`log`) or a page model (`resources`); `name` is for those that
-    /// do not say theirs.
+    /// Reads a recorded page (`entries`), a HAR file (`log`) or a page model (`resources`); `name`
+    /// is for those that do not say theirs.
     pub fn from_json(name: &str, text: &[u8]) -> Result<Self, PageError> {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let value: Value = serde_json::from_slice(text)?;
@@ -28,7 +31,10 @@ impl Page {
             Model::deserialize(value)?.into_page()
         } else if value.get("entries").is_some() {
             let recorded = Recorded::deserialize(value)?;
-            page_from(recorded.name.unwrap_or_else(|| name.to_owned()), recorded.entries)
+            page_from(
+                recorded.name.unwrap_or_else(|| name.to_owned()),
+                recorded.entries,
+            )
         } else if value.get("log").is_some() {
             page_from(name.to_owned(), Har::deserialize(value)?.into_entries())
         } else {
@@ -39,9 +45,21 @@ impl Page {
     /// The page in the compact form.
     pub fn to_json(&self) -> String {
         let resources = self.resources.iter().map(|r| {
-            Row(r.path.clone(), r.host, r.mime.clone(), r.kind, r.size, r.parent, Some(r.status).filter(|&s| s != 200))
+            Row(
+                r.path.clone(),
+                r.host,
+                r.mime.clone(),
+                r.kind,
+                r.size,
+                r.parent,
+                Some(r.status).filter(|&s| s != 200),
+            )
         });
-        let model = Model { name: self.name.clone(), hosts: self.hosts.clone(), resources: resources.collect() };
+        let model = Model {
+            name: self.name.clone(),
+            hosts: self.hosts.clone(),
+            resources: resources.collect(),
+        };
         serde_json::to_string(&model).expect("strings and numbers are always JSON")
     }
 }
@@ -56,21 +74,42 @@ struct Model {
 
 /// Path, host, type, kind, size, parent, status unless 200.
 #[derive(Serialize, Deserialize)]
-struct Row(String, usize, String, Kind, usize, Option<usize>, #[serde(default)] Option<u16>);
+struct Row(
+    String,
+    usize,
+    String,
+    Kind,
+    usize,
+    Option<usize>,
+    #[serde(default)] Option<u16>,
+);
 
 impl Model {
     fn into_page(self) -> Result<Page, PageError> {
-        let resources = self.resources.into_iter().map(|Row(path, host, mime, kind, size, parent, status)| Resource {
-            path,
-            host,
-            mime,
-            kind,
-            size,
-            status: status.unwrap_or(200),
-            parent,
-        });
-        let page = Page { name: self.name, hosts: self.hosts, resources: resources.collect() };
-        if page.resources.is_empty() { Err(PageError::Empty) } else { page.checked() }
+        let resources =
+            self.resources
+                .into_iter()
+                .map(
+                    |Row(path, host, mime, kind, size, parent, status)| Resource {
+                        path,
+                        host,
+                        mime,
+                        kind,
+                        size,
+                        status: status.unwrap_or(200),
+                        parent,
+                    },
+                );
+        let page = Page {
+            name: self.name,
+            hosts: self.hosts,
+            resources: resources.collect(),
+        };
+        if page.resources.is_empty() {
+            Err(PageError::Empty)
+        } else {
+            page.checked()
+        }
     }
 }
 
@@ -102,7 +141,11 @@ fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
     if entries.len() > MAX_RESOURCES {
         return Err(PageError::TooLarge);
     }
-    let mut page = Page { name, hosts: Vec::new(), resources: Vec::new() };
+    let mut page = Page {
+        name,
+        hosts: Vec::new(),
+        resources: Vec::new(),
+    };
     let mut hosts: HashMap<String, usize> = HashMap::new();
     let mut places: Vec<Option<usize>> = Vec::new();
     for entry in entries {
@@ -134,14 +177,18 @@ fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
 
 /// Host and path of an http or https URL.
 fn split_url(url: &str) -> Option<(&str, &str)> {
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"))?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
+    let host = rest[..end]
+        .rsplit_once('@')
+        .map_or(&rest[..end], |(_, host)| host);
     (!host.is_empty()).then_some((host, &rest[end..]))
 }
 
-/// What could not be recorded, was cut off by the reader or came from its cache counts as an ordinary answer, since it
-/// is one for whoever loads the page for the first time.
+/// What could not be recorded, was cut off by the reader or came from its cache counts as an
+/// ordinary answer, since it is one for whoever loads the page for the first time.
 fn status_of(recorded: i64) -> u16 {
     match recorded {
         301 | 302 | 303 | 307 | 308 | 204 | 400..=599 => recorded as u16,
@@ -149,8 +196,8 @@ fn status_of(recorded: i64) -> u16 {
     }
 }
 
-/// The recorder's word for what it is, the type, and the path decide in this order; some recorders call everything
-/// that no one else claims `other`.
+/// The recorder's word for what it is, the type, and the path decide in this order; some recorders
+/// call everything that no one else claims `other`.
 fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (Kind, String) {
     let kind = match word.to_ascii_lowercase().as_str() {
         _ if first => Kind::Html,
@@ -159,7 +206,9 @@ fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (Kind, String) 
         "js" | "script" => Kind::Script,
         "image" | "imageset" | "img" => Kind::Image,
         "font" => Kind::Font,
-        "xhr" | "fetch" | "ping" | "beacon" | "media" | "manifest" | "websocket" | "preflight" => Kind::Fetch,
+        "xhr" | "fetch" | "ping" | "beacon" | "media" | "manifest" | "websocket" | "preflight" => {
+            Kind::Fetch
+        }
         _ => kind_of_mime(&mime, path),
     };
     let fallback = match kind {
@@ -170,7 +219,8 @@ fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (Kind, String) 
         Kind::Font => "font/woff2",
         Kind::Fetch => "application/octet-stream",
     };
-    // A browser refuses a style sheet or document of a foreign type, and shows plain text without loading anything.
+    // A browser refuses a style sheet or document of a foreign type, and shows plain text without
+    // loading anything.
     let fits = match kind {
         Kind::Html | Kind::Css => mime == fallback,
         Kind::Script => mime.contains("javascript"),
@@ -189,7 +239,9 @@ fn kind_of_mime(mime: &str, path: &str) -> Kind {
         Kind::Css
     } else if mime.contains("javascript") || ends(&[".js"]) {
         Kind::Script
-    } else if mime.starts_with("image/") || ends(&[".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".ico"]) {
+    } else if mime.starts_with("image/")
+        || ends(&[".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".ico"])
+    {
         Kind::Image
     } else if mime.contains("font") || ends(&[".woff", ".woff2", ".ttf", ".otf"]) {
         Kind::Font
@@ -265,7 +317,10 @@ impl Har {
         let mut entries = Vec::new();
         for (index, har) in self.log.entries.into_iter().enumerate() {
             let url = har.request.url.clone();
-            let parent = redirected.get(&url).copied().or_else(|| har.parent(&by_url));
+            let parent = redirected
+                .get(&url)
+                .copied()
+                .or_else(|| har.parent(&by_url));
             if !har.response.redirect_url.is_empty() {
                 redirected.insert(absolute(&url, &har.response.redirect_url), index);
             }
@@ -287,10 +342,21 @@ impl HarEntry {
     /// What caused the request: as the browser recorded it, else the referring resource.
     fn parent(&self, by_url: &HashMap<String, usize>) -> Option<usize> {
         let stack = self.initiator.pointer("/stack/callFrames/0/url");
-        let named = self.initiator.get("url").or(stack).unwrap_or(&self.initiator).as_str();
-        let referer = self.request.headers.iter().find(|h| h.name.eq_ignore_ascii_case("referer"));
+        let named = self
+            .initiator
+            .get("url")
+            .or(stack)
+            .unwrap_or(&self.initiator)
+            .as_str();
+        let referer = self
+            .request
+            .headers
+            .iter()
+            .find(|h| h.name.eq_ignore_ascii_case("referer"));
         let known = |url: &str| by_url.get(url).copied();
-        named.and_then(known).or_else(|| referer.and_then(|h| known(&h.value)))
+        named
+            .and_then(known)
+            .or_else(|| referer.and_then(|h| known(&h.value)))
     }
 }
 
@@ -300,11 +366,18 @@ impl HarResponse {
         if self.body_size == Some(0) && self.content.size == 0 {
             return 0;
         }
-        let transferred = self.transfer_size.filter(|&n| n > 0).map(|n| n - self.headers_size.unwrap_or(0).max(0));
-        let noted = self.body_size.filter(|&n| n > 0).or_else(|| transferred.filter(|&n| n > 0));
+        let transferred = self
+            .transfer_size
+            .filter(|&n| n > 0)
+            .map(|n| n - self.headers_size.unwrap_or(0).max(0));
+        let noted = self
+            .body_size
+            .filter(|&n| n > 0)
+            .or_else(|| transferred.filter(|&n| n > 0));
         noted.unwrap_or_else(|| {
             let mime = self.content.mime_type.as_deref().unwrap_or_default();
-            let text = mime.starts_with("text/") || mime.contains("javascript") || mime.contains("json");
+            let text =
+                mime.starts_with("text/") || mime.contains("javascript") || mime.contains("json");
             let share = if text { COMPRESSED_TEXT } else { 1.0 };
             (self.content.size as f64 * share) as i64
         })
@@ -313,7 +386,9 @@ impl HarResponse {
 
 /// The target of a redirect as an absolute URL.
 fn absolute(base: &str, target: &str) -> String {
-    let Some((scheme, rest)) = base.split_once("://") else { return target.to_owned() };
+    let Some((scheme, rest)) = base.split_once("://") else {
+        return target.to_owned();
+    };
     let host = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     if target.contains("://") {
         target.to_owned()
@@ -322,7 +397,10 @@ fn absolute(base: &str, target: &str) -> String {
     } else if target.starts_with('/') {
         format!("{scheme}://{host}{target}")
     } else {
-        let folder = base.rsplit_once('/').filter(|(f, _)| f.len() > scheme.len() + 2).map_or(base, |(f, _)| f);
+        let folder = base
+            .rsplit_once('/')
+            .filter(|(f, _)| f.len() > scheme.len() + 2)
+            .map_or(base, |(f, _)| f);
         format!("{folder}/{target}")
     }
 }

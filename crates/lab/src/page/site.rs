@@ -11,7 +11,8 @@ use super::body::{Body, Child, body};
 use super::fill::seed;
 use super::{Kind, Page, PageError};
 
-/// A page ready to be served and loaded: the same model and authorities give the same bytes everywhere. Cheap to clone.
+/// A page ready to be served and loaded: the same model and authorities give the same bytes
+/// everywhere. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Site(Arc<Inner>);
 
@@ -45,25 +46,44 @@ pub struct Reference {
 }
 
 impl Site {
-    /// Makes the bodies. The page's hosts are dealt to `authorities` (`host` or `host:port`) in turn, so that one
-    /// authority serves all of them and several act as shards.
+    /// Makes the bodies. The page's hosts are dealt to `authorities` (`host` or `host:port`) in
+    /// turn, so that one authority serves all of them and several act as shards.
     pub fn new(page: Page, authorities: &[impl AsRef<str>]) -> Result<Self, PageError> {
         Self::with_scheme(page, Scheme::Http, authorities)
     }
 
     /// The same, with URLs of either scheme.
-    pub fn with_scheme(page: Page, scheme: Scheme, authorities: &[impl AsRef<str>]) -> Result<Self, PageError> {
+    pub fn with_scheme(
+        page: Page,
+        scheme: Scheme,
+        authorities: &[impl AsRef<str>],
+    ) -> Result<Self, PageError> {
         let authorities: Vec<String> = authorities.iter().map(|a| a.as_ref().to_owned()).collect();
-        if let Some(bad) = authorities.iter().find(|a| Authority::parse(a.as_bytes()).is_none()) {
+        if let Some(bad) = authorities
+            .iter()
+            .find(|a| Authority::parse(a.as_bytes()).is_none())
+        {
             return Err(PageError::Authority(bad.clone()));
         }
         if authorities.is_empty() {
             return Err(PageError::Authority(String::new()));
         }
         let page = page.checked()?;
-        let mut inner = Inner { page, scheme, authorities, assets: Vec::new(), by_path: HashMap::new() };
+        let mut inner = Inner {
+            page,
+            scheme,
+            authorities,
+            assets: Vec::new(),
+            by_path: HashMap::new(),
+        };
         inner.assets = inner.render();
-        inner.by_path = inner.page.resources.iter().enumerate().map(|(i, r)| (r.path.clone(), i)).collect();
+        inner.by_path = inner
+            .page
+            .resources
+            .iter()
+            .enumerate()
+            .map(|(i, r)| (r.path.clone(), i))
+            .collect();
         Ok(Self(Arc::new(inner)))
     }
 
@@ -99,11 +119,16 @@ impl Site {
 
     /// The absolute URL of a resource.
     pub fn url(&self, index: usize) -> String {
-        format!("{}://{}{}", self.0.scheme.as_str(), self.authority(index), self.0.page.resources[index].path)
+        format!(
+            "{}://{}{}",
+            self.0.scheme.as_str(),
+            self.authority(index),
+            self.0.page.resources[index].path
+        )
     }
 
-    /// How `parent` mentions `child`: by its path where both have the same authority, so that a site is the same under
-    /// any name.
+    /// How `parent` mentions `child`: by its path where both have the same authority, so that a
+    /// site is the same under any name.
     pub fn mention(&self, parent: usize, child: usize) -> String {
         self.0.mention(parent, child)
     }
@@ -125,7 +150,8 @@ impl Inner {
         if self.authority(parent) != self.authority(child) {
             format!("{}://{}{path}", self.scheme.as_str(), self.authority(child))
         } else if path.starts_with("//") {
-            // Two slashes at the start would name a host; the dot goes when the reference is resolved.
+            // Two slashes at the start would name a host; the dot goes when the reference is
+            // resolved.
             format!("/.{path}")
         } else {
             path.clone()
@@ -140,16 +166,32 @@ impl Inner {
         let mut documents: Vec<Option<usize>> = vec![None; count];
         for (index, resource) in self.page.resources.iter().enumerate() {
             if let Some(parent) = resource.parent {
-                let is_new = matches!(resource.mime.as_str(), "image/webp" | "image/avif" | "image/jxl");
+                let is_new = matches!(
+                    resource.mime.as_str(),
+                    "image/webp" | "image/avif" | "image/jxl"
+                );
                 let url = self.mention(parent, index);
-                children[parent].push(Child { index, kind: resource.kind, url, is_new });
+                children[parent].push(Child {
+                    index,
+                    kind: resource.kind,
+                    url,
+                    is_new,
+                });
             }
-            documents[index] = resource.parent.and_then(|p| if self.is_document(p) { Some(p) } else { documents[p] });
+            documents[index] = resource.parent.and_then(|p| {
+                if self.is_document(p) {
+                    Some(p)
+                } else {
+                    documents[p]
+                }
+            });
             if let Some(document) = documents[index].filter(|_| resource.kind == Kind::Css) {
                 sheets[document].push(index);
             }
         }
-        (0..count).map(|index| self.asset(index, &children[index], &sheets[index])).collect()
+        (0..count)
+            .map(|index| self.asset(index, &children[index], &sheets[index]))
+            .collect()
     }
 
     fn is_document(&self, index: usize) -> bool {
@@ -161,13 +203,20 @@ impl Inner {
         let resource = &self.page.resources[index];
         let seed = seed(resource.path.as_bytes());
         let body = match resource.status {
-            204 => Body { bytes: Vec::new(), references: Vec::new() },
+            204 => Body {
+                bytes: Vec::new(),
+                references: Vec::new(),
+            },
             _ if resource.is_redirect() => redirect_body(children),
             _ => body(resource, index, children, sheets, seed),
         };
         Asset {
             etag: format!("\"{:016x}\"", seed ^ body.bytes.len() as u64),
-            references: body.references.iter().map(|&(child, end)| Reference { child, end }).collect(),
+            references: body
+                .references
+                .iter()
+                .map(|&(child, end)| Reference { child, end })
+                .collect(),
             body: body.bytes.into(),
         }
     }

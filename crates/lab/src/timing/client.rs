@@ -98,11 +98,16 @@ pub(super) struct Bulk {
     pub(super) age: Option<f64>,
 }
 
-/// Whether a rate is steady: the mean of the last three seconds is within a tenth of that of the three before.
+/// Whether a rate is steady: the mean of the last three seconds is within a tenth of that of the
+/// three before.
 pub fn is_steady(rates: &[f64]) -> bool {
     let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
-    let Some((rest, last)) = rates.split_last_chunk::<3>() else { return false };
-    let Some((_, before)) = rest.split_last_chunk::<3>() else { return false };
+    let Some((rest, last)) = rates.split_last_chunk::<3>() else {
+        return false;
+    };
+    let Some((_, before)) = rest.split_last_chunk::<3>() else {
+        return false;
+    };
     let (last, before) = (mean(last), mean(before));
     before > 0.0 && (last / before - 1.0).abs() <= 0.1
 }
@@ -129,7 +134,15 @@ pub async fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report, Timin
     }
     notes.check()?;
     let now = notes.elapsed();
-    Report::new(plan, same_clock, steady, &bulk, &notes.kept.borrow(), &notes.fresh.borrow(), now)
+    Report::new(
+        plan,
+        same_clock,
+        steady,
+        &bulk,
+        &notes.kept.borrow(),
+        &notes.fresh.borrow(),
+        now,
+    )
 }
 
 /// The seconds of all phases, and whether the rate was steady when it began to count.
@@ -145,17 +158,22 @@ async fn phases(
     let (mut left, mut steady, mut last) = (base, None, Instant::now());
     loop {
         if phase != Phase::Base && streams.is_empty() && plan.streams > 0 {
-            (0..plan.streams).for_each(|_| drop(streams.spawn_local(bulk(plan.clone(), Rc::clone(notes)))));
+            (0..plan.streams)
+                .for_each(|_| drop(streams.spawn_local(bulk(plan.clone(), Rc::clone(notes)))));
         }
         if phase == Phase::WarmUp {
-            let warm: Vec<f64> =
-                seconds.iter().filter(|s| s.phase == Phase::WarmUp).map(|second| second.mbit).collect();
+            let warm: Vec<f64> = seconds
+                .iter()
+                .filter(|s| s.phase == Phase::WarmUp)
+                .map(|second| second.mbit)
+                .collect();
             let (over, is_steady) = match plan.warm_up {
                 _ if plan.streams == 0 => (true, None),
                 WarmUp::For(limit) => (warm.len() as u64 >= whole(limit), None),
-                WarmUp::Steady(limit) => {
-                    (is_steady(&warm) || warm.len() as u64 >= whole(limit), Some(is_steady(&warm)))
-                }
+                WarmUp::Steady(limit) => (
+                    is_steady(&warm) || warm.len() as u64 >= whole(limit),
+                    Some(is_steady(&warm)),
+                ),
             };
             if over {
                 (phase, left, steady) = (Phase::Measured, time, is_steady);
@@ -249,8 +267,8 @@ impl Notes {
         self.failed.borrow_mut().take().map_or(Ok(()), Err)
     }
 
-    /// Waits until a stamp is due; false once none is any more. Those that are late are sent all the same: they count
-    /// from the moment at which they were due.
+    /// Waits until a stamp is due; false once none is any more. Those that are late are sent all
+    /// the same: they count from the moment at which they were due.
     async fn is_due(&self, due: Duration) -> bool {
         tokio::time::sleep_until(self.start() + due).await;
         let goes_on = self.end.get().is_none_or(|end| due < end);
@@ -261,14 +279,19 @@ impl Notes {
     }
 
     fn is_waiting(&self) -> bool {
-        let waits = |samples: &RefCell<Vec<Sample>>| samples.borrow().iter().any(Sample::is_waiting);
+        let waits =
+            |samples: &RefCell<Vec<Sample>>| samples.borrow().iter().any(Sample::is_waiting);
         self.senders.get() > 0 || waits(&self.kept) || waits(&self.fresh)
     }
 
     fn take_bulk(&self, phase: Phase, time: Duration) -> Bulk {
         let (sum, count) = self.ages.take();
         let mbit = self.bytes.take() as f64 * 8.0 / 1e6 / time.as_secs_f64();
-        Bulk { phase, mbit, age: (count > 0).then(|| sum / f64::from(count)) }
+        Bulk {
+            phase,
+            mbit,
+            age: (count > 0).then(|| sum / f64::from(count)),
+        }
     }
 
     fn arrived(&self, bytes: u64) {
@@ -284,7 +307,9 @@ impl Notes {
     fn last(&self, seconds: usize) -> String {
         let (from, to) = ((seconds - 1) as f64 * 1e3, seconds as f64 * 1e3);
         let kept = self.kept.borrow();
-        let of_second = kept.iter().filter(|sample| (from..to).contains(&sample.due));
+        let of_second = kept
+            .iter()
+            .filter(|sample| (from..to).contains(&sample.due));
         let answered: Vec<f64> = of_second.filter_map(|sample| sample.whole).collect();
         if answered.is_empty() {
             return "no stamp came back".to_owned();
@@ -305,7 +330,10 @@ async fn greet(plan: &Plan, mode: Mode) -> Result<(Halves, String), TimingError>
     let stream = open(&plan.via, &plan.server).await?;
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::with_capacity(256 << 10, read);
-    write.write_all(mode.request().as_bytes()).await.map_err(TimingError::broken("the server's connection"))?;
+    write
+        .write_all(mode.request().as_bytes())
+        .await
+        .map_err(TimingError::broken("the server's connection"))?;
     let clock = answer(&mut read).await?;
     Ok(((read, write), clock))
 }
@@ -313,7 +341,8 @@ async fn greet(plan: &Plan, mode: Mode) -> Result<(Halves, String), TimingError>
 async fn answer(read: &mut BufReader<OwnedReadHalf>) -> Result<String, TimingError> {
     let line = tokio::time::timeout(super::connect::LIMIT, wire::read_line(read)).await;
     let line = line.map_err(|_| TimingError::Server("does not answer".to_owned()))?;
-    wire::of_reply(&line.map_err(TimingError::broken("the server's answer"))?).map_err(TimingError::Server)
+    wire::of_reply(&line.map_err(TimingError::broken("the server's answer"))?)
+        .map_err(TimingError::Server)
 }
 
 /// Sends stamps at their times on the kept connection.
@@ -326,7 +355,10 @@ async fn speak(mut write: OwnedWriteHalf, notes: Rc<Notes>, every: Duration) {
         }
         notes.kept.borrow_mut().push(Sample::due(ms(due)));
         if let Err(source) = write.write_all(&notes.stamp(due).to_be_bytes()).await {
-            return notes.fail(TimingError::Broken { what: "the stamps' connection", source });
+            return notes.fail(TimingError::Broken {
+                what: "the stamps' connection",
+                source,
+            });
         }
     }
 }
@@ -336,15 +368,22 @@ async fn hear(mut read: BufReader<OwnedReadHalf>, notes: Rc<Notes>, same_clock: 
     let mut pair = [0; PAIR];
     for number in 0.. {
         if let Err(source) = read.read_exact(&mut pair).await {
-            return notes.fail(TimingError::Broken { what: "the stamps' connection", source });
+            return notes.fail(TimingError::Broken {
+                what: "the stamps' connection",
+                source,
+            });
         }
         let now = notes.elapsed();
         let [stamp, theirs] = numbers(&pair);
         let mut kept = notes.kept.borrow_mut();
-        let Some(sample) = kept.get_mut(number).filter(|sample| (notes.since_begin(stamp) - sample.due).abs() < 1e-3)
+        let Some(sample) = kept
+            .get_mut(number)
+            .filter(|sample| (notes.since_begin(stamp) - sample.due).abs() < 1e-3)
         else {
             drop(kept);
-            return notes.fail(TimingError::Server("sent back a stamp that it was not given".to_owned()));
+            return notes.fail(TimingError::Server(
+                "sent back a stamp that it was not given".to_owned(),
+            ));
         };
         sample.whole = Some(now - sample.due);
         if same_clock {
@@ -357,7 +396,9 @@ async fn hear(mut read: BufReader<OwnedReadHalf>, notes: Rc<Notes>, same_clock: 
 fn numbers(pair: &[u8; PAIR]) -> [u64; 2] {
     let mut numbers = [0; 2];
     for (number, bytes) in numbers.iter_mut().zip(pair.chunks_exact(STAMP)) {
-        *number = bytes.iter().fold(0, |number, byte| (number << 8) | u64::from(*byte));
+        *number = bytes
+            .iter()
+            .fold(0, |number, byte| (number << 8) | u64::from(*byte));
     }
     numbers
 }
@@ -379,7 +420,10 @@ async fn knock(plan: Plan, notes: Rc<Notes>, every: Duration) {
             let sample = &mut notes.fresh.borrow_mut()[number as usize];
             match result {
                 Ok(connected) => {
-                    (sample.connect, sample.whole) = (Some(connected - sample.due), Some(notes.elapsed() - sample.due))
+                    (sample.connect, sample.whole) = (
+                        Some(connected - sample.due),
+                        Some(notes.elapsed() - sample.due),
+                    )
                 }
                 Err(_) => sample.failed = true,
             }
@@ -393,7 +437,11 @@ async fn one_knock(plan: &Plan, notes: &Notes, due: Duration) -> Result<f64, Tim
     let connected = notes.elapsed();
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
-    let flight = [Mode::Echo.request().as_bytes(), &notes.stamp(due).to_be_bytes()].concat();
+    let flight = [
+        Mode::Echo.request().as_bytes(),
+        &notes.stamp(due).to_be_bytes(),
+    ]
+    .concat();
     let broken = || TimingError::broken("a stamp's connection");
     write.write_all(&flight).await.map_err(broken())?;
     answer(&mut read).await?;
@@ -403,7 +451,11 @@ async fn one_knock(plan: &Plan, notes: &Notes, due: Duration) -> Result<f64, Tim
 
 /// One bulk stream, for as long as it lives.
 async fn bulk(plan: Plan, notes: Rc<Notes>) {
-    let mode = if plan.direction == Direction::Down { Mode::Download } else { Mode::Upload };
+    let mode = if plan.direction == Direction::Down {
+        Mode::Download
+    } else {
+        Mode::Upload
+    };
     let result = match greet(&plan, mode).await {
         Err(error) => Err(error),
         Ok(((read, write), clock)) => {
@@ -421,7 +473,11 @@ async fn bulk(plan: Plan, notes: Rc<Notes>) {
     }
 }
 
-async fn download(mut read: BufReader<OwnedReadHalf>, notes: &Notes, same_clock: bool) -> io::Result<()> {
+async fn download(
+    mut read: BufReader<OwnedReadHalf>,
+    notes: &Notes,
+    same_clock: bool,
+) -> io::Result<()> {
     let (mut blocks, mut buffer) = (Blocks::default(), vec![0; 256 << 10]);
     loop {
         let count = read.read(&mut buffer).await?;
@@ -430,7 +486,9 @@ async fn download(mut read: BufReader<OwnedReadHalf>, notes: &Notes, same_clock:
         }
         notes.arrived(count as u64);
         if same_clock {
-            blocks.take(&buffer[..count], |stamp| notes.aged(wire::now().saturating_sub(stamp) as f64 / 1e6));
+            blocks.take(&buffer[..count], |stamp| {
+                notes.aged(wire::now().saturating_sub(stamp) as f64 / 1e6)
+            });
         }
     }
 }
@@ -456,7 +514,11 @@ async fn send_blocks(mut write: OwnedWriteHalf) -> io::Result<()> {
 }
 
 /// What has arrived counts, not what was sent.
-async fn hear_reports(mut read: BufReader<OwnedReadHalf>, notes: &Notes, same_clock: bool) -> io::Result<()> {
+async fn hear_reports(
+    mut read: BufReader<OwnedReadHalf>,
+    notes: &Notes,
+    same_clock: bool,
+) -> io::Result<()> {
     let (mut pair, mut known) = ([0; PAIR], 0);
     loop {
         read.read_exact(&mut pair).await?;
@@ -484,7 +546,10 @@ mod tests {
 
     #[test]
     fn seconds_are_counted_upwards() {
-        assert_eq!([0, 1, 999, 1000, 1001].map(|ms| whole(Duration::from_millis(ms))), [0, 1, 1, 1, 2]);
+        assert_eq!(
+            [0, 1, 999, 1000, 1001].map(|ms| whole(Duration::from_millis(ms))),
+            [0, 1, 1, 1, 2]
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What a timing run says: means with 95 % Student-t intervals, over seconds, and the seconds themselves.
+//! What a timing run says: means with 95 % Student-t intervals, over seconds, and the seconds
+//! themselves.
 //!
-//! Neighbouring stamps wait behind the same bytes, so they are no independent measurements: intervals are those of the
-//! means of seconds.
+//! Neighbouring stamps wait behind the same bytes, so they are no independent measurements:
+//! intervals are those of the means of seconds.
 
 use std::fmt::Write as _;
 
@@ -29,7 +30,10 @@ pub(super) struct Sample {
 
 impl Sample {
     pub(super) fn due(due: f64) -> Self {
-        Self { due, ..Self::default() }
+        Self {
+            due,
+            ..Self::default()
+        }
     }
 
     pub(super) const fn is_waiting(&self) -> bool {
@@ -140,12 +144,17 @@ struct Window<'a> {
 
 impl Window<'_> {
     fn phase(&self, sample: &Sample) -> Option<Phase> {
-        self.bulk.get((sample.due / 1e3) as usize).map(|second| second.phase)
+        self.bulk
+            .get((sample.due / 1e3) as usize)
+            .map(|second| second.phase)
     }
 
     /// The delays of one phase; `None` where there are none.
     fn delays(&self, phase: Phase, samples: &[Sample], pick: Pick) -> Option<Delays> {
-        let of: Vec<&Sample> = samples.iter().filter(|s| self.phase(s) == Some(phase) && !s.failed).collect();
+        let of: Vec<&Sample> = samples
+            .iter()
+            .filter(|s| self.phase(s) == Some(phase) && !s.failed)
+            .collect();
         let value = |sample: &&Sample| pick(sample).unwrap_or(self.now - sample.due);
         let values: Vec<f64> = of.iter().map(value).collect();
         let means: Vec<f64> = of
@@ -166,21 +175,40 @@ impl Window<'_> {
         })
     }
 
-    fn latency(&self, phase: Phase, same_clock: bool, kept: &[Sample], fresh: &[Sample]) -> Option<Latency> {
-        let one_way = |pick: Pick| if same_clock { self.delays(phase, kept, pick) } else { None };
+    fn latency(
+        &self,
+        phase: Phase,
+        same_clock: bool,
+        kept: &[Sample],
+        fresh: &[Sample],
+    ) -> Option<Latency> {
+        let one_way = |pick: Pick| {
+            if same_clock {
+                self.delays(phase, kept, pick)
+            } else {
+                None
+            }
+        };
         Some(Latency {
             round_trip: self.delays(phase, kept, |s| s.whole)?,
             up: one_way(|s| s.up),
             down: one_way(|s| s.down),
             connect: self.delays(phase, fresh, |s| s.connect),
             fresh: self.delays(phase, fresh, |s| s.whole),
-            failed: fresh.iter().filter(|sample| sample.failed && self.phase(sample) == Some(phase)).count(),
+            failed: fresh
+                .iter()
+                .filter(|sample| sample.failed && self.phase(sample) == Some(phase))
+                .count(),
         })
     }
 
     fn second(&self, at: usize, kept: &[Sample], fresh: &[Sample]) -> Second {
         let of = |samples: &[Sample]| -> Vec<Sample> {
-            samples.iter().filter(|sample| (sample.due / 1e3) as usize == at).copied().collect()
+            samples
+                .iter()
+                .filter(|sample| (sample.due / 1e3) as usize == at)
+                .copied()
+                .collect()
         };
         let (kept, fresh) = (of(kept), of(fresh));
         let mean = |samples: &[Sample], pick: Pick| {
@@ -216,7 +244,9 @@ impl Report {
         let counts = || bulk.iter().filter(|second| second.phase == Phase::Measured);
         let rates: Vec<f64> = counts().map(|second| second.mbit).collect();
         let ages: Vec<f64> = counts().filter_map(|second| second.age).collect();
-        let measured = window.latency(Phase::Measured, same_clock, kept, fresh).ok_or(TimingError::Nothing)?;
+        let measured = window
+            .latency(Phase::Measured, same_clock, kept, fresh)
+            .ok_or(TimingError::Nothing)?;
         Ok(Self {
             run: Run::here(0),
             server: plan.server.clone(),
@@ -229,7 +259,9 @@ impl Report {
             block_age_ms: Summary::of(&ages),
             base: window.latency(Phase::Base, same_clock, kept, fresh),
             measured,
-            seconds: (0..bulk.len()).map(|at| window.second(at, kept, fresh)).collect(),
+            seconds: (0..bulk.len())
+                .map(|at| window.second(at, kept, fresh))
+                .collect(),
         })
     }
 
@@ -237,23 +269,58 @@ impl Report {
     pub fn csv(&self) -> String {
         let mut text = self.run.comment();
         text.push_str("second,phase,mbit,block_age_ms,stamps,round_trip_ms,up_ms,down_ms,connect_ms,fresh_ms\n");
-        let cell = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+        let cell =
+            |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
         for s in &self.seconds {
-            let (age, trip, up, down) = (cell(s.block_age_ms), cell(s.round_trip_ms), cell(s.up_ms), cell(s.down_ms));
+            let (age, trip, up, down) = (
+                cell(s.block_age_ms),
+                cell(s.round_trip_ms),
+                cell(s.up_ms),
+                cell(s.down_ms),
+            );
             let (connect, fresh) = (cell(s.connect_ms), cell(s.fresh_ms));
-            let row = [&format!("{:.3}", s.mbit), &age, &s.stamps.to_string(), &trip, &up, &down, &connect, &fresh];
+            let row = [
+                &format!("{:.3}", s.mbit),
+                &age,
+                &s.stamps.to_string(),
+                &trip,
+                &up,
+                &down,
+                &connect,
+                &fresh,
+            ];
             // A string takes all that is written to it.
-            let _ = writeln!(text, "{},{},{}", s.second, s.phase.as_str(), row.map(String::as_str).join(","));
+            let _ = writeln!(
+                text,
+                "{},{},{}",
+                s.second,
+                s.phase.as_str(),
+                row.map(String::as_str).join(",")
+            );
         }
         text
     }
 
     /// The results for the eyes.
     pub fn text(&self) -> String {
-        let (streams, to) = (self.streams, if self.direction == Direction::Down { "from" } else { "to" });
-        let mut text = format!("{streams} bulk stream(s) {to} {} via {}\n", self.server, self.via);
+        let (streams, to) = (
+            self.streams,
+            if self.direction == Direction::Down {
+                "from"
+            } else {
+                "to"
+            },
+        );
+        let mut text = format!(
+            "{streams} bulk stream(s) {to} {} via {}\n",
+            self.server, self.via
+        );
         if let Some(rate) = &self.throughput_mbit {
-            let steady = if self.steady == Some(false) { ", never steady" } else { "" };
+            let steady = if self.steady == Some(false) {
+                ", never steady"
+            } else {
+                ""
+            };
             let _ = writeln!(
                 text,
                 "throughput {:.3} ± {:.3} Mbit/s over {} s{steady}",
@@ -261,15 +328,24 @@ impl Report {
             );
         }
         if let Some(age) = &self.block_age_ms {
-            let _ = writeln!(text, "age of blocks on arrival {:.1} ± {:.1} ms", age.mean, age.interval);
+            let _ = writeln!(
+                text,
+                "age of blocks on arrival {:.1} ± {:.1} ms",
+                age.mean, age.interval
+            );
         }
-        let head = ["stamps", "count", "mean ms", "±", "p50", "p90", "p99", "max", "lost"];
+        let head = [
+            "stamps", "count", "mean ms", "±", "p50", "p90", "p99", "max", "lost",
+        ];
         let _ = writeln!(
             text,
             "{:<28}{:>8}{:>10}{:>9}{:>10}{:>10}{:>10}{:>10}{:>6}",
             head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7], head[8]
         );
-        for (name, latency) in [("alone", self.base.as_ref()), ("beside bulk", Some(&self.measured))] {
+        for (name, latency) in [
+            ("alone", self.base.as_ref()),
+            ("beside bulk", Some(&self.measured)),
+        ] {
             let Some(latency) = latency else { continue };
             let name = if streams == 0 { "measured" } else { name };
             let rows = [
@@ -308,24 +384,52 @@ mod tests {
     use super::*;
 
     fn answered(due: f64, whole: f64) -> Sample {
-        Sample { whole: Some(whole), ..Sample::due(due) }
+        Sample {
+            whole: Some(whole),
+            ..Sample::due(due)
+        }
     }
 
     #[test]
     fn intervals_are_of_the_means_of_seconds() {
-        let second = |phase| Bulk { phase, mbit: 1.0, age: None };
-        let bulk = [second(Phase::Base), second(Phase::Measured), second(Phase::Measured)];
-        let window = Window { now: 5_000.0, bulk: &bulk };
+        let second = |phase| Bulk {
+            phase,
+            mbit: 1.0,
+            age: None,
+        };
+        let bulk = [
+            second(Phase::Base),
+            second(Phase::Measured),
+            second(Phase::Measured),
+        ];
+        let window = Window {
+            now: 5_000.0,
+            bulk: &bulk,
+        };
         let samples = [
             answered(500.0, 90.0),
             answered(1_000.0, 10.0),
             answered(1_500.0, 20.0),
             answered(2_000.0, 30.0),
-            Sample { failed: true, ..Sample::due(2_100.0) },
+            Sample {
+                failed: true,
+                ..Sample::due(2_100.0)
+            },
             answered(3_000.0, 70.0),
         ];
-        let delays = window.delays(Phase::Measured, &samples, |s| s.whole).expect("three stamps");
-        assert_eq!((delays.count, delays.mean, delays.p50, delays.max, delays.unanswered), (3, 20.0, 20.0, 30.0, 0));
+        let delays = window
+            .delays(Phase::Measured, &samples, |s| s.whole)
+            .expect("three stamps");
+        assert_eq!(
+            (
+                delays.count,
+                delays.mean,
+                delays.p50,
+                delays.max,
+                delays.unanswered
+            ),
+            (3, 20.0, 20.0, 30.0, 0)
+        );
         // Means of 15 and 30: deviation 10.607, over the root of two, times 12.706.
         assert!((delays.interval - 95.297).abs() < 0.01, "{delays:?}");
         assert_eq!(window.delays(Phase::WarmUp, &samples, |s| s.whole), None);
@@ -333,10 +437,22 @@ mod tests {
 
     #[test]
     fn what_never_came_back_counts_with_its_wait() {
-        let bulk = [Bulk { phase: Phase::Measured, mbit: 1.0, age: None }];
-        let window = Window { now: 4_000.0, bulk: &bulk };
+        let bulk = [Bulk {
+            phase: Phase::Measured,
+            mbit: 1.0,
+            age: None,
+        }];
+        let window = Window {
+            now: 4_000.0,
+            bulk: &bulk,
+        };
         let samples = [answered(0.0, 10.0), Sample::due(500.0)];
-        let delays = window.delays(Phase::Measured, &samples, |s| s.whole).expect("two stamps");
-        assert_eq!((delays.mean, delays.max, delays.unanswered), (1_755.0, 3_500.0, 1));
+        let delays = window
+            .delays(Phase::Measured, &samples, |s| s.whole)
+            .expect("two stamps");
+        assert_eq!(
+            (delays.mean, delays.max, delays.unanswered),
+            (1_755.0, 3_500.0, 1)
+        );
     }
 }

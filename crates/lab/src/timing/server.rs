@@ -29,7 +29,10 @@ impl Server {
     /// Listens.
     pub async fn bind(address: SocketAddr) -> Result<Self, TimingError> {
         let listening = TcpListener::bind(address).await;
-        let listener = listening.map_err(|source| TimingError::Listen { address: address.to_string(), source })?;
+        let listener = listening.map_err(|source| TimingError::Listen {
+            address: address.to_string(),
+            source,
+        })?;
         Ok(Self { listener })
     }
 
@@ -69,13 +72,17 @@ async fn serve(stream: TcpStream) -> io::Result<()> {
             write.shutdown().await?;
             // Closed over unread bytes, the connection would be reset and the answer with it.
             let ignored = &mut read.take(BLOCK as u64);
-            patient(tokio::io::copy(ignored, &mut tokio::io::sink())).await.map(drop)
+            patient(tokio::io::copy(ignored, &mut tokio::io::sink()))
+                .await
+                .map(drop)
         }
     }
 }
 
 async fn patient<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(IDLE, work).await.map_err(|_| io::ErrorKind::TimedOut)?
+    tokio::time::timeout(IDLE, work)
+        .await
+        .map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 async fn download(mut write: OwnedWriteHalf) -> io::Result<()> {
@@ -116,7 +123,9 @@ async fn echo(mut read: BufReader<OwnedReadHalf>, mut write: OwnedWriteHalf) -> 
     let mut stamp = [0; STAMP];
     loop {
         match patient(read.read_exact(&mut stamp)).await {
-            Ok(_) => patient(write.write_all(&pair(u64::from_be_bytes(stamp), wire::now()))).await?,
+            Ok(_) => {
+                patient(write.write_all(&pair(u64::from_be_bytes(stamp), wire::now()))).await?
+            }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return Err(error),
         }

@@ -8,8 +8,9 @@
 //!   echo       stamps ─▶   ◀─ each with the server's own
 //! ```
 //!
-//! A stamp is the time since 1970 in nanoseconds, 8 bytes, most significant first. A block begins with one. CLOCK names the
-//! boot of the server's kernel: where it is the client's too, their clocks are one, and one-way delays mean something.
+//! A stamp is the time since 1970 in nanoseconds, 8 bytes, most significant first. A block begins
+//! with one. CLOCK names the boot of the server's kernel: where it is the client's too, their
+//! clocks are one, and one-way delays mean something.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +22,8 @@ pub const BLOCK: usize = 16 << 10;
 /// Bytes of a stamp.
 pub const STAMP: usize = 8;
 
-/// Bytes of an echo: the stamp and the server's time; of a report: bytes so far and the last block's age.
+/// Bytes of an echo: the stamp and the server's time; of a report: bytes so far and the last
+/// block's age.
 pub const PAIR: usize = 2 * STAMP;
 
 /// Time between two reports.
@@ -58,10 +60,17 @@ impl Mode {
 
     /// Reads the client's line; the error is for the client's eyes.
     pub fn of_request(line: &[u8]) -> Result<Self, &'static str> {
-        let line = line.strip_suffix(b"\n").ok_or("a request is one short line")?;
-        let mode = line.strip_prefix(b"tandem-timing ").ok_or("this is a timing server")?;
+        let line = line
+            .strip_suffix(b"\n")
+            .ok_or("a request is one short line")?;
+        let mode = line
+            .strip_prefix(b"tandem-timing ")
+            .ok_or("this is a timing server")?;
         let modes = [Self::Download, Self::Upload, Self::Echo];
-        modes.into_iter().find(|known| known.as_str().as_bytes() == mode).ok_or("no such mode")
+        modes
+            .into_iter()
+            .find(|known| known.as_str().as_bytes() == mode)
+            .ok_or("no such mode")
     }
 }
 
@@ -87,19 +96,27 @@ pub fn of_reply(line: &[u8]) -> Result<String, String> {
 pub fn clock() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     // Without a name, it is nobody else's.
-    if boot.trim().is_empty() { format!("process-{}", std::process::id()) } else { boot.trim().to_owned() }
+    if boot.trim().is_empty() {
+        format!("process-{}", std::process::id())
+    } else {
+        boot.trim().to_owned()
+    }
 }
 
 /// Now, as a stamp.
 pub fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// One line of at most [`MAX_LINE`] bytes, its end included if there is one.
 pub async fn read_line<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> std::io::Result<Vec<u8>> {
     let mut line = Vec::new();
-    from.take(MAX_LINE as u64).read_until(b'\n', &mut line).await?;
+    from.take(MAX_LINE as u64)
+        .read_until(b'\n', &mut line)
+        .await?;
     Ok(line)
 }
 
@@ -153,12 +170,27 @@ mod tests {
         for mode in [Mode::Download, Mode::Upload, Mode::Echo] {
             assert_eq!(Mode::of_request(mode.request().as_bytes()), Ok(mode));
         }
-        for bad in ["", "\n", "tandem-timing echo", "tandem-timing\n", "tandem-timing  echo\n", "GET / HTTP/1.1\r\n"] {
+        for bad in [
+            "",
+            "\n",
+            "tandem-timing echo",
+            "tandem-timing\n",
+            "tandem-timing  echo\n",
+            "GET / HTTP/1.1\r\n",
+        ] {
             assert!(Mode::of_request(bad.as_bytes()).is_err(), "{bad:?}");
         }
         assert_eq!(of_reply(reply(Ok(Mode::Echo)).as_bytes()), Ok(clock()));
-        assert_eq!(of_reply(reply(Err("no such mode")).as_bytes()), Err("no such mode".into()));
-        for bad in [&b"ok x"[..], b"", b"\xff\n", b"HTTP/1.1 400 Bad Request\r\n"] {
+        assert_eq!(
+            of_reply(reply(Err("no such mode")).as_bytes()),
+            Err("no such mode".into())
+        );
+        for bad in [
+            &b"ok x"[..],
+            b"",
+            b"\xff\n",
+            b"HTTP/1.1 400 Bad Request\r\n",
+        ] {
             assert_eq!(of_reply(bad), Err("is no timing server".into()));
         }
     }
@@ -173,7 +205,9 @@ mod tests {
         }
         for size in [1, 3, 7, STAMP, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK] {
             let (mut blocks, mut found) = (Blocks::default(), Vec::new());
-            bytes.chunks(size).for_each(|piece| blocks.take(piece, |stamp| found.push(stamp)));
+            bytes
+                .chunks(size)
+                .for_each(|piece| blocks.take(piece, |stamp| found.push(stamp)));
             assert_eq!(found, [1, 2, 3, 4, 5], "{size}");
         }
     }

@@ -23,8 +23,8 @@ pub struct Fetched {
 pub fn connect(socks: &Path, host: &str, port: u16, timeout: Duration) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socks)?;
     stream.set_read_timeout(Some(timeout))?;
-    let len =
-        u8::try_from(host.len()).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "host name too long"))?;
+    let len = u8::try_from(host.len())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "host name too long"))?;
     let mut request = vec![5, 1, 0, 5, 1, 0, 3, len];
     request.extend_from_slice(host.as_bytes());
     request.extend(port.to_be_bytes());
@@ -32,7 +32,10 @@ pub fn connect(socks: &Path, host: &str, port: u16, timeout: Duration) -> io::Re
     let mut head = [0; 6];
     stream.read_exact(&mut head)?;
     if head[..2] != [5, 0] || head[3] != 0 {
-        return Err(io::Error::other(format!("SOCKS refused {host}:{port} with code {}", head[3])));
+        return Err(io::Error::other(format!(
+            "SOCKS refused {host}:{port} with code {}",
+            head[3]
+        )));
     }
     // Address types 1 and 4; answers on a unix socket have the second.
     let rest = if head[5] == 4 { 18 } else { 6 };
@@ -46,7 +49,9 @@ pub fn fetch(socks: &Path, host: &str, timeout: Duration) -> io::Result<Fetched>
     let mut stream = connect(socks, host, 80, timeout)?;
     let connected = start.elapsed();
     let start = Instant::now();
-    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    stream.write_all(
+        format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes(),
+    )?;
     let mut first = [0; 1];
     stream.read_exact(&mut first)?;
     let first_byte = start.elapsed();
@@ -55,7 +60,11 @@ pub fn fetch(socks: &Path, host: &str, timeout: Duration) -> io::Result<Fetched>
     let text = String::from_utf8_lossy(&rest);
     let status = text.lines().next().unwrap_or_default().to_owned();
     if status.starts_with("HTTP/1.") {
-        Ok(Fetched { status, connected, first_byte })
+        Ok(Fetched {
+            status,
+            connected,
+            first_byte,
+        })
     } else {
         Err(io::Error::other(format!("not HTTP: {status:?}")))
     }
@@ -89,13 +98,21 @@ mod tests {
     fn reads_both_forms_of_socks_replies() {
         const HTTP: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
         let v4 = against(&[b"\x05\x00\x05\x00\x00\x01abcdef", HTTP], "v4").expect("served");
-        let v6 = against(&[b"\x05\x00\x05\x00\x00\x04abcdefghijklmnopqr", HTTP], "v6").expect("served");
-        assert_eq!((v4.status, v6.status), ("HTTP/1.1 204 No Content".into(), "HTTP/1.1 204 No Content".into()));
+        let v6 =
+            against(&[b"\x05\x00\x05\x00\x00\x04abcdefghijklmnopqr", HTTP], "v6").expect("served");
+        assert_eq!(
+            (v4.status, v6.status),
+            (
+                "HTTP/1.1 204 No Content".into(),
+                "HTTP/1.1 204 No Content".into()
+            )
+        );
     }
 
     #[test]
     fn refusals_are_errors() {
-        let error = against(&[b"\x05\x00\x05\x04\x00\x01abcdef"], "no").expect_err("host unreachable");
+        let error =
+            against(&[b"\x05\x00\x05\x04\x00\x01abcdef"], "no").expect_err("host unreachable");
         assert!(error.to_string().contains("code 4"), "{error}");
     }
 }

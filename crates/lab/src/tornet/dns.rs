@@ -36,7 +36,9 @@ fn answer(query: &[u8], web: Ipv4Addr) -> Option<Vec<u8>> {
         return None;
     }
     let question = question(&query[HEADER..]);
-    let known = question.as_ref().is_some_and(|q| q.name.rsplit('.').next() == Some(DOMAIN));
+    let known = question
+        .as_ref()
+        .is_some_and(|q| q.name.rsplit('.').next() == Some(DOMAIN));
     let code = match &question {
         None => FORMAT_ERROR,
         Some(_) if known => 0,
@@ -44,8 +46,20 @@ fn answer(query: &[u8], web: Ipv4Addr) -> Option<Vec<u8>> {
     };
     let has_answer = known && question.as_ref().is_some_and(|q| q.kind == TYPE_A);
     let mut out = header[..2].to_vec();
-    out.extend([RESPONSE | AUTHORITATIVE | header[2] & RECURSION_DESIRED, code]);
-    out.extend([0, u8::from(question.is_some()), 0, u8::from(has_answer), 0, 0, 0, 0]);
+    out.extend([
+        RESPONSE | AUTHORITATIVE | header[2] & RECURSION_DESIRED,
+        code,
+    ]);
+    out.extend([
+        0,
+        u8::from(question.is_some()),
+        0,
+        u8::from(has_answer),
+        0,
+        0,
+        0,
+        0,
+    ]);
     out.extend_from_slice(question.as_ref().map_or(&[][..], |q| q.bytes));
     if has_answer {
         // A pointer to the question's name, type A, class IN, a minute to live, four octets.
@@ -78,7 +92,11 @@ fn question(body: &[u8]) -> Option<Question<'_>> {
     }
     let kind = body.get(at..at + 2)?;
     let bytes = body.get(..at + 4)?;
-    Some(Question { name: labels.join("."), kind: u16::from_be_bytes([kind[0], kind[1]]), bytes })
+    Some(Question {
+        name: labels.join("."),
+        kind: u16::from_be_bytes([kind[0], kind[1]]),
+        bytes,
+    })
 }
 
 #[cfg(test)]
@@ -110,13 +128,20 @@ mod tests {
 
     #[test]
     fn other_names_do_not_exist_and_nonsense_is_no_query() {
-        assert_eq!(answer(&query("example.com", 1), WEB).expect("a query")[3], NXDOMAIN);
+        assert_eq!(
+            answer(&query("example.com", 1), WEB).expect("a query")[3],
+            NXDOMAIN
+        );
         let whole = query("site1.test", 1);
         for len in 0..HEADER {
             assert_eq!(answer(&whole[..len], WEB), None);
         }
         for len in HEADER..whole.len() {
-            assert_eq!(answer(&whole[..len], WEB).expect("has a header")[3], FORMAT_ERROR, "{len}");
+            assert_eq!(
+                answer(&whole[..len], WEB).expect("has a header")[3],
+                FORMAT_ERROR,
+                "{len}"
+            );
         }
         let response = answer(&whole, WEB).expect("a query");
         assert_eq!(answer(&response, WEB), None, "never answers an answer");

@@ -29,30 +29,48 @@ pub struct Programs {
 }
 
 /// Makes the keys of one relay, and learns its identity.
-pub fn make(programs: &Programs, root: &Path, node: &Node, identities: &mut Identities) -> Result<(), TornetError> {
+pub fn make(
+    programs: &Programs,
+    root: &Path,
+    node: &Node,
+    identities: &mut Identities,
+) -> Result<(), TornetError> {
     let data = data_directory(root, node);
     if node.role == Role::Authority {
         let v3 = make_voting_key(programs, &data.join("keys"), node)?;
         identities.v3.insert(node.name.clone(), v3);
     }
     let fingerprint = make_identity(programs, &data, node)?;
-    identities.fingerprints.insert(node.name.clone(), fingerprint);
+    identities
+        .fingerprints
+        .insert(node.name.clone(), fingerprint);
     Ok(())
 }
 
 fn make_voting_key(programs: &Programs, keys: &Path, node: &Node) -> Result<String, TornetError> {
     let mut command = Command::new(&programs.gencert);
-    command.args(["--create-identity-key", "--passphrase-fd", "0", "-m", "12", "-a"]);
+    command.args([
+        "--create-identity-key",
+        "--passphrase-fd",
+        "0",
+        "-m",
+        "12",
+        "-a",
+    ]);
     command.arg(format!("{}:{DIR_PORT}", node.address));
-    for (flag, file) in
-        [("-i", "authority_identity_key"), ("-s", "authority_signing_key"), ("-c", "authority_certificate")]
-    {
+    for (flag, file) in [
+        ("-i", "authority_identity_key"),
+        ("-s", "authority_signing_key"),
+        ("-c", "authority_certificate"),
+    ] {
         command.arg(flag).arg(keys.join(file));
     }
     let passphrase: &[u8] = b"only a test network\n";
     run(&mut command, passphrase)?;
     let certificate = read(&keys.join("authority_certificate"))?;
-    let line = certificate.lines().find_map(|line| line.strip_prefix("fingerprint "));
+    let line = certificate
+        .lines()
+        .find_map(|line| line.strip_prefix("fingerprint "));
     line.map(str::to_owned).ok_or_else(|| TornetError::Program {
         program: "tor-gencert".into(),
         output: "its certificate has no fingerprint".into(),
@@ -61,18 +79,31 @@ fn make_voting_key(programs: &Programs, keys: &Path, node: &Node) -> Result<Stri
 
 fn make_identity(programs: &Programs, data: &Path, node: &Node) -> Result<String, TornetError> {
     let mut command = Command::new(&programs.tor);
-    command.args(["--defaults-torrc", "/dev/null", "-f", "/dev/null", "--ignore-missing-torrc"]);
+    command.args([
+        "--defaults-torrc",
+        "/dev/null",
+        "-f",
+        "/dev/null",
+        "--ignore-missing-torrc",
+    ]);
     command.args(["--list-fingerprint", "--orport", "1"]);
     // An authority that nobody asks keeps the program from looking for the public network's.
-    command.args(["--dirserver", "x 127.0.0.1:1 ffffffffffffffffffffffffffffffffffffffff", "--nickname", &node.name]);
+    command.args([
+        "--dirserver",
+        "x 127.0.0.1:1 ffffffffffffffffffffffffffffffffffffffff",
+        "--nickname",
+        &node.name,
+    ]);
     command.arg("--datadirectory").arg(data);
     run(&mut command, b"")?;
     let file = read(&data.join("fingerprint"))?;
     let fingerprint = file.split_whitespace().nth(1).filter(|hex| hex.len() == 40);
-    fingerprint.map(str::to_owned).ok_or_else(|| TornetError::Program {
-        program: "tor".into(),
-        output: format!("a fingerprint file that cannot be read: {file}"),
-    })
+    fingerprint
+        .map(str::to_owned)
+        .ok_or_else(|| TornetError::Program {
+            program: "tor".into(),
+            output: format!("a fingerprint file that cannot be read: {file}"),
+        })
 }
 
 fn read(file: &Path) -> Result<String, TornetError> {
@@ -81,9 +112,17 @@ fn read(file: &Path) -> Result<String, TornetError> {
 
 /// Runs a program to its end; a failure carries the end of its output.
 pub(crate) fn run(command: &mut Command, input: &[u8]) -> Result<Output, TornetError> {
-    let program = Path::new(command.get_program()).file_name().unwrap_or_default().display().to_string();
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .display()
+        .to_string();
     let feed = |command: &mut Command| -> io::Result<Output> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(input)?;
         }
@@ -93,7 +132,11 @@ pub(crate) fn run(command: &mut Command, input: &[u8]) -> Result<Output, TornetE
     if output.status.success() {
         return Ok(output);
     }
-    let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
+    let said =
+        String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
     let tail: Vec<&str> = said.lines().rev().take(5).collect();
-    Err(TornetError::Program { program, output: tail.into_iter().rev().collect::<Vec<_>>().join("; ") })
+    Err(TornetError::Program {
+        program,
+        output: tail.into_iter().rev().collect::<Vec<_>>().join("; "),
+    })
 }

@@ -13,14 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::emulator::topology::{HostPlan, LinkPlan, Topology, delayed};
 
-/// Where the gateway beside the exit listens: an address reserved for documentation, on the exit's loopback interface.
+/// Where the gateway beside the exit listens: an address reserved for documentation, on the exit's
+/// loopback interface.
 pub const MARKER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 
 /// Port of gateways.
 pub const GATEWAY_PORT: u16 = 9980;
 
 /// Session protocols that gateways speak, each on a port of its own.
-pub const GATEWAY_PORTS: [(&str, u16); 3] = [("h2", GATEWAY_PORT), ("spdy3.1", 9981), ("spdy3", 9982)];
+pub const GATEWAY_PORTS: [(&str, u16); 3] =
+    [("h2", GATEWAY_PORT), ("spdy3.1", 9981), ("spdy3", 9982)];
 
 /// Domain whose names all lead to the web host.
 pub const DOMAIN: &str = "test";
@@ -41,9 +43,16 @@ pub fn site_address(web: Ipv4Addr, n: u8) -> Ipv4Addr {
 
 /// Which site a name belongs to, itself or below it: other names in the domain lead to the first.
 pub fn site_number(name: &str) -> u8 {
-    let labels = name.strip_suffix(DOMAIN).and_then(|rest| rest.strip_suffix('.'));
-    let number = labels.and_then(|labels| labels.rsplit('.').next()).and_then(|label| label.strip_prefix("site"));
-    number.and_then(|n| n.parse().ok()).filter(|n| (1..=MOST_SITES).contains(n)).unwrap_or(1)
+    let labels = name
+        .strip_suffix(DOMAIN)
+        .and_then(|rest| rest.strip_suffix('.'));
+    let number = labels
+        .and_then(|labels| labels.rsplit('.').next())
+        .and_then(|label| label.strip_prefix("site"));
+    number
+        .and_then(|n| n.parse().ok())
+        .filter(|n| (1..=MOST_SITES).contains(n))
+        .unwrap_or(1)
 }
 
 /// What a node is for.
@@ -87,7 +96,10 @@ impl Node {
 
     /// Whether that `tor` is in the consensus.
     pub fn is_relay(&self) -> bool {
-        matches!(self.role, Role::Authority | Role::Relay | Role::Exit | Role::PlainExit)
+        matches!(
+            self.role,
+            Role::Authority | Role::Relay | Role::Exit | Role::PlainExit
+        )
     }
 }
 
@@ -103,7 +115,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The usual network: 3 authorities, 3 relays, an exit with a gateway, and as many exits without one as wanted.
+    /// The usual network: 3 authorities, 3 relays, an exit with a gateway, and as many exits
+    /// without one as wanted.
     pub fn new(instance: &str, plain_exits: u8, delay: Duration, web_delay: Duration) -> Self {
         let node = |name: String, role, subnet| Node {
             namespace: format!("{}{name}", prefix(instance)),
@@ -111,14 +124,23 @@ impl Layout {
             name,
             role,
         };
-        let mut nodes: Vec<Node> = (1..=3).map(|n| node(format!("auth{n}"), Role::Authority, n)).collect();
+        let mut nodes: Vec<Node> = (1..=3)
+            .map(|n| node(format!("auth{n}"), Role::Authority, n))
+            .collect();
         nodes.extend((1..=3).map(|n| node(format!("relay{n}"), Role::Relay, 10 + n)));
         nodes.push(node("exit".into(), Role::Exit, 20));
-        nodes.extend((1..=plain_exits.min(9)).map(|n| node(format!("plainexit{n}"), Role::PlainExit, 20 + n)));
+        nodes.extend(
+            (1..=plain_exits.min(9))
+                .map(|n| node(format!("plainexit{n}"), Role::PlainExit, 20 + n)),
+        );
         nodes.push(node("onion".into(), Role::Onion, 30));
         nodes.push(node("client".into(), Role::Client, 40));
         nodes.push(node("web".into(), Role::Web, 50));
-        Self { nodes, delay, web_delay }
+        Self {
+            nodes,
+            delay,
+            web_delay,
+        }
     }
 
     /// The first node with this role; every layout has one of each but plain exits.
@@ -135,7 +157,10 @@ impl Layout {
             networks: Vec::new(),
             run: None,
         };
-        let link = |a: &str, b: &str, delay| LinkPlan { between: [a.into(), b.into()], directions: delayed(delay) };
+        let link = |a: &str, b: &str, delay| LinkPlan {
+            between: [a.into(), b.into()],
+            directions: delayed(delay),
+        };
         let half = self.delay / 2;
         let mut links = vec![link("edge", "core", half)];
         links.extend(self.nodes.iter().map(|node| match node.role {
@@ -144,7 +169,12 @@ impl Layout {
             _ => link(&node.name, "core", half),
         }));
         let routers = vec!["core".into(), "edge".into()];
-        Topology { seed, hosts: self.nodes.iter().map(host).collect(), routers, links }
+        Topology {
+            seed,
+            hosts: self.nodes.iter().map(host).collect(),
+            routers,
+            links,
+        }
     }
 }
 
@@ -155,7 +185,9 @@ pub fn prefix(instance: &str) -> String {
 
 fn addresses(node: &Node) -> Vec<IpAddr> {
     match node.role {
-        Role::Web => (1..=MOST_SITES).map(|n| site_address(node.address, n).into()).collect(),
+        Role::Web => (1..=MOST_SITES)
+            .map(|n| site_address(node.address, n).into())
+            .collect(),
         _ => vec![node.address.into()],
     }
 }
@@ -167,7 +199,13 @@ mod tests {
     /// Delay of a packet between two nodes of a layout.
     fn one_way(layout: &Layout, from: Role, to: Role) -> Duration {
         let (plan, ids) = layout.topology(1).plan().expect("valid");
-        let index = |role| layout.nodes.iter().position(|n| n.role == role).expect("present");
+        let index = |role| {
+            layout
+                .nodes
+                .iter()
+                .position(|n| n.role == role)
+                .expect("present")
+        };
         let mut router = plan.build();
         let mut packet = vec![0x45; 20];
         packet[16..20].copy_from_slice(&layout.nodes[index(to)].address.octets());
@@ -181,7 +219,11 @@ mod tests {
     fn distances_are_as_promised() {
         const MS: Duration = Duration::from_millis(1);
         let layout = Layout::new("t", 1, 40 * MS, 10 * MS);
-        for (from, to) in [(Role::Client, Role::Relay), (Role::Relay, Role::Exit), (Role::Exit, Role::Authority)] {
+        for (from, to) in [
+            (Role::Client, Role::Relay),
+            (Role::Relay, Role::Exit),
+            (Role::Exit, Role::Authority),
+        ] {
             assert_eq!(one_way(&layout, from, to), 40 * MS);
             assert_eq!(one_way(&layout, to, from), 40 * MS);
         }
@@ -197,17 +239,34 @@ mod tests {
             assert_eq!(site_number(&site_name(n)), n);
             assert_eq!(site_address(web, n), Ipv4Addr::new(198, 18, 50, n));
         }
-        for other in ["test", "www.test", "site65.test", "site0.test", "site2.www.test", "site2"] {
+        for other in [
+            "test",
+            "www.test",
+            "site65.test",
+            "site0.test",
+            "site2.www.test",
+            "site2",
+        ] {
             assert_eq!(site_number(other), 1, "{other}");
         }
-        assert_eq!(site_number("some.name.site2.test"), 2, "names below a site's are the site's");
+        assert_eq!(
+            site_number("some.name.site2.test"),
+            2,
+            "names below a site's are the site's"
+        );
     }
 
     #[test]
     fn every_node_has_its_own_subnet_and_namespace() {
         let layout = Layout::new("x", 9, Duration::ZERO, Duration::ZERO);
-        let subnets: std::collections::HashSet<_> = layout.nodes.iter().map(|n| n.address.octets()[2]).collect();
+        let subnets: std::collections::HashSet<_> =
+            layout.nodes.iter().map(|n| n.address.octets()[2]).collect();
         assert_eq!(subnets.len(), layout.nodes.len());
-        assert!(layout.nodes.iter().all(|n| n.namespace == format!("tandem-x-{}", n.name)));
+        assert!(
+            layout
+                .nodes
+                .iter()
+                .all(|n| n.namespace == format!("tandem-x-{}", n.name))
+        );
     }
 }

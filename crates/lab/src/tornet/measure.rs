@@ -1,17 +1,21 @@
-//! A page over the private Tor network: plain HTTP/1.1 and the pair, with and without push, in alternation through the
-//! same Tor client.
+//! A page over the private Tor network: plain HTTP/1.1 and the pair, with and without push, in
+//! alternation through the same Tor client.
 //!
-//! - [`Plan`] says what to load and how; [`run`] takes turns, every load with a client, a session and a circuit of its own.
-//! - `setup`: the ways to load a page. `load`: one load, with what it moved. `client`: the client of a load.
+//! - [`Plan`] says what to load and how; [`run`] takes turns, every load with a client, a session
+//!   and a circuit of its own.
+//! - `setup`: the ways to load a page. `load`: one load, with what it moved. `client`: the client
+//!   of a load.
 //! - `report`: a row per setup. `verdict`: what the rows say of push, over all pages.
 //!
-//! Every load asks for the page under a name of its own, so that to the gateway it is a site that nobody has visited; only
-//! [`Push::Visited`] loads share a name, which other users have visited before. Each of them has a session, and those come
-//! from an address that many share, so to the gateway each is a user.
+//! Every load asks for the page under a name of its own, so that to the gateway it is a site that
+//! nobody has visited; only [`Push::Visited`] loads share a name, which other users have visited
+//! before. Each of them has a session, and those come from an address that many share, so to the
+//! gateway each is a user.
 //!
-//! Bytes and packets are those of the client's interface, as the emulator counted them: TLS records full of cells, TCP
-//! acknowledgements, and the little that tor says on its own account (measured too, on an idle network). Those between
-//! middle relay and exit are counted where all traffic between the exit's side and the other relays passes.
+//! Bytes and packets are those of the client's interface, as the emulator counted them: TLS records
+//! full of cells, TCP acknowledgements, and the little that tor says on its own account (measured
+//! too, on an idle network). Those between middle relay and exit are counted where all traffic
+//! between the exit's side and the other relays passes.
 
 mod client;
 mod load;
@@ -50,7 +54,8 @@ pub struct Plan {
     pub in_flight: Vec<usize>,
     /// What the gateway may push, one setup for each.
     pub pushes: Vec<Push>,
-    /// Visits of other users before the first load with [`Push::Visited`]; that load is one more for those after it.
+    /// Visits of other users before the first load with [`Push::Visited`]; that load is one more
+    /// for those after it.
     pub visits: usize,
     /// Turns that each setup gets.
     pub passes: usize,
@@ -116,7 +121,10 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, Measur
         bench.find_gateways()?;
     }
     let background = bench.background()?;
-    let mut loads: Vec<Loads> = subjects.iter().map(|subject| vec![Vec::new(); subject.setups.len()]).collect();
+    let mut loads: Vec<Loads> = subjects
+        .iter()
+        .map(|subject| vec![Vec::new(); subject.setups.len()])
+        .collect();
     let mut visits = vec![0; subjects.len()];
     for pass in 0..plan.passes {
         for ((subject, loads), visits) in subjects.iter().zip(&mut loads).zip(&mut visits) {
@@ -127,12 +135,23 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, Measur
                 }
                 let loaded = bench.load(subject, setup, *visits)?;
                 *visits += usize::from(setup.push() == Some(Push::Visited));
-                progress(&line(subject, setup, &format!("pass {}", pass + 1), &loaded));
+                progress(&line(
+                    subject,
+                    setup,
+                    &format!("pass {}", pass + 1),
+                    &loaded,
+                ));
                 loads[turn].push(loaded);
             }
         }
     }
-    Ok(report::report(plan, &subjects, loads, background, bench.trouble()))
+    Ok(report::report(
+        plan,
+        &subjects,
+        loads,
+        background,
+        bench.trouble(),
+    ))
 }
 
 fn line(subject: &Subject, setup: Setup, when: &str, loaded: &Result<Loaded, String>) -> String {
@@ -141,10 +160,21 @@ fn line(subject: &Subject, setup: Setup, when: &str, loaded: &Result<Loaded, Str
         Ok(loaded) => loaded,
         Err(error) => return format!("{what}: failed: {error}"),
     };
-    let pushes = loaded.pushes.filter(|pushes| pushes.received > 0).map_or_else(String::new, |pushes| {
-        let Pushes { received, used, late, .. } = pushes;
-        format!(", {received} pushes: {used} used, {late} late, {:.1} % of bytes wasted", pushes.waste() * 100.0)
-    });
+    let pushes = loaded
+        .pushes
+        .filter(|pushes| pushes.received > 0)
+        .map_or_else(String::new, |pushes| {
+            let Pushes {
+                received,
+                used,
+                late,
+                ..
+            } = pushes;
+            format!(
+                ", {received} pushes: {used} used, {late} late, {:.1} % of bytes wasted",
+                pushes.waste() * 100.0
+            )
+        });
     format!("{what}: {:.2} s{pushes}", loaded.time_s)
 }
 
@@ -157,19 +187,32 @@ fn subjects(plan: &Plan, state: &State) -> Result<Vec<Subject>, MeasureError> {
     }
     let mut subjects = Vec::new();
     for page in &plan.pages {
-        let at = sites.iter().position(|site| site.page == *page).ok_or_else(|| MeasureError::NotServed {
-            instance: plan.instance.clone(),
-            page: page.clone(),
-            served: sites.iter().map(|site| site.page.as_str()).collect::<Vec<_>>().join(", "),
-        })?;
+        let at = sites
+            .iter()
+            .position(|site| site.page == *page)
+            .ok_or_else(|| MeasureError::NotServed {
+                instance: plan.instance.clone(),
+                page: page.clone(),
+                served: sites
+                    .iter()
+                    .map(|site| site.page.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })?;
         let ways = plan.ways.iter().filter(|way| **way == Way::Exit || at == 0);
-        subjects.extend(ways.map(|&way| Subject {
-            page: page.clone(),
-            name: name(page),
-            way,
-            discovery: plan.discovery,
-            // An onion service has one name: once visited, it is known.
-            setups: setups.iter().copied().filter(|s| way == Way::Exit || s.push() != Some(Push::First)).collect(),
+        subjects.extend(ways.map(|&way| {
+            Subject {
+                page: page.clone(),
+                name: name(page),
+                way,
+                discovery: plan.discovery,
+                // An onion service has one name: once visited, it is known.
+                setups: setups
+                    .iter()
+                    .copied()
+                    .filter(|s| way == Way::Exit || s.push() != Some(Push::First))
+                    .collect(),
+            }
         }));
     }
     Ok(subjects)
@@ -179,7 +222,11 @@ fn setups(plan: &Plan) -> Vec<Setup> {
     let mut setups = vec![Setup::Plain];
     for &session in &plan.sessions {
         for &in_flight in &plan.in_flight {
-            setups.extend(plan.pushes.iter().map(|&push| Setup::Pair { session, in_flight, push }));
+            setups.extend(plan.pushes.iter().map(|&push| Setup::Pair {
+                session,
+                in_flight,
+                push,
+            }));
         }
     }
     setups
@@ -188,7 +235,10 @@ fn setups(plan: &Plan) -> Vec<Setup> {
 /// A file by its name alone.
 fn name(page: &str) -> String {
     let stem = Path::new(page).file_stem().filter(|_| page.contains('/'));
-    stem.map_or_else(|| page.to_owned(), |stem| stem.to_string_lossy().into_owned())
+    stem.map_or_else(
+        || page.to_owned(),
+        |stem| stem.to_string_lossy().into_owned(),
+    )
 }
 
 impl Bench<'_> {
@@ -214,7 +264,9 @@ impl Bench<'_> {
         let before = self.counters()?;
         thread::sleep(TIME);
         let moved = self.counters()? - before;
-        Ok(Background { bytes_per_s: moved.bytes() as f64 / TIME.as_secs_f64() })
+        Ok(Background {
+            bytes_per_s: moved.bytes() as f64 / TIME.as_secs_f64(),
+        })
     }
 }
 

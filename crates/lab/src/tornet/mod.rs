@@ -1,9 +1,10 @@
-//! A private Tor network of the real `tor`: authorities, relays, an exit, a client, an onion service and a web host, each
-//! in a network namespace of its own, joined by the emulator.
+//! A private Tor network of the real `tor`: authorities, relays, an exit, a client, an onion
+//! service and a web host, each in a network namespace of its own, joined by the emulator.
 //!
 //! - [`layout`]: which nodes there are, their addresses, and the links between them.
 //! - [`keys`] and [`torrc`]: what `tor` needs before it can start.
-//! - [`namespaces`]: named namespaces and what programs in them resolve. [`dns`]: the names of the web host.
+//! - [`namespaces`]: named namespaces and what programs in them resolve. [`dns`]: the names of the
+//!   web host.
 //! - [`control`]: asking a running `tor`. [`check`]: fetching a page through it.
 //! - [`state`]: the run directory, from which everything can be found and removed again.
 //! - [`run`]: brings the network up, watches it, takes it down.
@@ -84,11 +85,18 @@ pub(crate) fn find_program(name: &str, install: &'static str) -> Result<PathBuf,
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Administrators' programs are not on everybody's path.
     let extra = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    let found = std::env::split_paths(&path).chain(extra).map(|dir| dir.join(name)).find(|file| is_program(file));
-    found.ok_or_else(|| TornetError::Missing { program: name.into(), install })
+    let found = std::env::split_paths(&path)
+        .chain(extra)
+        .map(|dir| dir.join(name))
+        .find(|file| is_program(file));
+    found.ok_or_else(|| TornetError::Missing {
+        program: name.into(),
+        install,
+    })
 }
 
 fn is_program(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
-    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

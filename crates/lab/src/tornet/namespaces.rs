@@ -1,4 +1,5 @@
-//! Named network namespaces, made and removed with `ip netns`, and the files that programs in them resolve by.
+//! Named network namespaces, made and removed with `ip netns`, and the files that programs in them
+//! resolve by.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,10 @@ pub fn ip() -> Result<PathBuf, TornetError> {
 
 /// Makes a node's namespace.
 pub fn create(ip: &Path, node: &Node) -> Result<(), TornetError> {
-    run(Command::new(ip).args(["netns", "add", &node.namespace]), b"")?;
+    run(
+        Command::new(ip).args(["netns", "add", &node.namespace]),
+        b"",
+    )?;
     let etc = Path::new(ETC).join(&node.namespace);
     let write = || -> io::Result<()> {
         fs::create_dir_all(&etc)?;
@@ -57,9 +61,16 @@ pub fn existing(prefix: &str) -> Vec<String> {
 
 /// Processes in a namespace, found by what the kernel says of each.
 pub fn inhabitants(name: &str) -> Vec<u32> {
-    let Ok(netns) = fs::metadata(Path::new(NAMED).join(name)) else { return Vec::new() };
-    let inside = |pid: &u32| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|own| own.ino() == netns.ino());
-    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let Ok(netns) = fs::metadata(Path::new(NAMED).join(name)) else {
+        return Vec::new();
+    };
+    let inside = |pid: &u32| {
+        fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|own| own.ino() == netns.ino())
+    };
+    let entries = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(inside).collect()
 }

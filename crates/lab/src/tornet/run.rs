@@ -1,7 +1,8 @@
 //! Brings the network up, watches over it, takes it down.
 //!
-//! The supervisor owns the emulator and is the parent of every program, each of which dies with it (parent-death signal).
-//! What outlives a killed supervisor is named namespaces and files, and [`take_down`] finds those by name.
+//! The supervisor owns the emulator and is the parent of every program, each of which dies with it
+//! (parent-death signal). What outlives a killed supervisor is named namespaces and files, and
+//! [`take_down`] finds those by name.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,7 +17,8 @@ use super::check::{self, Fetched};
 use super::control::Control;
 use super::keys::{self, Identities, Programs};
 use super::layout::{
-    GATEWAY_PORT, GATEWAY_PORTS, Layout, MARKER, MOST_SITES, Node, Role, prefix, site_address, site_name,
+    GATEWAY_PORT, GATEWAY_PORTS, Layout, MARKER, MOST_SITES, Node, Role, prefix, site_address,
+    site_name,
 };
 use super::state::{Endpoints, Phase, Process, RunDirectory, SiteEndpoint, State};
 use super::torrc::{self, Variant};
@@ -50,7 +52,8 @@ pub struct Request {
     pub congestion: String,
     /// What differs in configuration files.
     pub variant: Variant,
-    /// The program whose `gateway` command runs at the exit and behind the onion service; none without gateways.
+    /// The program whose `gateway` command runs at the exit and behind the onion service; none
+    /// without gateways.
     pub gateway: Option<PathBuf>,
     /// What serves pages.
     pub origin: Origin,
@@ -67,7 +70,8 @@ pub enum Origin {
     Pages(PathBuf, Vec<String>),
 }
 
-/// Brings the network up, keeps it until a signal to end comes, and removes it. `progress` gets a line at a time.
+/// Brings the network up, keeps it until a signal to end comes, and removes it. `progress` gets a
+/// line at a time.
 pub fn up(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
     sys::block_signals(&SIGNALS).map_err(TornetError::of("block signals"))?;
     let mut tornet = Tornet::start(request, progress)?;
@@ -75,7 +79,8 @@ pub fn up(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), Torne
     Ok(())
 }
 
-/// Removes everything of an instance; says what it did. Works on what a killed supervisor left, too.
+/// Removes everything of an instance; says what it did. Works on what a killed supervisor left,
+/// too.
 pub fn take_down(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
     let directory = RunDirectory::of(instance)?;
     if directory.exists()? {
@@ -88,24 +93,37 @@ pub fn take_down(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), T
 /// The first is the supervisor, which ends the others if it still can.
 fn end_processes(processes: &[Process], progress: &mut dyn FnMut(&str)) {
     if let Some(supervisor) = processes.first().filter(|process| process.is_alive()) {
-        progress(&format!("stopping the supervisor, process {}", supervisor.pid));
+        progress(&format!(
+            "stopping the supervisor, process {}",
+            supervisor.pid
+        ));
         let _ = sys::kill(supervisor.pid, libc::SIGTERM);
         wait_until(GRACE * 2, || !supervisor.is_alive());
     }
     for process in processes.iter().filter(|process| process.is_alive()) {
-        progress(&format!("killing {} of {}, process {}", process.program, process.node, process.pid));
+        progress(&format!(
+            "killing {} of {}, process {}",
+            process.program, process.node, process.pid
+        ));
         let _ = sys::kill(process.pid, libc::SIGKILL);
         wait_until(GRACE, || !process.is_alive());
     }
 }
 
-/// Ends what still runs in the namespaces: children of programs that we started, and what users started there. Without
-/// its namespace, none of it could reach anything.
+/// Ends what still runs in the namespaces: children of programs that we started, and what users
+/// started there. Without its namespace, none of it could reach anything.
 fn end_inhabitants(names: &[String], progress: &mut dyn FnMut(&str)) {
-    let inhabitants = || names.iter().flat_map(|name| namespaces::inhabitants(name)).collect::<Vec<u32>>();
+    let inhabitants = || {
+        names
+            .iter()
+            .flat_map(|name| namespaces::inhabitants(name))
+            .collect::<Vec<u32>>()
+    };
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         for pid in inhabitants() {
-            progress(&format!("stopping process {pid}, which runs in a namespace of this network"));
+            progress(&format!(
+                "stopping process {pid}, which runs in a namespace of this network"
+            ));
             let _ = sys::kill(pid, signal);
         }
         if wait_until(GRACE, || inhabitants().is_empty()) {
@@ -132,7 +150,9 @@ fn remove_namespaces(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(
         end_inhabitants(&names, progress);
         progress(&format!("removing {} namespaces", names.len()));
     }
-    names.iter().try_for_each(|name| namespaces::remove(&ip, name))
+    names
+        .iter()
+        .try_for_each(|name| namespaces::remove(&ip, name))
 }
 
 /// A network that is up. Everything ends with this value, and with the thread that made it.
@@ -168,20 +188,38 @@ impl Tornet {
 
     /// Counters of the emulated links.
     pub fn counters(&self) -> Snapshot {
-        self.emulator.as_ref().map(Emulator::snapshot).unwrap_or_default()
+        self.emulator
+            .as_ref()
+            .map(Emulator::snapshot)
+            .unwrap_or_default()
     }
 
     /// Checks what must be there.
     fn prepare(request: &Request) -> Result<Self, TornetError> {
-        const INSTALL: &str = "install it with: apt-get install tor (the packaged service is not needed)";
-        let programs = Programs { tor: find_program("tor", INSTALL)?, gencert: find_program("tor-gencert", INSTALL)? };
+        const INSTALL: &str =
+            "install it with: apt-get install tor (the packaged service is not needed)";
+        let programs = Programs {
+            tor: find_program("tor", INSTALL)?,
+            gencert: find_program("tor-gencert", INSTALL)?,
+        };
         let ip = namespaces::ip()?;
         let directory = RunDirectory::of(&request.instance)?;
-        if let Some(state) = directory.load()?.filter(|state| state.supervisor.is_alive()) {
+        if let Some(state) = directory
+            .load()?
+            .filter(|state| state.supervisor.is_alive())
+        {
             let pid = state.supervisor.pid;
-            return Err(TornetError::State(format!("{} is up already (process {pid})", request.instance)));
+            return Err(TornetError::State(format!(
+                "{} is up already (process {pid})",
+                request.instance
+            )));
         }
-        let layout = Layout::new(&request.instance, request.plain_exits, request.delay, request.web_delay);
+        let layout = Layout::new(
+            &request.instance,
+            request.plain_exits,
+            request.delay,
+            request.web_delay,
+        );
         let state = new_state(request, &layout, &directory);
         Ok(Self {
             directory,
@@ -196,7 +234,11 @@ impl Tornet {
         })
     }
 
-    fn bring_up(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+    fn bring_up(
+        &mut self,
+        request: &Request,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), TornetError> {
         let start = Instant::now();
         self.claim(request, progress)?;
         self.connect_nodes(&request.congestion)?;
@@ -232,30 +274,51 @@ impl Tornet {
         }
         self.directory.save(&self.state)?;
         progress(&format!("making {} namespaces", self.layout.nodes.len()));
-        self.layout.nodes.iter().try_for_each(|node| namespaces::create(&self.ip, node))
+        self.layout
+            .nodes
+            .iter()
+            .try_for_each(|node| namespaces::create(&self.ip, node))
     }
 
     fn connect_nodes(&mut self, congestion: &str) -> Result<(), TornetError> {
         let open = |node: &Node| {
-            Netns::named(&node.namespace).map_err(TornetError::of(format!("open namespace {}", node.namespace)))
+            Netns::named(&node.namespace).map_err(TornetError::of(format!(
+                "open namespace {}",
+                node.namespace
+            )))
         };
-        let networks = self.layout.nodes.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let networks = self
+            .layout
+            .nodes
+            .iter()
+            .map(open)
+            .collect::<Result<Vec<_>, _>>()?;
         let setup = Setup {
             no_realtime: false,
             mtu: 1500,
-            tcp: TcpMetrics { congestion: Some(congestion.to_owned()), ..TcpMetrics::default() },
+            tcp: TcpMetrics {
+                congestion: Some(congestion.to_owned()),
+                ..TcpMetrics::default()
+            },
             captures: Vec::new(),
             outside_device: String::new(),
             relay_outside: false,
         };
-        self.emulator = Some(network::set_up(&self.layout.topology(1), &networks, &setup)?);
+        self.emulator = Some(network::set_up(
+            &self.layout.topology(1),
+            &networks,
+            &setup,
+        )?);
         for (node, netns) in self.layout.nodes.iter().zip(&networks) {
             if matches!(node.role, Role::Exit | Role::PlainExit | Role::Web) {
                 let web = self.layout.node(Role::Web).address;
-                dns::serve(netns, web).map_err(TornetError::of(format!("serve names on {}", node.name)))?;
+                dns::serve(netns, web)
+                    .map_err(TornetError::of(format!("serve names on {}", node.name)))?;
             }
             if node.role == Role::Exit {
-                netns.run(add_marker).map_err(TornetError::of(format!("give {MARKER} to {}", node.name)))?;
+                netns
+                    .run(add_marker)
+                    .map_err(TornetError::of(format!("give {MARKER} to {}", node.name)))?;
             }
         }
         Ok(())
@@ -266,19 +329,35 @@ impl Tornet {
             let keys = torrc::data_directory(self.directory.path(), node).join("keys");
             make_private(&keys)?;
             if node.is_relay() {
-                keys::make(&self.programs, self.directory.path(), node, &mut self.identities)?;
+                keys::make(
+                    &self.programs,
+                    self.directory.path(),
+                    node,
+                    &mut self.identities,
+                )?;
             }
             self.interrupted()?;
         }
         let exit = &self.layout.node(Role::Exit).name;
-        self.state.endpoints.exit_fingerprint = self.identities.fingerprints.get(exit).cloned().unwrap_or_default();
+        self.state.endpoints.exit_fingerprint = self
+            .identities
+            .fingerprints
+            .get(exit)
+            .cloned()
+            .unwrap_or_default();
         Ok(())
     }
 
     fn configure(&self, request: &Request) -> Result<(), TornetError> {
         let root = self.directory.path();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        write(&torrc::bandwidths_file(root), &torrc::bandwidths(&self.identities, now))?;
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        write(
+            &torrc::bandwidths_file(root),
+            &torrc::bandwidths(&self.identities, now),
+        )?;
         write(&torrc::resolver_file(root), "nameserver 127.0.0.1\n")?;
         for node in self.layout.nodes.iter().filter(|node| node.runs_tor()) {
             let text = torrc::torrc(&self.layout, &self.identities, root, node, &request.variant);
@@ -291,27 +370,41 @@ impl Tornet {
         for node in self.layout.nodes.clone() {
             if node.runs_tor() {
                 let file = torrc::node_directory(self.directory.path(), &node).join("torrc");
-                let mut arguments: Vec<&std::ffi::OsStr> =
-                    ["--defaults-torrc", "/dev/null", "-f"].map(AsRef::as_ref).to_vec();
+                let mut arguments: Vec<&std::ffi::OsStr> = ["--defaults-torrc", "/dev/null", "-f"]
+                    .map(AsRef::as_ref)
+                    .to_vec();
                 arguments.push(file.as_os_str());
                 let tor = self.programs.tor.clone();
                 self.launch(&node, "tor", &tor, &arguments)?;
             }
             match &request.origin {
                 Origin::Shell(line) if matches!(node.role, Role::Web | Role::Onion) => {
-                    self.launch(&node, "origin", Path::new("/bin/sh"), &["-c", line].map(AsRef::as_ref))?;
+                    self.launch(
+                        &node,
+                        "origin",
+                        Path::new("/bin/sh"),
+                        &["-c", line].map(AsRef::as_ref),
+                    )?;
                 }
                 Origin::Pages(program, _) if node.role == Role::Web => {
                     for (n, site) in self.state.endpoints.sites.clone().iter().enumerate() {
                         let listen = format!("{}:80", site.address);
                         let name = format!("origin{}", n + 1);
-                        self.launch(&node, &name, program, &origin_arguments(&listen, &site.page, &site.host))?;
+                        self.launch(
+                            &node,
+                            &name,
+                            program,
+                            &origin_arguments(&listen, &site.page, &site.host),
+                        )?;
                     }
                 }
                 _ => {}
             }
-            if let (Some(gateway), Some(arguments)) = (&request.gateway, gateway_arguments(&self.layout, &node)) {
-                let arguments: Vec<&std::ffi::OsStr> = arguments.iter().map(AsRef::as_ref).collect();
+            if let (Some(gateway), Some(arguments)) =
+                (&request.gateway, gateway_arguments(&self.layout, &node))
+            {
+                let arguments: Vec<&std::ffi::OsStr> =
+                    arguments.iter().map(AsRef::as_ref).collect();
                 self.launch(&node, "gateway", gateway, &arguments)?;
             }
         }
@@ -320,10 +413,19 @@ impl Tornet {
 
     /// The onion service serves the first page; its name is known only now, and pages contain it.
     fn launch_onion_origin(&mut self, request: &Request) -> Result<(), TornetError> {
-        let Origin::Pages(program, pages) = &request.origin else { return Ok(()) };
-        let (Some(page), Some(name)) = (pages.first(), self.state.endpoints.onion.clone()) else { return Ok(()) };
+        let Origin::Pages(program, pages) = &request.origin else {
+            return Ok(());
+        };
+        let (Some(page), Some(name)) = (pages.first(), self.state.endpoints.onion.clone()) else {
+            return Ok(());
+        };
         let node = self.layout.node(Role::Onion).clone();
-        self.launch(&node, "origin", program, &origin_arguments("127.0.0.1:80", page, &name))
+        self.launch(
+            &node,
+            "origin",
+            program,
+            &origin_arguments("127.0.0.1:80", page, &name),
+        )
     }
 
     /// Starts a program in a node's namespace and remembers it.
@@ -340,47 +442,89 @@ impl Tornet {
         let spawn = || -> io::Result<Child> {
             let output = File::create(directory.join(format!("{name}.out")))?;
             let mut command = Command::new(&self.ip);
-            command.args(["netns", "exec", &node.namespace]).arg(program).args(arguments);
-            command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-            sys::prepare(&mut command, ChildSetup { network: None, die_with_parent: true, own_session: true });
+            command
+                .args(["netns", "exec", &node.namespace])
+                .arg(program)
+                .args(arguments);
+            command
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output);
+            sys::prepare(
+                &mut command,
+                ChildSetup {
+                    network: None,
+                    die_with_parent: true,
+                    own_session: true,
+                },
+            );
             sys::unblock_in_child(&mut command);
             command.spawn()
         };
         let child = spawn().map_err(TornetError::of(action))?;
-        self.state.processes.push(Process::new(name, &node.name, child.id()));
+        self.state
+            .processes
+            .push(Process::new(name, &node.name, child.id()));
         self.children.push(child);
         self.directory.save(&self.state)
     }
 
     /// Gives the emulator's counters to whoever connects.
     fn serve_counters(&self) -> Result<(), TornetError> {
-        let Some(emulator) = &self.emulator else { return Ok(()) };
+        let Some(emulator) = &self.emulator else {
+            return Ok(());
+        };
         let counters = emulator.watch();
         let path = self.directory.status_socket();
-        let listener = UnixListener::bind(&path).map_err(TornetError::of(format!("listen on {}", path.display())))?;
+        let listener = UnixListener::bind(&path)
+            .map_err(TornetError::of(format!("listen on {}", path.display())))?;
         let serve = move || {
             for mut stream in listener.incoming().filter_map(Result::ok) {
                 let snapshot: Snapshot = counters.snapshot();
-                let _ = serde_json::to_vec(&snapshot).map_err(io::Error::from).and_then(|text| stream.write_all(&text));
+                let _ = serde_json::to_vec(&snapshot)
+                    .map_err(io::Error::from)
+                    .and_then(|text| stream.write_all(&text));
             }
         };
-        thread::Builder::new().name("counters".into()).spawn(serve).map(drop).map_err(TornetError::of("start a thread"))
+        thread::Builder::new()
+            .name("counters".into())
+            .spawn(serve)
+            .map(drop)
+            .map_err(TornetError::of("start a thread"))
     }
 
-    fn wait_for_consensus(&self, start: Instant, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
-        let wanted = self.layout.nodes.iter().filter(|node| node.is_relay()).count();
+    fn wait_for_consensus(
+        &self,
+        start: Instant,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), TornetError> {
+        let wanted = self
+            .layout
+            .nodes
+            .iter()
+            .filter(|node| node.is_relay())
+            .count();
         let client = torrc::control_socket(self.directory.path(), self.layout.node(Role::Client));
-        let onion_socket = torrc::control_socket(self.directory.path(), self.layout.node(Role::Onion));
+        let onion_socket =
+            torrc::control_socket(self.directory.path(), self.layout.node(Role::Onion));
         let (mut last, mut complete) = (String::new(), false);
         loop {
-            let (known, client, onion) = (relays_known(&client), bootstrap(&client), bootstrap(&onion_socket));
+            let (known, client, onion) = (
+                relays_known(&client),
+                bootstrap(&client),
+                bootstrap(&onion_socket),
+            );
             if known == wanted && !complete {
-                complete = Control::connect(&onion_socket)?.ask("SETCONF DisableNetwork=0").is_ok();
+                complete = Control::connect(&onion_socket)?
+                    .ask("SETCONF DisableNetwork=0")
+                    .is_ok();
             }
             if known == wanted && client == 100 && onion == 100 {
                 return Ok(());
             }
-            let line = format!("{known} of {wanted} relays in the consensus, client {client} %, onion host {onion} %");
+            let line = format!(
+                "{known} of {wanted} relays in the consensus, client {client} %, onion host {onion} %"
+            );
             if line != last {
                 progress(&format!("{:3.0} s: {line}", start.elapsed().as_secs_f64()));
                 last = line;
@@ -390,28 +534,40 @@ impl Tornet {
     }
 
     fn learn_onion(&mut self) -> Result<(), TornetError> {
-        let service = torrc::service_directory(self.directory.path(), self.layout.node(Role::Onion));
+        let service =
+            torrc::service_directory(self.directory.path(), self.layout.node(Role::Onion));
         let file = service.join("hostname");
-        let name = fs::read_to_string(&file).map_err(TornetError::of(format!("read {}", file.display())))?;
+        let name = fs::read_to_string(&file)
+            .map_err(TornetError::of(format!("read {}", file.display())))?;
         self.state.endpoints.onion = Some(name.trim().to_owned());
         Ok(())
     }
 
     /// Waits until a page comes through the exit and from the onion service.
-    fn wait_for_pages(&self, start: Instant, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
+    fn wait_for_pages(
+        &self,
+        start: Instant,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), TornetError> {
         let socks = self.state.endpoints.socks_socket.clone();
         let onion = self.state.endpoints.onion.clone().unwrap_or_default();
         for (what, host) in [("exit", site_name(1)), ("onion service", onion)] {
             loop {
                 match check::fetch(&socks, &host, Duration::from_secs(30)) {
-                    Ok(Fetched { status, connected, first_byte }) => {
+                    Ok(Fetched {
+                        status,
+                        connected,
+                        first_byte,
+                    }) => {
                         let line = format!(
                             "{what}: {status}, connected in {connected:.0?}, first byte after {first_byte:.0?}"
                         );
                         progress(&format!("{:3.0} s: {line}", start.elapsed().as_secs_f64()));
                         break;
                     }
-                    Err(error) => self.pause(start, &format!("no page through the {what}: {error}"))?,
+                    Err(error) => {
+                        self.pause(start, &format!("no page through the {what}: {error}"))?
+                    }
                 }
             }
         }
@@ -422,22 +578,36 @@ impl Tornet {
     fn pause(&self, start: Instant, waiting_for: &str) -> Result<(), TornetError> {
         if start.elapsed() > PATIENCE {
             let logs = self.directory.path().display();
-            return Err(TornetError::State(format!("not up after {PATIENCE:?} ({waiting_for}); logs are in {logs}")));
+            return Err(TornetError::State(format!(
+                "not up after {PATIENCE:?} ({waiting_for}); logs are in {logs}"
+            )));
         }
         thread::sleep(Duration::from_millis(500));
         self.interrupted()?;
-        match self.state.processes.iter().find(|process| !process.is_alive()) {
+        match self
+            .state
+            .processes
+            .iter()
+            .find(|process| !process.is_alive())
+        {
             None => Ok(()),
             Some(dead) => Err(self.died(dead)),
         }
     }
 
     fn died(&self, process: &Process) -> TornetError {
-        let file = self.directory.path().join(&process.node).join(format!("{}.out", process.program));
+        let file = self
+            .directory
+            .path()
+            .join(&process.node)
+            .join(format!("{}.out", process.program));
         let output = fs::read_to_string(&file).unwrap_or_default();
         let tail: Vec<&str> = output.lines().rev().take(5).collect();
         let output = tail.into_iter().rev().collect::<Vec<_>>().join("; ");
-        TornetError::Program { program: format!("{} on {}", process.program, process.node), output }
+        TornetError::Program {
+            program: format!("{} on {}", process.program, process.node),
+            output,
+        }
     }
 
     fn interrupted(&self) -> Result<(), TornetError> {
@@ -457,7 +627,9 @@ impl Tornet {
                     self.children.retain_mut(|child| match child.try_wait() {
                         Ok(Some(status)) => {
                             let who = processes.iter().find(|process| process.pid == child.id());
-                            let who = who.map_or_else(String::new, |p| format!("{} on {}", p.program, p.node));
+                            let who = who.map_or_else(String::new, |p| {
+                                format!("{} on {}", p.program, p.node)
+                            });
                             progress(&format!("{who} ended: {status}"));
                             false
                         }
@@ -509,7 +681,10 @@ fn new_state(request: &Request, layout: &Layout, directory: &RunDirectory) -> St
             control: local(torrc::CONTROL_PORT),
             control_socket: torrc::control_socket(directory.path(), client),
             http_tunnel: local(torrc::HTTP_TUNNEL_PORT),
-            exit_gateway: request.gateway.as_ref().map(|_| format!("{MARKER}:{GATEWAY_PORT}")),
+            exit_gateway: request
+                .gateway
+                .as_ref()
+                .map(|_| format!("{MARKER}:{GATEWAY_PORT}")),
             exit_fingerprint: String::new(),
             onion: None,
             sites: sites(&request.origin, layout.node(Role::Web).address),
@@ -526,25 +701,51 @@ fn sites(origin: &Origin, web: Ipv4Addr) -> Vec<SiteEndpoint> {
         Origin::Shell(line) => vec![line.clone()],
         Origin::Pages(_, pages) => pages.clone(),
     };
-    let site = |(n, page)| SiteEndpoint { host: site_name(n), address: site_address(web, n), page };
+    let site = |(n, page)| SiteEndpoint {
+        host: site_name(n),
+        address: site_address(web, n),
+        page,
+    };
     (1..=MOST_SITES).zip(pages).map(site).collect()
 }
 
-fn origin_arguments<'a>(listen: &'a str, page: &'a str, authority: &'a str) -> [&'a std::ffi::OsStr; 7] {
-    ["origin", "--listen", listen, "--page", page, "--authority", authority].map(AsRef::as_ref)
+fn origin_arguments<'a>(
+    listen: &'a str,
+    page: &'a str,
+    authority: &'a str,
+) -> [&'a std::ffi::OsStr; 7] {
+    [
+        "origin",
+        "--listen",
+        listen,
+        "--page",
+        page,
+        "--authority",
+        authority,
+    ]
+    .map(AsRef::as_ref)
 }
 
 /// The gateway's command line on the nodes that have one.
 fn gateway_arguments(layout: &Layout, node: &Node) -> Option<Vec<String>> {
-    let listen =
-        |address| GATEWAY_PORTS.map(|(name, port)| format!(" --listen {name}+tcp://{address}:{port}")).concat();
+    let listen = |address| {
+        GATEWAY_PORTS
+            .map(|(name, port)| format!(" --listen {name}+tcp://{address}:{port}"))
+            .concat()
+    };
     let line = match node.role {
         Role::Exit => {
             let [a, b, c, _] = layout.node(Role::Web).address.octets();
-            format!("gateway --mode forward --open --hold-out 0 --allow-dest {a}.{b}.{c}.0/24{}", listen(MARKER))
+            format!(
+                "gateway --mode forward --open --hold-out 0 --allow-dest {a}.{b}.{c}.0/24{}",
+                listen(MARKER)
+            )
         }
         Role::Onion => {
-            format!("gateway --mode reverse=http://127.0.0.1:80 --open --hold-out 0{}", listen(Ipv4Addr::LOCALHOST))
+            format!(
+                "gateway --mode reverse=http://127.0.0.1:80 --open --hold-out 0{}",
+                listen(Ipv4Addr::LOCALHOST)
+            )
         }
         _ => return None,
     };
@@ -559,16 +760,23 @@ fn add_marker() -> io::Result<()> {
 
 fn relays_known(socket: &Path) -> usize {
     let all = Control::connect(socket).and_then(|mut control| control.info("ns/all"));
-    all.map_or(0, |all| all.lines().filter(|line| line.starts_with("r ")).count())
+    all.map_or(0, |all| {
+        all.lines().filter(|line| line.starts_with("r ")).count()
+    })
 }
 
 fn bootstrap(socket: &Path) -> u8 {
-    Control::connect(socket).and_then(|mut control| control.bootstrap()).unwrap_or(0)
+    Control::connect(socket)
+        .and_then(|mut control| control.bootstrap())
+        .unwrap_or(0)
 }
 
 fn make_private(directory: &Path) -> Result<(), TornetError> {
     use std::os::unix::fs::DirBuilderExt as _;
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
     made.map_err(TornetError::of(format!("make {}", directory.display())))
 }
 

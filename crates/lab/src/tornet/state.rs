@@ -1,5 +1,5 @@
-//! The run directory: everything that is needed to look at a network and to remove it, also after its supervisor was
-//! killed.
+//! The run directory: everything that is needed to look at a network and to remove it, also after
+//! its supervisor was killed.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -42,7 +42,12 @@ pub struct Process {
 impl Process {
     /// A running process.
     pub fn new(program: &str, node: &str, pid: u32) -> Self {
-        Self { program: program.into(), node: node.into(), pid, started: start_time(pid).unwrap_or(0) }
+        Self {
+            program: program.into(),
+            node: node.into(),
+            pid,
+            started: start_time(pid).unwrap_or(0),
+        }
     }
 
     /// Whether this very process still runs.
@@ -56,7 +61,11 @@ fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses and may contain anything.
     let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
-    if matches!(fields.next()?, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+    if matches!(fields.next()?, "Z" | "X") {
+        None
+    } else {
+        fields.nth(18)?.parse().ok()
+    }
 }
 
 /// What is known of a network.
@@ -82,8 +91,8 @@ pub struct State {
     pub conflux: bool,
 }
 
-/// Where users of the network reach it. Addresses are those inside the client's namespace; sockets are files and can be
-/// reached from everywhere.
+/// Where users of the network reach it. Addresses are those inside the client's namespace; sockets
+/// are files and can be reached from everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
     /// Namespace of the client.
@@ -128,11 +137,17 @@ impl RunDirectory {
     pub fn of(instance: &str) -> Result<Self, TornetError> {
         let plain = !instance.is_empty()
             && instance.len() <= 16
-            && instance.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            && instance
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         if !plain {
-            return Err(TornetError::State(format!("instance {instance:?}: 1 to 16 lower-case letters and digits")));
+            return Err(TornetError::State(format!(
+                "instance {instance:?}: 1 to 16 lower-case letters and digits"
+            )));
         }
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute());
         let name = format!("tandem-tornet-{instance}");
         Ok(Self(runtime.unwrap_or_else(|| "/tmp".into()).join(name)))
     }
@@ -145,7 +160,10 @@ impl RunDirectory {
     /// Makes it; it must not exist yet.
     pub fn create(&self) -> Result<(), TornetError> {
         let action = || TornetError::of(format!("make {}", self.0.display()));
-        fs::DirBuilder::new().mode(0o700).create(&self.0).map_err(action())
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&self.0)
+            .map_err(action())
     }
 
     /// Whether it exists; an error when it belongs to somebody else or is open to others.
@@ -158,16 +176,20 @@ impl RunDirectory {
         if meta.is_dir() && meta.uid() == own && meta.permissions().mode() & 0o077 == 0 {
             Ok(true)
         } else {
-            Err(TornetError::State(format!("{} is not a private directory of ours; remove it", self.0.display())))
+            Err(TornetError::State(format!(
+                "{} is not a private directory of ours; remove it",
+                self.0.display()
+            )))
         }
     }
 
     /// Removes it and everything in it.
     pub fn remove(&self) -> Result<(), TornetError> {
         match fs::remove_dir_all(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(TornetError::of(format!("remove {}", self.0.display()))(error))
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(TornetError::of(format!(
+                "remove {}",
+                self.0.display()
+            ))(error)),
             _ => Ok(()),
         }
     }
@@ -191,7 +213,9 @@ impl RunDirectory {
         let file = self.state_file();
         let fresh = file.with_extension("new");
         let text = serde_json::to_vec_pretty(state).map_err(io::Error::from);
-        let written = text.and_then(|text| fs::write(&fresh, text)).and_then(|()| fs::rename(&fresh, &file));
+        let written = text
+            .and_then(|text| fs::write(&fresh, text))
+            .and_then(|()| fs::rename(&fresh, &file));
         written.map_err(TornetError::of(format!("write {}", file.display())))
     }
 
@@ -206,10 +230,13 @@ impl RunDirectory {
             result => result.map_err(TornetError::of(format!("read {}", file.display())))?,
         };
         let state = serde_json::from_slice(&text).map_err(io::Error::from);
-        state.map(Some).map_err(TornetError::of(format!("understand {}", file.display())))
+        state
+            .map(Some)
+            .map_err(TornetError::of(format!("understand {}", file.display())))
     }
 
-    /// The supervisor and everything it started, also from the state of another version of this program.
+    /// The supervisor and everything it started, also from the state of another version of this
+    /// program.
     pub fn processes(&self) -> Vec<Process> {
         #[derive(Deserialize)]
         struct Processes {
@@ -218,7 +245,13 @@ impl RunDirectory {
         }
         let text = fs::read(self.state_file()).unwrap_or_default();
         let known = serde_json::from_slice(&text).ok();
-        known.map_or_else(Vec::new, |Processes { supervisor, processes }| [vec![supervisor], processes].concat())
+        known.map_or_else(
+            Vec::new,
+            |Processes {
+                 supervisor,
+                 processes,
+             }| [vec![supervisor], processes].concat(),
+        )
     }
 
     /// Counters of the emulated links, from the supervisor.
@@ -242,7 +275,13 @@ mod tests {
     fn a_process_is_known_by_its_start_too() {
         let own = Process::new("test", "here", std::process::id());
         assert!(own.is_alive());
-        assert!(!Process { started: own.started + 1, ..own }.is_alive());
+        assert!(
+            !Process {
+                started: own.started + 1,
+                ..own
+            }
+            .is_alive()
+        );
     }
 
     #[test]
@@ -259,7 +298,8 @@ mod tests {
         let directory = RunDirectory(path.clone());
         directory.create().expect("fresh");
         let process = Process::new("tor", "exit", std::process::id());
-        let old = serde_json::json!({ "supervisor": process, "processes": [process], "unknown": 1 });
+        let old =
+            serde_json::json!({ "supervisor": process, "processes": [process], "unknown": 1 });
         fs::write(directory.state_file(), old.to_string()).expect("ours");
         directory.load().expect_err("not today's state");
         assert_eq!(directory.processes(), [process.clone(), process]);

@@ -19,9 +19,9 @@ pub const HTTP_TUNNEL_PORT: u16 = 9052;
 /// The client's DNS port, on its loopback address.
 pub const DNS_PORT: u16 = 9053;
 
-/// Seconds from consensus to consensus. Relays publish new descriptors several times in their first minutes, and directory
-/// caches learn of them with the next consensus only: with a long interval a client that asks for full descriptors meanwhile
-/// gets none.
+/// Seconds from consensus to consensus. Relays publish new descriptors several times in their first
+/// minutes, and directory caches learn of them with the next consensus only: with a long interval a
+/// client that asks for full descriptors meanwhile gets none.
 const VOTING_INTERVAL_S: u32 = 20;
 
 /// What differs from run to run.
@@ -67,10 +67,18 @@ pub fn bandwidths_file(root: &Path) -> PathBuf {
 }
 
 /// The configuration of one node.
-pub fn torrc(layout: &Layout, identities: &Identities, root: &Path, node: &Node, variant: &Variant) -> String {
+pub fn torrc(
+    layout: &Layout,
+    identities: &Identities,
+    root: &Path,
+    node: &Node,
+    variant: &Variant,
+) -> String {
     let mut out = common(layout, identities, root, node);
     match node.role {
-        Role::Authority => out.push_str(&(relay(node) + &authority(layout, identities, root, node))),
+        Role::Authority => {
+            out.push_str(&(relay(node) + &authority(layout, identities, root, node)))
+        }
         Role::Relay => out.push_str(&(relay(node) + "ExitPolicy reject *:*\n")),
         Role::Exit => out.push_str(&(relay(node) + &exit(true))),
         Role::PlainExit => out.push_str(&(relay(node) + &exit(false))),
@@ -94,12 +102,20 @@ pub fn bandwidths(identities: &Identities, now: u64) -> String {
 
 fn common(layout: &Layout, identities: &Identities, root: &Path, node: &Node) -> String {
     let mut out = String::new();
-    for authority in layout.nodes.iter().filter(|node| node.role == Role::Authority) {
+    for authority in layout
+        .nodes
+        .iter()
+        .filter(|node| node.role == Role::Authority)
+    {
         let (name, address) = (&authority.name, authority.address);
-        let of = |map: &std::collections::HashMap<String, String>| map.get(name).cloned().unwrap_or_default();
+        let of = |map: &std::collections::HashMap<String, String>| {
+            map.get(name).cloned().unwrap_or_default()
+        };
         let (v3, fingerprint) = (of(&identities.v3), of(&identities.fingerprints));
-        let _ =
-            writeln!(out, "DirAuthority {name} orport={OR_PORT} no-v2 v3ident={v3} {address}:{DIR_PORT} {fingerprint}");
+        let _ = writeln!(
+            out,
+            "DirAuthority {name} orport={OR_PORT} no-v2 v3ident={v3} {address}:{DIR_PORT} {fingerprint}"
+        );
     }
     let _ = writeln!(
         out,
@@ -136,7 +152,12 @@ fn authority(layout: &Layout, identities: &Identities, root: &Path, node: &Node)
         .nodes
         .iter()
         .filter(|node| matches!(node.role, Role::Exit | Role::PlainExit))
-        .filter_map(|node| identities.fingerprints.get(&node.name).map(|hex| format!("${hex}")))
+        .filter_map(|node| {
+            identities
+                .fingerprints
+                .get(&node.name)
+                .map(|hex| format!("${hex}"))
+        })
         .collect();
     format!(
         "AuthoritativeDirectory 1\n\
@@ -166,16 +187,23 @@ fn authority(layout: &Layout, identities: &Identities, root: &Path, node: &Node)
 
 fn exit(with_gateway: bool) -> String {
     let announce = |(_, port)| format!("ExitPolicy accept {MARKER}:{port}\n");
-    let gateway = if with_gateway { GATEWAY_PORTS.map(announce).concat() } else { String::new() };
+    let gateway = if with_gateway {
+        GATEWAY_PORTS.map(announce).concat()
+    } else {
+        String::new()
+    };
     format!(
         "ExitRelay 1\nIPv6Exit 0\n{gateway}ExitPolicy accept *:80\nExitPolicy accept *:443\nExitPolicy reject *:*\n"
     )
 }
 
 fn onion(root: &Path, node: &Node) -> String {
-    let gateways = GATEWAY_PORTS.map(|(_, port)| format!("HiddenServicePort {port} 127.0.0.1:{port}\n")).concat();
+    let gateways = GATEWAY_PORTS
+        .map(|(_, port)| format!("HiddenServicePort {port} 127.0.0.1:{port}\n"))
+        .concat();
     let directory = service_directory(root, node);
-    // An onion service that begins with half a network tries its introductions in vain, and then not again for minutes.
+    // An onion service that begins with half a network tries its introductions in vain, and then
+    // not again for minutes.
     format!(
         "DisableNetwork 1\nSocksPort 0\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n{gateways}",
         directory.display()
@@ -183,7 +211,11 @@ fn onion(root: &Path, node: &Node) -> String {
 }
 
 fn client(root: &Path, node: &Node, variant: &Variant) -> String {
-    let conflux = if variant.no_conflux { "ConfluxEnabled 0\n" } else { "" };
+    let conflux = if variant.no_conflux {
+        "ConfluxEnabled 0\n"
+    } else {
+        ""
+    };
     format!(
         "ClientOnly 1\n\
          SocksPort 127.0.0.1:{SOCKS_PORT}\n\

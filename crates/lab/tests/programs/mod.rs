@@ -11,25 +11,41 @@ pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_tandem-lab");
 
 /// Fails with the command that installs what is missing, and without root.
 pub(crate) fn require(programs: &[(&str, &str)]) {
-    let missing: Vec<&str> =
-        programs.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
-    assert!(missing.is_empty(), "needed for this test: apt-get install {}", missing.join(" "));
+    let missing: Vec<&str> = programs
+        .iter()
+        .filter(|(program, _)| find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "needed for this test: apt-get install {}",
+        missing.join(" ")
+    );
     let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
-    let root = status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"));
+    let root = status
+        .lines()
+        .any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"));
     assert!(root, "this test makes network namespaces: run it as root");
 }
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(extra).map(|directory| directory.join(program)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .chain(extra)
+        .map(|directory| directory.join(program))
+        .find(|file| file.is_file())
 }
 
 /// The program under test: `TANDEM_BIN`, or built into the same directory as the lab's.
 pub(crate) fn tandem() -> PathBuf {
     let beside = || Path::new(LAB).with_file_name("tandem");
     let file = std::env::var_os("TANDEM_BIN").map_or_else(beside, PathBuf::from);
-    assert!(file.is_file(), "no {}: run `cargo build -p tandem` first, or set TANDEM_BIN", file.display());
+    assert!(
+        file.is_file(),
+        "no {}: run `cargo build -p tandem` first, or set TANDEM_BIN",
+        file.display()
+    );
     std::path::absolute(file).expect("a current directory")
 }
 
@@ -66,9 +82,20 @@ impl Drop for Running {
 
 /// Runs a program to its end; standard output. Anything but success fails the test.
 pub(crate) fn output(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().expect("the program starts");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts");
     let text = String::from_utf8_lossy(&stdout).into_owned();
-    assert!(status.success(), "{command:?}: {status}\n{text}\n{}", String::from_utf8_lossy(&stderr));
+    assert!(
+        status.success(),
+        "{command:?}: {status}\n{text}\n{}",
+        String::from_utf8_lossy(&stderr)
+    );
     text
 }
 

@@ -1,7 +1,8 @@
 //! The candidates of a page while their chances are gathered.
 //!
-//! There are hundreds of them for every page view, and most drop out. So each of their facts stands in a list of its own, and
-//! each step is a loop without branches over whole lists, which a processor does for several at once.
+//! There are hundreds of them for every page view, and most drop out. So each of their facts stands
+//! in a list of its own, and each step is a loop without branches over whole lists, which a
+//! processor does for several at once.
 
 use super::mixer::stretch_all;
 use super::store::BACKOFF;
@@ -29,20 +30,36 @@ impl Found {
             list.clear();
             list.resize(most, value);
         };
-        self.chances.iter_mut().for_each(|list| refill(list, UNKNOWN));
+        self.chances
+            .iter_mut()
+            .for_each(|list| refill(list, UNKNOWN));
         refill(&mut self.later[0], 0.02);
         refill(&mut self.later[1], 0.1);
         refill(&mut self.best, 0.0);
     }
 
-    /// Lets each context that does not know an asset say what the next more general one says, less the more loads it has
-    /// seen, and drops what no one gives a chance of `floor` and what is not `wanted`.
-    pub(super) fn back_off(&mut self, loads: [f32; 3], floor: f32, mut wanted: impl FnMut(u32) -> bool) {
+    /// Lets each context that does not know an asset say what the next more general one says, less
+    /// the more loads it has seen, and drops what no one gives a chance of `floor` and what is not
+    /// `wanted`.
+    pub(super) fn back_off(
+        &mut self,
+        loads: [f32; 3],
+        floor: f32,
+        mut wanted: impl FnMut(u32) -> bool,
+    ) {
         let length = self.urls.len();
         let [page, kind, site] = &mut self.chances;
-        let (page, kind, site) = (&mut page[..length], &mut kind[..length], &mut site[..length]);
+        let (page, kind, site) = (
+            &mut page[..length],
+            &mut kind[..length],
+            &mut site[..length],
+        );
         let [soon, late] = &mut self.later;
-        let (soon, late, best) = (&mut soon[..length], &mut late[..length], &mut self.best[..length]);
+        let (soon, late, best) = (
+            &mut soon[..length],
+            &mut late[..length],
+            &mut self.best[..length],
+        );
         for at in 0..length {
             let specific = larger(site[at], 0.0);
             site[at] = specific;
@@ -65,14 +82,23 @@ impl Found {
         self.urls.truncate(kept);
     }
 
-    /// Tells of each candidate: URL, chance at this page, what kind and site say in log-odds above it, and the log-odds of
-    /// later requests. The better the page is known (`loads`) the less matters what its like needs.
-    pub(super) fn finish(&mut self, loads: f32, mut tell: impl FnMut(u32, f32, [f32; 2], [f32; 2])) {
+    /// Tells of each candidate: URL, chance at this page, what kind and site say in log-odds above
+    /// it, and the log-odds of later requests. The better the page is known (`loads`) the less
+    /// matters what its like needs.
+    pub(super) fn finish(
+        &mut self,
+        loads: f32,
+        mut tell: impl FnMut(u32, f32, [f32; 2], [f32; 2]),
+    ) {
         let doubt = 5.0 / (5.0 + loads);
         let length = self.urls.len();
         let [page, kind, site] = &mut self.chances;
         let [soon, late] = &mut self.later;
-        let (kind, site, base) = (&mut kind[..length], &mut site[..length], &mut self.best[..length]);
+        let (kind, site, base) = (
+            &mut kind[..length],
+            &mut site[..length],
+            &mut self.best[..length],
+        );
         let (page, soon, late) = (&page[..length], &mut soon[..length], &mut late[..length]);
         base.copy_from_slice(page);
         for list in [&mut *base, &mut *kind, &mut *site, &mut *soon, &mut *late] {

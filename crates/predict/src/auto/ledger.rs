@@ -1,13 +1,15 @@
 //! The account of all offers: what they have won, what they may still lose.
 //!
-//! An offer costs its threshold t and brings back 1 when the client asks for what was offered: a hit gains 1 - t, a
-//! mistake loses t, which is PushCost's own unit. Nothing is offered that the balance does not cover, and no moment may
-//! stake more than half of it. So whatever a site, a robot or a simulation does, the sum of all losses stays below a few
-//! requests and a small share of the traffic, and a page with a hundred unproven assets is tried out by a few of them.
+//! An offer costs its threshold t and brings back 1 when the client asks for what was offered: a
+//! hit gains 1 - t, a mistake loses t, which is PushCost's own unit. Nothing is offered that the
+//! balance does not cover, and no moment may stake more than half of it. So whatever a site, a
+//! robot or a simulation does, the sum of all losses stays below a few requests and a small share
+//! of the traffic, and a page with a hundred unproven assets is tried out by a few of them.
 
 /// What offers may lose beside their credit, per asset asked for.
 const SHARE: f64 = 0.003;
-/// Credit that traffic earns, and how much of it each asset asked for: little traffic can lose little.
+/// Credit that traffic earns, and how much of it each asset asked for: little traffic can lose
+/// little.
 const EARNED: f64 = 6.0;
 const EARNING: f64 = 0.002;
 /// Part of the balance that one moment may stake.
@@ -28,7 +30,11 @@ impl Ledger {
     /// An account with `credit` requests on it.
     pub(super) fn new(credit: f64) -> Self {
         let earned = credit.max(1.0);
-        Self { credit: earned.max(EARNED), earned, balance: earned }
+        Self {
+            credit: earned.max(EARNED),
+            earned,
+            balance: earned,
+        }
     }
 
     /// What was learned elsewhere has earned its credit there.
@@ -87,7 +93,10 @@ mod tests {
             ledger.asked();
             lost += offer(&mut ledger);
         }
-        assert!(lost as f64 * 0.5 <= CREDIT + 1000.0 * (SHARE + EARNING), "{lost} offers in vain");
+        assert!(
+            lost as f64 * 0.5 <= CREDIT + 1000.0 * (SHARE + EARNING),
+            "{lost} offers in vain"
+        );
         for _ in 0..50 {
             ledger.won();
         }

@@ -1,5 +1,5 @@
-//! Learning probabilities as outcomes arrive: running rates, online logistic mixing, and a check of mixed probabilities
-//! against what came of them.
+//! Learning probabilities as outcomes arrive: running rates, online logistic mixing, and a check of
+//! mixed probabilities against what came of them.
 
 /// Probabilities beyond these are not told from them.
 const LEAST: f32 = 0.0005;
@@ -28,8 +28,8 @@ pub fn squash(x: f32) -> f32 {
     1.0 / (1.0 + exponential(-x.clamp(-12.0, 12.0)))
 }
 
-/// Natural logarithm of a positive, normal number, to about 1e-6: exponent and a series in what remains, so that it is
-/// the same on every machine and can be inlined.
+/// Natural logarithm of a positive, normal number, to about 1e-6: exponent and a series in what
+/// remains, so that it is the same on every machine and can be inlined.
 #[inline]
 fn logarithm(x: f32) -> f32 {
     /// The bits of the square root of one half: what remains lies around 1.
@@ -39,7 +39,8 @@ fn logarithm(x: f32) -> f32 {
     let rest = f32::from_bits((scaled & 0x7f_ffff) + HALF_ROOT);
     let s = (rest - 1.0) / (rest + 1.0);
     let square = s * s;
-    exponent * std::f32::consts::LN_2 + 2.0 * s * (1.0 + square * (1.0 / 3.0 + square * (0.2 + square / 7.0)))
+    exponent * std::f32::consts::LN_2
+        + 2.0 * s * (1.0 + square * (1.0 / 3.0 + square * (0.2 + square / 7.0)))
 }
 
 /// The exponential function for moderate numbers, to about 1e-6.
@@ -48,7 +49,8 @@ fn exponential(x: f32) -> f32 {
     let scaled = x * std::f32::consts::LOG2_E;
     let whole = (scaled + 128.5) as i32 - 128;
     let r = (scaled - whole as f32) * std::f32::consts::LN_2;
-    let series = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0)))));
+    let series =
+        1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0)))));
     f32::from_bits(((whole + 127) as u32) << 23) * series
 }
 
@@ -68,8 +70,8 @@ impl Rate {
         Self { p, n: 0.0 }
     }
 
-    /// Takes in an outcome between 0 and 1. The prior weighs as much as `weight` outcomes; about `memory` outcomes are
-    /// remembered.
+    /// Takes in an outcome between 0 and 1. The prior weighs as much as `weight` outcomes; about
+    /// `memory` outcomes are remembered.
     pub fn learn(&mut self, outcome: f32, weight: f32, memory: f32) {
         self.p += (outcome - self.p) / (self.n + 1.0 + weight);
         self.n = (self.n + 1.0).min(memory);
@@ -88,13 +90,17 @@ impl Rate {
         if n <= 0.0 {
             return self;
         }
-        Self { p: (self.p * self.n + other.p * other.n) / n, n: n.min(memory) }
+        Self {
+            p: (self.p * self.n + other.p * other.n) / n,
+            n: n.min(memory),
+        }
     }
 }
 
 /// Mixes log-odds into one, by weights that are chosen by small contexts and averaged.
 ///
-/// The weights are drawn towards their start, so that a run of equal outcomes early on does not turn them over.
+/// The weights are drawn towards their start, so that a run of equal outcomes early on does not
+/// turn them over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixer<const INPUTS: usize> {
     start: [f32; INPUTS],
@@ -113,7 +119,11 @@ impl<const INPUTS: usize> Mixer<INPUTS> {
     /// `sets` copies of the weights to start from.
     #[must_use]
     pub fn new(sets: usize, start: [f32; INPUTS]) -> Self {
-        Self { start, weights: vec![start; sets], seen: vec![0.0; sets] }
+        Self {
+            start,
+            weights: vec![start; sets],
+            seen: vec![0.0; sets],
+        }
     }
 
     /// The mixed log-odds for the chosen sets.
@@ -128,7 +138,12 @@ impl<const INPUTS: usize> Mixer<INPUTS> {
     }
 
     /// Moves the chosen sets by `error`, outcome minus mixed probability.
-    pub fn learn<const SETS: usize>(&mut self, inputs: &[f32; INPUTS], sets: &[usize; SETS], error: f32) {
+    pub fn learn<const SETS: usize>(
+        &mut self,
+        inputs: &[f32; INPUTS],
+        sets: &[usize; SETS],
+        error: f32,
+    ) {
         // Each in a loop of its own, which a processor does for all sets or inputs at once.
         let (mut steps, mut pulls) = ([0.0; SETS], [0.0; INPUTS]);
         for (step, &set) in steps.iter_mut().zip(sets) {
@@ -175,7 +190,8 @@ fn dot<const INPUTS: usize>(weights: &[f32; INPUTS], inputs: &[f32; INPUTS]) -> 
 
 /// How often what was given a probability came true, along the scale of log-odds.
 ///
-/// It learns once per page load, not per candidate: the twenty scripts of a page stand or fall together.
+/// It learns once per page load, not per candidate: the twenty scripts of a page stand or fall
+/// together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reliability {
     /// Rates at log-odds -5 to 5 in steps of a half.
@@ -207,14 +223,19 @@ impl Reliability {
         self.points[at].p * (1.0 - part) + self.points[at + 1].p * part
     }
 
-    /// Log-odds below which no probability, half of it the mixed and half the checked one, reaches `least`.
+    /// Log-odds below which no probability, half of it the mixed and half the checked one, reaches
+    /// `least`.
     #[must_use]
     pub fn hopeless(&self, least: f32) -> f32 {
         /// More than what rounding may add.
         const MARGIN: f32 = 0.001;
         let step = |at: usize| (at as f32 - 10.0) / 2.0;
         let reaches = |at: &usize| {
-            let mixed = if at + 2 == Self::POINTS { 1.0 } else { squash(step(at + 1)) };
+            let mixed = if at + 2 == Self::POINTS {
+                1.0
+            } else {
+                squash(step(at + 1))
+            };
             0.5 * (mixed + self.points[*at].p.max(self.points[at + 1].p)) + MARGIN >= least
         };
         match (0..Self::POINTS - 1).find(reaches) {
@@ -246,7 +267,11 @@ impl Reliability {
 impl Default for Reliability {
     fn default() -> Self {
         // Certainty is not believed before it is seen.
-        Self { points: std::array::from_fn(|at| Rate::prior(squash((at as f32 - 10.0) / 2.0).min(MOST_TRUSTED))) }
+        Self {
+            points: std::array::from_fn(|at| {
+                Rate::prior(squash((at as f32 - 10.0) / 2.0).min(MOST_TRUSTED))
+            }),
+        }
     }
 }
 
@@ -300,7 +325,10 @@ mod tests {
         let mut mixer = Mixer::new(1, [0.5, 0.5]);
         for round in 0..20_000 {
             let outcome = round % 3 == 0;
-            let inputs = [if outcome { 2.0 } else { -2.0 }, if round % 2 == 0 { 2.0 } else { -2.0 }];
+            let inputs = [
+                if outcome { 2.0 } else { -2.0 },
+                if round % 2 == 0 { 2.0 } else { -2.0 },
+            ];
             let p = squash(mixer.mix(&inputs, &[0]));
             mixer.learn(&inputs, &[0], f32::from(u8::from(outcome)) - p);
         }

@@ -1,8 +1,8 @@
-//! From counts to probabilities: will this page load fetch anything, how much of what is expected follows, and will this
-//! asset be asked for.
+//! From counts to probabilities: will this page load fetch anything, how much of what is expected
+//! follows, and will this asset be asked for.
 //!
-//! Three mixers, each with its inputs and its sets of weights. None has anything to be set by hand: they start from
-//! weights that mean "trust the counts" and learn from every page load.
+//! Three mixers, each with its inputs and its sets of weights. None has anything to be set by hand:
+//! they start from weights that mean "trust the counts" and learn from every page load.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,13 @@ use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch, stretch_
 use super::repeat::Repetition;
 use super::url::Kind;
 
-/// Whether a load fetches: bias, page, kind and site against the page, session, agent, circumstances.
+/// Whether a load fetches: bias, page, kind and site against the page, session, agent,
+/// circumstances.
 pub(super) const FETCH_INPUTS: usize = 7;
 /// How much follows a first asset: bias, circumstances, that asset, agent, session.
 pub(super) const LEAD_INPUTS: usize = 5;
-/// Whether an asset is asked for: bias, page, kind and site against the page, later in the session, page views.
+/// Whether an asset is asked for: bias, page, kind and site against the page, later in the session,
+/// page views.
 pub(super) const ASSET_INPUTS: usize = 6;
 
 const STAGES: usize = 5;
@@ -31,8 +33,10 @@ pub(super) const CIRCUMSTANCES: usize = 12;
 pub(super) const FIRSTS: usize = 32;
 
 /// Natural logarithm of one more than the number of page views.
-const VIEWS: [f32; 16] =
-    [0.0, 0.693, 1.099, 1.386, 1.609, 1.792, 1.946, 2.079, 2.197, 2.303, 2.398, 2.485, 2.565, 2.639, 2.708, 2.773];
+const VIEWS: [f32; 16] = [
+    0.0, 0.693, 1.099, 1.386, 1.609, 1.792, 1.946, 2.079, 2.197, 2.303, 2.398, 2.485, 2.565, 2.639,
+    2.708, 2.773,
+];
 
 /// Agents whose habits are kept at most.
 const MAX_AGENTS: usize = 4096;
@@ -52,12 +56,14 @@ pub(super) struct Guess {
     pub(super) url: u32,
     /// Chance in a load of this page that fetches.
     pub(super) chance: f32,
-    /// What its kind of page and its site say, in log-odds above `chance`, less the better the page is known.
+    /// What its kind of page and its site say, in log-odds above `chance`, less the better the page
+    /// is known.
     pub(super) general: [f32; 2],
     /// Log-odds of being asked for later in the session, from the page and from its first asset.
     pub(super) later: [f32; 2],
     pub(super) kind: u8,
-    /// How often the page was seen to fetch, and how often the asset was requested at all, in steps.
+    /// How often the page was seen to fetch, and how often the asset was requested at all, in
+    /// steps.
     pub(super) support: u8,
     pub(super) count: u8,
     /// How many evaluations came before it was requested; [`NOT_YET`] until then.
@@ -147,7 +153,10 @@ pub(super) struct FetchView {
 impl Model {
     /// What is known of an agent.
     pub(super) fn habits(&self, agent: u64) -> Habits {
-        let unknown = Habits { fetches: Rate::prior(self.fetches.p), follows: Rate::prior(0.6) };
+        let unknown = Habits {
+            fetches: Rate::prior(self.fetches.p),
+            follows: Rate::prior(0.6),
+        };
         self.agents.get(&agent).copied().unwrap_or(unknown)
     }
 
@@ -162,7 +171,8 @@ impl Model {
         self.agents.entry(agent).or_insert(habits)
     }
 
-    /// Inputs for whether a load fetches: `chances` of page, kind and site, the session's habit, the agent.
+    /// Inputs for whether a load fetches: `chances` of page, kind and site, the session's habit,
+    /// the agent.
     pub(super) fn fetch_view(
         &self,
         chances: [f32; 3],
@@ -183,7 +193,11 @@ impl Model {
             stretch(self.circumstances[circumstance].p) - base,
         ];
         let visit = views.min(3) as usize + if session.n >= 1.0 { 4 } else { 0 };
-        FetchView { inputs, sets: [visit, 8 + circumstance], circumstance }
+        FetchView {
+            inputs,
+            sets: [visit, 8 + circumstance],
+            circumstance,
+        }
     }
 
     /// The probability that a load fetches anything.
@@ -201,7 +215,8 @@ impl Model {
         self.circumstances[view.circumstance].learn(outcome, 1.0, 500.0);
     }
 
-    /// Inputs, sets and factor for what follows an asset that came in the way `first` (see [`FIRSTS`]).
+    /// Inputs, sets and factor for what follows an asset that came in the way `first` (see
+    /// [`FIRSTS`]).
     pub(super) fn lead_view(
         &self,
         stage: u8,
@@ -223,7 +238,8 @@ impl Model {
         (inputs, sets, (share / self.follows.p).min(1.15))
     }
 
-    /// Learns that `share` of what was expected at `stage` followed. Returns the prior for the asset's own rate.
+    /// Learns that `share` of what was expected at `stage` followed. Returns the prior for the
+    /// asset's own rate.
     pub(super) fn learn_lead(&mut self, stage: &Stage, agent: u64, share: f32) -> f32 {
         let error = share - squash(self.lead.mix(&stage.inputs, &stage.sets));
         self.lead.learn(&stage.inputs, &stage.sets, error);
@@ -260,15 +276,21 @@ impl Model {
         (inputs, sets)
     }
 
-    /// Puts those of a load's open candidates into `likely` that are asked for with a probability of `least` or more.
+    /// Puts those of a load's open candidates into `likely` that are asked for with a probability
+    /// of `least` or more.
     ///
-    /// Few are. What is far from it is told by one sum, with the four sets of weights added up beforehand.
+    /// Few are. What is far from it is told by one sum, with the four sets of weights added up
+    /// beforehand.
     pub(super) fn likely(&self, guesses: &[Guess], stage: &Stage, least: f32, likely: &mut Likely) {
         let reliability = &self.reliability[usize::from(stage.number > 0)];
         let hopeless = reliability.hopeless(least);
         let moved = usize::from(stage.number > 0);
         likely.clear();
-        likely.pages.extend(guesses.iter().map(|guess| (stage.factor * guess.chance).min(0.98)));
+        likely.pages.extend(
+            guesses
+                .iter()
+                .map(|guess| (stage.factor * guess.chance).min(0.98)),
+        );
         stretch_all(&mut likely.pages);
         let mut sums = [[None; COUNTS]; KINDS];
         for (guess, &page) in guesses.iter().zip(&likely.pages) {
@@ -276,7 +298,8 @@ impl Model {
                 continue;
             }
             let sum = &mut sums[usize::from(guess.kind)][usize::from(guess.count)];
-            let [bias, own, kind, site, later] = *sum.get_or_insert_with(|| self.summed(guess, stage));
+            let [bias, own, kind, site, later] =
+                *sum.get_or_insert_with(|| self.summed(guess, stage));
             let general = kind * guess.general[0] + site * guess.general[1];
             let roughly = bias + own * page + general + later * (guess.later[moved] - page);
             if roughly < hopeless - ROUGHNESS {
@@ -301,19 +324,38 @@ impl Model {
             }
         }
         let [bias, page, kind, site, later, views] = sum;
-        [bias + views * VIEWS[usize::from(stage.views.min(15))], page, kind, site, later]
+        [
+            bias + views * VIEWS[usize::from(stage.views.min(15))],
+            page,
+            kind,
+            site,
+            later,
+        ]
     }
 
-    /// Whether the weights still move so much that every load should be learned from; later one in three will do.
+    /// Whether the weights still move so much that every load should be learned from; later one in
+    /// three will do.
     pub(super) fn has_much_to_learn(&self) -> bool {
-        self.reliability.iter().flat_map(|reliability| &reliability.points).map(|point| point.n).sum::<f32>() < 2000.0
+        self.reliability
+            .iter()
+            .flat_map(|reliability| &reliability.points)
+            .map(|point| point.n)
+            .sum::<f32>()
+            < 2000.0
     }
 
-    /// Learns from a load's candidates what came of them after `stage`, the `at`th at which they were judged.
+    /// Learns from a load's candidates what came of them after `stage`, the `at`th at which they
+    /// were judged.
     ///
-    /// The candidates of a load stand or fall together; so all are judged before any is learned from, and the more there
-    /// was to learn in sum the less each counts.
-    pub(super) fn learn_assets(&mut self, guesses: &[Guess], stage: &Stage, at: usize, scratch: &mut Vec<Lesson>) {
+    /// The candidates of a load stand or fall together; so all are judged before any is learned
+    /// from, and the more there was to learn in sum the less each counts.
+    pub(super) fn learn_assets(
+        &mut self,
+        guesses: &[Guess],
+        stage: &Stage,
+        at: usize,
+        scratch: &mut Vec<Lesson>,
+    ) {
         scratch.clear();
         let mut evidence = Evidence::default();
         let mut surprise = 0.0;
@@ -324,12 +366,17 @@ impl Model {
             evidence.note(mixed, outcome);
             let error = f32::from(u8::from(outcome)) - squash(mixed);
             surprise += error.abs();
-            scratch.push(Lesson { inputs, sets, error });
+            scratch.push(Lesson {
+                inputs,
+                sets,
+                error,
+            });
         }
         self.reliability[usize::from(stage.number > 0)].learn(&evidence);
         let scale = 4.0 / (4.0 + surprise);
         for lesson in scratch.iter() {
-            self.asset.learn(&lesson.inputs, &lesson.sets, lesson.error * scale);
+            self.asset
+                .learn(&lesson.inputs, &lesson.sets, lesson.error * scale);
         }
     }
 

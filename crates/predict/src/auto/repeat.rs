@@ -1,8 +1,10 @@
-//! What a session asks for again although it has had it: what may not be cached, or is revalidated on every view.
+//! What a session asks for again although it has had it: what may not be cached, or is revalidated
+//! on every view.
 //!
-//! The chance of that has little to do with the chance of a first request, so it is learned apart: by how the resource
-//! was answered last, by resource, by session, and by whether this load has asked for anything again already. What
-//! hardly ever comes again is judged only now and then, to notice when that changes.
+//! The chance of that has little to do with the chance of a first request, so it is learned apart:
+//! by how the resource was answered last, by resource, by session, and by whether this load has
+//! asked for anything again already. What hardly ever comes again is judged only now and then, to
+//! notice when that changes.
 
 use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch};
 use super::model::NOT_YET;
@@ -56,7 +58,12 @@ impl Default for Repetition {
         Self {
             mixer: Mixer::new(SETS, [0.0, 1.0, 0.5, 0.7, 0.3]),
             reliability: Reliability::default(),
-            rates: [Rate::prior(0.05), Rate::prior(0.4), Rate::prior(0.5), Rate::prior(0.8)],
+            rates: [
+                Rate::prior(0.05),
+                Rate::prior(0.4),
+                Rate::prior(0.5),
+                Rate::prior(0.8),
+            ],
         }
     }
 }
@@ -67,7 +74,10 @@ fn set(revalidated: bool, moment: u8) -> usize {
 
 impl Repetition {
     fn mixed(&self, repeat: &Repeat, moment: u8) -> f32 {
-        self.mixer.mix(&repeat.inputs[usize::from(moment)], &[set(repeat.revalidated, moment)])
+        self.mixer.mix(
+            &repeat.inputs[usize::from(moment)],
+            &[set(repeat.revalidated, moment)],
+        )
     }
 
     fn probability(&self, repeat: &Repeat, moment: u8) -> f32 {
@@ -93,7 +103,8 @@ impl Repetition {
                 let outcome = f32::from(u8::from(repeat.after != NOT_YET));
                 let error = outcome - squash(self.mixed(repeat, moment));
                 let inputs = &repeat.inputs[usize::from(moment)];
-                self.mixer.learn(inputs, &[set(repeat.revalidated, moment)], error * scale);
+                self.mixer
+                    .learn(inputs, &[set(repeat.revalidated, moment)], error * scale);
             }
             for (revalidated, (hits, all)) in [false, true].into_iter().zip(sums) {
                 if all > 0.0 {
@@ -117,14 +128,17 @@ impl Auto {
     /// What of a page's assets the session holds and may yet ask for again.
     pub(super) fn repeats(&self, session: &Session, page: ContextId, load: u32) -> Vec<Repeat> {
         let learned = &self.model.repetition;
-        let base = [0, 1].map(|moment| [false, true].map(|r| stretch(learned.rates[set(r, moment)].p)));
+        let base =
+            [0, 1].map(|moment| [false, true].map(|r| stretch(learned.rates[set(r, moment)].p)));
         let sampled = load.is_multiple_of(SAMPLE);
         let mut repeats = Vec::new();
         for entry in self.store.known(page, self.least_users()) {
             if entry.rate.p < LEAST_CHANCE {
                 continue;
             }
-            let Some(held) = session.held.get(entry.url) else { continue };
+            let Some(held) = session.held.get(entry.url) else {
+                continue;
+            };
             let url = self.store.at(entry.url);
             let revalidated = held.revalidated;
             let page = stretch(entry.rate.p);
@@ -133,7 +147,12 @@ impl Auto {
                 let resource = url.again.map_or(0.0, |rate| rate.excess(base));
                 [1.0, base, resource, session.repeats.excess(base), page]
             });
-            let repeat = Repeat { url: entry.url, revalidated, inputs, after: NOT_YET };
+            let repeat = Repeat {
+                url: entry.url,
+                revalidated,
+                inputs,
+                after: NOT_YET,
+            };
             if sampled || learned.probability(&repeat, 1) >= HOPELESS {
                 repeats.push(repeat);
                 if repeats.len() == MAX_REPEATS {
@@ -145,7 +164,12 @@ impl Auto {
     }
 
     /// Judges what a load may bring again, when its page is sent and when the first of it has come.
-    pub(super) fn judge_repeats(&mut self, session: &mut Session, at: usize, offers: &mut Vec<Candidate>) {
+    pub(super) fn judge_repeats(
+        &mut self,
+        session: &mut Session,
+        at: usize,
+        offers: &mut Vec<Candidate>,
+    ) {
         let load = &mut session.loads[at];
         let moment = load.moments;
         if moment >= 2 || load.repeats.is_empty() {
@@ -153,16 +177,32 @@ impl Auto {
         }
         load.moments += 1;
         let open = load.repeats.iter().filter(|repeat| repeat.after == NOT_YET);
-        let judged: Vec<(u32, f32)> =
-            open.map(|repeat| (repeat.url, self.model.repetition.probability(repeat, moment))).collect();
+        let judged: Vec<(u32, f32)> = open
+            .map(|repeat| {
+                (
+                    repeat.url,
+                    self.model.repetition.probability(repeat, moment),
+                )
+            })
+            .collect();
         self.offer(session, &judged, offers);
     }
 
     /// A URL that the session holds is asked for again.
-    pub(super) fn asked_again(&mut self, session: &mut Session, at: usize, url: u32, offers: &mut Vec<Candidate>) {
+    pub(super) fn asked_again(
+        &mut self,
+        session: &mut Session,
+        at: usize,
+        url: u32,
+        offers: &mut Vec<Candidate>,
+    ) {
         let load = &mut session.loads[at];
         let moments = load.moments;
-        let Some(repeat) = load.repeats.iter_mut().find(|repeat| repeat.url == url && repeat.after == NOT_YET) else {
+        let Some(repeat) = load
+            .repeats
+            .iter_mut()
+            .find(|repeat| repeat.url == url && repeat.after == NOT_YET)
+        else {
             return;
         };
         repeat.came(moments);
@@ -175,12 +215,21 @@ impl Auto {
             return;
         }
         self.model.repetition.learn(repeats, moments);
-        let again = repeats.iter().filter(|repeat| repeat.after != NOT_YET).count();
-        session.repeats.learn(again as f32 / repeats.len() as f32, 1.0, 8.0);
+        let again = repeats
+            .iter()
+            .filter(|repeat| repeat.after != NOT_YET)
+            .count();
+        session
+            .repeats
+            .learn(again as f32 / repeats.len() as f32, 1.0, 8.0);
         for repeat in repeats {
             let outcome = f32::from(u8::from(repeat.after != NOT_YET));
             let prior = self.model.repetition.rates[set(repeat.revalidated, 0)].p;
-            self.store.at_mut(repeat.url).again.get_or_insert_with(|| Rate::prior(prior)).learn(outcome, 1.0, 30.0);
+            self.store
+                .at_mut(repeat.url)
+                .again
+                .get_or_insert_with(|| Rate::prior(prior))
+                .learn(outcome, 1.0, 30.0);
         }
     }
 }

@@ -14,8 +14,9 @@ use crate::replay::{Outstanding, Replayed, request_of};
 
 /// `auto` over a log.
 ///
-/// Pages and assets are counted by the documented rules, whatever `auto` takes them for, so that costs compare. Nothing
-/// is looked up ahead: a site's own Referers are recognised as they turn out to name what was requested before.
+/// Pages and assets are counted by the documented rules, whatever `auto` takes them for, so that
+/// costs compare. Nothing is looked up ahead: a site's own Referers are recognised as they turn out
+/// to name what was requested before.
 pub struct AutoReplay<'a> {
     log: &'a AccessLog,
     rules: Basic,
@@ -39,7 +40,8 @@ struct Referer {
     host: u32,
     /// The URL in the log that is exactly this (a proxy's log).
     whole: Option<UrlId>,
-    /// The URL in the log that is this path (a server's log), and whether it is the root, which every site has.
+    /// The URL in the log that is this path (a server's log), and whether it is the root, which
+    /// every site has.
     path: Option<UrlId>,
     root: bool,
 }
@@ -48,14 +50,21 @@ struct Referer {
 const OWN_HOST: u32 = 2;
 
 impl<'a> AutoReplay<'a> {
-    /// Lets `auto` watch `log`. Of `options` only what decides between page and asset matters, for the count.
+    /// Lets `auto` watch `log`. Of `options` only what decides between page and asset matters, for
+    /// the count.
     #[must_use]
     pub fn new(log: &'a AccessLog, options: &Options, auto: Auto) -> Self {
         let mut odd = HashMap::new();
         let mut hosts = Interner::default();
-        let names = (0..log.urls.len() as u32).map(|id| name(log, id, &mut odd)).collect();
+        let names = (0..log.urls.len() as u32)
+            .map(|id| name(log, id, &mut odd))
+            .collect();
         // Only the classes are wanted, so no page ever has history enough to push for.
-        let rules = Basic::new(Options { min_history: u32::MAX, assume_hits: false, ..options.clone() });
+        let rules = Basic::new(Options {
+            min_history: u32::MAX,
+            assume_hits: false,
+            ..options.clone()
+        });
         Self {
             log,
             rules,
@@ -63,10 +72,14 @@ impl<'a> AutoReplay<'a> {
             outstanding: Outstanding::default(),
             names,
             odd,
-            referers: (0..log.referers.len() as u32).map(|id| Referer::new(log, id, &mut hosts)).collect(),
+            referers: (0..log.referers.len() as u32)
+                .map(|id| Referer::new(log, id, &mut hosts))
+                .collect(),
             requested: vec![false; log.urls.len()],
             places: vec![Place::NOWHERE; log.urls.len()],
-            agents: (0..log.agents.len() as u32).map(|id| std::str::from_utf8(log.agent_name(id)).ok()).collect(),
+            agents: (0..log.agents.len() as u32)
+                .map(|id| std::str::from_utf8(log.agent_name(id)).ok())
+                .collect(),
             own_hosts: vec![0; hosts.len()],
         }
     }
@@ -85,7 +98,9 @@ impl<'a> AutoReplay<'a> {
         }
         let url = referer.path?;
         // A path's own host needs no proof.
-        let Some(named) = self.own_hosts.get_mut(referer.host as usize) else { return Some(url) };
+        let Some(named) = self.own_hosts.get_mut(referer.host as usize) else {
+            return Some(url);
+        };
         *named += u32::from(!referer.root && self.requested[url as usize]);
         (*named >= OWN_HOST).then_some(url)
     }
@@ -112,9 +127,15 @@ impl Referer {
         let path = referer_path(name);
         let without_fragment = name.split(|&byte| byte == b'#').next().unwrap_or(name);
         // A Referer without a path keeps its whole name as host.
-        let host = without_fragment.strip_suffix(&*path).unwrap_or(without_fragment);
+        let host = without_fragment
+            .strip_suffix(&*path)
+            .unwrap_or(without_fragment);
         Self {
-            host: if host.is_empty() { NONE } else { hosts.intern(host) },
+            host: if host.is_empty() {
+                NONE
+            } else {
+                hosts.intern(host)
+            },
             whole: log.urls.get(without_fragment).filter(|_| !host.is_empty()),
             path: log.urls.get(&path),
             root: *path == *b"/",
@@ -130,8 +151,13 @@ impl Replayed for AutoReplay<'_> {
     fn sending(&mut self, session: u32, record: &Record, pushes: &mut Vec<Push>) -> Sent {
         let request = request_of(self.log, session, record);
         // Every step was found to be considered when sessions were cut.
-        let classed = self.rules.sending(&request, |a, b| a.cmp(&b), &mut Vec::new());
-        let sent = classed.unwrap_or(Sent { class: Class::Asset, load: record.line });
+        let classed = self
+            .rules
+            .sending(&request, |a, b| a.cmp(&b), &mut Vec::new());
+        let sent = classed.unwrap_or(Sent {
+            class: Class::Asset,
+            load: record.line,
+        });
         self.requested[record.url as usize] = true;
         let referer = (record.referer != NO_REFERER).then(|| self.referer(record.referer));
         let named = referer.flatten().map(|url| url as usize);
@@ -149,12 +175,22 @@ impl Replayed for AutoReplay<'_> {
             agent: self.agents[record.agent as usize],
             ..Exchange::default()
         };
-        let candidates = self.auto.sending_near(&exchange, &mut self.places[url], place_of_referer);
+        let candidates = self
+            .auto
+            .sending_near(&exchange, &mut self.places[url], place_of_referer);
         for candidate in candidates {
-            let id = self.log.urls.get(candidate.url.as_bytes()).or_else(|| self.odd.get(&*candidate.url).copied());
-            // After a warm start a URL may be pushed that this log never names; it is a push like any other.
+            let id = self
+                .log
+                .urls
+                .get(candidate.url.as_bytes())
+                .or_else(|| self.odd.get(&*candidate.url).copied());
+            // After a warm start a URL may be pushed that this log never names; it is a push like
+            // any other.
             let id = id.unwrap_or_else(|| self.outstanding.unnamed(self.log.urls.len() as UrlId));
-            pushes.extend(self.outstanding.add(session, id, candidate.expected_size, sent.load));
+            pushes.extend(
+                self.outstanding
+                    .add(session, id, candidate.expected_size, sent.load),
+            );
         }
         sent
     }

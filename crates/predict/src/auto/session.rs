@@ -1,4 +1,5 @@
-//! Sessions and their page loads: what a client holds, what it was offered, what its pages were expected to bring.
+//! Sessions and their page loads: what a client holds, what it was offered, what its pages were
+//! expected to bring.
 
 use std::collections::VecDeque;
 
@@ -67,7 +68,8 @@ pub(super) struct Load {
     pub(super) moments: u8,
 }
 
-/// A page whose chance to fetch anything is below this part of the least probability to push waits for its first asset.
+/// A page whose chance to fetch anything is below this part of the least probability to push waits
+/// for its first asset.
 const HOPE: f32 = 0.2;
 /// Assets of a load that are remembered.
 const MAX_ASSETS: usize = 1024;
@@ -96,7 +98,11 @@ impl Session {
     /// Estimated bytes.
     pub(super) fn bytes(&self) -> usize {
         let loads: usize = self.loads.iter().map(Load::bytes).sum();
-        size_of::<Self>() + 64 + loads + (self.held.len() + self.offered.len()) * HELD_BYTES + self.names
+        size_of::<Self>()
+            + 64
+            + loads
+            + (self.held.len() + self.offered.len()) * HELD_BYTES
+            + self.names
     }
 
     /// Every URL that must stay known while this session lives.
@@ -104,9 +110,17 @@ impl Session {
         let loads = self.loads.iter().flat_map(|load| {
             let guesses = load.guesses.iter().map(|guess| guess.url);
             let leads = load.stages.iter().map(|stage| stage.lead);
-            guesses.chain(leads).chain(load.assets.iter().copied()).chain([load.page])
+            guesses
+                .chain(leads)
+                .chain(load.assets.iter().copied())
+                .chain([load.page])
         });
-        self.held.keys().iter().chain(self.offered.keys()).copied().chain(loads)
+        self.held
+            .keys()
+            .iter()
+            .chain(self.offered.keys())
+            .copied()
+            .chain(loads)
     }
 
     pub(super) fn contexts(&self) -> impl Iterator<Item = ContextId> {
@@ -114,7 +128,9 @@ impl Session {
     }
 
     pub(super) fn position(&self, load: u32) -> Option<usize> {
-        self.loads.iter().position(|candidate| candidate.number == load)
+        self.loads
+            .iter()
+            .position(|candidate| candidate.number == load)
     }
 
     /// A URL is asked for the first time: every load that expected it was right.
@@ -128,7 +144,11 @@ impl Session {
         }
         for load in &mut self.loads {
             let after = load.stages.len() as u8;
-            if let Some(guess) = load.guesses.iter_mut().find(|guess| guess.url == url && guess.after == NOT_YET) {
+            if let Some(guess) = load
+                .guesses
+                .iter_mut()
+                .find(|guess| guess.url == url && guess.after == NOT_YET)
+            {
                 guess.after = after;
             }
         }
@@ -138,8 +158,14 @@ impl Session {
     pub(super) fn hold(&mut self, url: u32, name: &str, load: u32, revalidated: bool) {
         let before = self.held.len();
         if before < MAX_HELD {
-            self.held.entry(url, Holding { load, revalidated }).revalidated = revalidated;
-            self.names += if self.held.len() > before { name.len() } else { 0 };
+            self.held
+                .entry(url, Holding { load, revalidated })
+                .revalidated = revalidated;
+            self.names += if self.held.len() > before {
+                name.len()
+            } else {
+                0
+            };
         }
     }
 
@@ -147,7 +173,10 @@ impl Session {
     pub(super) fn came_again(&mut self, url: u32) {
         for load in &mut self.loads {
             let moments = load.moments;
-            load.repeats.iter_mut().filter(|repeat| repeat.url == url).for_each(|repeat| repeat.came(moments));
+            load.repeats
+                .iter_mut()
+                .filter(|repeat| repeat.url == url)
+                .for_each(|repeat| repeat.came(moments));
         }
     }
 
@@ -163,15 +192,22 @@ impl Session {
 
     /// The load that a push belongs to: of the page it came with, or where it was expected.
     pub(super) fn load_of_push(&mut self, page: Option<u32>, url: u32) -> Option<&mut Load> {
-        let of_page = page.and_then(|page| self.load_of_referer(page)).filter(|&at| self.loads[at].open);
+        let of_page = page
+            .and_then(|page| self.load_of_referer(page))
+            .filter(|&at| self.loads[at].open);
         let at = of_page.or_else(|| self.loads.iter().rposition(|load| load.offers(url)))?;
         self.loads.get_mut(at)
     }
 
-    /// The load that a request with this Referer belongs to: the page it names, or the load of the asset it names.
+    /// The load that a request with this Referer belongs to: the page it names, or the load of the
+    /// asset it names.
     fn load_of_referer(&self, referer: u32) -> Option<usize> {
         let page = self.loads.iter().rposition(|load| load.page == referer);
-        page.or_else(|| self.loads.iter().rposition(|load| load.assets.contains(&referer)))
+        page.or_else(|| {
+            self.loads
+                .iter()
+                .rposition(|load| load.assets.contains(&referer))
+        })
     }
 }
 
@@ -226,16 +262,27 @@ impl Load {
 }
 
 impl Auto {
-    /// Counts a request of a URL. Returns whether it starts a page load, `None` for what does neither.
-    pub(super) fn note_url(&mut self, session: &Session, id: u32, exchange: &Exchange<'_>) -> Option<bool> {
+    /// Counts a request of a URL. Returns whether it starts a page load, `None` for what does
+    /// neither.
+    pub(super) fn note_url(
+        &mut self,
+        session: &Session,
+        id: u32,
+        exchange: &Exchange<'_>,
+    ) -> Option<bool> {
         let first = session.held.is_empty();
         let pause = exchange.now.saturating_sub(session.last);
         let told = exchange.kind();
         let public = self.store.is_public(id, self.least_users());
         let url = self.store.at_mut(id);
-        // What others made of a URL is no guide until enough have: the answer would tell that they were there.
+        // What others made of a URL is no guide until enough have: the answer would tell that they
+        // were there.
         let kind = told.unwrap_or(if public { url.kind } else { url.path_kind });
-        let (as_page, as_asset) = if public { (url.as_page, url.as_asset) } else { (0.0, 0.0) };
+        let (as_page, as_asset) = if public {
+            (url.as_page, url.as_asset)
+        } else {
+            (0.0, 0.0)
+        };
         url.kind = kind;
         session.count(url);
         if exchange.status == 200 && exchange.size > 0 {
@@ -245,12 +292,19 @@ impl Auto {
             Kind::Page => Some(true),
             Kind::Download => None,
             Kind::Open => {
-                let page = match (first || session.redirect || !exchange.get || pause > 20_000, pause > 1000) {
+                let page = match (
+                    first || session.redirect || !exchange.get || pause > 20_000,
+                    pause > 1000,
+                ) {
                     (true, _) => true,
                     (false, true) => as_asset <= as_page,
                     (false, false) => as_page > as_asset + 1.0,
                 };
-                *(if pause > 1000 || first { &mut url.as_page } else { &mut url.as_asset }) += 1.0;
+                *(if pause > 1000 || first {
+                    &mut url.as_page
+                } else {
+                    &mut url.as_asset
+                }) += 1.0;
                 Some(page)
             }
             _ => Some(false),
@@ -270,7 +324,9 @@ impl Auto {
         self.close_finished(session, exchange.now, implicit);
         let status = if implicit { 200 } else { exchange.status };
         let contexts = self.store.contexts_of(page, status >= 400);
-        contexts.iter().for_each(|&context| self.store.context_mut(context).crowd.note(session.user));
+        contexts
+            .iter()
+            .for_each(|&context| self.store.context_mut(context).crowd.note(session.user));
         let way = match (exchange.referer, referer) {
             _ if implicit => 0,
             (None, _) => 0,
@@ -300,14 +356,20 @@ impl Auto {
             moments: 0,
         };
         session.views += 1;
-        let due = Due { at: exchange.now, session: exchange.session, load: number };
+        let due = Due {
+            at: exchange.now,
+            session: exchange.session,
+            load: number,
+        };
         self.due.push_back(due);
         self.idle.push_back(due);
         let threshold = self.config.worth.threshold(0.0) as f32;
         let hopeful = self.model.fetch_probability(&load.fetch) >= HOPE * threshold;
         let judged = !implicit && !load.dirty && hopeful;
         if !implicit {
-            contexts.iter().for_each(|&context| self.store.context_mut(context).pending += 1.0);
+            contexts
+                .iter()
+                .for_each(|&context| self.store.context_mut(context).pending += 1.0);
         }
         session.loads.push_back(load);
         if !implicit {
@@ -320,15 +382,30 @@ impl Auto {
         }
     }
 
-    fn fetch_view(&self, session: &Session, contexts: [ContextId; 3], circumstance: usize) -> FetchView {
+    fn fetch_view(
+        &self,
+        session: &Session,
+        contexts: [ContextId; 3],
+        circumstance: usize,
+    ) -> FetchView {
         let fetching = |id: ContextId, general: f32| {
             let context = self.store.context(id);
-            if context.crowd.count >= self.least_users() { context.fetching(general) } else { general }
+            if context.crowd.count >= self.least_users() {
+                context.fetching(general)
+            } else {
+                general
+            }
         };
         let site = fetching(contexts[2], self.model.fetches.p);
         let kind = fetching(contexts[1], site);
         let page = fetching(contexts[0], kind);
-        self.model.fetch_view([page, kind, site], session.fetches, session.agent, session.views, circumstance)
+        self.model.fetch_view(
+            [page, kind, site],
+            session.fetches,
+            session.agent,
+            session.views,
+            circumstance,
+        )
     }
 
     /// What may come with a page: the assets of its contexts that the session does not hold.
@@ -338,7 +415,11 @@ impl Auto {
         let least_users = self.least_users();
         let loads = contexts.map(|id| {
             let context = self.store.context(id);
-            if context.crowd.count >= least_users { context.loads } else { 0.0 }
+            if context.crowd.count >= least_users {
+                context.loads
+            } else {
+                0.0
+            }
         });
         let floor = (self.config.worth.threshold(0.0) as f32 * 0.3).clamp(0.01, 0.15);
         found.back_off(loads, floor, |id| {
@@ -353,7 +434,12 @@ impl Auto {
                 chance,
                 general,
                 later,
-                kind: known.kind as u8 + if known.has_query { Kind::COUNT as u8 } else { 0 },
+                kind: known.kind as u8
+                    + if known.has_query {
+                        Kind::COUNT as u8
+                    } else {
+                        0
+                    },
                 support,
                 count: count(known.count),
                 after: NOT_YET,
@@ -369,7 +455,10 @@ impl Auto {
 
     /// The assets of a page's contexts, and what each context says of them.
     fn find(&mut self, contexts: [ContextId; 3], found: &mut Found) {
-        let most = contexts.iter().map(|&context| self.store.context(context).entries.len()).sum();
+        let most = contexts
+            .iter()
+            .map(|&context| self.store.context(context).entries.len())
+            .sum();
         found.clear(most);
         self.scratch.clear(self.store.urls.len());
         let least_users = self.least_users();
@@ -412,7 +501,9 @@ impl Auto {
             self.open_load(session, exchange, page, None, true, offers);
             at = Some(session.loads.len() - 1);
         }
-        let Some(at) = at.or_else(|| session.loads.len().checked_sub(1)) else { return };
+        let Some(at) = at.or_else(|| session.loads.len().checked_sub(1)) else {
+            return;
+        };
         let load = &mut session.loads[at];
         if !load.open {
             return;
@@ -430,7 +521,13 @@ impl Auto {
     }
 
     /// Judges the candidates of a load: at its page, or at an asset (stage, URL, status) of it.
-    fn judge(&mut self, session: &mut Session, at: usize, asset: Option<(u8, u32, u16)>, offers: &mut Vec<Candidate>) {
+    fn judge(
+        &mut self,
+        session: &mut Session,
+        at: usize,
+        asset: Option<(u8, u32, u16)>,
+        offers: &mut Vec<Candidate>,
+    ) {
         if !std::mem::replace(&mut session.loads[at].listed, true) {
             let contexts = session.loads[at].contexts;
             session.loads[at].guesses = self.guesses(session, contexts);
@@ -453,8 +550,14 @@ impl Auto {
                     + 4 * usize::from(load.implicit)
                     + 8 * usize::from(session.held.is_empty())
                     + 16 * usize::from(number > 1);
-                let leads = self.store.at(url).leads.filter(|_| self.store.is_public(url, self.least_users()));
-                let view = self.model.lead_view(number, first, leads, session.fetches, session.agent);
+                let leads = self
+                    .store
+                    .at(url)
+                    .leads
+                    .filter(|_| self.store.is_public(url, self.least_users()));
+                let view =
+                    self.model
+                        .lead_view(number, first, leads, session.fetches, session.agent);
                 (stage.inputs, stage.sets, stage.factor) = view;
                 (stage.number, stage.lead) = (number, url);
             }
@@ -468,15 +571,24 @@ impl Auto {
     }
 
     /// Offers what of `judged` is worth it, may be offered, and is covered, best first.
-    pub(super) fn offer(&mut self, session: &mut Session, judged: &[(u32, f32)], offers: &mut Vec<Candidate>) {
+    pub(super) fn offer(
+        &mut self,
+        session: &mut Session,
+        judged: &[(u32, f32)],
+        offers: &mut Vec<Candidate>,
+    ) {
         let least_users = self.least_users();
         let mut worth: Vec<(u32, f64, f64)> = judged
             .iter()
             .filter_map(|&(id, probability)| {
                 let url = self.store.at(id);
-                let (probability, threshold) =
-                    (f64::from(probability), self.config.worth.threshold(f64::from(url.size)));
-                let wanted = probability > threshold && url.users >= least_users && !session.offered.contains(id);
+                let (probability, threshold) = (
+                    f64::from(probability),
+                    self.config.worth.threshold(f64::from(url.size)),
+                );
+                let wanted = probability > threshold
+                    && url.users >= least_users
+                    && !session.offered.contains(id);
                 wanted.then_some((id, probability, threshold))
             })
             .collect();
@@ -541,7 +653,11 @@ impl Auto {
         let outcome = f32::from(u8::from(fetched));
         session.fetches.learn(outcome, 1.0, 8.0);
         for (level, &context) in load.contexts.iter().enumerate().rev() {
-            let rate = self.store.context_mut(context).fetches.get_or_insert_with(|| Rate::prior(prior));
+            let rate = self
+                .store
+                .context_mut(context)
+                .fetches
+                .get_or_insert_with(|| Rate::prior(prior));
             rate.learn(outcome, 1.0, if level == 0 { 30.0 } else { 200.0 });
             prior = rate.p;
         }
@@ -551,9 +667,17 @@ impl Auto {
         let mut general = vec![0.05; load.assets.len()];
         self.scratch.clear(self.store.urls.len());
         // Of a short visit it is noted what it holds; of a long one it is looked up.
-        let entries: usize = load.contexts.iter().map(|&context| self.store.context(context).entries.len()).sum();
+        let entries: usize = load
+            .contexts
+            .iter()
+            .map(|&context| self.store.context(context).entries.len())
+            .sum();
         let noted = session.held.len() < entries;
-        for (url, _) in session.held.iter().filter(|(_, held)| noted && held.load <= load.number) {
+        for (url, _) in session
+            .held
+            .iter()
+            .filter(|(_, held)| noted && held.load <= load.number)
+        {
             self.scratch.note(url, HELD);
         }
         for (at, &url) in load.assets.iter().enumerate() {
@@ -569,12 +693,19 @@ impl Auto {
             let context = self.store.context_mut(load.contexts[level]);
             for entry in &mut context.entries {
                 let at = scratch.get(entry.url);
-                let held = || session.held.get(entry.url).is_some_and(|held| held.load <= load.number);
+                let held = || {
+                    session
+                        .held
+                        .get(entry.url)
+                        .is_some_and(|held| held.load <= load.number)
+                };
                 if at == Some(HELD) || (at.is_none() && !noted && held()) {
                     continue;
                 }
                 let at = at.map(|at| at as usize);
-                entry.rate.learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
+                entry
+                    .rate
+                    .learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
                 if let Some(at) = at {
                     entry.crowd.note(session.user);
                     counted[at] = true;
@@ -583,18 +714,28 @@ impl Auto {
             }
             let loads = context.loads;
             context.loads += 1.0;
-            for (at, &url) in load.assets.iter().enumerate().filter(|&(at, _)| !counted[at]) {
+            for (at, &url) in load
+                .assets
+                .iter()
+                .enumerate()
+                .filter(|&(at, _)| !counted[at])
+            {
                 let p = (1.0 + BACKOFF * general[at]) / (loads + 1.0 + BACKOFF);
                 general[at] = p;
-                let rate = Rate { p, n: (loads + 1.0).min(MEMORY) };
+                let rate = Rate {
+                    p,
+                    n: (loads + 1.0).min(MEMORY),
+                };
                 let mut crowd = Crowd::default();
                 crowd.note(session.user);
-                self.store.add_entry(load.contexts[level], LIMITS[level], url, rate, crowd);
+                self.store
+                    .add_entry(load.contexts[level], LIMITS[level], url, rate, crowd);
             }
         }
     }
 
-    /// The session, or long enough a part of it, is over: learns from what was expected and what came.
+    /// The session, or long enough a part of it, is over: learns from what was expected and what
+    /// came.
     pub(super) fn learn_from(&mut self, load: &Load) {
         if load.dirty {
             return;
@@ -602,7 +743,10 @@ impl Auto {
         let mut lessons = std::mem::take(&mut self.lessons);
         for (at, stage) in load.stages.iter().enumerate() {
             if stage.number > 0 && stage.expected >= 0.3 {
-                let came = load.guesses.iter().filter(|guess| guess.after != NOT_YET && usize::from(guess.after) > at);
+                let came = load
+                    .guesses
+                    .iter()
+                    .filter(|guess| guess.after != NOT_YET && usize::from(guess.after) > at);
                 let share = (came.map(|guess| guess.chance).sum::<f32>() / stage.expected).min(1.0);
                 let prior = self.model.learn_lead(stage, load.agent, share);
                 if stage.number == 1 {
@@ -614,7 +758,8 @@ impl Auto {
                 }
             }
             if self.model.has_much_to_learn() || load.number.is_multiple_of(3) {
-                self.model.learn_assets(&load.guesses, stage, at, &mut lessons);
+                self.model
+                    .learn_assets(&load.guesses, stage, at, &mut lessons);
             }
             if at < 2 {
                 self.learn_later(load, stage, at);
@@ -626,8 +771,13 @@ impl Auto {
     /// For the site: which of the candidates were asked for by the end of the session.
     fn learn_later(&mut self, load: &Load, stage: &Stage, at: usize) {
         self.scratch.clear(self.store.urls.len());
-        for guess in load.guesses.iter().filter(|guess| usize::from(guess.after) > at) {
-            self.scratch.note(guess.url, u32::from(guess.after != NOT_YET));
+        for guess in load
+            .guesses
+            .iter()
+            .filter(|guess| usize::from(guess.after) > at)
+        {
+            self.scratch
+                .note(guess.url, u32::from(guess.after != NOT_YET));
         }
         let scratch = &self.scratch;
         for entry in &mut self.store.context_mut(load.contexts[2]).entries {

@@ -1,16 +1,19 @@
-//! What `auto` learned, as bytes: to start warm after a restart, and to bring together what several gateways or logs
-//! taught.
+//! What `auto` learned, as bytes: to start warm after a restart, and to bring together what several
+//! gateways or logs taught.
 //!
-//! Little endian throughout: 16 bytes of name, a version, the model, the URLs, the contexts, and a checksum of all of
-//! it. Sessions are not part of it, nor is any URL (or page) that fewer than the required number of users asked for:
-//! what is private to one user is not written down. Nor are the habits of User-Agents, which may be as rare as their users and
-//! are soon learned again. Writing the bytes to a file in one step is the caller's business.
+//! Little endian throughout: 16 bytes of name, a version, the model, the URLs, the contexts, and a
+//! checksum of all of it. Sessions are not part of it, nor is any URL (or page) that fewer than the
+//! required number of users asked for: what is private to one user is not written down. Nor are the
+//! habits of User-Agents, which may be as rare as their users and are soon learned again. Writing
+//! the bytes to a file in one step is the caller's business.
 
 use std::collections::HashMap;
 
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::Model;
-use super::store::{Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, USERS, Url};
+use super::store::{
+    Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, USERS, Url,
+};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig};
 
@@ -37,7 +40,9 @@ impl Auto {
     /// Everything learned so far that may outlive the sessions.
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
-        let mut out = Writer { bytes: NAME.to_vec() };
+        let mut out = Writer {
+            bytes: NAME.to_vec(),
+        };
         out.u32(VERSION);
         out.model(&self.model);
         out.store(&self.store, self.config.min_users);
@@ -75,7 +80,9 @@ impl Auto {
 
 /// FNV-1a.
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 struct Writer {
@@ -117,12 +124,20 @@ impl Writer {
         self.mixer(&model.fetch);
         self.mixer(&model.lead);
         self.mixer(&model.asset);
-        let points = model.reliability.iter().flat_map(|reliability| reliability.points);
-        let rates = points.chain([model.fetches, model.follows]).chain(model.circumstances).chain(model.firsts);
+        let points = model
+            .reliability
+            .iter()
+            .flat_map(|reliability| reliability.points);
+        let rates = points
+            .chain([model.fetches, model.follows])
+            .chain(model.circumstances)
+            .chain(model.firsts);
         rates.for_each(|rate| self.rate(rate));
         self.mixer(&model.repetition.mixer);
         let points = model.repetition.reliability.points.into_iter();
-        points.chain(model.repetition.rates).for_each(|rate| self.rate(rate));
+        points
+            .chain(model.repetition.rates)
+            .for_each(|rate| self.rate(rate));
     }
 
     /// URLs that may be written, then the contexts with what of them may.
@@ -132,7 +147,11 @@ impl Writer {
             .filter_map(|(id, url)| Some((id, url.as_ref()?)))
             .filter(|(_, url)| url.users >= min_users)
             .collect();
-        let numbers: HashMap<u32, u32> = public.iter().zip(0..).map(|(&(id, _), number)| (id, number)).collect();
+        let numbers: HashMap<u32, u32> = public
+            .iter()
+            .zip(0..)
+            .map(|(&(id, _), number)| (id, number))
+            .collect();
         self.u32(public.len() as u32);
         public.iter().for_each(|(_, url)| self.url(url));
         // The same holds for kinds of pages, sites, and for what came with what.
@@ -146,8 +165,16 @@ impl Writer {
             .flatten()
             .filter(written)
             .map(|context| {
-                let entries = context.entries.iter().filter(|entry| entry.crowd.count >= min_users);
-                (context, entries.filter_map(|entry| Some((*numbers.get(&entry.url)?, entry))).collect())
+                let entries = context
+                    .entries
+                    .iter()
+                    .filter(|entry| entry.crowd.count >= min_users);
+                (
+                    context,
+                    entries
+                        .filter_map(|entry| Some((*numbers.get(&entry.url)?, entry)))
+                        .collect(),
+                )
             })
             .collect();
         self.u32(contexts.len() as u32);
@@ -176,7 +203,9 @@ impl Writer {
         self.text(&url.name);
         self.bytes.extend_from_slice(&[url.kind as u8, url.users]);
         self.u32(url.count);
-        [url.size, url.sizes, url.as_page, url.as_asset].iter().for_each(|&value| self.f32(value));
+        [url.size, url.sizes, url.as_page, url.as_asset]
+            .iter()
+            .for_each(|&value| self.f32(value));
         self.optional(url.leads);
         self.optional(url.again);
     }
@@ -197,20 +226,35 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.take()?))
     }
 
-    /// A number of things that take at least `size` bytes each, so that nothing is reserved for more than is there.
+    /// A number of things that take at least `size` bytes each, so that nothing is reserved for
+    /// more than is there.
     fn count(&mut self, size: usize) -> Result<usize, StateError> {
         let count = self.u32()? as usize;
-        if count > self.rest.len() / size { Err(StateError::Damaged) } else { Ok(count) }
+        if count > self.rest.len() / size {
+            Err(StateError::Damaged)
+        } else {
+            Ok(count)
+        }
     }
 
     /// A finite number no larger than anything that is ever learned or counted.
     fn f32(&mut self) -> Result<f32, StateError> {
         let value = f32::from_le_bytes(self.take()?);
-        if value.is_finite() && value.abs() <= 1e20 { Ok(value) } else { Err(StateError::Damaged) }
+        if value.is_finite() && value.abs() <= 1e20 {
+            Ok(value)
+        } else {
+            Err(StateError::Damaged)
+        }
     }
 
     fn positive(&mut self) -> Result<f32, StateError> {
-        self.f32().and_then(|value| if value >= 0.0 { Ok(value) } else { Err(StateError::Damaged) })
+        self.f32().and_then(|value| {
+            if value >= 0.0 {
+                Ok(value)
+            } else {
+                Err(StateError::Damaged)
+            }
+        })
     }
 
     fn optional(&mut self) -> Result<Option<Rate>, StateError> {
@@ -304,7 +348,10 @@ impl<'a> Reader<'a> {
         let id = store.url(name);
         let [kind, users] = self.take()?;
         let url = store.at_mut(id);
-        url.kind = Kind::ALL.get(usize::from(kind)).copied().ok_or(StateError::Damaged)?;
+        url.kind = Kind::ALL
+            .get(usize::from(kind))
+            .copied()
+            .ok_or(StateError::Damaged)?;
         url.users = users.min(USERS as u8);
         // Those users are not known any more; marks that no user bears stand for them.
         url.seen_by = NOBODY;
@@ -366,7 +413,11 @@ fn link(store: &mut Store, page: u32, context: ContextId) {
 
 /// Adds what `theirs` knows to `mine`.
 pub(super) fn merge_store(mine: &mut Store, theirs: &Store) {
-    let ids: Vec<u32> = theirs.urls.iter().map(|url| url.as_ref().map_or(NONE, |url| merge_url(mine, url))).collect();
+    let ids: Vec<u32> = theirs
+        .urls
+        .iter()
+        .map(|url| url.as_ref().map_or(NONE, |url| merge_url(mine, url)))
+        .collect();
     for context in theirs.contexts.iter().flatten() {
         let id = match &context.key {
             Key::Page(page) => {
@@ -422,13 +473,28 @@ fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32])
     context.fetches = merged(context.fetches, theirs.fetches, 200.0);
     // An asset that only one of the two knows was absent from the loads of the other.
     for entry in &mut context.entries {
-        if !theirs.entries.iter().any(|their| ids[their.url as usize] == entry.url) {
-            entry.rate = entry.rate.merged(Rate { p: 0.0, n: theirs.loads.min(MEMORY) }, MEMORY);
+        if !theirs
+            .entries
+            .iter()
+            .any(|their| ids[their.url as usize] == entry.url)
+        {
+            entry.rate = entry.rate.merged(
+                Rate {
+                    p: 0.0,
+                    n: theirs.loads.min(MEMORY),
+                },
+                MEMORY,
+            );
         }
     }
     for entry in &theirs.entries {
         let url = ids[entry.url as usize];
-        if let Some(known) = mine.context_mut(id).entries.iter_mut().find(|known| known.url == url) {
+        if let Some(known) = mine
+            .context_mut(id)
+            .entries
+            .iter_mut()
+            .find(|known| known.url == url)
+        {
             known.rate = known.rate.merged(entry.rate, MEMORY);
             known.crowd = known.crowd.merged(entry.crowd);
             for (mine, theirs) in known.later.iter_mut().zip(entry.later) {
@@ -436,7 +502,13 @@ fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32])
             }
             continue;
         }
-        let rate = entry.rate.merged(Rate { p: 0.0, n: before.min(MEMORY) }, MEMORY);
+        let rate = entry.rate.merged(
+            Rate {
+                p: 0.0,
+                n: before.min(MEMORY),
+            },
+            MEMORY,
+        );
         mine.add_entry(id, LIMITS[level], url, rate, entry.crowd);
     }
 }
@@ -472,12 +544,20 @@ mod tests {
             }
             auto.session_closed(number);
         }
-        assert!(auto.model.agents.contains_key(&super::super::fingerprint(agent)), "the agent's habits are learned");
+        assert!(
+            auto.model
+                .agents
+                .contains_key(&super::super::fingerprint(agent)),
+            "the agent's habits are learned"
+        );
         auto.save()
     }
 
     #[test]
     fn a_file_does_not_tell_which_agents_were_seen() {
-        assert_eq!(written("Firefox/130"), written("A browser that one person has/0.1"));
+        assert_eq!(
+            written("Firefox/130"),
+            written("A browser that one person has/0.1")
+        );
     }
 }

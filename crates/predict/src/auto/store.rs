@@ -1,7 +1,9 @@
-//! What `auto` remembers between sessions: URLs, and for each page, kind of page and site the assets that came with it.
+//! What `auto` remembers between sessions: URLs, and for each page, kind of page and site the
+//! assets that came with it.
 //!
-//! Memory is bounded. When the estimate passes the limit, the contexts that were used longest ago and least often go,
-//! and with them the URLs that nothing refers to any more; a URL that was seen once and never came back is the first.
+//! Memory is bounded. When the estimate passes the limit, the contexts that were used longest ago
+//! and least often go, and with them the URLs that nothing refers to any more; a URL that was seen
+//! once and never came back is the first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +37,10 @@ pub(super) struct Place {
 
 impl Place {
     /// No URL is here.
-    pub(super) const NOWHERE: Self = Self { id: NONE, serial: 0 };
+    pub(super) const NOWHERE: Self = Self {
+        id: NONE,
+        serial: 0,
+    };
 }
 
 /// What is known of a URL.
@@ -75,7 +80,8 @@ impl Url {
     }
 }
 
-/// How many different users were seen, up to [`USERS`]: by tags, so that it may count too few but never too many.
+/// How many different users were seen, up to [`USERS`]: by tags, so that it may count too few but
+/// never too many.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Crowd {
     pub(super) count: u8,
@@ -94,12 +100,19 @@ impl Crowd {
 
     /// A crowd of which only the size is known.
     pub(super) fn of(count: u8) -> Self {
-        Self { count: count.min(USERS as u8), tags: [0; USERS] }
+        Self {
+            count: count.min(USERS as u8),
+            tags: [0; USERS],
+        }
     }
 
     /// The larger of the two: the same people may be behind both.
     pub(super) fn merged(self, other: Self) -> Self {
-        if other.count > self.count { Self::of(other.count) } else { self }
+        if other.count > self.count {
+            Self::of(other.count)
+        } else {
+            self
+        }
     }
 }
 
@@ -107,9 +120,11 @@ impl Crowd {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) url: u32,
-    /// Share of the context's fetching loads in which it was requested, of those in which it was not held already.
+    /// Share of the context's fetching loads in which it was requested, of those in which it was
+    /// not held already.
     pub(super) rate: Rate,
-    /// At a site: chance of being requested later in the session, seen from a page and from a page's first asset.
+    /// At a site: chance of being requested later in the session, seen from a page and from a
+    /// page's first asset.
     pub(super) later: [Rate; 2],
     /// Who asked for it here.
     pub(super) crowd: Crowd,
@@ -166,12 +181,20 @@ impl Store {
     }
 
     fn seek(&self, name: &str) -> Result<u32, Vacant> {
-        self.ids.find(name.as_bytes(), |id| self.urls[id as usize].as_ref().is_some_and(|url| *url.name == *name))
+        self.ids.find(name.as_bytes(), |id| {
+            self.urls[id as usize]
+                .as_ref()
+                .is_some_and(|url| *url.name == *name)
+        })
     }
 
     /// The same, for a caller who remembers where the URL was.
     pub(super) fn find_near(&self, name: &str, place: Place) -> Option<u32> {
-        if self.is_at(place) { Some(place.id) } else { self.find(name) }
+        if self.is_at(place) {
+            Some(place.id)
+        } else {
+            self.find(name)
+        }
     }
 
     /// Whether what was in a place still is: numbers are given anew, serial numbers are not.
@@ -182,7 +205,10 @@ impl Store {
 
     /// Where a URL is that is in use.
     pub(super) fn place(&self, id: u32) -> Place {
-        Place { id, serial: self.at(id).serial }
+        Place {
+            id,
+            serial: self.at(id).serial,
+        }
     }
 
     /// The number of a URL, new if it was never seen.
@@ -228,20 +254,28 @@ impl Store {
 
     /// A URL that is in use.
     pub(super) fn at(&self, id: u32) -> &Url {
-        self.urls[id as usize].as_ref().expect("ids in sessions and contexts are kept alive by `shrink`")
+        self.urls[id as usize]
+            .as_ref()
+            .expect("ids in sessions and contexts are kept alive by `shrink`")
     }
 
     pub(super) fn at_mut(&mut self, id: u32) -> &mut Url {
-        self.urls[id as usize].as_mut().expect("ids in sessions and contexts are kept alive by `shrink`")
+        self.urls[id as usize]
+            .as_mut()
+            .expect("ids in sessions and contexts are kept alive by `shrink`")
     }
 
     /// A context that is in use.
     pub(super) fn context(&self, id: ContextId) -> &Context {
-        self.contexts[id as usize].as_ref().expect("ids in loads and URLs are kept alive by `shrink`")
+        self.contexts[id as usize]
+            .as_ref()
+            .expect("ids in loads and URLs are kept alive by `shrink`")
     }
 
     pub(super) fn context_mut(&mut self, id: ContextId) -> &mut Context {
-        self.contexts[id as usize].as_mut().expect("ids in loads and URLs are kept alive by `shrink`")
+        self.contexts[id as usize]
+            .as_mut()
+            .expect("ids in loads and URLs are kept alive by `shrink`")
     }
 
     /// Whether as many users asked for a URL as it takes to tell others of it.
@@ -252,8 +286,14 @@ impl Store {
     /// The assets of a context that may be told of: where enough users came and asked for them.
     pub(super) fn known(&self, id: ContextId, least_users: u8) -> impl Iterator<Item = &Entry> {
         let context = self.context(id);
-        let entries = if context.crowd.count >= least_users { &context.entries[..] } else { &[] };
-        entries.iter().filter(move |entry| entry.crowd.count >= least_users)
+        let entries = if context.crowd.count >= least_users {
+            &context.entries[..]
+        } else {
+            &[]
+        };
+        entries
+            .iter()
+            .filter(move |entry| entry.crowd.count >= least_users)
     }
 
     /// The contexts of a page: itself, its kind, its site. A site's error pages are one page.
@@ -261,7 +301,10 @@ impl Store {
         let name = self.at(page).name.clone();
         if error {
             let Parts { site, .. } = parts(&name);
-            let (page, site) = (self.named(format!("E{site}")), self.named(format!("S{site}")));
+            let (page, site) = (
+                self.named(format!("E{site}")),
+                self.named(format!("S{site}")),
+            );
             return self.used([page, page, site]);
         }
         let known = self.at(page).contexts;
@@ -299,8 +342,11 @@ impl Store {
 
     fn seek_named(&self, name: &str) -> Result<ContextId, Vacant> {
         let is = |key: &Key| matches!(key, Key::Named(known) if **known == *name);
-        self.named
-            .find(name.as_bytes(), |id| self.contexts[id as usize].as_ref().is_some_and(|context| is(&context.key)))
+        self.named.find(name.as_bytes(), |id| {
+            self.contexts[id as usize]
+                .as_ref()
+                .is_some_and(|context| is(&context.key))
+        })
     }
 
     /// Whether there is a context of that name.
@@ -324,10 +370,23 @@ impl Store {
         put(&mut self.contexts, &mut self.free_contexts, context)
     }
 
-    /// Adds an asset to a context; of a full one the least likely asset makes way, if it is unlikely enough.
-    pub(super) fn add_entry(&mut self, context: ContextId, limit: usize, url: u32, rate: Rate, crowd: Crowd) {
+    /// Adds an asset to a context; of a full one the least likely asset makes way, if it is
+    /// unlikely enough.
+    pub(super) fn add_entry(
+        &mut self,
+        context: ContextId,
+        limit: usize,
+        url: u32,
+        rate: Rate,
+        crowd: Crowd,
+    ) {
         let context = self.context_mut(context);
-        let entry = Entry { url, rate, later: [Rate::prior(0.1); 2], crowd };
+        let entry = Entry {
+            url,
+            rate,
+            later: [Rate::prior(0.1); 2],
+            crowd,
+        };
         if context.entries.len() < limit {
             context.entries.push(entry);
             self.bytes += ENTRY_BYTES;
@@ -344,7 +403,8 @@ impl Store {
         }
     }
 
-    /// Forgets what was used longest ago and least, down to about half of `limit` bytes, sparing what `keep` marks.
+    /// Forgets what was used longest ago and least, down to about half of `limit` bytes, sparing
+    /// what `keep` marks.
     pub(super) fn shrink(&mut self, limit: usize, keep_urls: &[u32], keep_contexts: &[ContextId]) {
         let mut kept = vec![false; self.contexts.len()];
         for &id in keep_contexts {
@@ -352,7 +412,8 @@ impl Store {
         }
         let mut order = self.ranked();
         order.retain(|&(_, id)| !kept[id as usize]);
-        // Half of what is held may be URLs that only these contexts keep alive, so drop by share, not by bytes.
+        // Half of what is held may be URLs that only these contexts keep alive, so drop by share,
+        // not by bytes.
         let share = 1.0 - 0.5 * limit as f64 / self.bytes.max(1) as f64;
         order.truncate((order.len() as f64 * share.clamp(0.1, 1.0)) as usize);
         for &(_, id) in &order {
@@ -361,13 +422,17 @@ impl Store {
         self.drop_unused_urls(keep_urls);
     }
 
-    /// All contexts, those to be dropped first in front. The more of a site is kept already the less its next context is
-    /// worth, so that a crawl of one site displaces that site's own pages and not everybody else's.
+    /// All contexts, those to be dropped first in front. The more of a site is kept already the
+    /// less its next context is worth, so that a crawl of one site displaces that site's own pages
+    /// and not everybody else's.
     fn ranked(&self) -> Vec<(f64, ContextId)> {
         let mut by_site: HashMap<&str, Vec<(f64, ContextId)>> = HashMap::new();
         for (id, context) in (0..).zip(&self.contexts) {
             let Some(context) = context else { continue };
-            by_site.entry(self.site_of(context)).or_default().push((context.worth(self.clock), id));
+            by_site
+                .entry(self.site_of(context))
+                .or_default()
+                .push((context.worth(self.clock), id));
         }
         let mut ranked = Vec::with_capacity(self.contexts.len());
         for mut contexts in by_site.into_values() {
@@ -385,14 +450,20 @@ impl Store {
     /// The site that a context belongs to.
     fn site_of<'a>(&'a self, context: &'a Context) -> &'a str {
         match &context.key {
-            Key::Page(page) => self.urls[*page as usize].as_ref().map_or("", |url| parts(&url.name).site),
+            Key::Page(page) => self.urls[*page as usize]
+                .as_ref()
+                .map_or("", |url| parts(&url.name).site),
             Key::Named(name) => parts(name.get(1..).unwrap_or("")).site,
         }
     }
 
     fn drop_context(&mut self, id: ContextId) {
-        let Some(context) = self.contexts[id as usize].take() else { return };
-        self.bytes = self.bytes.saturating_sub(CONTEXT_BYTES + context.entries.len() * ENTRY_BYTES);
+        let Some(context) = self.contexts[id as usize].take() else {
+            return;
+        };
+        self.bytes = self
+            .bytes
+            .saturating_sub(CONTEXT_BYTES + context.entries.len() * ENTRY_BYTES);
         match context.key {
             Key::Named(name) => {
                 self.bytes = self.bytes.saturating_sub(name.len() + 48);
@@ -418,8 +489,13 @@ impl Store {
         }
         for (id, slot) in self.urls.iter_mut().enumerate() {
             let Some(url) = slot else { continue };
-            // A page is its three contexts or none: what remains of an incomplete set would point at reused numbers.
-            if url.contexts.iter().any(|&c| c == NONE || self.contexts[c as usize].is_none()) {
+            // A page is its three contexts or none: what remains of an incomplete set would point
+            // at reused numbers.
+            if url
+                .contexts
+                .iter()
+                .any(|&c| c == NONE || self.contexts[c as usize].is_none())
+            {
                 url.contexts = [NONE; 3];
             }
             if !used[id] {
@@ -431,8 +507,13 @@ impl Store {
         }
         // A page context whose page has been parted from it is of no use.
         for id in 0..self.contexts.len() as u32 {
-            let orphan = match self.contexts[id as usize].as_ref().map(|context| &context.key) {
-                Some(&Key::Page(page)) => self.urls[page as usize].as_ref().is_none_or(|url| url.contexts[0] != id),
+            let orphan = match self.contexts[id as usize]
+                .as_ref()
+                .map(|context| &context.key)
+            {
+                Some(&Key::Page(page)) => self.urls[page as usize]
+                    .as_ref()
+                    .is_none_or(|url| url.contexts[0] != id),
                 _ => false,
             };
             if orphan {
@@ -461,10 +542,15 @@ fn put<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
 }
 
 impl Context {
-    /// How much it is worth keeping: use counts by its logarithm, and fades by half every 50,000 requests.
+    /// How much it is worth keeping: use counts by its logarithm, and fades by half every 50,000
+    /// requests.
     fn worth(&self, clock: u64) -> f64 {
         let views = f64::from(self.loads + self.fetches.map_or(0.0, |rate| rate.n));
-        let general = if matches!(&self.key, Key::Named(name) if name.starts_with('S')) { 4.0 } else { 0.0 };
+        let general = if matches!(&self.key, Key::Named(name) if name.starts_with('S')) {
+            4.0
+        } else {
+            0.0
+        };
         (1.0 + views).ln() + general - (clock - self.used) as f64 / 50_000.0
     }
 

@@ -1,4 +1,5 @@
-//! What a URL alone tells: its host, what kind of resource it names, and which pages are of its kind.
+//! What a URL alone tells: its host, what kind of resource it names, and which pages are of its
+//! kind.
 
 /// What a resource is, as far as its URL, its media type or the request's destination tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,14 +19,23 @@ pub enum Kind {
     Font,
     /// Data fetched by a script.
     Data,
-    /// Sound, film, an archive, a document to be stored: asked for on purpose, too large to guess at.
+    /// Sound, film, an archive, a document to be stored: asked for on purpose, too large to guess
+    /// at.
     Download,
 }
 
 impl Kind {
     /// All kinds in order.
-    pub const ALL: [Self; 8] =
-        [Self::Page, Self::Open, Self::Style, Self::Script, Self::Image, Self::Font, Self::Data, Self::Download];
+    pub const ALL: [Self; 8] = [
+        Self::Page,
+        Self::Open,
+        Self::Style,
+        Self::Script,
+        Self::Image,
+        Self::Font,
+        Self::Data,
+        Self::Download,
+    ];
 
     /// Number of kinds.
     pub const COUNT: usize = Self::ALL.len();
@@ -33,7 +43,10 @@ impl Kind {
     /// Whether a page brings it along without being asked.
     #[must_use]
     pub fn is_asset(self) -> bool {
-        matches!(self, Self::Style | Self::Script | Self::Image | Self::Font | Self::Data)
+        matches!(
+            self,
+            Self::Style | Self::Script | Self::Image | Self::Font | Self::Data
+        )
     }
 
     /// By the path's ending.
@@ -41,7 +54,11 @@ impl Kind {
     pub fn of_path(path: &str) -> Self {
         let name = path.rsplit('/').next().unwrap_or(path);
         let Some((stem, ending)) = name.rsplit_once('.') else {
-            return if name.is_empty() { Self::Page } else { Self::Open };
+            return if name.is_empty() {
+                Self::Page
+            } else {
+                Self::Open
+            };
         };
         if stem.is_empty() || ending.len() > 8 {
             return Self::Open;
@@ -50,15 +67,19 @@ impl Kind {
             "html" | "htm" | "xhtml" | "shtml" => Self::Page,
             "css" => Self::Style,
             "js" | "mjs" | "wasm" => Self::Script,
-            "png" | "gif" | "jpg" | "jpeg" | "webp" | "svg" | "ico" | "bmp" | "avif" | "xbm" | "cur" => Self::Image,
+            "png" | "gif" | "jpg" | "jpeg" | "webp" | "svg" | "ico" | "bmp" | "avif" | "xbm"
+            | "cur" => Self::Image,
             "woff" | "woff2" | "ttf" | "otf" | "eot" => Self::Font,
             "json" | "map" | "webmanifest" => Self::Data,
-            "mp4" | "mp3" | "mpg" | "mpeg" | "avi" | "mov" | "wav" | "au" | "ogg" | "webm" | "zip" | "gz" | "tgz"
-            | "tar" | "bz2" | "xz" | "rar" | "7z" | "exe" | "msi" | "dmg" | "iso" | "deb" | "rpm" | "apk" | "pdf"
-            | "doc" | "docx" | "ppt" | "pptx" | "xls" | "xlsx" | "ps" | "txt" | "csv" | "xml" | "rss" | "atom"
-            | "bin" | "jar" | "swf" | "dll" | "class" | "rtf" | "odt" | "epub" | "tex" | "c" | "h" | "log" | "md5"
-            | "sig" | "asc" | "patch" | "diff" | "torrent" | "mid" | "midi" | "ra" | "ram" | "wmv" | "flv" | "m4a"
-            | "flac" | "bak" | "sql" | "tif" | "tiff" | "psd" => Self::Download,
+            "mp4" | "mp3" | "mpg" | "mpeg" | "avi" | "mov" | "wav" | "au" | "ogg" | "webm"
+            | "zip" | "gz" | "tgz" | "tar" | "bz2" | "xz" | "rar" | "7z" | "exe" | "msi"
+            | "dmg" | "iso" | "deb" | "rpm" | "apk" | "pdf" | "doc" | "docx" | "ppt" | "pptx"
+            | "xls" | "xlsx" | "ps" | "txt" | "csv" | "xml" | "rss" | "atom" | "bin" | "jar"
+            | "swf" | "dll" | "class" | "rtf" | "odt" | "epub" | "tex" | "c" | "h" | "log"
+            | "md5" | "sig" | "asc" | "patch" | "diff" | "torrent" | "mid" | "midi" | "ra"
+            | "ram" | "wmv" | "flv" | "m4a" | "flac" | "bak" | "sql" | "tif" | "tiff" | "psd" => {
+                Self::Download
+            }
             _ => Self::Open,
         }
     }
@@ -66,13 +87,19 @@ impl Kind {
     /// By the response's media type, where it says more than the path.
     #[must_use]
     pub fn of_media_type(media_type: &str) -> Option<Self> {
-        let essence = media_type.split(';').next().unwrap_or(media_type).trim().to_ascii_lowercase();
+        let essence = media_type
+            .split(';')
+            .next()
+            .unwrap_or(media_type)
+            .trim()
+            .to_ascii_lowercase();
         Some(match essence.as_str() {
             "text/html" | "application/xhtml+xml" => return None,
             "text/css" => Self::Style,
-            "text/javascript" | "application/javascript" | "application/x-javascript" | "application/wasm" => {
-                Self::Script
-            }
+            "text/javascript"
+            | "application/javascript"
+            | "application/x-javascript"
+            | "application/wasm" => Self::Script,
             "application/json" => Self::Data,
             other if other.starts_with("image/") => Self::Image,
             other if other.starts_with("font/") || other.contains("font") => Self::Font,
@@ -113,9 +140,9 @@ pub struct Parts<'a> {
 pub fn parts(url: &str) -> Parts<'_> {
     let url = url.split('#').next().unwrap_or(url);
     let path_at = match url.find("://") {
-        Some(at) if !url[..at].contains(['/', '?']) => {
-            url[at + 3..].find(['/', '?']).map_or(url.len(), |end| at + 3 + end)
-        }
+        Some(at) if !url[..at].contains(['/', '?']) => url[at + 3..]
+            .find(['/', '?'])
+            .map_or(url.len(), |end| at + 3 + end),
         _ => 0,
     };
     let (site, rest) = url.split_at(path_at);
@@ -123,11 +150,15 @@ pub fn parts(url: &str) -> Parts<'_> {
         Some((path, query)) => (path, Some(query)),
         None => (rest, None),
     };
-    Parts { site, path: if path.is_empty() { "/" } else { path }, query }
+    Parts {
+        site,
+        path: if path.is_empty() { "/" } else { path },
+        query,
+    }
 }
 
-/// The name of the kind of page: directories with digits masked, the last name reduced to its ending, the names of the
-/// query's keys. Pages of a kind tend to need the same things.
+/// The name of the kind of page: directories with digits masked, the last name reduced to its
+/// ending, the names of the query's keys. Pages of a kind tend to need the same things.
 #[must_use]
 pub fn template(parts: &Parts<'_>) -> String {
     let mut template = String::with_capacity(parts.site.len() + parts.path.len());
@@ -138,7 +169,10 @@ pub fn template(parts: &Parts<'_>) -> String {
     template.push('/');
     if !name.is_empty() {
         template.push('*');
-        if let Some((_, ending)) = name.rsplit_once('.').filter(|(_, ending)| ending.len() <= 5) {
+        if let Some((_, ending)) = name
+            .rsplit_once('.')
+            .filter(|(_, ending)| ending.len() <= 5)
+        {
             template.push('.');
             template.push_str(ending);
         }
@@ -146,7 +180,13 @@ pub fn template(parts: &Parts<'_>) -> String {
     if !name.is_empty() && parts.path.len() > path.len() {
         template.push('/');
     }
-    for (at, pair) in parts.query.into_iter().flat_map(|query| query.split('&')).take(8).enumerate() {
+    for (at, pair) in parts
+        .query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .take(8)
+        .enumerate()
+    {
         template.push(if at == 0 { '?' } else { '&' });
         template.push_str(pair.split('=').next().unwrap_or(pair));
     }
@@ -173,17 +213,48 @@ mod tests {
 
     #[test]
     fn urls_are_taken_apart() {
-        assert_eq!(parts("http://h:8/a?b#c"), Parts { site: "http://h:8", path: "/a", query: Some("b") });
-        assert_eq!(parts("https://h"), Parts { site: "https://h", path: "/", query: None });
-        assert_eq!(parts("/go?to=http://x/"), Parts { site: "", path: "/go", query: Some("to=http://x/") });
-        assert_eq!(parts("https://h?q"), Parts { site: "https://h", path: "/", query: Some("q") });
+        assert_eq!(
+            parts("http://h:8/a?b#c"),
+            Parts {
+                site: "http://h:8",
+                path: "/a",
+                query: Some("b")
+            }
+        );
+        assert_eq!(
+            parts("https://h"),
+            Parts {
+                site: "https://h",
+                path: "/",
+                query: None
+            }
+        );
+        assert_eq!(
+            parts("/go?to=http://x/"),
+            Parts {
+                site: "",
+                path: "/go",
+                query: Some("to=http://x/")
+            }
+        );
+        assert_eq!(
+            parts("https://h?q"),
+            Parts {
+                site: "https://h",
+                path: "/",
+                query: Some("q")
+            }
+        );
     }
 
     #[test]
     fn pages_of_a_kind_share_a_template() {
         let of = |url| template(&parts(url));
         assert_eq!(of("/2015/03/19/spark-guide/"), of("/2016/1/2/other/"));
-        assert_eq!(of("/shuttle/missions/sts-71/mission.html"), "/shuttle/missions/sts-0/*.html");
+        assert_eq!(
+            of("/shuttle/missions/sts-71/mission.html"),
+            "/shuttle/missions/sts-0/*.html"
+        );
         assert_ne!(of("/a"), of("/a/"));
         assert_eq!(of("http://h/?p=7&x=1"), "http://h/?p&x");
         assert_eq!(of("/"), "/");

@@ -73,7 +73,14 @@ pub(super) struct Attributes {
 
 impl Attributes {
     pub(super) const fn new() -> Self {
-        Self { places: [(0, 0); Name::COUNT], present: 0, lost: 0, current: None, start: 0, text: Vec::new() }
+        Self {
+            places: [(0, 0); Name::COUNT],
+            present: 0,
+            lost: 0,
+            current: None,
+            start: 0,
+            text: Vec::new(),
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -106,7 +113,9 @@ impl Attributes {
 
     /// Its end.
     pub(super) fn end(&mut self) {
-        let Some(name) = self.current.take() else { return };
+        let Some(name) = self.current.take() else {
+            return;
+        };
         self.present |= bit(name);
         let place = |at| u32::try_from(at).unwrap_or(0);
         self.places[name as usize] = (place(self.start), place(self.text.len()));
@@ -138,7 +147,8 @@ impl Attributes {
 
     /// Whether its value is `value`, case and spaces around ignored.
     pub(super) fn is(&self, name: Name, value: &str) -> bool {
-        self.get(name).is_some_and(|text| text.trim().eq_ignore_ascii_case(value))
+        self.get(name)
+            .is_some_and(|text| text.trim().eq_ignore_ascii_case(value))
     }
 }
 

@@ -1,8 +1,9 @@
-//! Style sheets as they pass (CSS Syntax Level 3): what `@import`, `@font-face` and `url()` ask for.
+//! Style sheets as they pass (CSS Syntax Level 3): what `@import`, `@font-face` and `url()` ask
+//! for.
 //!
-//! Only comments, strings, addresses and blocks are told apart. What must be read as a whole (an import, a font's
-//! block, a media query, an image set) is collected in a bounded text, in which addresses and strings stand between
-//! marks, and handed to [`super::rules`].
+//! Only comments, strings, addresses and blocks are told apart. What must be read as a whole (an
+//! import, a font's block, a media query, an image set) is collected in a bounded text, in which
+//! addresses and strings stand between marks, and handed to [`super::rules`].
 
 use super::rules::{self, MARK_END, MARK_STRING, MARK_URL};
 use super::token::{Short, Token};
@@ -113,7 +114,12 @@ impl Css {
 
     /// Declarations only, as in a `style` attribute.
     pub(super) fn declarations(images: u8) -> Self {
-        Self { depth: 1, imports: false, images, ..Self::sheet() }
+        Self {
+            depth: 1,
+            imports: false,
+            images,
+            ..Self::sheet()
+        }
     }
 
     /// Takes the next bytes.
@@ -128,7 +134,9 @@ impl Css {
     /// The end: what is open is closed.
     pub(super) fn finish(&mut self, sink: &mut Sink) {
         match self.state {
-            State::Bare { .. } | State::AddressEnd | State::Text { address: true, .. } => self.end_address(sink),
+            State::Bare { .. } | State::AddressEnd | State::Text { address: true, .. } => {
+                self.end_address(sink)
+            }
             State::Text { .. } => self.collect_token(MARK_STRING),
             _ => {}
         }
@@ -157,7 +165,11 @@ impl Css {
             }
             State::Slash => self.slash(rest[0]),
             State::Comment { star } => self.comment(rest, star),
-            State::Text { quote, escaped, address } => self.string(rest, quote, escaped, address),
+            State::Text {
+                quote,
+                escaped,
+                address,
+            } => self.string(rest, quote, escaped, address),
             State::At => self.at_name(rest),
             State::Address => self.address(rest, sink),
             State::Bare { escaped } => self.bare(rest, escaped, sink),
@@ -173,9 +185,14 @@ impl Css {
 
     fn plain(&mut self, bytes: &[u8], at: usize, sink: &mut Sink) -> usize {
         let rest = &bytes[at..];
-        let run = rest.iter().position(|&b| TELLING[usize::from(b)]).unwrap_or(rest.len());
+        let run = rest
+            .iter()
+            .position(|&b| TELLING[usize::from(b)])
+            .unwrap_or(rest.len());
         self.collect(&rest[..run]);
-        let Some(&byte) = rest.get(run) else { return run };
+        let Some(&byte) = rest.get(run) else {
+            return run;
+        };
         match byte {
             b'\\' => {
                 self.collect(b"\\");
@@ -184,7 +201,11 @@ impl Css {
             b'/' => self.state = State::Slash,
             b'"' | b'\'' => {
                 self.token.clear();
-                self.state = State::Text { quote: byte, escaped: false, address: false };
+                self.state = State::Text {
+                    quote: byte,
+                    escaped: false,
+                    address: false,
+                };
             }
             b'@' => {
                 self.at.clear();
@@ -216,7 +237,9 @@ impl Css {
             return 1;
         }
         let found = memchr(b'*', rest);
-        self.state = State::Comment { star: found.is_some() };
+        self.state = State::Comment {
+            star: found.is_some(),
+        };
         found.map_or(rest.len(), |at| at + 1)
     }
 
@@ -226,7 +249,11 @@ impl Css {
             if keep {
                 self.token.push(&rest[..1]);
             }
-            self.state = State::Text { quote, escaped: false, address };
+            self.state = State::Text {
+                quote,
+                escaped: false,
+                address,
+            };
             return 1;
         }
         let end = memchr3(quote, b'\\', b'\n', rest);
@@ -234,12 +261,18 @@ impl Css {
         if keep {
             self.token.push(&rest[..run]);
         }
-        let Some(&byte) = rest.get(run) else { return run };
+        let Some(&byte) = rest.get(run) else {
+            return run;
+        };
         if byte == b'\\' {
             if keep {
                 self.token.push(b"\\");
             }
-            self.state = State::Text { quote, escaped: true, address };
+            self.state = State::Text {
+                quote,
+                escaped: true,
+                address,
+            };
         } else if address {
             // A line end makes it a bad address, which also ends at the parenthesis.
             self.state = State::AddressEnd;
@@ -268,7 +301,9 @@ impl Css {
         self.prelude = Prelude::Other;
         let applies = self.skipped.is_none();
         match self.at.get() {
-            Some(b"import") if self.imports && self.depth == 0 => self.begin_capture(Capture::Import),
+            Some(b"import") if self.imports && self.depth == 0 => {
+                self.begin_capture(Capture::Import)
+            }
             Some(b"media") if applies => self.begin_capture(Capture::Media),
             Some(b"font-face") if applies => self.prelude = Prelude::Font,
             // Any block ends the imports too; statements that nobody knows do not.
@@ -302,9 +337,15 @@ impl Css {
         self.parentheses = self.parentheses.saturating_add(1);
     }
 
-    /// The name that ends right before a parenthesis; what is longer than any that we know is no name.
+    /// The name that ends right before a parenthesis; what is longer than any that we know is no
+    /// name.
     fn name_before(&self, before: &[u8], name: &mut Short) {
-        let run = before.iter().rev().take(TAIL).take_while(|&&b| is_name(b)).count();
+        let run = before
+            .iter()
+            .rev()
+            .take(TAIL)
+            .take_while(|&&b| is_name(b))
+            .count();
         if run == before.len() && run < TAIL {
             let cut = self.tail.iter().rev().take_while(|&&b| is_name(b)).count();
             name.push(&self.tail[TAIL - cut..]);
@@ -367,11 +408,18 @@ impl Css {
     }
 
     fn address(&mut self, rest: &[u8], sink: &mut Sink) -> usize {
-        let run = rest.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(rest.len());
+        let run = rest
+            .iter()
+            .position(|b| !b.is_ascii_whitespace())
+            .unwrap_or(rest.len());
         match rest.get(run) {
             None => return run,
             Some(&quote @ (b'"' | b'\'')) => {
-                self.state = State::Text { quote, escaped: false, address: true };
+                self.state = State::Text {
+                    quote,
+                    escaped: false,
+                    address: true,
+                };
             }
             Some(b')') => self.end_address(sink),
             Some(_) => {
@@ -412,7 +460,10 @@ impl Css {
         }
         let Some(raw) = self.token.get() else { return };
         let url = rules::unescape(raw);
-        sink.offer(&url, Ask::new(Kind::Image, rules::image_urgency(&url, self.images)));
+        sink.offer(
+            &url,
+            Ask::new(Kind::Image, rules::image_urgency(&url, self.images)),
+        );
     }
 
     /// Whether an address here is one that a page would load: in a block that applies.
@@ -431,7 +482,10 @@ impl Css {
             return;
         }
         self.text.push(&[mark]);
-        let whole = self.token.get().filter(|raw| !raw.iter().any(|b| matches!(*b, 0..=8)));
+        let whole = self
+            .token
+            .get()
+            .filter(|raw| !raw.iter().any(|b| matches!(*b, 0..=8)));
         if let Some(raw) = whole {
             self.text.push(raw);
         }

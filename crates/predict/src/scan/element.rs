@@ -1,7 +1,7 @@
 //! What the elements of a document ask for, in the order in which they stand (HTML section 4).
 //!
-//! The tree is followed only as far as it decides that: templates are inert, foreign content (SVG, MathML) has its own
-//! rules, the sources of a `picture` come before its image.
+//! The tree is followed only as far as it decides that: templates are inert, foreign content (SVG,
+//! MathML) has its own rules, the sources of a `picture` come before its image.
 
 use super::attribute::{Attributes, Name};
 use super::css::Css;
@@ -58,7 +58,16 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) const fn new() -> Self {
-        Self { spaces: Vec::new(), inert: 0, shadows: 0, picture: None, head: true, base: false, images: 0, icon: None }
+        Self {
+            spaces: Vec::new(),
+            inert: 0,
+            shadows: 0,
+            picture: None,
+            head: true,
+            base: false,
+            images: 0,
+            icon: None,
+        }
     }
 
     /// Whether CDATA sections are such.
@@ -90,7 +99,13 @@ impl Page {
     }
 
     /// A start tag; `slash` where it ends with one, which closes foreign elements.
-    pub(super) fn open(&mut self, name: &[u8], attributes: &Attributes, slash: bool, sink: &mut Sink) -> Inside {
+    pub(super) fn open(
+        &mut self,
+        name: &[u8],
+        attributes: &Attributes,
+        slash: bool,
+        sink: &mut Sink,
+    ) -> Inside {
         if self.is_foreign() {
             if !breaks_out(name) {
                 return self.open_foreign(name, attributes, slash, sink);
@@ -146,7 +161,9 @@ impl Page {
     }
 
     fn open_template(&mut self, attributes: &Attributes) {
-        let shadow = ["open", "closed"].iter().any(|mode| attributes.is(Name::Shadowrootmode, mode));
+        let shadow = ["open", "closed"]
+            .iter()
+            .any(|mode| attributes.is(Name::Shadowrootmode, mode));
         if self.inert > 0 || !shadow {
             self.inert = self.inert.saturating_add(1);
         } else {
@@ -158,15 +175,20 @@ impl Page {
         match name {
             b"script" => Inside::Script,
             b"style" if self.inert == 0 && is_style(attributes, sink) => Inside::Style,
-            b"style" | b"textarea" | b"title" | b"noscript" | b"iframe" | b"noembed" | b"noframes" | b"xmp" => {
-                Inside::Text
-            }
+            b"style" | b"textarea" | b"title" | b"noscript" | b"iframe" | b"noembed"
+            | b"noframes" | b"xmp" => Inside::Text,
             b"plaintext" => Inside::Nothing,
             _ => Inside::Content,
         }
     }
 
-    fn open_foreign(&mut self, name: &[u8], attributes: &Attributes, slash: bool, sink: &mut Sink) -> Inside {
+    fn open_foreign(
+        &mut self,
+        name: &[u8],
+        attributes: &Attributes,
+        slash: bool,
+        sink: &mut Sink,
+    ) -> Inside {
         match name {
             b"svg" => self.enter(Space::Svg, slash),
             b"math" => self.enter(Space::Math, slash),
@@ -176,7 +198,8 @@ impl Page {
         if self.inert == 0 {
             self.style_attribute(attributes, sink);
             match (name, self.space()) {
-                // No style sheet here, but Chromium's own scanner asks for it, and an `svg` that was left open is likely.
+                // No style sheet here, but Chromium's own scanner asks for it, and an `svg` that
+                // was left open is likely.
                 (b"link", _) => self.link(attributes, sink),
                 (_, Space::Svg) => self.svg_element(name, attributes, sink),
                 _ => {}
@@ -191,7 +214,12 @@ impl Page {
     }
 
     fn svg_element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
-        let Some(url) = attributes.get(Name::Href).or_else(|| attributes.get(Name::XlinkHref)) else { return };
+        let Some(url) = attributes
+            .get(Name::Href)
+            .or_else(|| attributes.get(Name::XlinkHref))
+        else {
+            return;
+        };
         match name {
             b"image" | b"feimage" => sink.offer(&url, Ask::new(Kind::Image, self.count_image())),
             b"use" => sink.offer_own(&url, Ask::new(Kind::Image, urgency::LATER_IMAGE)),
@@ -206,8 +234,10 @@ impl Page {
             return;
         }
         self.style_attribute(attributes, sink);
-        if matches!(name, b"body" | b"table" | b"thead" | b"tbody" | b"tfoot" | b"tr" | b"td" | b"th")
-            && let Some(url) = attributes.get(Name::Background)
+        if matches!(
+            name,
+            b"body" | b"table" | b"thead" | b"tbody" | b"tfoot" | b"tr" | b"td" | b"th"
+        ) && let Some(url) = attributes.get(Name::Background)
         {
             sink.offer(&url, Ask::new(Kind::Image, urgency::STYLE_IMAGE));
         }
@@ -243,15 +273,27 @@ impl Page {
             b"base" => self.base(attributes, sink),
             b"meta" => meta(attributes, sink),
             b"iframe" => frame(attributes, sink),
-            b"frame" => sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Document, urgency::FRAME)),
-            b"video" => sink.offer(&attributes.text(Name::Poster), Ask::new(Kind::Image, urgency::LATER_IMAGE)),
+            b"frame" => sink.offer(
+                &attributes.text(Name::Src),
+                Ask::new(Kind::Document, urgency::FRAME),
+            ),
+            b"video" => sink.offer(
+                &attributes.text(Name::Poster),
+                Ask::new(Kind::Image, urgency::LATER_IMAGE),
+            ),
             b"track" if attributes.has(Name::Default) => {
-                sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Media, urgency::TRACK));
+                sink.offer(
+                    &attributes.text(Name::Src),
+                    Ask::new(Kind::Media, urgency::TRACK),
+                );
             }
             b"embed" => embed(attributes, Name::Src, sink),
             b"object" => embed(attributes, Name::Data, sink),
             b"input" if attributes.is(Name::Type, "image") => {
-                sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Image, urgency::LATER_IMAGE));
+                sink.offer(
+                    &attributes.text(Name::Src),
+                    Ask::new(Kind::Image, urgency::LATER_IMAGE),
+                );
             }
             _ => {}
         }
@@ -282,19 +324,30 @@ impl Page {
         } else {
             urgency::BODY_SCRIPT
         };
-        let cors = if module { cors(attributes).or_anonymous() } else { cors(attributes) };
+        let cors = if module {
+            cors(attributes).or_anonymous()
+        } else {
+            cors(attributes)
+        };
         let ask = Ask::new(Kind::Script, by_priority(usual, attributes)).cors(cors);
         sink.offer(&attributes.text(Name::Src), ask);
     }
 
     /// The sources of a picture: the first that is shown and applies.
     fn source(&mut self, attributes: &Attributes, sink: &Sink) {
-        let Some(chosen @ None) = &mut self.picture else { return };
+        let Some(chosen @ None) = &mut self.picture else {
+            return;
+        };
         let set = attributes.text(Name::Srcset);
         let applies = media::matches(&attributes.text(Name::Media), sink.viewport) == Some(true);
         if applies && sink.formats.shows(&attributes.text(Name::Type)) {
             let sizes = attributes.text(Name::Sizes);
-            let offer = Offer { plain: "", set: &set, sizes: &sizes, width: width(attributes) };
+            let offer = Offer {
+                plain: "",
+                set: &set,
+                sizes: &sizes,
+                width: width(attributes),
+            };
             *chosen = image::choose(offer, sink.viewport).map(str::to_owned);
         }
     }
@@ -310,7 +363,12 @@ impl Page {
         if let Some(Some(chosen)) = &self.picture {
             return sink.offer(chosen, ask);
         }
-        offer_image(attributes, [Name::Src, Name::Srcset, Name::Sizes], ask, sink);
+        offer_image(
+            attributes,
+            [Name::Src, Name::Srcset, Name::Sizes],
+            ask,
+            sink,
+        );
     }
 
     fn count_image(&mut self) -> u8 {
@@ -320,7 +378,11 @@ impl Page {
     }
 
     const fn image_urgency(&self) -> u8 {
-        if self.images < FIRST_IMAGES { urgency::FIRST_IMAGE } else { urgency::LATER_IMAGE }
+        if self.images < FIRST_IMAGES {
+            urgency::FIRST_IMAGE
+        } else {
+            urgency::LATER_IMAGE
+        }
     }
 
     fn link(&mut self, attributes: &Attributes, sink: &mut Sink) {
@@ -335,20 +397,31 @@ impl Page {
                 preload(attributes, sink);
             }
         } else if has("modulepreload") {
-            let ask = Ask::new(Kind::Script, by_priority(urgency::DEFERRED_SCRIPT, attributes));
-            sink.offer(&attributes.text(Name::Href), ask.cors(cors(attributes).or_anonymous()));
+            let ask = Ask::new(
+                Kind::Script,
+                by_priority(urgency::DEFERRED_SCRIPT, attributes),
+            );
+            sink.offer(
+                &attributes.text(Name::Href),
+                ask.cors(cors(attributes).or_anonymous()),
+            );
         } else if has("icon") {
             self.icon(attributes, sink);
         } else if has("prefetch") {
             let kind = kind_of(&attributes.text(Name::As)).unwrap_or(Kind::Other);
-            sink.offer(&attributes.text(Name::Href), Ask::new(kind, urgency::PREFETCH).cors(cors(attributes)));
+            sink.offer(
+                &attributes.text(Name::Href),
+                Ask::new(kind, urgency::PREFETCH).cors(cors(attributes)),
+            );
         }
     }
 
     fn style_link(&self, attributes: &Attributes, used: bool, sink: &mut Sink) {
         let kind = attributes.text(Name::Type);
         let css = kind.split(';').next().unwrap_or("").trim();
-        if attributes.has(Name::Disabled) || !(css.is_empty() || css.eq_ignore_ascii_case("text/css")) {
+        if attributes.has(Name::Disabled)
+            || !(css.is_empty() || css.eq_ignore_ascii_case("text/css"))
+        {
             return;
         }
         let usual = match (used, self.head) {
@@ -356,15 +429,25 @@ impl Page {
             (true, true) => urgency::HEAD_STYLE,
             (true, false) => urgency::BODY_STYLE,
         };
-        sink.offer(&attributes.text(Name::Href), Ask::new(Kind::Style, usual).cors(cors(attributes)));
+        sink.offer(
+            &attributes.text(Name::Href),
+            Ask::new(Kind::Style, usual).cors(cors(attributes)),
+        );
     }
 
     /// Browsers fetch one icon: the last of those that suit a tab, or else the last.
     fn icon(&mut self, attributes: &Attributes, sink: &Sink) {
-        let Some(href) = attributes.get(Name::Href).filter(|href| !href.trim().is_empty()) else { return };
+        let Some(href) = attributes
+            .get(Name::Href)
+            .filter(|href| !href.trim().is_empty())
+        else {
+            return;
+        };
         let sizes = attributes.text(Name::Sizes).to_ascii_lowercase();
-        let suits =
-            sizes.is_empty() || sizes.split_ascii_whitespace().any(|size| ["16x16", "32x32", "any"].contains(&size));
+        let suits = sizes.is_empty()
+            || sizes
+                .split_ascii_whitespace()
+                .any(|size| ["16x16", "32x32", "any"].contains(&size));
         if (suits || self.icon.is_none()) && sink.formats.shows(&attributes.text(Name::Type)) {
             self.icon = Some(href.into_owned());
         }
@@ -376,9 +459,21 @@ fn preload(attributes: &Attributes, sink: &mut Sink) {
     let media_type = attributes.text(Name::Type);
     let (kind, usual, known) = match destination.as_str() {
         "style" => (Kind::Style, urgency::HEAD_STYLE, true),
-        "script" => (Kind::Script, urgency::HEAD_SCRIPT, media_type.is_empty() || is_script_type(&media_type)),
-        "font" => (Kind::Font, urgency::PRELOADED_FONT, is_font_type(&media_type)),
-        "image" => (Kind::Image, urgency::FIRST_IMAGE, sink.formats.shows(&media_type)),
+        "script" => (
+            Kind::Script,
+            urgency::HEAD_SCRIPT,
+            media_type.is_empty() || is_script_type(&media_type),
+        ),
+        "font" => (
+            Kind::Font,
+            urgency::PRELOADED_FONT,
+            is_font_type(&media_type),
+        ),
+        "image" => (
+            Kind::Image,
+            urgency::FIRST_IMAGE,
+            sink.formats.shows(&media_type),
+        ),
         "track" => (Kind::Media, urgency::TRACK, true),
         "fetch" => (Kind::Fetch, urgency::FETCH, true),
         _ => return,
@@ -388,7 +483,12 @@ fn preload(attributes: &Attributes, sink: &mut Sink) {
     }
     let ask = Ask::new(kind, by_priority(usual, attributes)).cors(cors(attributes));
     if kind == Kind::Image {
-        return offer_image(attributes, [Name::Href, Name::Imagesrcset, Name::Imagesizes], ask, sink);
+        return offer_image(
+            attributes,
+            [Name::Href, Name::Imagesrcset, Name::Imagesizes],
+            ask,
+            sink,
+        );
     }
     sink.offer(&attributes.text(Name::Href), ask);
 }
@@ -397,7 +497,17 @@ fn preload(attributes: &Attributes, sink: &mut Sink) {
 fn is_font_type(media_type: &str) -> bool {
     let name = media_type.trim().to_ascii_lowercase();
     name.is_empty()
-        || ["woff", "ttf", "otf", "truetype", "opentype", "sfnt", "collection"].iter().any(|known| name.contains(known))
+        || [
+            "woff",
+            "ttf",
+            "otf",
+            "truetype",
+            "opentype",
+            "sfnt",
+            "collection",
+        ]
+        .iter()
+        .any(|known| name.contains(known))
 }
 
 /// What a destination (the attribute `as`) is for.
@@ -415,15 +525,29 @@ fn kind_of(destination: &str) -> Option<Kind> {
 }
 
 fn offer_image(attributes: &Attributes, [plain, set, sizes]: [Name; 3], ask: Ask, sink: &mut Sink) {
-    let (plain, set, sizes) = (attributes.text(plain), attributes.text(set), attributes.text(sizes));
-    let offer = Offer { plain: &plain, set: &set, sizes: &sizes, width: width(attributes) };
+    let (plain, set, sizes) = (
+        attributes.text(plain),
+        attributes.text(set),
+        attributes.text(sizes),
+    );
+    let offer = Offer {
+        plain: &plain,
+        set: &set,
+        sizes: &sizes,
+        width: width(attributes),
+    };
     if let Some(url) = image::choose(offer, sink.viewport) {
         sink.offer(url, ask);
     }
 }
 
 fn width(attributes: &Attributes) -> Option<f32> {
-    attributes.get(Name::Width)?.trim().parse::<f32>().ok().filter(|width| width.is_finite())
+    attributes
+        .get(Name::Width)?
+        .trim()
+        .parse::<f32>()
+        .ok()
+        .filter(|width| width.is_finite())
 }
 
 fn frame(attributes: &Attributes, sink: &mut Sink) {
@@ -432,7 +556,10 @@ fn frame(attributes: &Attributes, sink: &mut Sink) {
     }
     let lazy = attributes.is(Name::Loading, "lazy");
     let urgency = if lazy { urgency::LAZY } else { urgency::FRAME };
-    sink.offer(&attributes.text(Name::Src), Ask::new(Kind::Document, urgency));
+    sink.offer(
+        &attributes.text(Name::Src),
+        Ask::new(Kind::Document, urgency),
+    );
 }
 
 /// `embed` and `object`: images and documents; plug-ins are no more.
@@ -446,7 +573,11 @@ fn embed(attributes: &Attributes, address: Name, sink: &mut Sink) {
         _ => return,
     };
     let url = attributes.text(address);
-    if !url.split(['?', '#']).next().is_some_and(|path| path.ends_with(".swf")) {
+    if !url
+        .split(['?', '#'])
+        .next()
+        .is_some_and(|path| path.ends_with(".swf"))
+    {
         sink.offer(&url, Ask::new(kind, urgency::EMBED));
     }
 }
@@ -461,12 +592,28 @@ fn meta(attributes: &Attributes, sink: &mut Sink) {
     }
     let content = attributes.text(Name::Content);
     let content = content.trim_start();
-    let digits = content.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+    let digits = content
+        .bytes()
+        .take_while(|b| b.is_ascii_digit() || *b == b'.')
+        .count();
     let (seconds, rest) = content.split_at(digits);
-    let Some(seconds) = seconds.parse::<f32>().ok().filter(|&seconds| seconds <= SOON) else { return };
-    let rest = rest.trim_start().trim_start_matches([';', ',']).trim_start();
+    let Some(seconds) = seconds
+        .parse::<f32>()
+        .ok()
+        .filter(|&seconds| seconds <= SOON)
+    else {
+        return;
+    };
+    let rest = rest
+        .trim_start()
+        .trim_start_matches([';', ','])
+        .trim_start();
     let url = refresh_url(rest);
-    let urgency = if seconds <= 1.0 { urgency::REDIRECT } else { urgency::PREFETCH };
+    let urgency = if seconds <= 1.0 {
+        urgency::REDIRECT
+    } else {
+        urgency::PREFETCH
+    };
     sink.offer(url, Ask::new(Kind::Document, urgency));
 }
 
@@ -477,7 +624,11 @@ fn refresh_url(text: &str) -> &str {
         .filter(|name| name.eq_ignore_ascii_case("url"))
         .and_then(|_| text[3..].trim_start().strip_prefix('='));
     let url = named.unwrap_or(text).trim_start();
-    match url.strip_prefix('"').map(|url| (url, '"')).or_else(|| url.strip_prefix('\'').map(|url| (url, '\''))) {
+    match url
+        .strip_prefix('"')
+        .map(|url| (url, '"'))
+        .or_else(|| url.strip_prefix('\'').map(|url| (url, '\'')))
+    {
         Some((url, quote)) => url.split(quote).next().unwrap_or(url),
         None => url,
     }
@@ -520,7 +671,8 @@ fn is_module(kind: &str) -> bool {
     kind.trim().eq_ignore_ascii_case("module")
 }
 
-/// Whether a script that is no module is fetched and run: no type means JavaScript, unless `language` names another.
+/// Whether a script that is no module is fetched and run: no type means JavaScript, unless
+/// `language` names another.
 fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
     if attributes.has(Name::Type) {
         return media_type.is_empty() || is_script_type(media_type);
@@ -529,16 +681,25 @@ fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
     language.is_empty() || is_script_type(&format!("text/{language}"))
 }
 
-/// Whether this is a media type of JavaScript, of which parameters make another (WHATWG MIME Sniffing section 4.6).
+/// Whether this is a media type of JavaScript, of which parameters make another (WHATWG MIME
+/// Sniffing section 4.6).
 pub fn is_script_type(media_type: &str) -> bool {
     let media_type = media_type.trim().to_ascii_lowercase();
-    let Some((kind, name)) = media_type.split_once('/') else { return false };
+    let Some((kind, name)) = media_type.split_once('/') else {
+        return false;
+    };
     let plain = name.strip_prefix("x-").unwrap_or(name);
-    let old =
-        plain.strip_prefix("javascript1.").is_some_and(|minor| matches!(minor, "0" | "1" | "2" | "3" | "4" | "5"));
+    let old = plain
+        .strip_prefix("javascript1.")
+        .is_some_and(|minor| matches!(minor, "0" | "1" | "2" | "3" | "4" | "5"));
     match kind {
         "application" => matches!(plain, "javascript" | "ecmascript"),
-        "text" => matches!(plain, "javascript" | "ecmascript" | "jscript" | "livescript") || old,
+        "text" => {
+            matches!(
+                plain,
+                "javascript" | "ecmascript" | "jscript" | "livescript"
+            ) || old
+        }
         _ => false,
     }
 }

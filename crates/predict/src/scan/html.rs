@@ -1,7 +1,8 @@
-//! HTML as it passes: comments, raw text and tags with their attributes, told apart as a browser with scripting on does
-//! (HTML section 13.2.5). What a tag asks for is [`super::element`]'s.
+//! HTML as it passes: comments, raw text and tags with their attributes, told apart as a browser
+//! with scripting on does (HTML section 13.2.5). What a tag asks for is [`super::element`]'s.
 //!
-//! Nothing is kept but the tag at hand: its name, and those of its attributes that may matter, each bounded.
+//! Nothing is kept but the tag at hand: its name, and those of its attributes that may matter, each
+//! bounded.
 
 use super::Sink;
 use super::attribute::Attributes;
@@ -163,7 +164,11 @@ impl Html {
 
     /// UTF-16 is rare enough to be left alone.
     const fn mark(&mut self, first: u8, second: u8) -> usize {
-        if first ^ second == 1 { self.go(State::Over, 1) } else { self.go(State::Data, 0) }
+        if first ^ second == 1 {
+            self.go(State::Over, 1)
+        } else {
+            self.go(State::Data, 0)
+        }
     }
 
     fn data(&mut self, rest: &[u8]) -> usize {
@@ -220,7 +225,9 @@ impl Html {
             }
             byte if byte.is_ascii_whitespace() => {
                 self.slash = false;
-                rest.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(rest.len())
+                rest.iter()
+                    .position(|b| !b.is_ascii_whitespace())
+                    .unwrap_or(rest.len())
             }
             byte => {
                 self.slash = false;
@@ -233,7 +240,9 @@ impl Html {
 
     fn attribute_name(&mut self, rest: &[u8]) -> usize {
         let run = self.word.take(rest, &LOWER_IN_ATTRIBUTE);
-        let Some(&byte) = rest.get(run) else { return run };
+        let Some(&byte) = rest.get(run) else {
+            return run;
+        };
         self.attributes.begin(self.word.get());
         match byte {
             b'=' => self.go(State::BeforeValue, run + 1),
@@ -263,14 +272,24 @@ impl Html {
         let end = memchr(quote, rest);
         let run = end.unwrap_or(rest.len());
         self.attributes.push(&rest[..run]);
-        if end.is_some() { self.end_attribute(run + 1) } else { run }
+        if end.is_some() {
+            self.end_attribute(run + 1)
+        } else {
+            run
+        }
     }
 
     fn unquoted(&mut self, rest: &[u8]) -> usize {
-        let end = rest.iter().position(|&b| b == b'>' || b.is_ascii_whitespace());
+        let end = rest
+            .iter()
+            .position(|&b| b == b'>' || b.is_ascii_whitespace());
         let run = end.unwrap_or(rest.len());
         self.attributes.push(&rest[..run]);
-        if end.is_some() { self.end_attribute(run) } else { run }
+        if end.is_some() {
+            self.end_attribute(run)
+        } else {
+            run
+        }
     }
 
     fn end_attribute(&mut self, used: usize) -> usize {
@@ -303,7 +322,9 @@ impl Html {
     }
 
     fn declaration(&mut self, byte: u8, seen: u8) -> usize {
-        let next = SECTION.get(usize::from(seen)).filter(|_| self.page.is_foreign());
+        let next = SECTION
+            .get(usize::from(seen))
+            .filter(|_| self.page.is_foreign());
         if seen == 0 && byte == b'-' {
             self.go(State::Dash, 1)
         } else if next != Some(&byte) {
@@ -325,7 +346,9 @@ impl Html {
     fn comment(&mut self, rest: &[u8], dashes: Dashes) -> usize {
         let mut at = 0;
         if dashes == Dashes::None {
-            let Some(dash) = memchr(b'-', rest) else { return rest.len() };
+            let Some(dash) = memchr(b'-', rest) else {
+                return rest.len();
+            };
             at = dash;
         }
         let next = match (dashes, rest[at]) {
@@ -375,7 +398,9 @@ impl Html {
 
     /// In the comment of a script.
     fn escaped(&mut self, rest: &[u8]) -> usize {
-        let (Escape::Once(mut dashes) | Escape::Twice(mut dashes)) = self.escape else { return 0 };
+        let (Escape::Once(mut dashes) | Escape::Twice(mut dashes)) = self.escape else {
+            return 0;
+        };
         let mut used = rest.len();
         for (at, &byte) in rest.iter().enumerate() {
             match byte {
@@ -394,11 +419,16 @@ impl Html {
                 _ => dashes = 0,
             }
         }
-        self.escape = if matches!(self.escape, Escape::Once(_)) { Escape::Once(dashes) } else { Escape::Twice(dashes) };
+        self.escape = if matches!(self.escape, Escape::Once(_)) {
+            Escape::Once(dashes)
+        } else {
+            Escape::Twice(dashes)
+        };
         used
     }
 
-    /// After a `<` in raw text and the bytes in `word`: the element's end, or a step into or out of a script's comment.
+    /// After a `<` in raw text and the bytes in `word`: the element's end, or a step into or out of
+    /// a script's comment.
     fn raw_open(&mut self, byte: u8, sink: &mut Sink) -> usize {
         let held = self.word.get().unwrap_or(b"");
         let name = self.name.get().unwrap_or(b"");
@@ -410,16 +440,21 @@ impl Html {
             }
             return self.end_raw(sink);
         }
-        if script && ends_name(byte) && held == b"script" && matches!(self.escape, Escape::Once(_)) {
+        if script && ends_name(byte) && held == b"script" && matches!(self.escape, Escape::Once(_))
+        {
             self.escape = Escape::Twice(0);
             return self.go(State::Raw, 0);
         }
         let mut longer = self.word;
         longer.push(&[byte]);
         let longer_bytes = longer.get().unwrap_or(b"?");
-        let goes_on = longer_bytes.strip_prefix(b"/").is_some_and(|rest| name.starts_with(rest))
+        let goes_on = longer_bytes
+            .strip_prefix(b"/")
+            .is_some_and(|rest| name.starts_with(rest))
             || script && self.escape == Escape::None && b"!--".starts_with(longer_bytes)
-            || script && matches!(self.escape, Escape::Once(_)) && b"script".starts_with(longer_bytes);
+            || script
+                && matches!(self.escape, Escape::Once(_))
+                && b"script".starts_with(longer_bytes);
         if !goes_on {
             let held = self.word;
             self.feed_raw(b"<", sink);

@@ -1,4 +1,5 @@
-//! Media queries and lengths, as far as they decide what is fetched: Media Queries Level 4 and CSS Values Level 4.
+//! Media queries and lengths, as far as they decide what is fetched: Media Queries Level 4 and CSS
+//! Values Level 4.
 //!
 //! What a query asks for may be beyond us (`None`): callers then do what costs less when wrong.
 
@@ -28,7 +29,11 @@ fn matches_query(query: &str, viewport: Viewport) -> Option<bool> {
     let mut rest = query;
     let first = take_word(&mut rest);
     let negated = first == "not" && !rest.starts_with('(');
-    let kind = if negated || first == "only" { take_word(&mut rest) } else { first };
+    let kind = if negated || first == "only" {
+        take_word(&mut rest)
+    } else {
+        first
+    };
     if kind.is_empty() || kind == "not" {
         return condition(query, viewport, 0);
     }
@@ -40,7 +45,11 @@ fn matches_query(query: &str, viewport: Viewport) -> Option<bool> {
     } else {
         Some(false)
     };
-    if negated { result.map(|matched| !matched) } else { result }
+    if negated {
+        result.map(|matched| !matched)
+    } else {
+        result
+    }
 }
 
 /// `(…) and (…)`, `(…) or (…)`, `not (…)`.
@@ -110,7 +119,9 @@ fn feature(text: &str, viewport: Viewport) -> Option<bool> {
 
 /// What only other browsers know does not match; much of old style sheets is for them.
 fn is_foreign(name: &str) -> bool {
-    ["-moz-", "-o-", "-ms-", "min--moz-", "max--moz-"].iter().any(|prefix| name.starts_with(prefix))
+    ["-moz-", "-o-", "-ms-", "min--moz-", "max--moz-"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 fn plain_feature(name: &str, value: &str, viewport: Viewport) -> Option<bool> {
@@ -127,9 +138,10 @@ fn plain_feature(name: &str, value: &str, viewport: Viewport) -> Option<bool> {
     let usual = match name {
         "orientation" => return Some((value == "landscape") == (viewport.width > viewport.height)),
         "prefers-color-scheme" => "light",
-        "prefers-reduced-motion" | "prefers-contrast" | "prefers-reduced-data" | "prefers-reduced-transparency" => {
-            "no-preference"
-        }
+        "prefers-reduced-motion"
+        | "prefers-contrast"
+        | "prefers-reduced-data"
+        | "prefers-reduced-transparency" => "no-preference",
         "hover" | "any-hover" => "hover",
         "pointer" | "any-pointer" => "fine",
         "forced-colors" | "inverted-colors" => "none",
@@ -201,17 +213,29 @@ fn quantity(text: &str, viewport: Viewport) -> Option<f32> {
 
 /// `2x`, `2dppx`, `192dpi` in dots per CSS pixel.
 pub(super) fn resolution(text: &str) -> Option<f32> {
-    for (unit, scale) in [("dppx", 1.0), ("dpi", 1.0 / 96.0), ("dpcm", 2.54 / 96.0), ("x", 1.0)] {
-        if let Some(number) = text.strip_suffix(unit).and_then(|number| number.parse::<f32>().ok()) {
+    for (unit, scale) in [
+        ("dppx", 1.0),
+        ("dpi", 1.0 / 96.0),
+        ("dpcm", 2.54 / 96.0),
+        ("x", 1.0),
+    ] {
+        if let Some(number) = text
+            .strip_suffix(unit)
+            .and_then(|number| number.parse::<f32>().ok())
+        {
             return Some(number * scale).filter(|number| number.is_finite());
         }
     }
     None
 }
 
-/// A length in CSS pixels: with a unit, or computed (`calc()`, `min()`, `max()`, `clamp()`). Lower case.
+/// A length in CSS pixels: with a unit, or computed (`calc()`, `min()`, `max()`, `clamp()`). Lower
+/// case.
 pub(super) fn length(text: &str, viewport: Viewport) -> Option<f32> {
-    let mut sum = Sum { rest: text.trim(), viewport };
+    let mut sum = Sum {
+        rest: text.trim(),
+        viewport,
+    };
     let value = sum.sum(0)?;
     (sum.rest.trim().is_empty() && value.is_finite()).then_some(value)
 }
@@ -227,7 +251,11 @@ impl Sum<'_> {
         let mut value = self.product(depth)?;
         while let Some(sign) = self.take_sign(&['+', '-']) {
             let next = self.product(depth)?;
-            value = if sign == '+' { value + next } else { value - next };
+            value = if sign == '+' {
+                value + next
+            } else {
+                value - next
+            };
         }
         Some(value)
     }
@@ -236,7 +264,11 @@ impl Sum<'_> {
         let mut value = self.term(depth)?;
         while let Some(sign) = self.take_sign(&['*', '/']) {
             let next = self.term(depth)?;
-            value = if sign == '*' { value * next } else { value / next };
+            value = if sign == '*' {
+                value * next
+            } else {
+                value / next
+            };
         }
         Some(value)
     }
@@ -253,7 +285,11 @@ impl Sum<'_> {
             return None;
         }
         self.rest = self.rest.trim_start();
-        let name = self.rest.bytes().take_while(|b| b.is_ascii_alphabetic() || *b == b'-').count();
+        let name = self
+            .rest
+            .bytes()
+            .take_while(|b| b.is_ascii_alphabetic() || *b == b'-')
+            .count();
         if self.rest[name..].starts_with('(') {
             let (name, rest) = self.rest.split_at(name);
             self.rest = &rest[1..];
@@ -288,7 +324,10 @@ impl Sum<'_> {
     fn number(&mut self) -> Option<f32> {
         let bytes = self.rest.as_bytes();
         let sign = usize::from(bytes.first().is_some_and(|b| matches!(b, b'+' | b'-')));
-        let digits = bytes[sign..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
+        let digits = bytes[sign..]
+            .iter()
+            .take_while(|b| b.is_ascii_digit() || **b == b'.')
+            .count();
         let (number, rest) = self.rest.split_at(sign + digits);
         let unit = rest.bytes().take_while(|b| b.is_ascii_alphabetic()).count();
         let (unit, rest) = rest.split_at(unit);
@@ -336,7 +375,9 @@ fn any(parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 /// Takes a word and the space after it.
 fn take_word<'a>(rest: &mut &'a str) -> &'a str {
     *rest = rest.trim_start();
-    let end = rest.find(|c: char| c.is_ascii_whitespace() || c == '(').unwrap_or(rest.len());
+    let end = rest
+        .find(|c: char| c.is_ascii_whitespace() || c == '(')
+        .unwrap_or(rest.len());
     let (word, after) = rest.split_at(end);
     *rest = after.trim_start();
     word
@@ -377,7 +418,11 @@ pub(super) fn split_top(text: &str, separator: char) -> impl Iterator<Item = &st
 mod tests {
     use super::*;
 
-    const SCREEN: Viewport = Viewport { width: 1280.0, height: 720.0, ratio: 1.0 };
+    const SCREEN: Viewport = Viewport {
+        width: 1280.0,
+        height: 720.0,
+        ratio: 1.0,
+    };
 
     #[test]
     fn queries() {
@@ -390,7 +435,10 @@ mod tests {
             ("print, speech", Some(false)),
             ("not print", Some(true)),
             ("only screen and (max-width: 600px)", Some(false)),
-            ("only screen and (min-width:600px) and (max-width:80em)", Some(true)),
+            (
+                "only screen and (min-width:600px) and (max-width:80em)",
+                Some(true),
+            ),
             ("(min-width: 1281px)", Some(false)),
             ("(min-width:0\\0)", Some(false)),
             (
@@ -398,19 +446,28 @@ mod tests {
                  (-o-min-device-pixel-ratio:3/2), (min-resolution:1.5dppx)",
                 Some(false),
             ),
-            ("screen and (-ms-high-contrast: active), (-ms-high-contrast: none)", Some(false)),
+            (
+                "screen and (-ms-high-contrast: active), (-ms-high-contrast: none)",
+                Some(false),
+            ),
             ("all and (-moz-images-in-menus)", Some(false)),
             ("(width >= 600px)", Some(true)),
             ("(600px <= width < 1280px)", Some(false)),
             ("(400px < width <= 1280px)", Some(true)),
             ("(orientation: portrait)", Some(false)),
             ("(orientation: landscape)", Some(true)),
-            ("(-webkit-min-device-pixel-ratio: 1.5), (min-resolution: 144dpi)", Some(false)),
+            (
+                "(-webkit-min-device-pixel-ratio: 1.5), (min-resolution: 144dpi)",
+                Some(false),
+            ),
             ("(max-resolution: 1.25dppx)", Some(true)),
             ("(prefers-color-scheme: dark)", Some(false)),
             ("not (prefers-color-scheme: dark)", Some(true)),
             ("(prefers-reduced-motion)", Some(false)),
-            ("((min-width: 100px) and (not (max-width: 90px))) or (grid)", Some(true)),
+            (
+                "((min-width: 100px) and (not (max-width: 90px))) or (grid)",
+                Some(true),
+            ),
             ("(min-aspect-ratio: 16/9)", Some(true)),
             ("(hover: hover) and (pointer: fine)", Some(true)),
             ("(some-new-feature: 1)", None),
@@ -423,7 +480,13 @@ mod tests {
             assert_eq!(matches(query, SCREEN), expected, "{query}");
         }
         assert_eq!(matches(&"(".repeat(5_000), SCREEN), None);
-        assert_eq!(matches(&format!("{}width{}", "(".repeat(100), ")".repeat(100)), SCREEN), None);
+        assert_eq!(
+            matches(
+                &format!("{}width{}", "(".repeat(100), ")".repeat(100)),
+                SCREEN
+            ),
+            None
+        );
     }
 
     #[test]

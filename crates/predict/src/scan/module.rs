@@ -1,7 +1,9 @@
-//! What a JavaScript module imports (ECMAScript section 16.2), which the browser fetches before the module runs.
+//! What a JavaScript module imports (ECMAScript section 16.2), which the browser fetches before the
+//! module runs.
 //!
-//! Only the head is read, where compilers put them: comments, directives, `import` and `export … from`. Anything else ends
-//! it, so that a classic script costs no more than its first word. Names that an import map would explain are left alone.
+//! Only the head is read, where compilers put them: comments, directives, `import` and `export …
+//! from`. Anything else ends it, so that a classic script costs no more than its first word. Names
+//! that an import map would explain are left alone.
 
 use super::token::Token;
 use super::{Ask, Cors, Kind, Sink, urgency};
@@ -58,7 +60,11 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Module {
     pub(super) const fn new() -> Self {
-        Self { lexer: Lexer::Start(0), token: Token::new(), place: Place::Statement }
+        Self {
+            lexer: Lexer::Start(0),
+            token: Token::new(),
+            place: Place::Statement,
+        }
     }
 
     /// Whether the head has been read.
@@ -143,10 +149,16 @@ impl Module {
             (Place::Statement | Place::Named, b"import") => Place::Import,
             (Place::Statement | Place::Named, b"export") => Place::Export,
             (Place::Named, b"with" | b"assert") => Place::Attributes,
-            (Place::Import, _) => Place::Clause { braces: 0, from: false, export: false },
-            (Place::Clause { braces, export, .. }, _) => {
-                Place::Clause { braces, from: braces == 0 && word == b"from", export }
-            }
+            (Place::Import, _) => Place::Clause {
+                braces: 0,
+                from: false,
+                export: false,
+            },
+            (Place::Clause { braces, export, .. }, _) => Place::Clause {
+                braces,
+                from: braces == 0 && word == b"from",
+                export,
+            },
             (Place::Attributes, _) => Place::Attributes,
             _ => Place::Over,
         };
@@ -155,13 +167,44 @@ impl Module {
     fn mark(&mut self, byte: u8) {
         self.place = match (self.place, byte) {
             (Place::Statement | Place::Named, b';') => Place::Statement,
-            (Place::Clause { braces: 0, export: true, .. }, b';') => Place::Statement,
-            (Place::Import | Place::Export, b'{' | b'*') => {
-                Place::Clause { braces: u8::from(byte == b'{'), from: false, export: self.place == Place::Export }
-            }
-            (Place::Clause { braces: 0, export, .. }, b'{') => Place::Clause { braces: 1, from: false, export },
-            (Place::Clause { braces: 1, export, .. }, b'}') => Place::Clause { braces: 0, from: false, export },
-            (Place::Clause { braces, export, .. }, b',' | b'*') => Place::Clause { braces, from: false, export },
+            (
+                Place::Clause {
+                    braces: 0,
+                    export: true,
+                    ..
+                },
+                b';',
+            ) => Place::Statement,
+            (Place::Import | Place::Export, b'{' | b'*') => Place::Clause {
+                braces: u8::from(byte == b'{'),
+                from: false,
+                export: self.place == Place::Export,
+            },
+            (
+                Place::Clause {
+                    braces: 0, export, ..
+                },
+                b'{',
+            ) => Place::Clause {
+                braces: 1,
+                from: false,
+                export,
+            },
+            (
+                Place::Clause {
+                    braces: 1, export, ..
+                },
+                b'}',
+            ) => Place::Clause {
+                braces: 0,
+                from: false,
+                export,
+            },
+            (Place::Clause { braces, export, .. }, b',' | b'*') => Place::Clause {
+                braces,
+                from: false,
+                export,
+            },
             (Place::Attributes, b'}') => Place::Statement,
             (Place::Attributes, b'{' | b':' | b',') => Place::Attributes,
             _ => Place::Over,
@@ -172,11 +215,22 @@ impl Module {
         self.place = match self.place {
             // A directive.
             Place::Statement => Place::Statement,
-            Place::Import | Place::Clause { braces: 0, from: true, .. } => {
+            Place::Import
+            | Place::Clause {
+                braces: 0,
+                from: true,
+                ..
+            } => {
                 self.offer(sink);
                 Place::Named
             }
-            Place::Clause { braces: 1, export, .. } => Place::Clause { braces: 1, from: false, export },
+            Place::Clause {
+                braces: 1, export, ..
+            } => Place::Clause {
+                braces: 1,
+                from: false,
+                export,
+            },
             Place::Attributes => Place::Attributes,
             _ => Place::Over,
         };
@@ -184,12 +238,26 @@ impl Module {
 
     /// HTML section 8.1.5.2: a name that is no URL begins with a slash or dots.
     fn offer(&self, sink: &mut Sink) {
-        let Some(name) = self.token.get().and_then(|name| std::str::from_utf8(name).ok()) else { return };
-        let absolute = ["http://", "https://"]
-            .iter()
-            .any(|scheme| name.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)));
-        if absolute || ["/", "./", "../"].iter().any(|begin| name.starts_with(begin)) {
-            sink.offer(name, Ask::new(Kind::Script, urgency::DEFERRED_SCRIPT).cors(Cors::Anonymous));
+        let Some(name) = self
+            .token
+            .get()
+            .and_then(|name| std::str::from_utf8(name).ok())
+        else {
+            return;
+        };
+        let absolute = ["http://", "https://"].iter().any(|scheme| {
+            name.get(..scheme.len())
+                .is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+        });
+        if absolute
+            || ["/", "./", "../"]
+                .iter()
+                .any(|begin| name.starts_with(begin))
+        {
+            sink.offer(
+                name,
+                Ask::new(Kind::Script, urgency::DEFERRED_SCRIPT).cors(Cors::Anonymous),
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The rules of a style sheet that are read as a whole, from the text that [`super::css`] collected of them.
+//! The rules of a style sheet that are read as a whole, from the text that [`super::css`] collected
+//! of them.
 
 use super::image::{Candidate, nearest};
 use super::media::{self, Viewport, resolution};
@@ -21,7 +22,9 @@ pub(super) fn applies(query: Option<&[u8]>, viewport: Viewport) -> bool {
 
 /// `@import`: an address or a string, then layer, conditions and media.
 pub(super) fn import(text: &[u8], sink: &mut Sink) {
-    let Some((raw, rest)) = first_token(text) else { return };
+    let Some((raw, rest)) = first_token(text) else {
+        return;
+    };
     let rest = to_text(rest);
     let mut query = rest.trim();
     for function in ["layer", "supports"] {
@@ -35,7 +38,12 @@ pub(super) fn import(text: &[u8], sink: &mut Sink) {
 }
 
 fn without_function<'a>(text: &'a str, name: &str) -> &'a str {
-    let Some(head) = text.get(..name.len()).filter(|head| head.eq_ignore_ascii_case(name)) else { return text };
+    let Some(head) = text
+        .get(..name.len())
+        .filter(|head| head.eq_ignore_ascii_case(name))
+    else {
+        return text;
+    };
     let rest = &text[head.len()..];
     if !rest.starts_with('(') {
         return if rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-') {
@@ -58,13 +66,16 @@ fn without_function<'a>(text: &'a str, name: &str) -> &'a str {
     ""
 }
 
-/// The block of `@font-face`: of the last list of sources, the first that a browser takes. Fonts that hold no letter
-/// of ASCII wait until the page is known to need them, which the style sheet does not tell.
+/// The block of `@font-face`: of the last list of sources, the first that a browser takes. Fonts
+/// that hold no letter of ASCII wait until the page is known to need them, which the style sheet
+/// does not tell.
 pub(super) fn font_face(text: &[u8], sink: &mut Sink) {
     let mut chosen = None;
     let mut letters = true;
     for declaration in split_marked(text, b';') {
-        let Some(colon) = declaration.iter().position(|&b| b == b':') else { continue };
+        let Some(colon) = declaration.iter().position(|&b| b == b':') else {
+            continue;
+        };
         let (name, value) = (declaration[..colon].trim_ascii(), &declaration[colon + 1..]);
         if name.eq_ignore_ascii_case(b"src") {
             chosen = split_marked(value, b',').find_map(font_source);
@@ -73,7 +84,10 @@ pub(super) fn font_face(text: &[u8], sink: &mut Sink) {
         }
     }
     if let Some(raw) = chosen.filter(|_| letters) {
-        sink.offer(&unescape(raw), Ask::new(Kind::Font, urgency::FACE).cors(Cors::Anonymous));
+        sink.offer(
+            &unescape(raw),
+            Ask::new(Kind::Font, urgency::FACE).cors(Cors::Anonymous),
+        );
     }
 }
 
@@ -84,11 +98,16 @@ fn font_source(component: &[u8]) -> Option<&[u8]> {
     let rest = to_text(rest).to_ascii_lowercase();
     let known = match rest.find("format(") {
         Some(at) => {
-            ["woff", "truetype", "opentype", "collection"].iter().any(|name| rest[at..].contains(name))
+            ["woff", "truetype", "opentype", "collection"]
+                .iter()
+                .any(|name| rest[at..].contains(name))
                 && !rest[at..].contains("embedded")
         }
         None => {
-            let path = raw.split(|&b| matches!(b, b'?' | b'#')).next().unwrap_or(raw);
+            let path = raw
+                .split(|&b| matches!(b, b'?' | b'#'))
+                .next()
+                .unwrap_or(raw);
             !path.ends_with(b".eot") && !path.ends_with(b".svg")
         }
     };
@@ -99,7 +118,12 @@ fn font_source(component: &[u8]) -> Option<&[u8]> {
 fn has_letters(ranges: &str) -> bool {
     ranges.split(',').any(|range| {
         let range = range.trim();
-        let Some(digits) = range.strip_prefix("U+").or_else(|| range.strip_prefix("u+")) else { return true };
+        let Some(digits) = range
+            .strip_prefix("U+")
+            .or_else(|| range.strip_prefix("u+"))
+        else {
+            return true;
+        };
         let (low, high) = digits.split_once('-').unwrap_or((digits, digits));
         let bound = |text: &str, wild| u32::from_str_radix(&text.trim().replace('?', wild), 16);
         match (bound(low, "0"), bound(high, "F")) {
@@ -113,14 +137,18 @@ fn has_letters(ranges: &str) -> bool {
 pub(super) fn image_set(text: &[u8], urgency: u8, sink: &mut Sink) {
     let mut urls = Vec::new();
     for component in split_marked(text, b',') {
-        let Some((raw, rest)) = first_token(component) else { continue };
+        let Some((raw, rest)) = first_token(component) else {
+            continue;
+        };
         let rest = to_text(rest);
         let mut density = 1.0;
         let mut shown = true;
         for word in rest.split_ascii_whitespace() {
             let word = word.trim_end_matches(')');
             if let Some(kind) = word.strip_prefix("type(") {
-                shown = sink.formats.shows(kind.trim_matches(|c: char| c <= ' ' || matches!(c, '"' | '\'')));
+                shown = sink
+                    .formats
+                    .shows(kind.trim_matches(|c: char| c <= ' ' || matches!(c, '"' | '\'')));
             } else if let Some(found) = resolution(word) {
                 density = found;
             }
@@ -129,7 +157,13 @@ pub(super) fn image_set(text: &[u8], urgency: u8, sink: &mut Sink) {
             urls.push((unescape(raw), density));
         }
     }
-    let candidates = urls.iter().map(|(url, density)| Candidate { url, density: *density }).collect();
+    let candidates = urls
+        .iter()
+        .map(|(url, density)| Candidate {
+            url,
+            density: *density,
+        })
+        .collect();
     if let Some(url) = nearest(candidates, sink.viewport.ratio) {
         sink.offer(url, Ask::new(Kind::Image, urgency));
     }
@@ -138,17 +172,25 @@ pub(super) fn image_set(text: &[u8], urgency: u8, sink: &mut Sink) {
 /// A pointer is only fetched once it is over its element.
 pub(super) fn image_urgency(url: &str, usual: u8) -> u8 {
     let path = url.split(['?', '#']).next().unwrap_or(url);
-    if path.ends_with(".cur") { urgency::POINTER } else { usual }
+    if path.ends_with(".cur") {
+        urgency::POINTER
+    } else {
+        usual
+    }
 }
 
 /// The first address or string in collected text, and what follows it.
 fn first_token(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let start = text.iter().position(|&b| matches!(b, MARK_URL | MARK_STRING))? + 1;
+    let start = text
+        .iter()
+        .position(|&b| matches!(b, MARK_URL | MARK_STRING))?
+        + 1;
     let length = text[start..].iter().position(|&b| b == MARK_END)?;
     Some((&text[start..start + length], &text[start + length + 1..]))
 }
 
-/// Parts of collected text between `separator`s that stand neither between marks nor in parentheses.
+/// Parts of collected text between `separator`s that stand neither between marks nor in
+/// parentheses.
 fn split_marked(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut inside = false;
     let mut depth = 0_usize;
@@ -182,7 +224,11 @@ pub(super) fn unescape(raw: &[u8]) -> Cow<'_, str> {
 
 /// Appends what the text after a backslash stands for and gives the rest.
 fn take_escape<'a>(text: &'a str, out: &mut String) -> &'a str {
-    let digits = text.bytes().take(6).take_while(u8::is_ascii_hexdigit).count();
+    let digits = text
+        .bytes()
+        .take(6)
+        .take_while(u8::is_ascii_hexdigit)
+        .count();
     if digits == 0 {
         let mut rest = text.chars();
         // An escaped line end is nothing.
@@ -190,9 +236,15 @@ fn take_escape<'a>(text: &'a str, out: &mut String) -> &'a str {
         return rest.as_str();
     }
     let code = u32::from_str_radix(&text[..digits], 16).unwrap_or(0);
-    out.push(char::from_u32(code).filter(|&c| c != '\0').unwrap_or(char::REPLACEMENT_CHARACTER));
+    out.push(
+        char::from_u32(code)
+            .filter(|&c| c != '\0')
+            .unwrap_or(char::REPLACEMENT_CHARACTER),
+    );
     let rest = &text[digits..];
-    rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix([' ', '\t', '\n', '\r', '\u{c}'])).unwrap_or(rest)
+    rest.strip_prefix("\r\n")
+        .or_else(|| rest.strip_prefix([' ', '\t', '\n', '\r', '\u{c}']))
+        .unwrap_or(rest)
 }
 
 #[cfg(test)]
@@ -235,7 +287,10 @@ mod tests {
         assert_eq!(without_function("layer(a.b) screen", "layer"), "screen");
         assert_eq!(without_function("LAYER screen", "layer"), "screen");
         assert_eq!(without_function("layered", "layer"), "layered");
-        assert_eq!(without_function("supports((a:b) and (c:d)) print", "supports"), "print");
+        assert_eq!(
+            without_function("supports((a:b) and (c:d)) print", "supports"),
+            "print"
+        );
         assert_eq!(without_function("supports((a:b", "supports"), "");
         assert_eq!(without_function("l\u{e4}yer", "layer"), "l\u{e4}yer");
     }

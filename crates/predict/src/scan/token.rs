@@ -14,7 +14,10 @@ pub(super) struct Token {
 
 impl Token {
     pub(super) const fn new() -> Self {
-        Self { bytes: Vec::new(), lost: false }
+        Self {
+            bytes: Vec::new(),
+            lost: false,
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -45,7 +48,10 @@ pub(super) struct Short {
 
 impl Short {
     pub(super) const fn new() -> Self {
-        Self { bytes: [0; MAX_NAME], length: 0 }
+        Self {
+            bytes: [0; MAX_NAME],
+            length: 0,
+        }
     }
 
     pub(super) const fn clear(&mut self) {
@@ -64,7 +70,8 @@ impl Short {
         self.length = u8::try_from(to).unwrap_or(u8::MAX);
     }
 
-    /// Takes bytes up to the first that `lower` maps to 0, each as it maps it, and tells how many there were.
+    /// Takes bytes up to the first that `lower` maps to 0, each as it maps it, and tells how many
+    /// there were.
     pub(super) fn take(&mut self, bytes: &[u8], lower: &[u8; 256]) -> usize {
         for (at, &byte) in bytes.iter().enumerate() {
             let byte = lower[usize::from(byte)];

@@ -1,9 +1,10 @@
 //! References in pages made absolute: RFC 3986 section 5, with what browsers forgive (WHATWG URL).
 //!
-//! Forgiven: spaces around, tabs and line ends inside, backslashes for slashes, one slash or none or many after a
-//! scheme, `%2e` as a dot, and anything that only needs percent-encoding. Refused: other schemes, user information,
-//! hosts that are not plain ASCII names or plain addresses, and whatever would be longer than [`MAX_URL`]. A refusal
-//! only means that nothing is sent ahead, so the rule in doubt is to refuse.
+//! Forgiven: spaces around, tabs and line ends inside, backslashes for slashes, one slash or none
+//! or many after a scheme, `%2e` as a dot, and anything that only needs percent-encoding. Refused:
+//! other schemes, user information, hosts that are not plain ASCII names or plain addresses, and
+//! whatever would be longer than [`MAX_URL`]. A refusal only means that nothing is sent ahead, so
+//! the rule in doubt is to refuse.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -15,8 +16,9 @@ pub const MAX_URL: usize = 4_096;
 const MAX_REFERENCE: usize = 2 * MAX_URL;
 const MAX_HOST: usize = 253;
 
-/// `reference` as it stands in a page whose base URL is `base`: absolute `http` or `https`, normalised, without a
-/// fragment, at most [`MAX_URL`] bytes. `None` where either is nothing that can be fetched so.
+/// `reference` as it stands in a page whose base URL is `base`: absolute `http` or `https`,
+/// normalised, without a fragment, at most [`MAX_URL`] bytes. `None` where either is nothing that
+/// can be fetched so.
 pub fn resolve(base: &str, reference: &str) -> Option<String> {
     Some(Url::parse(base)?.join(reference)?.text)
 }
@@ -26,7 +28,8 @@ pub fn split(url: &str) -> Option<(&str, &str, &str)> {
     let (scheme, rest) = url.split_once("://")?;
     let path = rest.find('/')?;
     let (authority, path) = rest.split_at(path);
-    (matches!(scheme, "http" | "https") && !authority.is_empty()).then_some((scheme, authority, path))
+    (matches!(scheme, "http" | "https") && !authority.is_empty())
+        .then_some((scheme, authority, path))
 }
 
 /// An absolute `http` or `https` URL, normalised, without a fragment.
@@ -84,7 +87,11 @@ impl Url {
     }
 
     fn scheme(&self) -> &'static str {
-        if self.text.starts_with("https:") { "https" } else { "http" }
+        if self.text.starts_with("https:") {
+            "https"
+        } else {
+            "http"
+        }
     }
 
     fn absolute(scheme: &str, rest: &str) -> Option<Self> {
@@ -111,7 +118,10 @@ impl Url {
             text.push_str(self.path());
             return Self::with_query(text, self.path, reference);
         }
-        let folder = self.path().rfind('/').map_or("/", |slash| &self.path()[..=slash]);
+        let folder = self
+            .path()
+            .rfind('/')
+            .map_or("/", |slash| &self.path()[..=slash]);
         Self::compose(text, folder, reference)
     }
 
@@ -146,7 +156,11 @@ impl Url {
             text.push('?');
             encode(&mut text, query, in_query);
         }
-        (text.len() <= MAX_URL).then_some(Self { text, path, query: at })
+        (text.len() <= MAX_URL).then_some(Self {
+            text,
+            path,
+            query: at,
+        })
     }
 }
 
@@ -176,12 +190,16 @@ fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let name = scheme.as_bytes();
     let well = name.first().is_some_and(u8::is_ascii_alphabetic)
-        && name.iter().all(|&b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+        && name
+            .iter()
+            .all(|&b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
     well.then_some((scheme, rest))
 }
 
 fn known(scheme: &str) -> Option<&'static str> {
-    ["http", "https"].into_iter().find(|known| scheme.eq_ignore_ascii_case(known))
+    ["http", "https"]
+        .into_iter()
+        .find(|known| scheme.eq_ignore_ascii_case(known))
 }
 
 fn push_authority(text: &mut String, scheme: &str, authority: &str) -> Option<()> {
@@ -202,11 +220,22 @@ fn push_authority(text: &mut String, scheme: &str, authority: &str) -> Option<()
 }
 
 fn push_host(text: &mut String, host: &str) -> Option<()> {
-    let well = host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
-    if !well || host.is_empty() || host.len() > MAX_HOST || host.starts_with('.') || host.contains("..") {
+    let well = host
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
+    if !well
+        || host.is_empty()
+        || host.len() > MAX_HOST
+        || host.starts_with('.')
+        || host.contains("..")
+    {
         return None;
     }
-    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or(host);
+    let last = host
+        .trim_end_matches('.')
+        .rsplit('.')
+        .next()
+        .unwrap_or(host);
     // Numbers written in other ways than a.b.c.d mean addresses too; nobody writes them honestly.
     if last.bytes().next().is_some_and(|b| b.is_ascii_digit()) && (is_number(last)) {
         host.parse::<Ipv4Addr>().ok()?;
@@ -216,7 +245,9 @@ fn push_host(text: &mut String, host: &str) -> Option<()> {
 }
 
 fn is_number(label: &str) -> bool {
-    let hex = label.strip_prefix("0x").or_else(|| label.strip_prefix("0X"));
+    let hex = label
+        .strip_prefix("0x")
+        .or_else(|| label.strip_prefix("0X"));
     hex.map_or_else(
         || label.bytes().all(|b| b.is_ascii_digit()),
         |digits| digits.bytes().all(|b| b.is_ascii_hexdigit()),
@@ -231,7 +262,11 @@ fn push_port(text: &mut String, scheme: &str, port: &str) -> Option<()> {
     if digits.len() > 5 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    let number = if digits.is_empty() { 0 } else { digits.parse::<u16>().ok()? };
+    let number = if digits.is_empty() {
+        0
+    } else {
+        digits.parse::<u16>().ok()?
+    };
     let default = if scheme == "https" { 443 } else { 80 };
     if number != default {
         write!(text, ":{number}").ok()?;
@@ -247,7 +282,10 @@ fn dots(segment: &str) -> usize {
     let mut rest = segment;
     let mut count = 0;
     while !rest.is_empty() {
-        let dot = rest.strip_prefix('.').or_else(|| rest.strip_prefix("%2e")).or_else(|| rest.strip_prefix("%2E"));
+        let dot = rest
+            .strip_prefix('.')
+            .or_else(|| rest.strip_prefix("%2e"))
+            .or_else(|| rest.strip_prefix("%2E"));
         let Some(after) = dot else { return 0 };
         rest = after;
         count += 1;
@@ -270,7 +308,12 @@ fn encode(out: &mut String, text: &str, stands: fn(u8) -> bool) {
 }
 
 const fn in_path(byte: u8) -> bool {
-    byte > b' ' && byte < 0x7f && !matches!(byte, b'"' | b'#' | b'<' | b'>' | b'?' | b'^' | b'`' | b'{' | b'}')
+    byte > b' '
+        && byte < 0x7f
+        && !matches!(
+            byte,
+            b'"' | b'#' | b'<' | b'>' | b'?' | b'^' | b'`' | b'{' | b'}'
+        )
 }
 
 const fn in_query(byte: u8) -> bool {
@@ -369,7 +412,10 @@ mod tests {
                 ("http://x.example:8080?q", "http://x.example:8080/?q"),
                 ("http://x.example:/y", "http://x.example/y"),
                 ("http://x.example:0080/y", "http://x.example/y"),
-                ("a b\u{e4}.png?\u{e4} '", "https://example.com/a/a%20b%C3%A4.png?%C3%A4%20%27".trim_end()),
+                (
+                    "a b\u{e4}.png?\u{e4} '",
+                    "https://example.com/a/a%20b%C3%A4.png?%C3%A4%20%27".trim_end(),
+                ),
                 ("%2e%2E/x%2fy%zz", "https://example.com/x%2fy%zz"),
                 ("a//b///c", "https://example.com/a/a//b///c"),
                 ("//[2001:DB8:0::1]:8443/x", "https://[2001:db8::1]:8443/x"),
@@ -406,9 +452,22 @@ mod tests {
             "//a..example/",
         ];
         for reference in none {
-            assert_eq!(resolve("https://example.com/", reference), None, "{reference}");
+            assert_eq!(
+                resolve("https://example.com/", reference),
+                None,
+                "{reference}"
+            );
         }
-        for base in ["", "x", "/x", "ftp://h/x", "data:,x", "//h/x", "http:", "about:blank"] {
+        for base in [
+            "",
+            "x",
+            "/x",
+            "ftp://h/x",
+            "data:,x",
+            "//h/x",
+            "http:",
+            "about:blank",
+        ] {
             assert_eq!(resolve(base, "x"), None, "{base}");
         }
     }
@@ -420,13 +479,19 @@ mod tests {
         assert_eq!(resolve(base, &longest).map(|url| url.len()), Some(MAX_URL));
         assert_eq!(resolve(base, &format!("{longest}a")), None);
         assert_eq!(resolve(base, &"\u{e4}".repeat(1_000)), None);
-        assert_eq!(resolve(base, &"a/../".repeat(1_000)), Some("http://h/".to_owned()));
+        assert_eq!(
+            resolve(base, &"a/../".repeat(1_000)),
+            Some("http://h/".to_owned())
+        );
         assert_eq!(resolve(base, &"../".repeat(100_000)), None);
     }
 
     #[test]
     fn a_url_in_three_parts() {
-        assert_eq!(split("https://h:8443/a/b?c=d/e"), Some(("https", "h:8443", "/a/b?c=d/e")));
+        assert_eq!(
+            split("https://h:8443/a/b?c=d/e"),
+            Some(("https", "h:8443", "/a/b?c=d/e"))
+        );
         for other in ["ftp://h/", "http:/h/", "http://h", "http:///x", ""] {
             assert_eq!(split(other), None, "{other}");
         }

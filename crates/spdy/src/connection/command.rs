@@ -7,7 +7,9 @@ use tandem_http::{Event, Fields, Method, Priority, Reason, RequestHead, Response
 use super::{Connection, MAX_PINGS};
 use crate::frame::{GoAway, Headers, RstStream, SynReply, SynStream};
 use crate::header_block::Block;
-use crate::http::{PUSHED_STATUS, Unwritable, fields_block, push_block, request_block, response_block};
+use crate::http::{
+    PUSHED_STATUS, Unwritable, fields_block, push_block, request_block, response_block,
+};
 use crate::status;
 use crate::stream::{Asked, Finish, Kind, State};
 
@@ -28,12 +30,24 @@ impl Connection {
             return Err(OpenError::Closing);
         }
         self.check_room()?;
-        let block = request_block(head, self.config.full_url_path, self.config.mux.max_header_list)?;
+        let block = request_block(
+            head,
+            self.config.full_url_path,
+            self.config.mux.max_header_list,
+        )?;
         let id = self.open_stream(&block, 0, end, priority);
         let asked = self.config.mux.push.then(|| {
-            Box::new(Asked { scheme: head.scheme, authority: head.authority.clone(), fields: head.fields.clone() })
+            Box::new(Asked {
+                scheme: head.scheme,
+                authority: head.authority.clone(),
+                fields: head.fields.clone(),
+            })
         });
-        let state = if end { State::HalfClosedLocal } else { State::Open };
+        let state = if end {
+            State::HalfClosedLocal
+        } else {
+            State::Open
+        };
         self.insert(id, Kind::OwnRequest(asked), state, priority.0.min(7));
         Ok(id)
     }
@@ -52,7 +66,11 @@ impl Connection {
             matches!(stream.kind, Kind::PeerRequest) && stream.state.may_send() && !stream.discard
         });
         if !open || self.peer_max_streams == 0 {
-            return Err(if self.is_open_for_streams() { OpenError::NoPush } else { OpenError::Closing });
+            return Err(if self.is_open_for_streams() {
+                OpenError::NoPush
+            } else {
+                OpenError::Closing
+            });
         }
         self.check_room()?;
         // "Only what a GET would return may be pushed."
@@ -61,12 +79,20 @@ impl Connection {
         }
         let block = push_block(request, self.config.mux.max_header_list)?;
         let id = self.open_stream(&block, parent, false, priority);
-        self.insert(id, Kind::OwnPush { parent }, State::HalfClosedRemote, priority.0.min(7));
+        self.insert(
+            id,
+            Kind::OwnPush { parent },
+            State::HalfClosedRemote,
+            priority.0.min(7),
+        );
         Ok(id)
     }
 
     pub(super) fn is_open_for_streams(&self) -> bool {
-        !self.failed && !self.goaway_sent && !self.goaway_received && self.next_own <= crate::frame::MAX_31
+        !self.failed
+            && !self.goaway_sent
+            && !self.goaway_received
+            && self.next_own <= crate::frame::MAX_31
     }
 
     /// Whether one more stream of ours may be opened.
@@ -74,11 +100,21 @@ impl Connection {
         if !self.is_open_for_streams() {
             return Err(OpenError::Closing);
         }
-        if self.own_streams >= self.peer_max_streams as usize { Err(OpenError::Busy) } else { Ok(()) }
+        if self.own_streams >= self.peer_max_streams as usize {
+            Err(OpenError::Busy)
+        } else {
+            Ok(())
+        }
     }
 
     /// Queues SYN_STREAM with the next number. "Numbers rise and never wrap."
-    fn open_stream(&mut self, block: &Block, associated: StreamId, fin: bool, priority: Priority) -> StreamId {
+    fn open_stream(
+        &mut self,
+        block: &Block,
+        associated: StreamId,
+        fin: bool,
+        priority: Priority,
+    ) -> StreamId {
         let stream = self.next_own;
         self.next_own += 2;
         self.compress(block);
@@ -103,25 +139,38 @@ impl Connection {
 
     pub(super) fn send_reply(&mut self, id: StreamId, block: &Block, fin: bool) {
         self.compress(block);
-        let frame = SynReply { stream: id, fin, block: &self.scratch };
+        let frame = SynReply {
+            stream: id,
+            fin,
+            block: &self.scratch,
+        };
         self.control.push(|dst| frame.encode(dst));
     }
 
     pub(super) fn send_headers(&mut self, id: StreamId, block: &Block) {
         self.compress(block);
-        let frame = Headers { stream: id, fin: false, block: &self.scratch };
+        let frame = Headers {
+            stream: id,
+            fin: false,
+            block: &self.scratch,
+        };
         self.control.push(|dst| frame.encode(dst));
     }
 
     pub(super) fn write_response(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
         let limit = self.config.mux.max_header_list;
-        let Some(stream) = self.live(id).filter(|stream| !stream.replied && !stream.is_own()) else {
+        let Some(stream) = self
+            .live(id)
+            .filter(|stream| !stream.replied && !stream.is_own())
+        else {
             return self.write_pushed_response(id, head, end);
         };
         if head.is_informational() || !matches!(stream.kind, Kind::PeerRequest) {
             return;
         }
-        let Ok(block) = response_block(head, limit) else { return self.withdraw(id, Reason::Internal) };
+        let Ok(block) = response_block(head, limit) else {
+            return self.withdraw(id, Reason::Internal);
+        };
         stream.replied = true;
         let state = stream.state.after_fin_sent();
         self.send_reply(id, &block, end);
@@ -136,7 +185,9 @@ impl Connection {
     /// The announcement said 200 already; fields follow in HEADERS, which must not repeat it.
     fn write_pushed_response(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
         let limit = self.config.mux.max_header_list;
-        let Some(stream) = self.live(id).filter(|stream| !stream.replied) else { return };
+        let Some(stream) = self.live(id).filter(|stream| !stream.replied) else {
+            return;
+        };
         if !matches!(stream.kind, Kind::OwnPush { .. }) || head.is_informational() {
             return;
         }
@@ -162,7 +213,9 @@ impl Connection {
 
     pub(super) fn queue_data(&mut self, id: StreamId, data: Bytes, end: bool) {
         let limit = self.config.mux.send_buffer;
-        let Some(stream) = self.live(id).filter(|stream| stream.takes_data()) else { return };
+        let Some(stream) = self.live(id).filter(|stream| stream.takes_data()) else {
+            return;
+        };
         if !data.is_empty() {
             stream.queued += data.len();
             stream.full |= stream.queued >= limit;
@@ -177,9 +230,17 @@ impl Connection {
 
     pub(super) fn queue_trailers(&mut self, id: StreamId, fields: &Fields) {
         let limit = self.config.mux.max_header_list;
-        let Some(stream) = self.live(id).filter(|stream| stream.takes_data()) else { return };
-        let Ok(block) = fields_block(fields, limit) else { return self.withdraw(id, Reason::Internal) };
-        stream.finish = Some(if block.is_empty() { Finish::Fin } else { Finish::Trailers(block) });
+        let Some(stream) = self.live(id).filter(|stream| stream.takes_data()) else {
+            return;
+        };
+        let Ok(block) = fields_block(fields, limit) else {
+            return self.withdraw(id, Reason::Internal);
+        };
+        stream.finish = Some(if block.is_empty() {
+            Finish::Fin
+        } else {
+            Finish::Trailers(block)
+        });
         self.finish_if_drained(id);
     }
 
@@ -193,14 +254,17 @@ impl Connection {
         if self.live(id).is_some() {
             self.abort(id);
             let status = status::rst_status(reason);
-            self.control.push(|dst| RstStream { stream: id, status }.encode(dst));
+            self.control
+                .push(|dst| RstStream { stream: id, status }.encode(dst));
         } else if let Some(stream) = self.streams.remove(&id) {
             self.forget_held(stream.held);
         }
     }
 
     pub(super) fn release_data(&mut self, id: StreamId, count: usize) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         let count = count.min(stream.held);
         stream.held -= count;
         if stream.state == State::Closed {
@@ -219,7 +283,9 @@ impl Connection {
     pub(super) fn note_credit(&mut self, id: StreamId) {
         let window = self.stream_window();
         let (riding, urgent) = (self.riding_credit(window), self.urgent_credit(window));
-        let Some(owed) = self.live(id).map(|stream| stream.receive.owed()) else { return };
+        let Some(owed) = self.live(id).map(|stream| stream.receive.owed()) else {
+            return;
+        };
         if owed >= riding {
             self.credit.insert(id);
         }
@@ -250,7 +316,10 @@ impl Connection {
             return;
         }
         let status = status::goaway_status(reason, self.config.version);
-        let goaway = GoAway { last: self.last_accepted, status };
+        let goaway = GoAway {
+            last: self.last_accepted,
+            status,
+        };
         self.control.push(|dst| goaway.encode(dst));
     }
 }

@@ -1,4 +1,5 @@
-//! Bounds frames that cost us work and the peer nothing: pings, settings, resets, empty and unknown frames.
+//! Bounds frames that cost us work and the peer nothing: pings, settings, resets, empty and unknown
+//! frames.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,10 @@ pub(super) struct FloodGuard {
 
 impl Default for FloodGuard {
     fn default() -> Self {
-        Self { left: BURST, since: None }
+        Self {
+            left: BURST,
+            since: None,
+        }
     }
 }
 
@@ -37,7 +41,9 @@ impl FloodGuard {
 
     /// Counts one; false when there were too many.
     pub(super) const fn charge(&mut self) -> bool {
-        let Some(left) = self.left.checked_sub(1) else { return false };
+        let Some(left) = self.left.checked_sub(1) else {
+            return false;
+        };
         self.left = left;
         true
     }

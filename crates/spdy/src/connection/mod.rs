@@ -6,8 +6,8 @@
 //!   poll_output ◀─ output.rs ◀─ pings · control queue · ends of bodies · data in the order of priorities · credit
 //! ```
 //!
-//! Header blocks are compressed when their frame enters the control queue, which keeps its order: so the compression
-//! context follows the wire. Data is cut into frames only as it leaves.
+//! Header blocks are compressed when their frame enters the control queue, which keeps its order:
+//! so the compression context follows the wire. Data is cut into frames only as it leaves.
 
 mod command;
 mod flood;
@@ -23,7 +23,8 @@ use bytes::Bytes;
 use tandem_http::mux::{OpenError, Unsent};
 use tandem_http::sched::Sched;
 use tandem_http::{
-    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, SessionError, StreamId,
+    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf,
+    SessionError, StreamId,
 };
 
 use crate::Version;
@@ -50,10 +51,12 @@ pub struct Config {
     pub header_compression: HeaderCompression,
     /// Client: `:path` carries the whole URL, for gateways that want it so. Default false.
     pub full_url_path: bool,
-    /// Client: refuse pushes for another origin than that of the request they belong to, as the draft demands of
-    /// browsers. Default true; false where the peer is a trusted gateway to all origins.
+    /// Client: refuse pushes for another origin than that of the request they belong to, as the
+    /// draft demands of browsers. Default true; false where the peer is a trusted gateway to all
+    /// origins.
     pub same_origin_push: bool,
-    /// Find out whether a peer that is silent about windows ignores them (see [`crate::Connection`]). Default true.
+    /// Find out whether a peer that is silent about windows ignores them (see
+    /// [`crate::Connection`]). Default true.
     pub probe_flow_control: bool,
 }
 
@@ -71,7 +74,8 @@ impl Config {
     }
 }
 
-/// Control frames that we take: the draft demands 8192 bytes; a list within the limit fits even when it is stored.
+/// Control frames that we take: the draft demands 8192 bytes; a list within the limit fits even
+/// when it is stored.
 const MIN_CONTROL_LIMIT: usize = 8192;
 
 /// Our own questions without an answer that are remembered.
@@ -83,12 +87,14 @@ const MAX_PROVOKED: usize = 1000;
 /// One end of a SPDY session. See [`Mux`] for its use.
 ///
 /// Where the drafts leave a choice:
-/// * Peers that do not know flow control exist (moby/spdystream). Whoever sent neither SETTINGS nor WINDOW_UPDATE and
+/// * Peers that do not know flow control exist (moby/spdystream). Whoever sent neither SETTINGS nor
+///   WINDOW_UPDATE and
 ///   lets a window stand empty is asked with a PING; if it answers and gives no credit for another while, its windows
 ///   are taken as unlimited. [`Config::probe_flow_control`] turns this off.
 /// * In SPDY/3 nothing limits the whole session, so a stream that would bring more than
 ///   [`MuxConfig::receive_budget`] into memory is reset.
-/// * GOAWAY tells the last stream *accepted* in both versions: draft 3's "last replied to" would make a client send
+/// * GOAWAY tells the last stream *accepted* in both versions: draft 3's "last replied to" would
+///   make a client send
 ///   again what is being processed.
 /// * A push need not be marked unidirectional: neither spdystream nor spdy-transport does it.
 #[derive(Debug)]
@@ -148,7 +154,11 @@ impl Connection {
     pub fn new(mut config: Config) -> Self {
         config.mux.max_header_list = config.mux.max_header_list.min(1 << 23);
         let limit = config.mux.max_header_list;
-        let first = if config.mux.role == Role::Client { 1 } else { 2 };
+        let first = if config.mux.role == Role::Client {
+            1
+        } else {
+            2
+        };
         let session_window = config.mux.session_window.clamp(INITIAL_WINDOW, MAX_31);
         let mut this = Self {
             reader: FrameReader::new(limit.max(MIN_CONTROL_LIMIT) + 1024),
@@ -195,16 +205,36 @@ impl Connection {
     /// Our SETTINGS and session window. A client that takes no pushes allows no streams.
     fn greet(&mut self, session_window: u32) {
         let mux = &self.config.mux;
-        let streams = if mux.role == Role::Client && !mux.push { 0 } else { mux.max_streams };
-        let entry = |id: SettingId, value| Setting { flags: 0, id: id as u32, value };
+        let streams = if mux.role == Role::Client && !mux.push {
+            0
+        } else {
+            mux.max_streams
+        };
+        let entry = |id: SettingId, value| Setting {
+            flags: 0,
+            id: id as u32,
+            value,
+        };
         let entries = vec![
             entry(SettingId::MaxConcurrentStreams, streams),
             entry(SettingId::InitialWindowSize, mux.stream_window.min(MAX_31)),
         ];
-        self.control.push(|dst| Settings { clear: false, entries }.encode(dst));
+        self.control.push(|dst| {
+            Settings {
+                clear: false,
+                entries,
+            }
+            .encode(dst)
+        });
         let more = session_window - INITIAL_WINDOW;
         if self.is_v31() && more > 0 {
-            self.control.push(|dst| crate::frame::WindowUpdate { stream: 0, delta: more }.encode(dst));
+            self.control.push(|dst| {
+                crate::frame::WindowUpdate {
+                    stream: 0,
+                    delta: more,
+                }
+                .encode(dst)
+            });
         }
     }
 
@@ -227,11 +257,17 @@ impl Connection {
 
     /// A stream that is not closed.
     fn live(&mut self, id: StreamId) -> Option<&mut Stream> {
-        self.streams.get_mut(&id).filter(|stream| stream.state != State::Closed)
+        self.streams
+            .get_mut(&id)
+            .filter(|stream| stream.state != State::Closed)
     }
 
     fn insert(&mut self, id: StreamId, kind: Kind, state: State, urgency: u8) -> &mut Stream {
-        let send = if self.probe.ignores() { SendWindow::UNLIMITED } else { SendWindow::new(self.peer_initial_window) };
+        let send = if self.probe.ignores() {
+            SendWindow::UNLIMITED
+        } else {
+            SendWindow::new(self.peer_initial_window)
+        };
         let receive = ReceiveWindow::new(self.stream_window());
         let stream = Stream::new(kind, state, urgency, send, receive);
         if stream.is_own() {
@@ -251,10 +287,12 @@ impl Connection {
         }
     }
 
-    /// Takes a live stream out of everything. `strays_answered`: a later frame of it is answered by RST_STREAM, which
-    /// one that was reset by either end must never be.
+    /// Takes a live stream out of everything. `strays_answered`: a later frame of it is answered by
+    /// RST_STREAM, which one that was reset by either end must never be.
     fn close(&mut self, id: StreamId, strays_answered: bool) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         if let Some(key) = stream.key.take() {
             self.sched.remove(key);
         }
@@ -275,7 +313,9 @@ impl Connection {
     /// Closes a stream that was reset: what its user still holds no longer counts.
     /// Says whether its user has to be told.
     fn abort(&mut self, id: StreamId) -> bool {
-        let Some(known) = self.live(id).map(|stream| !stream.discard) else { return false };
+        let Some(known) = self.live(id).map(|stream| !stream.discard) else {
+            return false;
+        };
         self.close(id, false);
         if let Some(stream) = self.streams.remove(&id) {
             self.forget_held(stream.held);
@@ -283,19 +323,23 @@ impl Connection {
         known
     }
 
-    /// A rule was broken on one stream: the peer is told once, the user too, and the session goes on. Draft section
-    /// 2.4.2.
+    /// A rule was broken on one stream: the peer is told once, the user too, and the session goes
+    /// on. Draft section 2.4.2.
     fn stream_error(&mut self, id: StreamId, status: u32) {
         if self.live(id).is_some() {
             if self.abort(id) {
-                self.events.push_back(Event::Reset { id, reason: status::rst_reason(status) });
+                self.events.push_back(Event::Reset {
+                    id,
+                    reason: status::rst_reason(status),
+                });
             }
         } else if !self.recent.may_answer(id) {
             return;
         }
         self.recent.remember(id, false);
         self.provoked += 1;
-        self.control.push(|dst| RstStream { stream: id, status }.encode(dst));
+        self.control
+            .push(|dst| RstStream { stream: id, status }.encode(dst));
     }
 
     /// A rule of the whole session was broken: GOAWAY, and nothing more. Draft section 2.4.1.
@@ -308,15 +352,21 @@ impl Connection {
         self.credit.clear();
         self.own_streams = 0;
         self.peer_streams = 0;
-        let goaway = GoAway { last: self.last_received, status: status::goaway_status(reason, self.config.version) };
+        let goaway = GoAway {
+            last: self.last_received,
+            status: status::goaway_status(reason, self.config.version),
+        };
         self.control.push(|dst| goaway.encode(dst));
         SessionError { reason, detail }
     }
 
-    /// Puts a stream where it belongs in the sending order, or out of it, after anything about it has changed.
+    /// Puts a stream where it belongs in the sending order, or out of it, after anything about it
+    /// has changed.
     fn reschedule(&mut self, id: StreamId) {
         let session_room = self.session_room();
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         if stream.queued > 0 && stream.send.room().min(session_room) == 0 {
             self.probe.blocked(self.clock);
         }
@@ -342,7 +392,8 @@ impl Connection {
         }
     }
 
-    /// Session credit for bytes that arrived. Draft 3.1 section 2.6.8: every byte of DATA counts, and must come back.
+    /// Session credit for bytes that arrived. Draft 3.1 section 2.6.8: every byte of DATA counts,
+    /// and must come back.
     fn owe_session(&mut self, count: u32) {
         if !self.is_v31() {
             return;
@@ -352,9 +403,14 @@ impl Connection {
         self.credit_urgent |= self.session_receive.owed() >= self.urgent_credit(window);
     }
 
-    /// Credit that should leave at once. A peer that sends no SETTINGS may not read ours either and count on 64 KiB.
+    /// Credit that should leave at once. A peer that sends no SETTINGS may not read ours either and
+    /// count on 64 KiB.
     fn urgent_credit(&self, window: u32) -> u32 {
-        let window = if self.peer_sent_settings { window } else { window.min(INITIAL_WINDOW) };
+        let window = if self.peer_sent_settings {
+            window
+        } else {
+            window.min(INITIAL_WINDOW)
+        };
         (window / 4).max(1)
     }
 
@@ -389,7 +445,12 @@ impl Mux for Connection {
         self.has_output()
     }
 
-    fn open(&mut self, head: &RequestHead, end: bool, priority: Priority) -> Result<StreamId, OpenError> {
+    fn open(
+        &mut self,
+        head: &RequestHead,
+        end: bool,
+        priority: Priority,
+    ) -> Result<StreamId, OpenError> {
         self.open_request(head, end, priority)
     }
 
@@ -400,7 +461,12 @@ impl Mux for Connection {
         self.write_response(id, head, end);
     }
 
-    fn push(&mut self, parent: StreamId, request: &RequestHead, priority: Priority) -> Result<StreamId, OpenError> {
+    fn push(
+        &mut self,
+        parent: StreamId,
+        request: &RequestHead,
+        priority: Priority,
+    ) -> Result<StreamId, OpenError> {
         self.open_push(parent, request, priority)
     }
 
@@ -416,12 +482,19 @@ impl Mux for Connection {
         self.streams
             .get(&id)
             .filter(|stream| stream.takes_data())
-            .map_or(0, |stream| self.config.mux.send_buffer.saturating_sub(stream.queued))
+            .map_or(0, |stream| {
+                self.config.mux.send_buffer.saturating_sub(stream.queued)
+            })
     }
 
     fn unsent(&self, id: StreamId) -> Unsent {
-        let stream = self.streams.get(&id).filter(|stream| stream.state.may_send());
-        stream.map_or_else(Unsent::default, |s| Unsent::new(s.queued, s.send.room(), self.session_room()))
+        let stream = self
+            .streams
+            .get(&id)
+            .filter(|stream| stream.state.may_send());
+        stream.map_or_else(Unsent::default, |s| {
+            Unsent::new(s.queued, s.send.room(), self.session_room())
+        })
     }
 
     fn backlog(&self) -> usize {

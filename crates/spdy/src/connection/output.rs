@@ -1,5 +1,5 @@
-//! What goes to the peer, decided as late as possible: pings, control frames in order, ends of bodies, then data of
-//! the most urgent stream. Draft sections 2.3.3 and 2.6.8.
+//! What goes to the peer, decided as late as possible: pings, control frames in order, ends of
+//! bodies, then data of the most urgent stream. Draft sections 2.3.3 and 2.6.8.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,8 @@ use crate::flow::INITIAL_WINDOW;
 use crate::frame::{Data, Headers, MAX_31, Ping, WindowUpdate};
 use crate::stream::Finish;
 
-/// Payload of our data frames: libmicrospdy drops the connection over a longer one, and an urgent stream waits for
-/// no more than this.
+/// Payload of our data frames: libmicrospdy drops the connection over a longer one, and an urgent
+/// stream waits for no more than this.
 const MAX_DATA: usize = 8192;
 
 /// An empty queue keeps so many bytes for the next frames.
@@ -34,7 +34,9 @@ impl ControlQueue {
     }
 
     fn pop_into(&mut self, out: &mut SendBuf) -> bool {
-        let Some(len) = self.lens.pop_front() else { return false };
+        let Some(len) = self.lens.pop_front() else {
+            return false;
+        };
         out.put_slice(&self.bytes[..len as usize]);
         self.bytes.advance(len as usize);
         true
@@ -83,7 +85,11 @@ impl Connection {
     }
 
     pub(super) fn session_room(&self) -> usize {
-        if self.is_v31() { self.session_send.room() } else { usize::MAX }
+        if self.is_v31() {
+            self.session_send.room()
+        } else {
+            usize::MAX
+        }
     }
 
     /// Ends of bodies that are sent: "a FIN without data needs no window".
@@ -91,17 +97,30 @@ impl Connection {
         while out.len() < limit
             && let Some(id) = self.finishing.pop_front()
         {
-            let Some(stream) = self.live(id).filter(|stream| stream.only_end_left()) else { continue };
+            let Some(stream) = self.live(id).filter(|stream| stream.only_end_left()) else {
+                continue;
+            };
             let finish = stream.finish.take();
             let state = stream.state.after_fin_sent();
             if let Some(Finish::Trailers(block)) = finish {
                 self.scratch.clear();
                 self.encoder.encode(&block, &mut self.scratch);
                 // FIN goes on a frame of its own: spdy-transport does not look for it on HEADERS.
-                let frame = Headers { stream: id, fin: false, block: &self.scratch };
+                let frame = Headers {
+                    stream: id,
+                    fin: false,
+                    block: &self.scratch,
+                };
                 out.put_with(|dst| frame.encode(dst));
             }
-            out.put_with(|dst| Data { stream: id, fin: true, len: 0 }.encode(dst));
+            out.put_with(|dst| {
+                Data {
+                    stream: id,
+                    fin: true,
+                    len: 0,
+                }
+                .encode(dst)
+            });
             self.set_state(id, state);
         }
     }
@@ -113,7 +132,9 @@ impl Connection {
                 return;
             }
             let Some(key) = self.sched.pop() else { return };
-            let Some(stream) = self.streams.get_mut(&key.id) else { continue };
+            let Some(stream) = self.streams.get_mut(&key.id) else {
+                continue;
+            };
             stream.key = None;
             self.write_data(key.id, room.min(MAX_DATA), out);
         }
@@ -129,7 +150,14 @@ impl Connection {
         stream.send.consume(len);
         let drained = stream.queued == 0;
         let fin = drained && matches!(stream.finish, Some(Finish::Fin));
-        out.put_with(|dst| Data { stream: id, fin, len: len as u32 }.encode(dst));
+        out.put_with(|dst| {
+            Data {
+                stream: id,
+                fin,
+                len: len as u32,
+            }
+            .encode(dst)
+        });
         let mut left = len;
         while left > 0
             && let Some(front) = stream.queue.front_mut()
@@ -166,7 +194,9 @@ impl Connection {
             out.put_with(|dst| WindowUpdate { stream: 0, delta }.encode(dst));
         }
         for id in std::mem::take(&mut self.credit) {
-            let Some(stream) = self.live(id).filter(|stream| stream.state.may_receive()) else { continue };
+            let Some(stream) = self.live(id).filter(|stream| stream.state.may_receive()) else {
+                continue;
+            };
             let delta = stream.receive.take_owed();
             if delta > 0 {
                 out.put_with(|dst| WindowUpdate { stream: id, delta }.encode(dst));

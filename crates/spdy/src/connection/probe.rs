@@ -5,8 +5,9 @@
 //!                      either frame arrives: the peer knows windows, for good
 //! ```
 //!
-//! Frames are read in order, so a peer that answers has read all that filled the window. One that counts windows and
-//! keeps such a stream waiting would have had to be silent about SETTINGS too; it may still reset the stream.
+//! Frames are read in order, so a peer that answers has read all that filled the window. One that
+//! counts windows and keeps such a stream waiting would have had to be silent about SETTINGS too;
+//! it may still reset the stream.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,8 @@ impl FlowProbe {
         }
     }
 
-    /// A window stands empty and something waits for it. `clock`: the time of the last input, if there was any.
+    /// A window stands empty and something waits for it. `clock`: the time of the last input, if
+    /// there was any.
     pub(super) fn blocked(&mut self, clock: Option<Instant>) {
         if matches!(self, Self::Silent) {
             *self = Self::Empty(clock.map(|now| now + BEFORE_ASKING));

@@ -1,17 +1,20 @@
-//! What comes from the peer: frames in, events out, and the errors that the drafts demand. Draft sections 2.3 and 2.6.
+//! What comes from the peer: frames in, events out, and the errors that the drafts demand. Draft
+//! sections 2.3 and 2.6.
 
 use std::time::Instant;
 
 use bytes::Bytes;
 use tandem_http::message::content_length;
-use tandem_http::{Event, Fields, Priority, Reason, RequestHead, ResponseHead, SessionError, StreamId};
+use tandem_http::{
+    Event, Fields, Priority, Reason, RequestHead, ResponseHead, SessionError, StreamId,
+};
 
 use super::probe::Step;
 use super::{Connection, MAX_PROVOKED};
 use crate::flow::SendWindow;
 use crate::frame::{
-    ControlHead, Data, Frame, FrameType, GoAway, Headers, MAX_31, Piece, Ping, RstStream, SettingId, Settings,
-    SynReply, SynStream, WIRE_VERSION, WindowUpdate,
+    ControlHead, Data, Frame, FrameType, GoAway, Headers, MAX_31, Piece, Ping, RstStream,
+    SettingId, Settings, SynReply, SynStream, WIRE_VERSION, WindowUpdate,
 };
 use crate::header_block::{BlockError, InflateError};
 use crate::http::{Message, response_block};
@@ -38,21 +41,31 @@ struct More {
 impl Connection {
     pub(super) fn receive_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError> {
         if self.failed {
-            return Err(SessionError { reason: Reason::Protocol, detail: "the session has failed" });
+            return Err(SessionError {
+                reason: Reason::Protocol,
+                detail: "the session has failed",
+            });
         }
         self.flood.advance(now);
         self.probe_timeout(now);
         let mut input = bytes;
         while let Some(piece) = self.reader.next(&mut input) {
             match piece {
-                Piece::Control(kind, head, payload) => self.on_control(kind, head, payload.as_ref())?,
+                Piece::Control(kind, head, payload) => {
+                    self.on_control(kind, head, payload.as_ref())?
+                }
                 Piece::DataHead(data) => self.on_data_head(data)?,
                 Piece::Data(part, last) => self.on_data(part, last),
                 Piece::Unknown(_) => self.charge()?,
-                Piece::TooLarge(_) => return Err(self.fail(Reason::FrameSize, "a control frame above the limit")),
+                Piece::TooLarge(_) => {
+                    return Err(self.fail(Reason::FrameSize, "a control frame above the limit"));
+                }
             }
             if self.provoked > MAX_PROVOKED {
-                return Err(self.fail(Reason::EnhanceYourCalm, "answers to the peer's frames are not read"));
+                return Err(self.fail(
+                    Reason::EnhanceYourCalm,
+                    "answers to the peer's frames are not read",
+                ));
             }
         }
         Ok(())
@@ -79,10 +92,18 @@ impl Connection {
         if self.flood.charge() {
             return Ok(());
         }
-        Err(self.fail(Reason::EnhanceYourCalm, "a flood of frames that say nothing"))
+        Err(self.fail(
+            Reason::EnhanceYourCalm,
+            "a flood of frames that say nothing",
+        ))
     }
 
-    fn on_control(&mut self, kind: FrameType, head: ControlHead, payload: &[u8]) -> Result<(), SessionError> {
+    fn on_control(
+        &mut self,
+        kind: FrameType,
+        head: ControlHead,
+        payload: &[u8],
+    ) -> Result<(), SessionError> {
         if head.version != WIRE_VERSION {
             return Err(self.on_other_version(kind, head.flags, payload));
         }
@@ -98,23 +119,30 @@ impl Connection {
             }
             Ok(Frame::Headers(frame)) => self.on_headers(&frame),
             Ok(Frame::WindowUpdate(frame)) => self.on_window_update(frame),
-            Err(_) => Err(self.fail(Reason::Protocol, "a frame with a length that its type cannot have")),
+            Err(_) => Err(self.fail(
+                Reason::Protocol,
+                "a frame with a length that its type cannot have",
+            )),
         }
     }
 
-    /// "If a SYN_STREAM has a version that we do not speak, answer RST_STREAM UNSUPPORTED_VERSION." Its header block
-    /// is lost to us, and with it the session.
+    /// "If a SYN_STREAM has a version that we do not speak, answer RST_STREAM UNSUPPORTED_VERSION."
+    /// Its header block is lost to us, and with it the session.
     fn on_other_version(&mut self, kind: FrameType, flags: u8, payload: &[u8]) -> SessionError {
         if kind == FrameType::SynStream
             && let Ok(frame) = SynStream::load(flags, payload)
         {
-            let rst = RstStream { stream: frame.stream, status: status::UNSUPPORTED_VERSION };
+            let rst = RstStream {
+                stream: frame.stream,
+                status: status::UNSUPPORTED_VERSION,
+            };
             self.control.push(|dst| rst.encode(dst));
         }
         self.fail(Reason::Protocol, "a control frame of another version")
     }
 
-    /// Inflates a block, which must happen to every block. The outer error ends the session, the inner one a stream.
+    /// Inflates a block, which must happen to every block. The outer error ends the session, the
+    /// inner one a stream.
     fn read_block<T>(
         &mut self,
         block: &[u8],
@@ -122,10 +150,13 @@ impl Connection {
     ) -> Result<Result<T, BlockError>, SessionError> {
         match self.decoder.decode(block) {
             Ok(pairs) => Ok(pairs.map(|pairs| read(Message::load(&pairs)))),
-            Err(InflateError::Corrupt) => Err(self.fail(Reason::Compression, "a header block that does not inflate")),
-            Err(InflateError::Bomb) => {
-                Err(self.fail(Reason::EnhanceYourCalm, "a header block that inflates without end"))
+            Err(InflateError::Corrupt) => {
+                Err(self.fail(Reason::Compression, "a header block that does not inflate"))
             }
+            Err(InflateError::Bomb) => Err(self.fail(
+                Reason::EnhanceYourCalm,
+                "a header block that inflates without end",
+            )),
         }
     }
 
@@ -134,13 +165,18 @@ impl Connection {
         if id == 0 || self.is_own_id(id) {
             return Err(self.fail(Reason::Protocol, "SYN_STREAM with a stream id of ours"));
         }
-        // "A stream id that is not higher than all before is a session error; the same again is a stream error."
+        // "A stream id that is not higher than all before is a session error; the same again is a
+        // stream error."
         if id < self.last_received {
             return Err(self.fail(Reason::Protocol, "SYN_STREAM with a stream id that falls"));
         }
         let again = id == self.last_received;
         self.last_received = id;
-        if self.is_client() { self.on_push(frame, again) } else { self.on_request(frame, again) }
+        if self.is_client() {
+            self.on_push(frame, again)
+        } else {
+            self.on_request(frame, again)
+        }
     }
 
     fn on_request(&mut self, frame: &SynStream<'_>, again: bool) -> Result<(), SessionError> {
@@ -149,7 +185,8 @@ impl Connection {
         if again {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if self.goaway_sent {
-            // "After GOAWAY the sender ignores new streams": the peer knows that they were not processed.
+            // "After GOAWAY the sender ignores new streams": the peer knows that they were not
+            // processed.
         } else if frame.unidirectional {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if self.peer_streams >= self.config.mux.max_streams as usize {
@@ -168,23 +205,36 @@ impl Connection {
     fn accept_request(&mut self, frame: &SynStream<'_>, request: Option<RequestHead>) {
         let id = frame.stream;
         self.last_accepted = id;
-        let state = if frame.fin { State::HalfClosedRemote } else { State::Open };
+        let state = if frame.fin {
+            State::HalfClosedRemote
+        } else {
+            State::Open
+        };
         let stream = self.insert(id, Kind::PeerRequest, state, frame.priority);
-        let Some(head) = request else { return self.answer_bad_request(id) };
+        let Some(head) = request else {
+            return self.answer_bad_request(id);
+        };
         if !head.is_connect() {
             stream.expected = content_length(&head.fields).unwrap_or_default();
         }
         if frame.fin && stream.expected.is_some_and(|length| length > 0) {
             return self.answer_bad_request(id);
         }
-        self.events.push_back(Event::Request { id, head, end: frame.fin, priority: Priority(frame.priority) });
+        self.events.push_back(Event::Request {
+            id,
+            head,
+            end: frame.fin,
+            priority: Priority(frame.priority),
+        });
     }
 
     /// Answers 400 without a body, and lets go by what the peer still sends.
     fn answer_bad_request(&mut self, id: StreamId) {
         let mut head = ResponseHead::new(400);
         head.fields.push("content-length", "0");
-        let Ok(block) = response_block(&head, usize::MAX) else { return };
+        let Ok(block) = response_block(&head, usize::MAX) else {
+            return;
+        };
         self.provoked += 1;
         self.send_reply(id, &block, true);
         let Some(stream) = self.live(id) else { return };
@@ -213,7 +263,8 @@ impl Connection {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if self.goaway_sent {
             // As for requests.
-        } else if !self.config.mux.push || self.peer_streams >= self.config.mux.max_streams as usize {
+        } else if !self.config.mux.push || self.peer_streams >= self.config.mux.max_streams as usize
+        {
             self.charge()?;
             self.stream_error(id, status::REFUSED_STREAM);
         } else {
@@ -229,7 +280,9 @@ impl Connection {
     fn accept_push(&mut self, frame: &SynStream<'_>, mut request: RequestHead, head: PushHead) {
         let id = frame.stream;
         let same_origin = self.config.same_origin_push;
-        let parent = self.live(frame.associated).filter(|parent| parent.state.may_receive());
+        let parent = self
+            .live(frame.associated)
+            .filter(|parent| parent.state.may_receive());
         let Some(Kind::OwnRequest(Some(asked))) = parent.map(|parent| &parent.kind) else {
             return self.stream_error(id, status::INVALID_STREAM);
         };
@@ -239,32 +292,55 @@ impl Connection {
         }
         request.fields = asked.fields.clone();
         if !own {
-            request.fields.retain(|field| !matches!(field.name, b"cookie" | b"authorization"));
+            request
+                .fields
+                .retain(|field| !matches!(field.name, b"cookie" | b"authorization"));
         }
         self.last_accepted = id;
-        self.insert(id, Kind::PeerPush(Some(Box::new(head))), State::HalfClosedLocal, frame.priority);
-        self.events.push_back(Event::Push { parent: frame.associated, id, request });
+        self.insert(
+            id,
+            Kind::PeerPush(Some(Box::new(head))),
+            State::HalfClosedLocal,
+            frame.priority,
+        );
+        self.events.push_back(Event::Push {
+            parent: frame.associated,
+            id,
+            request,
+        });
         if frame.fin && self.complete_push_head(id, true) {
             self.set_state(id, State::Closed);
         }
     }
 
-    /// Tells the head of a pushed response once no more of it can come; false when that is no response.
+    /// Tells the head of a pushed response once no more of it can come; false when that is no
+    /// response.
     fn complete_push_head(&mut self, id: StreamId, end: bool) -> bool {
-        let Some(Kind::PeerPush(head)) = self.live(id).map(|stream| &mut stream.kind) else { return true };
+        let Some(Kind::PeerPush(head)) = self.live(id).map(|stream| &mut stream.kind) else {
+            return true;
+        };
         let Some(head) = head.take() else { return true };
         let (Some(status), true) = (head.status, head.version) else {
             self.stream_error(id, status::PROTOCOL_ERROR);
             return false;
         };
-        self.events.push_back(Event::Response { id, head: ResponseHead { status, fields: head.fields }, end });
+        self.events.push_back(Event::Response {
+            id,
+            head: ResponseHead {
+                status,
+                fields: head.fields,
+            },
+            end,
+        });
         true
     }
 
     fn on_syn_reply(&mut self, frame: &SynReply<'_>) -> Result<(), SessionError> {
         let id = frame.stream;
         let response = self.read_block(frame.block, |message| message.into_response())?;
-        let Some(stream) = self.live(id) else { return self.stray(id) };
+        let Some(stream) = self.live(id) else {
+            return self.stray(id);
+        };
         match stream.kind {
             // "A second SYN_REPLY is a stream error STREAM_IN_USE."
             Kind::OwnRequest(_) if stream.replied => self.stream_error(id, status::STREAM_IN_USE),
@@ -272,7 +348,11 @@ impl Connection {
                 Ok(Some(head)) => {
                     stream.replied = true;
                     let state = stream.state.after_fin_received();
-                    self.events.push_back(Event::Response { id, head, end: frame.fin });
+                    self.events.push_back(Event::Response {
+                        id,
+                        head,
+                        end: frame.fin,
+                    });
                     if frame.fin {
                         self.set_state(id, state);
                     }
@@ -299,7 +379,9 @@ impl Connection {
         if !frame.fin {
             self.charge()?;
         }
-        let Some(stream) = self.live(id) else { return self.stray(id) };
+        let Some(stream) = self.live(id) else {
+            return self.stray(id);
+        };
         if !stream.state.may_receive() {
             self.stream_error(id, status::STREAM_ALREADY_CLOSED);
         } else if matches!(stream.kind, Kind::OwnRequest(_)) && !stream.replied {
@@ -314,14 +396,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds fields to the head of a push, or to the trailers. "Names must not be repeated", nor may what a push is an
-    /// answer to.
+    /// Adds fields to the head of a push, or to the trailers. "Names must not be repeated", nor may
+    /// what a push is an answer to.
     fn merge_headers(&mut self, id: StreamId, more: More) -> Result<(), BlockError> {
         let limit = self.config.mux.max_header_list;
-        let Some(stream) = self.live(id) else { return Ok(()) };
+        let Some(stream) = self.live(id) else {
+            return Ok(());
+        };
         let known = match &mut stream.kind {
             Kind::PeerPush(Some(head)) => {
-                let again = head.status.is_some() && more.status.is_some() || head.version && more.version;
+                let again =
+                    head.status.is_some() && more.status.is_some() || head.version && more.version;
                 if again || more.identity {
                     return Err(BlockError::Malformed);
                 }
@@ -331,10 +416,17 @@ impl Connection {
             }
             _ => &mut stream.trailers,
         };
-        if known.text_len() + more.fields.text_len() + 32 * (known.len() + more.fields.len()) > limit {
+        if known.text_len() + more.fields.text_len() + 32 * (known.len() + more.fields.len())
+            > limit
+        {
             return Err(BlockError::TooLarge);
         }
-        if !known.is_empty() && more.fields.iter().any(|field| known.get(field.name).is_some()) {
+        if !known.is_empty()
+            && more
+                .fields
+                .iter()
+                .any(|field| known.get(field.name).is_some())
+        {
             return Err(BlockError::Malformed);
         }
         for field in more.fields.iter() {
@@ -350,7 +442,10 @@ impl Connection {
             if self.complete_push_head(id, true) {
                 self.set_state(id, State::Closed);
             }
-        } else if stream.expected.is_some_and(|length| length != stream.received) {
+        } else if stream
+            .expected
+            .is_some_and(|length| length != stream.received)
+        {
             self.refuse_length(id, true);
         } else {
             self.end_of_body(id, Bytes::new());
@@ -362,7 +457,10 @@ impl Connection {
             return Err(self.fail(Reason::Protocol, "DATA on stream 0"));
         }
         if self.is_v31() && !self.session_receive.receive(data.len) {
-            return Err(self.fail(Reason::FlowControl, "more data than the session window allows"));
+            return Err(self.fail(
+                Reason::FlowControl,
+                "more data than the session window allows",
+            ));
         }
         if data.len == 0 && !data.fin {
             self.charge()?;
@@ -374,7 +472,11 @@ impl Connection {
             self.stray(id)?;
         }
         if data.len > 0 {
-            self.receiving = Some(Receiving { id, fin: data.fin, deliver });
+            self.receiving = Some(Receiving {
+                id,
+                fin: data.fin,
+                deliver,
+            });
         } else if deliver && data.fin {
             self.end_of_body(id, Bytes::new());
         }
@@ -384,13 +486,17 @@ impl Connection {
     /// Whether a live stream takes this frame; if not, all is done but to let its payload go by.
     fn admit_data(&mut self, data: Data) -> bool {
         let id = data.stream;
-        let over_budget =
-            !self.is_v31() && self.held.saturating_add(data.len as usize) > self.config.mux.receive_budget;
-        let Some(stream) = self.live(id) else { return false };
+        let over_budget = !self.is_v31()
+            && self.held.saturating_add(data.len as usize) > self.config.mux.receive_budget;
+        let Some(stream) = self.live(id) else {
+            return false;
+        };
         let in_window = stream.receive.receive(data.len);
         stream.received += u64::from(data.len);
         let received = stream.received;
-        let wrong_length = stream.expected.is_some_and(|length| received > length || data.fin && received != length);
+        let wrong_length = stream
+            .expected
+            .is_some_and(|length| received > length || data.fin && received != length);
         let error = if !stream.state.may_receive() {
             status::STREAM_ALREADY_CLOSED
         } else if matches!(stream.kind, Kind::OwnRequest(_)) && !stream.replied {
@@ -420,7 +526,9 @@ impl Connection {
 
     /// Data of a request that is answered already: the peer gets its credit back and may end.
     fn discard_data(&mut self, data: Data) {
-        let Some(stream) = self.live(data.stream) else { return };
+        let Some(stream) = self.live(data.stream) else {
+            return;
+        };
         if data.fin {
             let state = stream.state.after_fin_received();
             return self.set_state(data.stream, state);
@@ -436,14 +544,19 @@ impl Connection {
             return self.stream_error(id, status::PROTOCOL_ERROR);
         }
         self.answer_bad_request(id);
-        self.events.push_back(Event::Reset { id, reason: Reason::Protocol });
+        self.events.push_back(Event::Reset {
+            id,
+            reason: Reason::Protocol,
+        });
         if fin {
             self.set_state(id, State::Closed);
         }
     }
 
     fn on_data(&mut self, part: &[u8], last: bool) {
-        let Some(receiving) = self.receiving else { return };
+        let Some(receiving) = self.receiving else {
+            return;
+        };
         if last {
             self.receiving = None;
         }
@@ -464,7 +577,11 @@ impl Connection {
         if last && fin {
             self.end_of_body(id, data);
         } else {
-            self.events.push_back(Event::Data { id, data, end: false });
+            self.events.push_back(Event::Data {
+                id,
+                data,
+                end: false,
+            });
         }
     }
 
@@ -477,19 +594,32 @@ impl Connection {
             return self.set_state(id, state);
         }
         if fields.is_empty() {
-            self.events.push_back(Event::Data { id, data, end: true });
+            self.events.push_back(Event::Data {
+                id,
+                data,
+                end: true,
+            });
         } else {
             if !data.is_empty() {
-                self.events.push_back(Event::Data { id, data, end: false });
+                self.events.push_back(Event::Data {
+                    id,
+                    data,
+                    end: false,
+                });
             }
             self.events.push_back(Event::Trailers { id, fields });
         }
         self.set_state(id, state);
     }
 
-    /// A frame for a stream that is not there. "If no GOAWAY was sent, it is a stream error INVALID_STREAM."
+    /// A frame for a stream that is not there. "If no GOAWAY was sent, it is a stream error
+    /// INVALID_STREAM."
     fn stray(&mut self, id: StreamId) -> Result<(), SessionError> {
-        let never_open = if self.is_own_id(id) { id >= self.next_own } else { id > self.last_received };
+        let never_open = if self.is_own_id(id) {
+            id >= self.next_own
+        } else {
+            id > self.last_received
+        };
         if id != 0 && !self.goaway_sent && (never_open || self.recent.knows(id)) {
             self.stream_error(id, status::INVALID_STREAM);
         }
@@ -524,7 +654,9 @@ impl Connection {
         if let Some(streams) = frame.value(SettingId::MaxConcurrentStreams) {
             self.peer_max_streams = streams;
         }
-        let Some(window) = frame.value(SettingId::InitialWindowSize) else { return Ok(()) };
+        let Some(window) = frame.value(SettingId::InitialWindowSize) else {
+            return Ok(());
+        };
         if window > MAX_31 {
             return Err(self.fail(Reason::FlowControl, "an initial window above 2^31 - 1"));
         }
@@ -532,7 +664,10 @@ impl Connection {
         self.peer_initial_window = window;
         if delta != 0 && !self.probe.ignores() {
             let overflowed = self.shift_windows(|window| window.shift(delta));
-            for id in overflowed.into_iter().filter_map(|(id, result)| result.is_err().then_some(id)) {
+            for id in overflowed
+                .into_iter()
+                .filter_map(|(id, result)| result.is_err().then_some(id))
+            {
                 self.stream_error(id, status::FLOW_CONTROL_ERROR);
             }
         }
@@ -540,9 +675,17 @@ impl Connection {
     }
 
     /// Changes the send window of every live stream, and says what came of it.
-    fn shift_windows<T>(&mut self, mut change: impl FnMut(&mut SendWindow) -> T) -> Vec<(StreamId, T)> {
-        let live = self.streams.iter_mut().filter(|(_, stream)| stream.state != State::Closed);
-        let results: Vec<_> = live.map(|(&id, stream)| (id, change(&mut stream.send))).collect();
+    fn shift_windows<T>(
+        &mut self,
+        mut change: impl FnMut(&mut SendWindow) -> T,
+    ) -> Vec<(StreamId, T)> {
+        let live = self
+            .streams
+            .iter_mut()
+            .filter(|(_, stream)| stream.state != State::Closed);
+        let results: Vec<_> = live
+            .map(|(&id, stream)| (id, change(&mut stream.send)))
+            .collect();
         for (id, _) in &results {
             self.reschedule(*id);
         }
@@ -572,7 +715,10 @@ impl Connection {
 
     fn on_goaway(&mut self, frame: GoAway) {
         self.goaway_received = true;
-        self.events.push_back(Event::GoAway { last: frame.last, reason: status::goaway_reason(frame.status) });
+        self.events.push_back(Event::GoAway {
+            last: frame.last,
+            reason: status::goaway_reason(frame.status),
+        });
         let unprocessed: Vec<_> = self
             .streams
             .range(frame.last.saturating_add(1)..)
@@ -581,7 +727,10 @@ impl Connection {
             .collect();
         for id in unprocessed {
             self.abort(id);
-            self.events.push_back(Event::Reset { id, reason: Reason::Refused });
+            self.events.push_back(Event::Reset {
+                id,
+                reason: Reason::Refused,
+            });
         }
     }
 
@@ -599,12 +748,17 @@ impl Connection {
                 return Err(self.fail(Reason::Protocol, "a WINDOW_UPDATE of nothing"));
             }
             if self.session_send.shift(i64::from(delta)).is_err() {
-                return Err(self.fail(Reason::FlowControl, "the session window grew beyond 2^31 - 1"));
+                return Err(self.fail(
+                    Reason::FlowControl,
+                    "the session window grew beyond 2^31 - 1",
+                ));
             }
             return Ok(());
         }
         // "For a stream that is finished it is ignored."
-        let Some(stream) = self.live(id) else { return self.charge() };
+        let Some(stream) = self.live(id) else {
+            return self.charge();
+        };
         if delta == 0 {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if stream.send.shift(i64::from(delta)).is_err() {

@@ -1,5 +1,5 @@
-//! Streams that are gone but may still have frames under way: whether a stray frame gets an answer. Draft section
-//! 2.4.2: never RST_STREAM for RST_STREAM; and we send at most one for each stream.
+//! Streams that are gone but may still have frames under way: whether a stray frame gets an answer.
+//! Draft section 2.4.2: never RST_STREAM for RST_STREAM; and we send at most one for each stream.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,8 +31,8 @@ impl RecentlyClosed {
         }
     }
 
-    /// Whether a frame of a stream that is not there may be answered. What was never open may; what is forgotten is
-    /// told apart from it by the caller.
+    /// Whether a frame of a stream that is not there may be answered. What was never open may; what
+    /// is forgotten is told apart from it by the caller.
     pub(super) fn may_answer(&self, id: StreamId) -> bool {
         self.answer.get(&id).copied().unwrap_or(true)
     }

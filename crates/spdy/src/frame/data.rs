@@ -22,6 +22,12 @@ impl Data {
     pub fn encode(&self, dst: &mut BytesMut) {
         debug_assert!(self.len < 1 << 24, "payload within the 24-bit length");
         dst.put_u32(self.stream);
-        dst.put_u32(if self.fin { u32::from(FLAG_FIN) << 24 } else { 0 } | self.len);
+        dst.put_u32(
+            if self.fin {
+                u32::from(FLAG_FIN) << 24
+            } else {
+                0
+            } | self.len,
+        );
     }
 }

@@ -19,7 +19,10 @@ impl GoAway {
         if payload.len() != 8 {
             return Err(FrameError::Length);
         }
-        Ok(Self { last: u31_at(payload, 0), status: u32_at(payload, 4) })
+        Ok(Self {
+            last: u31_at(payload, 0),
+            status: u32_at(payload, 4),
+        })
     }
 
     /// Appends the frame.

@@ -1,4 +1,5 @@
-//! HEADERS: further fields of a stream; ours are trailers and the fields of pushed responses. Draft section 2.6.7.
+//! HEADERS: further fields of a stream; ours are trailers and the fields of pushed responses. Draft
+//! section 2.6.7.
 
 use bytes::{BufMut as _, BytesMut};
 
@@ -21,12 +22,21 @@ impl<'a> Headers<'a> {
         if payload.len() < 4 {
             return Err(FrameError::Length);
         }
-        Ok(Self { stream: u31_at(payload, 0), fin: flags & FLAG_FIN != 0, block: &payload[4..] })
+        Ok(Self {
+            stream: u31_at(payload, 0),
+            fin: flags & FLAG_FIN != 0,
+            block: &payload[4..],
+        })
     }
 
     /// Appends the frame.
     pub fn encode(&self, dst: &mut BytesMut) {
-        put_control_head(dst, FrameType::Headers, if self.fin { FLAG_FIN } else { 0 }, 4 + self.block.len());
+        put_control_head(
+            dst,
+            FrameType::Headers,
+            if self.fin { FLAG_FIN } else { 0 },
+            4 + self.block.len(),
+        );
         dst.put_u32(self.stream);
         dst.put_slice(self.block);
     }

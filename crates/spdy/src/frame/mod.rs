@@ -1,4 +1,5 @@
-//! Frames on the wire: one file for each type, and the eight-byte head that they share. Draft section 2.2.
+//! Frames on the wire: one file for each type, and the eight-byte head that they share. Draft
+//! section 2.2.
 //!
 //! ```text
 //! control  |1| version:15 |    type:16    |
@@ -7,8 +8,9 @@
 //!          |  flags:8  |     length:24    |  payload
 //! ```
 //!
-//! `load` reads a payload that is complete, `encode` appends a whole frame. Header blocks stay compressed here: they
-//! belong to [`crate::header_block`]. Reserved bits are masked when read and written as 0.
+//! `load` reads a payload that is complete, `encode` appends a whole frame. Header blocks stay
+//! compressed here: they belong to [`crate::header_block`]. Reserved bits are masked when read and
+//! written as 0.
 
 mod data;
 mod goaway;
@@ -64,8 +66,8 @@ pub enum FrameType {
 }
 
 impl FrameType {
-    /// The type with this number. NOOP (5), CREDENTIAL (10) and unknown numbers are none: they change nothing and carry
-    /// no compression state, so all known peers skip them.
+    /// The type with this number. NOOP (5), CREDENTIAL (10) and unknown numbers are none: they
+    /// change nothing and carry no compression state, so all known peers skip them.
     pub const fn from_wire(number: u16) -> Option<Self> {
         Some(match number {
             1 => Self::SynStream,
@@ -109,10 +111,19 @@ impl Head {
         let [a, b, c, d, flags, e, f, g] = *bytes;
         let len = u32::from_be_bytes([0, e, f, g]);
         if a & 0x80 == 0 {
-            return Self::Data(Data { stream: u32::from_be_bytes([a, b, c, d]), fin: flags & FLAG_FIN != 0, len });
+            return Self::Data(Data {
+                stream: u32::from_be_bytes([a, b, c, d]),
+                fin: flags & FLAG_FIN != 0,
+                len,
+            });
         }
         let version = u16::from_be_bytes([a & 0x7f, b]);
-        Self::Control(ControlHead { version, number: u16::from_be_bytes([c, d]), flags, len })
+        Self::Control(ControlHead {
+            version,
+            number: u16::from_be_bytes([c, d]),
+            flags,
+            len,
+        })
     }
 }
 
@@ -158,7 +169,8 @@ pub enum FrameError {
     Count,
 }
 
-/// Appends the head of a control frame of our version. Payloads are far below 2^24: the callers' limits see to it.
+/// Appends the head of a control frame of our version. Payloads are far below 2^24: the callers'
+/// limits see to it.
 fn put_control_head(dst: &mut BytesMut, kind: FrameType, flags: u8, len: usize) {
     debug_assert!(len < 1 << 24, "payload within the 24-bit length");
     dst.put_u16(0x8000 | WIRE_VERSION);
@@ -168,7 +180,9 @@ fn put_control_head(dst: &mut BytesMut, kind: FrameType, flags: u8, len: usize) 
 
 /// Reads a big-endian number at `at`; the caller has checked the length.
 fn u32_at(payload: &[u8], at: usize) -> u32 {
-    payload[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    payload[at..]
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 /// The same without the reserved bit.
@@ -183,21 +197,51 @@ mod tests {
     #[test]
     fn heads_of_both_kinds() {
         let control = Head::load(&[0x80, 3, 0, 1, 2, 0, 1, 0]);
-        assert_eq!(control, Head::Control(ControlHead { version: 3, number: 1, flags: 2, len: 256 }));
+        assert_eq!(
+            control,
+            Head::Control(ControlHead {
+                version: 3,
+                number: 1,
+                flags: 2,
+                len: 256
+            })
+        );
         let data = Head::load(&[0x7f, 0xff, 0xff, 0xff, 1, 0, 0, 5]);
-        assert_eq!(data, Head::Data(Data { stream: MAX_31, fin: true, len: 5 }));
+        assert_eq!(
+            data,
+            Head::Data(Data {
+                stream: MAX_31,
+                fin: true,
+                len: 5
+            })
+        );
     }
 
     #[test]
     fn wrong_lengths_are_refused() {
         for kind in 1..=9 {
-            let Some(kind) = FrameType::from_wire(kind) else { continue };
+            let Some(kind) = FrameType::from_wire(kind) else {
+                continue;
+            };
             for len in [0, 3] {
-                assert_eq!(Frame::load(kind, 0, &vec![0; len]), Err(FrameError::Length), "{kind:?} {len}");
+                assert_eq!(
+                    Frame::load(kind, 0, &vec![0; len]),
+                    Err(FrameError::Length),
+                    "{kind:?} {len}"
+                );
             }
         }
-        for kind in [FrameType::RstStream, FrameType::Ping, FrameType::GoAway, FrameType::WindowUpdate] {
-            assert_eq!(Frame::load(kind, 0, &[0; 9]), Err(FrameError::Length), "{kind:?}");
+        for kind in [
+            FrameType::RstStream,
+            FrameType::Ping,
+            FrameType::GoAway,
+            FrameType::WindowUpdate,
+        ] {
+            assert_eq!(
+                Frame::load(kind, 0, &[0; 9]),
+                Err(FrameError::Length),
+                "{kind:?}"
+            );
         }
     }
 }

@@ -17,7 +17,9 @@ impl Ping {
         if payload.len() != 4 {
             return Err(FrameError::Length);
         }
-        Ok(Self { id: u32_at(payload, 0) })
+        Ok(Self {
+            id: u32_at(payload, 0),
+        })
     }
 
     /// Appends the frame.

@@ -1,8 +1,8 @@
-//! Cuts the byte stream into frames: control frames whole, data as it arrives, unknown frames not at all. Draft
-//! section 2.2.
+//! Cuts the byte stream into frames: control frames whole, data as it arrives, unknown frames not
+//! at all. Draft section 2.2.
 //!
-//! Holds at most one control frame, no longer than the limit that it was made with, and copies none that arrives in
-//! one piece.
+//! Holds at most one control frame, no longer than the limit that it was made with, and copies none
+//! that arrives in one piece.
 
 use bytes::Bytes;
 
@@ -61,7 +61,11 @@ impl AsRef<[u8]> for Payload<'_> {
 impl FrameReader {
     /// Takes control frames of up to `max_control` bytes of payload.
     pub const fn new(max_control: usize) -> Self {
-        Self { state: State::Head, held: Vec::new(), max_control }
+        Self {
+            state: State::Head,
+            held: Vec::new(),
+            max_control,
+        }
     }
 
     /// Cuts the next piece off the front of `input`; `None` when all of it is used up.
@@ -82,12 +86,20 @@ impl FrameReader {
                 State::Data { left } => {
                     let part = take_up_to(input, left)?;
                     let left = left - part.len() as u32;
-                    self.state = if left == 0 { State::Head } else { State::Data { left } };
+                    self.state = if left == 0 {
+                        State::Head
+                    } else {
+                        State::Data { left }
+                    };
                     return Some(Piece::Data(part, left == 0));
                 }
                 State::Skip { left } => {
                     let left = left - take_up_to(input, left)?.len() as u32;
-                    self.state = if left == 0 { State::Head } else { State::Skip { left } };
+                    self.state = if left == 0 {
+                        State::Head
+                    } else {
+                        State::Skip { left }
+                    };
                 }
             }
         }
@@ -181,7 +193,10 @@ mod tests {
         let data = [0, 0, 0, 1, 1, 0, 0, 3, 7, 8, 9];
         let unknown = [0x80, 3, 0, 10, 0, 0, 0, 2, 1, 1];
         let seen = kinds(&[&unknown[..9], &unknown[9..], &data[..9], &data[9..]]);
-        assert_eq!(seen, ["unknown 10", "data of 3", "[7] false", "[8, 9] true"]);
+        assert_eq!(
+            seen,
+            ["unknown 10", "data of 3", "[7] false", "[8, 9] true"]
+        );
     }
 
     #[test]

@@ -38,20 +38,32 @@ pub enum SettingId {
 impl Settings {
     /// Reads a payload.
     pub fn load(flags: u8, payload: &[u8]) -> Result<Self, FrameError> {
-        let Some((count, entries)) = payload.split_first_chunk::<4>() else { return Err(FrameError::Length) };
+        let Some((count, entries)) = payload.split_first_chunk::<4>() else {
+            return Err(FrameError::Length);
+        };
         if entries.len() as u64 != u64::from(u32::from_be_bytes(*count)) * 8 {
             return Err(FrameError::Count);
         }
         let entry = |bytes: &[u8]| {
             let head = u32_at(bytes, 0);
-            Setting { flags: (head >> 24) as u8, id: head & 0x00ff_ffff, value: u32_at(bytes, 4) }
+            Setting {
+                flags: (head >> 24) as u8,
+                id: head & 0x00ff_ffff,
+                value: u32_at(bytes, 4),
+            }
         };
-        Ok(Self { clear: flags & FLAG_CLEAR != 0, entries: entries.chunks_exact(8).map(entry).collect() })
+        Ok(Self {
+            clear: flags & FLAG_CLEAR != 0,
+            entries: entries.chunks_exact(8).map(entry).collect(),
+        })
     }
 
     /// The value of an entry. "If a setting appears several times, only the first counts."
     pub fn value(&self, id: SettingId) -> Option<u32> {
-        self.entries.iter().find(|entry| entry.id == id as u32).map(|entry| entry.value)
+        self.entries
+            .iter()
+            .find(|entry| entry.id == id as u32)
+            .map(|entry| entry.value)
     }
 
     /// Appends the frame.
@@ -72,8 +84,15 @@ mod tests {
 
     #[test]
     fn first_of_an_id_counts() {
-        let entry = |value| Setting { flags: 0, id: 7, value };
-        let settings = Settings { clear: false, entries: vec![entry(1), entry(2)] };
+        let entry = |value| Setting {
+            flags: 0,
+            id: 7,
+            value,
+        };
+        let settings = Settings {
+            clear: false,
+            entries: vec![entry(1), entry(2)],
+        };
         assert_eq!(settings.value(SettingId::InitialWindowSize), Some(1));
         assert_eq!(settings.value(SettingId::MaxConcurrentStreams), None);
     }

@@ -21,12 +21,21 @@ impl<'a> SynReply<'a> {
         if payload.len() < 4 {
             return Err(FrameError::Length);
         }
-        Ok(Self { stream: u31_at(payload, 0), fin: flags & FLAG_FIN != 0, block: &payload[4..] })
+        Ok(Self {
+            stream: u31_at(payload, 0),
+            fin: flags & FLAG_FIN != 0,
+            block: &payload[4..],
+        })
     }
 
     /// Appends the frame.
     pub fn encode(&self, dst: &mut BytesMut) {
-        put_control_head(dst, FrameType::SynReply, if self.fin { FLAG_FIN } else { 0 }, 4 + self.block.len());
+        put_control_head(
+            dst,
+            FrameType::SynReply,
+            if self.fin { FLAG_FIN } else { 0 },
+            4 + self.block.len(),
+        );
         dst.put_u32(self.stream);
         dst.put_slice(self.block);
     }

@@ -13,7 +13,8 @@ pub struct SynStream<'a> {
     pub associated: u32,
     /// 0 (first) to 7.
     pub priority: u8,
-    /// Index of a client certificate (SPDY/3); reserved in SPDY/3.1. We write 0 and read nothing from it.
+    /// Index of a client certificate (SPDY/3); reserved in SPDY/3.1. We write 0 and read nothing
+    /// from it.
     pub slot: u8,
     /// No data follows from the sender.
     pub fin: bool,
@@ -43,8 +44,17 @@ impl<'a> SynStream<'a> {
     /// Appends the frame.
     pub fn encode(&self, dst: &mut BytesMut) {
         let fin = if self.fin { FLAG_FIN } else { 0 };
-        let unidirectional = if self.unidirectional { FLAG_UNIDIRECTIONAL } else { 0 };
-        put_control_head(dst, FrameType::SynStream, fin | unidirectional, 10 + self.block.len());
+        let unidirectional = if self.unidirectional {
+            FLAG_UNIDIRECTIONAL
+        } else {
+            0
+        };
+        put_control_head(
+            dst,
+            FrameType::SynStream,
+            fin | unidirectional,
+            10 + self.block.len(),
+        );
         dst.put_u32(self.stream);
         dst.put_u32(self.associated);
         dst.put_u8(self.priority << 5);

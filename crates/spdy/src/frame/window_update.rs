@@ -19,7 +19,10 @@ impl WindowUpdate {
         if payload.len() != 8 {
             return Err(FrameError::Length);
         }
-        Ok(Self { stream: u31_at(payload, 0), delta: u31_at(payload, 4) })
+        Ok(Self {
+            stream: u31_at(payload, 0),
+            delta: u31_at(payload, 4),
+        })
     }
 
     /// Appends the frame.

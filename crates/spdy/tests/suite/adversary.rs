@@ -1,5 +1,5 @@
-//! Any bytes at all: no panic, no endless work, no memory that grows with what a peer announces. The fuzz targets go
-//! further along the same lines.
+//! Any bytes at all: no panic, no endless work, no memory that grows with what a peer announces.
+//! The fuzz targets go further along the same lines.
 
 use std::time::Instant;
 
@@ -51,26 +51,39 @@ fn answer(session: &mut Connection, event: Event) {
 
 /// Heads that mean something, with payloads that may not.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
-    let control =
-        (0u8..12, any::<u8>(), prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(kind, flags, payload)| {
+    let control = (
+        0u8..12,
+        any::<u8>(),
+        prop::collection::vec(any::<u8>(), 0..64),
+    )
+        .prop_map(|(kind, flags, payload)| {
             let mut frame = vec![0x80, 3, 0, kind, flags, 0, 0, payload.len() as u8];
             frame.extend(payload);
             frame
         });
-    let short = (0u8..10, 0u8..4, prop::collection::vec(0u8..9, 8..9)).prop_map(|(kind, flags, mut payload)| {
-        payload[0] = 0;
-        payload[1] = 0;
-        payload[2] = 0;
-        let mut frame = vec![0x80, 3, 0, kind, flags, 0, 0, 8];
-        frame.extend(payload);
-        frame
-    });
-    let data = (0u8..9, 0u8..2, prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(id, flags, payload)| {
-        let mut frame = vec![0, 0, 0, id, flags, 0, 0, payload.len() as u8];
-        frame.extend(payload);
-        frame
-    });
-    prop_oneof![control, short, data, prop::collection::vec(any::<u8>(), 0..40)]
+    let short = (0u8..10, 0u8..4, prop::collection::vec(0u8..9, 8..9)).prop_map(
+        |(kind, flags, mut payload)| {
+            payload[0] = 0;
+            payload[1] = 0;
+            payload[2] = 0;
+            let mut frame = vec![0x80, 3, 0, kind, flags, 0, 0, 8];
+            frame.extend(payload);
+            frame
+        },
+    );
+    let data = (0u8..9, 0u8..2, prop::collection::vec(any::<u8>(), 0..64)).prop_map(
+        |(id, flags, payload)| {
+            let mut frame = vec![0, 0, 0, id, flags, 0, 0, payload.len() as u8];
+            frame.extend(payload);
+            frame
+        },
+    );
+    prop_oneof![
+        control,
+        short,
+        data,
+        prop::collection::vec(any::<u8>(), 0..40)
+    ]
 }
 
 proptest! {

@@ -1,7 +1,8 @@
-//! CRIME: who can make a browser send requests of their choice and sees their lengths guesses the cookie in them,
-//! letter by letter. The attack is run against each setting: it finds the secret under `full`, and learns nothing
-//! under `safe` and `off`. The attacker is a good one: what a guess costs beside a cookie of their own is subtracted,
-//! and padding shows differences of single bits.
+//! CRIME: who can make a browser send requests of their choice and sees their lengths guesses the
+//! cookie in them, letter by letter. The attack is run against each setting: it finds the secret
+//! under `full`, and learns nothing under `safe` and `off`. The attacker is a good one: what a
+//! guess costs beside a cookie of their own is subtracted, and padding shows differences of single
+//! bits.
 
 use std::time::Instant;
 
@@ -46,7 +47,13 @@ fn drain(session: &mut Connection) -> usize {
 }
 
 /// Length of a request with this guess in it, beside this secret.
-fn request_len(session: &mut Connection, guess: &str, place: Guess, kind: Secret, secret: &str) -> usize {
+fn request_len(
+    session: &mut Connection,
+    guess: &str,
+    place: Guess,
+    kind: Secret,
+    secret: &str,
+) -> usize {
     let mut head = get("/");
     match place {
         Guess::Path => head.path = format!("/{guess}"),
@@ -55,34 +62,64 @@ fn request_len(session: &mut Connection, guess: &str, place: Guess, kind: Secret
     match kind {
         Secret::Cookie => head.fields.push("cookie", format!("sid={secret}")),
         Secret::Authorization => head.fields.push("authorization", format!("sid={secret}")),
-        Secret::Query => head.fields.push("referer", format!("http://example.org/?sid={secret}")),
-        Secret::MarkedSensitive => head.fields.push_sensitive("x-plain", format!("sid={secret}")),
+        Secret::Query => head
+            .fields
+            .push("referer", format!("http://example.org/?sid={secret}")),
+        Secret::MarkedSensitive => head
+            .fields
+            .push_sensitive("x-plain", format!("sid={secret}")),
     }
-    session.open(&head, true, Priority::default()).expect("room");
+    session
+        .open(&head, true, Priority::default())
+        .expect("room");
     drain(session)
 }
 
 /// What a guess costs beside a secret that was sent before too, in eighths of a byte.
-fn cost(setting: HeaderCompression, guess: &str, place: Guess, kind: Secret, secret: &str) -> isize {
+fn cost(
+    setting: HeaderCompression,
+    guess: &str,
+    place: Guess,
+    kind: Secret,
+    secret: &str,
+) -> isize {
     let once = |padding: usize| {
         let mut session = victim(setting);
         drain(&mut session);
         request_len(&mut session, "-", place, kind, secret);
         // Each of these takes two bytes and one bit.
-        request_len(&mut session, &format!("sid={guess}~{}", "\u{80}".repeat(padding)), place, kind, secret) as isize
+        request_len(
+            &mut session,
+            &format!("sid={guess}~{}", "\u{80}".repeat(padding)),
+            place,
+            kind,
+            secret,
+        ) as isize
     };
     (0..8).map(once).sum()
 }
 
-/// Asks with every letter at the end of what is known and takes the one that gains most; `None` when none does.
-fn next_letter(setting: HeaderCompression, known: &str, place: Guess, kind: Secret) -> Option<char> {
+/// Asks with every letter at the end of what is known and takes the one that gains most; `None`
+/// when none does.
+fn next_letter(
+    setting: HeaderCompression,
+    known: &str,
+    place: Guess,
+    kind: Secret,
+) -> Option<char> {
     let gain = |letter: char| {
         let guess = format!("{known}{letter}");
         cost(setting, &guess, place, kind, OWN) - cost(setting, &guess, place, kind, SECRET)
     };
-    let gains: Vec<_> = LETTERS.chars().map(|letter| (gain(letter), letter)).collect();
+    let gains: Vec<_> = LETTERS
+        .chars()
+        .map(|letter| (gain(letter), letter))
+        .collect();
     let (most, letter) = gains.iter().copied().max()?;
-    gains.iter().any(|&(gain, _)| gain != most).then_some(letter)
+    gains
+        .iter()
+        .any(|&(gain, _)| gain != most)
+        .then_some(letter)
 }
 
 fn attack(setting: HeaderCompression, place: Guess, secret: Secret) -> String {
@@ -96,13 +133,22 @@ fn attack(setting: HeaderCompression, place: Guess, secret: Secret) -> String {
 }
 
 const PLACES: [Guess; 2] = [Guess::Path, Guess::Field];
-const SECRETS: [Secret; 4] = [Secret::Cookie, Secret::Authorization, Secret::Query, Secret::MarkedSensitive];
+const SECRETS: [Secret; 4] = [
+    Secret::Cookie,
+    Secret::Authorization,
+    Secret::Query,
+    Secret::MarkedSensitive,
+];
 
 #[test]
 fn full_leaks_the_whole_secret() {
     for place in PLACES {
         for secret in SECRETS {
-            assert_eq!(attack(HeaderCompression::Full, place, secret), SECRET, "{place:?} {secret:?}");
+            assert_eq!(
+                attack(HeaderCompression::Full, place, secret),
+                SECRET,
+                "{place:?} {secret:?}"
+            );
         }
     }
 }
@@ -111,7 +157,11 @@ fn full_leaks_the_whole_secret() {
 fn safe_leaks_nothing() {
     for place in PLACES {
         for secret in SECRETS {
-            assert_eq!(attack(HeaderCompression::Safe, place, secret), "", "{place:?} {secret:?}");
+            assert_eq!(
+                attack(HeaderCompression::Safe, place, secret),
+                "",
+                "{place:?} {secret:?}"
+            );
         }
     }
 }
@@ -120,25 +170,33 @@ fn safe_leaks_nothing() {
 fn off_leaks_nothing() {
     for place in PLACES {
         for secret in SECRETS {
-            assert_eq!(attack(HeaderCompression::Off, place, secret), "", "{place:?} {secret:?}");
+            assert_eq!(
+                attack(HeaderCompression::Off, place, secret),
+                "",
+                "{place:?} {secret:?}"
+            );
         }
     }
 }
 
-/// Even the whole secret, guessed right, changes no length: before it, after it, in the same session.
+/// Even the whole secret, guessed right, changes no length: before it, after it, in the same
+/// session.
 #[test]
 fn safe_is_blind_to_the_right_guess() {
     let lens = |guess: &str| {
         let mut session = victim(HeaderCompression::Safe);
         drain(&mut session);
-        (0..8).map(|_| request_len(&mut session, guess, Guess::Field, Secret::Cookie, SECRET)).collect::<Vec<_>>()
+        (0..8)
+            .map(|_| request_len(&mut session, guess, Guess::Field, Secret::Cookie, SECRET))
+            .collect::<Vec<_>>()
     };
     let right = lens(&format!("sid={SECRET}"));
     let wrong = lens("sid=1q0w2e9r3t8y4u7i");
     assert_eq!(right, wrong);
 }
 
-/// The gateway's half: `set-cookie` beside a field that the attacker's request makes the origin repeat.
+/// The gateway's half: `set-cookie` beside a field that the attacker's request makes the origin
+/// repeat.
 fn answer_len(setting: HeaderCompression, echoed: &str) -> usize {
     let now = Instant::now();
     let mut client = victim(HeaderCompression::Off);
@@ -147,13 +205,22 @@ fn answer_len(setting: HeaderCompression, echoed: &str) -> usize {
         config.header_compression = setting;
         config
     });
-    client.open(&get("/"), true, Priority::default()).expect("room");
+    client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     let mut out = SendBuf::new();
     client.poll_output(&mut out, usize::MAX);
-    server.handle_input(now, &out.copy_to_bytes(out.remaining())).expect("a legal request");
-    let Some(Event::Request { id, .. }) = server.poll_event() else { panic!("a request") };
+    server
+        .handle_input(now, &out.copy_to_bytes(out.remaining()))
+        .expect("a legal request");
+    let Some(Event::Request { id, .. }) = server.poll_event() else {
+        panic!("a request")
+    };
     drain(&mut server);
-    let fields = [("x-echo", echoed), ("set-cookie", &*format!("sid={SECRET}"))];
+    let fields = [
+        ("x-echo", echoed),
+        ("set-cookie", &*format!("sid={SECRET}")),
+    ];
     server.respond(id, &response(200, &fields), true);
     drain(&mut server)
 }
@@ -177,20 +244,31 @@ fn safe_still_compresses_the_rest() {
             .map(|item| {
                 let mut head = get(&format!("/images/item-{item}.png"));
                 for (name, value) in [
-                    ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"),
-                    ("accept", "image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5"),
+                    (
+                        "user-agent",
+                        "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
+                    ),
+                    (
+                        "accept",
+                        "image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5",
+                    ),
                     ("accept-language", "en-US,en;q=0.5"),
                     ("cookie", "session=0123456789abcdef0123456789abcdef"),
                 ] {
                     head.fields.push(name, value);
                 }
-                session.open(&head, true, Priority::default()).expect("room");
+                session
+                    .open(&head, true, Priority::default())
+                    .expect("room");
                 drain(&mut session)
             })
             .sum::<usize>()
     };
-    let (full, safe, off) =
-        (total(HeaderCompression::Full), total(HeaderCompression::Safe), total(HeaderCompression::Off));
+    let (full, safe, off) = (
+        total(HeaderCompression::Full),
+        total(HeaderCompression::Safe),
+        total(HeaderCompression::Off),
+    );
     assert!(full < safe && safe * 3 < off, "{full} {safe} {off}");
     assert!(safe < full + 50 * 48, "{full} {safe}");
 }

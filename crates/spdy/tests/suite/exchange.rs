@@ -1,10 +1,13 @@
-//! Two of our sessions with each other: requests, bodies, pushes, priorities, credit, and leave-taking.
+//! Two of our sessions with each other: requests, bodies, pushes, priorities, credit, and
+//! leave-taking.
 
 use crate::support::{Pair, Seen, Wire, body, config, get, response};
 use bytes::{Buf as _, Bytes};
 use proptest::prelude::*;
 use tandem_http::mux::OpenError;
-use tandem_http::{Event, Fields, Method, Mux as _, Priority, Reason, RequestHead, Role, Scheme, SendBuf};
+use tandem_http::{
+    Event, Fields, Method, Mux as _, Priority, Reason, RequestHead, Role, Scheme, SendBuf,
+};
 use tandem_spdy::Version;
 
 const BOTH: [Version; 2] = [Version::V3, Version::V31];
@@ -43,17 +46,40 @@ fn a_get_and_its_answer() {
         let id = pair.client.open(&head, true, Priority(2)).expect("room");
         pair.settle();
         let events = pair.take_server();
-        assert!(matches!(&events[..], [Event::Request { end: true, priority: Priority(2), .. }]), "{events:?}");
+        assert!(
+            matches!(
+                &events[..],
+                [Event::Request {
+                    end: true,
+                    priority: Priority(2),
+                    ..
+                }]
+            ),
+            "{events:?}"
+        );
         assert!(request_of(&events).1 == &head);
         pair.server.respond(
             id,
-            &response(200, &[("content-type", "text/plain"), ("set-cookie", "a=1"), ("set-cookie", "b=2")]),
+            &response(
+                200,
+                &[
+                    ("content-type", "text/plain"),
+                    ("set-cookie", "a=1"),
+                    ("set-cookie", "b=2"),
+                ],
+            ),
             false,
         );
         pair.server.send_data(id, body(100), true);
         pair.settle();
         let events = pair.take_client();
-        let [Event::Response { head, end: false, .. }, Event::Data { end: true, .. }] = &events[..] else {
+        let [
+            Event::Response {
+                head, end: false, ..
+            },
+            Event::Data { end: true, .. },
+        ] = &events[..]
+        else {
             panic!("{events:?}")
         };
         assert_eq!(head.status, 200);
@@ -66,18 +92,31 @@ fn a_get_and_its_answer() {
 #[test]
 fn first_flight_needs_no_answer() {
     let mut pair = Pair::new(Version::V31);
-    pair.client.open(&get("/"), true, Priority::default()).expect("room");
+    pair.client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     let mut out = SendBuf::new();
     pair.client.poll_output(&mut out, usize::MAX);
     let seen = Wire::default().read(&out.copy_to_bytes(out.remaining()));
     assert!(
-        matches!(&seen[..], [Seen::Settings(_), Seen::WindowUpdate { id: 0, .. }, Seen::SynStream { id: 1, .. }]),
+        matches!(
+            &seen[..],
+            [
+                Seen::Settings(_),
+                Seen::WindowUpdate { id: 0, .. },
+                Seen::SynStream { id: 1, .. }
+            ]
+        ),
         "{seen:?}"
     );
 }
 
 /// Pumps bodies of both ends until nothing moves, releasing what arrives.
-fn pump(pair: &mut Pair, mut up: Vec<(u32, Bytes)>, mut down: Vec<(u32, Bytes)>) -> (Vec<Event>, Vec<Event>) {
+fn pump(
+    pair: &mut Pair,
+    mut up: Vec<(u32, Bytes)>,
+    mut down: Vec<(u32, Bytes)>,
+) -> (Vec<Event>, Vec<Event>) {
     let (mut at_client, mut at_server) = (Vec::new(), Vec::new());
     loop {
         feed(&mut pair.client, &mut up);
@@ -118,12 +157,16 @@ fn large_bodies_both_ways() {
         let mut pair = Pair::new(version);
         let mut head = get("/upload");
         head.method = Method::Post;
-        let id = pair.client.open(&head, false, Priority::default()).expect("room");
+        let id = pair
+            .client
+            .open(&head, false, Priority::default())
+            .expect("room");
         pair.settle();
         pair.take_server();
         pair.server.respond(id, &response(200, &[]), false);
         let (up, down) = (body(20 << 20), body(21 << 20));
-        let (at_client, at_server) = pump(&mut pair, vec![(id, up.clone())], vec![(id, down.clone())]);
+        let (at_client, at_server) =
+            pump(&mut pair, vec![(id, up.clone())], vec![(id, down.clone())]);
         assert!(body_of(&at_server, id) == (up.to_vec(), true));
         assert!(body_of(&at_client, id) == (down.to_vec(), true));
         assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
@@ -134,14 +177,20 @@ fn large_bodies_both_ways() {
 fn trailers_follow_the_data() {
     for version in BOTH {
         let mut pair = Pair::new(version);
-        let id = pair.client.open(&get("/"), false, Priority::default()).expect("room");
+        let id = pair
+            .client
+            .open(&get("/"), false, Priority::default())
+            .expect("room");
         let fields: Fields = [("x-sum", "1"), ("x-sum", "2")].into_iter().collect();
         pair.client.send_data(id, body(10), false);
         pair.client.send_trailers(id, &fields);
         pair.settle();
         let events = pair.take_server();
-        let [Event::Request { end: false, .. }, Event::Data { end: false, .. }, Event::Trailers { fields: read, .. }] =
-            &events[..]
+        let [
+            Event::Request { end: false, .. },
+            Event::Data { end: false, .. },
+            Event::Trailers { fields: read, .. },
+        ] = &events[..]
         else {
             panic!("{events:?}")
         };
@@ -149,7 +198,10 @@ fn trailers_follow_the_data() {
         pair.server.respond(id, &response(200, &[]), false);
         pair.server.send_trailers(id, &fields);
         pair.settle();
-        assert!(matches!(&pair.take_client()[..], [Event::Response { .. }, Event::Trailers { .. }]));
+        assert!(matches!(
+            &pair.take_client()[..],
+            [Event::Response { .. }, Event::Trailers { .. }]
+        ));
         assert_eq!(pair.client.active(), 0);
     }
 }
@@ -159,26 +211,46 @@ fn connect_is_a_tunnel() {
     let mut pair = Pair::new(Version::V31);
     let mut head = RequestHead::get(Scheme::Https, "example.org:443", "");
     head.method = Method::Connect;
-    let id = pair.client.open(&head, false, Priority::default()).expect("room");
+    let id = pair
+        .client
+        .open(&head, false, Priority::default())
+        .expect("room");
     pair.settle();
     let events = pair.take_server();
     assert!(request_of(&events).1 == &head);
     pair.server.respond(id, &response(200, &[]), false);
-    pair.server.send_data(id, Bytes::from_static(b"server speaks"), false);
-    pair.client.send_data(id, Bytes::from_static(b"client speaks"), true);
+    pair.server
+        .send_data(id, Bytes::from_static(b"server speaks"), false);
+    pair.client
+        .send_data(id, Bytes::from_static(b"client speaks"), true);
     pair.settle();
-    assert_eq!(body_of(&pair.take_server(), id), (b"client speaks".to_vec(), true));
-    assert_eq!(body_of(&pair.take_client(), id), (b"server speaks".to_vec(), false));
+    assert_eq!(
+        body_of(&pair.take_server(), id),
+        (b"client speaks".to_vec(), true)
+    );
+    assert_eq!(
+        body_of(&pair.take_client(), id),
+        (b"server speaks".to_vec(), false)
+    );
     assert_eq!(pair.client.peer_extended_connect(), Some(false));
     head.protocol = Some("websocket".to_owned());
-    assert_eq!(pair.client.open(&head, false, Priority::default()), Err(OpenError::BadHead));
+    assert_eq!(
+        pair.client.open(&head, false, Priority::default()),
+        Err(OpenError::BadHead)
+    );
 }
 
 #[test]
 fn an_urgent_answer_overtakes_a_large_one() {
     let mut pair = Pair::new(Version::V31);
-    let large = pair.client.open(&get("/large"), true, Priority(7)).expect("room");
-    let small = pair.client.open(&get("/small"), true, Priority(0)).expect("room");
+    let large = pair
+        .client
+        .open(&get("/large"), true, Priority(7))
+        .expect("room");
+    let small = pair
+        .client
+        .open(&get("/small"), true, Priority(0))
+        .expect("room");
     pair.settle();
     pair.server.respond(large, &response(200, &[]), false);
     pair.server.send_data(large, body(1 << 20), true);
@@ -199,7 +271,13 @@ fn an_urgent_answer_overtakes_a_large_one() {
 #[test]
 fn equals_share() {
     let mut pair = Pair::new(Version::V31);
-    let ids: Vec<_> = (0..4).map(|_| pair.client.open(&get("/"), true, Priority(3)).expect("room")).collect();
+    let ids: Vec<_> = (0..4)
+        .map(|_| {
+            pair.client
+                .open(&get("/"), true, Priority(3))
+                .expect("room")
+        })
+        .collect();
     pair.settle();
     for &id in &ids {
         pair.server.respond(id, &response(200, &[]), false);
@@ -213,7 +291,10 @@ fn equals_share() {
             sent[ids.iter().position(|&other| other == id).expect("ours")] += bytes.len();
         }
     }
-    let (least, most) = (sent.iter().min().expect("four"), sent.iter().max().expect("four"));
+    let (least, most) = (
+        sent.iter().min().expect("four"),
+        sent.iter().max().expect("four"),
+    );
     assert!(most - least <= 24 << 10, "{sent:?}");
 }
 
@@ -223,25 +304,46 @@ fn a_push_comes_before_its_parents_answer() {
         let mut pair = Pair::new(version);
         let mut head = get("/");
         head.fields.push("accept-language", "eo");
-        let parent = pair.client.open(&head, true, Priority::default()).expect("room");
+        let parent = pair
+            .client
+            .open(&head, true, Priority::default())
+            .expect("room");
         pair.settle();
-        let push = pair.server.push(parent, &get("/style.css"), Priority(5)).expect("taken");
+        let push = pair
+            .server
+            .push(parent, &get("/style.css"), Priority(5))
+            .expect("taken");
         assert_eq!(push, 2);
         pair.server.respond(parent, &response(200, &[]), false);
         pair.server.send_data(parent, body(100), true);
-        pair.server.respond(push, &response(200, &[("content-type", "text/css")]), false);
+        pair.server
+            .respond(push, &response(200, &[("content-type", "text/css")]), false);
         pair.server.send_data(push, body(50), true);
         pair.settle();
         let events = pair.take_client();
-        let Event::Push { parent: of, id, request } = &events[0] else { panic!("{events:?}") };
+        let Event::Push {
+            parent: of,
+            id,
+            request,
+        } = &events[0]
+        else {
+            panic!("{events:?}")
+        };
         assert_eq!((*of, *id, &*request.path), (parent, push, "/style.css"));
         assert_eq!(request.fields.get("accept-language"), Some(&b"eo"[..]));
         let pushed = events.iter().find_map(|event| match event {
-            Event::Response { id, head, end: false } if *id == push => Some(head),
+            Event::Response {
+                id,
+                head,
+                end: false,
+            } if *id == push => Some(head),
             _ => None,
         });
         assert_eq!(pushed.map(|head| head.status), Some(200));
-        assert_eq!(pushed.and_then(|head| head.fields.get("content-type")), Some(&b"text/css"[..]));
+        assert_eq!(
+            pushed.and_then(|head| head.fields.get("content-type")),
+            Some(&b"text/css"[..])
+        );
         assert_eq!(body_of(&events, push), (body(50).to_vec(), true));
         assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
     }
@@ -250,21 +352,40 @@ fn a_push_comes_before_its_parents_answer() {
 #[test]
 fn an_empty_push_ends_with_its_head() {
     let mut pair = Pair::new(Version::V31);
-    let parent = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+    let parent = pair
+        .client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     pair.settle();
-    let push = pair.server.push(parent, &get("/empty"), Priority(5)).expect("taken");
-    pair.server.respond(push, &response(200, &[("x-a", "b")]), true);
+    let push = pair
+        .server
+        .push(parent, &get("/empty"), Priority(5))
+        .expect("taken");
+    pair.server
+        .respond(push, &response(200, &[("x-a", "b")]), true);
     pair.settle();
     let events = pair.take_client();
-    assert!(matches!(&events[..], [Event::Push { .. }, Event::Response { end: true, .. }]), "{events:?}");
+    assert!(
+        matches!(
+            &events[..],
+            [Event::Push { .. }, Event::Response { end: true, .. }]
+        ),
+        "{events:?}"
+    );
 }
 
 #[test]
 fn a_push_of_another_status_is_withdrawn() {
     let mut pair = Pair::new(Version::V31);
-    let parent = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+    let parent = pair
+        .client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     pair.settle();
-    let push = pair.server.push(parent, &get("/gone"), Priority(5)).expect("taken");
+    let push = pair
+        .server
+        .push(parent, &get("/gone"), Priority(5))
+        .expect("taken");
     pair.server.respond(push, &response(404, &[]), true);
     pair.settle();
     let events = pair.take_client();
@@ -278,21 +399,47 @@ fn a_push_of_another_status_is_withdrawn() {
 #[test]
 fn pushes_that_may_not_be() {
     let mut pair = Pair::new(Version::V31);
-    let parent = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+    let parent = pair
+        .client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     pair.settle();
     let mut post = get("/");
     post.method = Method::Post;
-    assert_eq!(pair.server.push(parent, &post, Priority(5)), Err(OpenError::BadHead));
-    assert_eq!(pair.server.push(99, &get("/"), Priority(5)), Err(OpenError::NoPush));
-    assert_eq!(pair.client.push(parent, &get("/"), Priority(5)), Err(OpenError::NoPush));
+    assert_eq!(
+        pair.server.push(parent, &post, Priority(5)),
+        Err(OpenError::BadHead)
+    );
+    assert_eq!(
+        pair.server.push(99, &get("/"), Priority(5)),
+        Err(OpenError::NoPush)
+    );
+    assert_eq!(
+        pair.client.push(parent, &get("/"), Priority(5)),
+        Err(OpenError::NoPush)
+    );
     let mut foreign = get("/");
     foreign.authority = "elsewhere.example".to_owned();
-    pair.server.push(parent, &foreign, Priority(5)).expect("the server may try");
+    pair.server
+        .push(parent, &foreign, Priority(5))
+        .expect("the server may try");
     pair.settle();
     assert!(pair.take_client().is_empty());
-    assert!(matches!(pair.take_server()[..], [Event::Request { .. }, Event::Reset { reason: Reason::Refused, .. }]));
+    assert!(matches!(
+        pair.take_server()[..],
+        [
+            Event::Request { .. },
+            Event::Reset {
+                reason: Reason::Refused,
+                ..
+            }
+        ]
+    ));
     pair.server.respond(parent, &response(200, &[]), true);
-    assert_eq!(pair.server.push(parent, &get("/"), Priority(5)), Err(OpenError::NoPush));
+    assert_eq!(
+        pair.server.push(parent, &get("/"), Priority(5)),
+        Err(OpenError::NoPush)
+    );
 }
 
 #[test]
@@ -300,11 +447,16 @@ fn a_trusted_gateway_pushes_from_anywhere() {
     let mut client = config(Role::Client, Version::V31);
     client.same_origin_push = false;
     let mut pair = Pair::with(client, config(Role::Server, Version::V31));
-    let parent = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+    let parent = pair
+        .client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     pair.settle();
     let mut foreign = get("/");
     foreign.authority = "elsewhere.example".to_owned();
-    pair.server.push(parent, &foreign, Priority(5)).expect("taken");
+    pair.server
+        .push(parent, &foreign, Priority(5))
+        .expect("taken");
     pair.settle();
     assert!(matches!(&pair.take_client()[..], [Event::Push { .. }]));
 }
@@ -314,24 +466,47 @@ fn a_client_that_takes_no_pushes_says_so() {
     let mut client = config(Role::Client, Version::V31);
     client.mux.push = false;
     let mut pair = Pair::with(client, config(Role::Server, Version::V31));
-    let parent = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+    let parent = pair
+        .client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     pair.settle();
-    assert_eq!(pair.server.push(parent, &get("/a"), Priority(5)), Err(OpenError::NoPush));
+    assert_eq!(
+        pair.server.push(parent, &get("/a"), Priority(5)),
+        Err(OpenError::NoPush)
+    );
 }
 
 #[test]
 fn cancelling_a_request_stops_its_pushes() {
     let mut pair = Pair::new(Version::V31);
-    let parent = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+    let parent = pair
+        .client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
     pair.settle();
-    let push = pair.server.push(parent, &get("/a"), Priority(5)).expect("taken");
+    let push = pair
+        .server
+        .push(parent, &get("/a"), Priority(5))
+        .expect("taken");
     pair.server.respond(push, &response(200, &[]), false);
     pair.settle();
     pair.client.reset(parent, Reason::Cancel);
     pair.settle();
     assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
     let resets = |events: Vec<Event>| {
-        events.iter().filter(|event| matches!(event, Event::Reset { reason: Reason::Cancel, .. })).count()
+        events
+            .iter()
+            .filter(|event| {
+                matches!(
+                    event,
+                    Event::Reset {
+                        reason: Reason::Cancel,
+                        ..
+                    }
+                )
+            })
+            .count()
     };
     assert_eq!(resets(pair.take_server()), 2);
     assert_eq!(resets(pair.take_client()), 1);
@@ -341,7 +516,10 @@ fn cancelling_a_request_stops_its_pushes() {
 fn a_reset_reaches_the_other_end_once() {
     for version in BOTH {
         let mut pair = Pair::new(version);
-        let id = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+        let id = pair
+            .client
+            .open(&get("/"), true, Priority::default())
+            .expect("room");
         pair.settle();
         pair.server.respond(id, &response(200, &[]), false);
         pair.server.send_data(id, body(1 << 20), true);
@@ -365,7 +543,10 @@ trait Resets {
 
 impl Resets for Wire {
     fn read_frames_after_greeting(&mut self, bytes: &[u8]) -> usize {
-        self.read(bytes).iter().filter(|seen| matches!(seen, Seen::Rst { .. })).count()
+        self.read(bytes)
+            .iter()
+            .filter(|seen| matches!(seen, Seen::Rst { .. }))
+            .count()
     }
 }
 
@@ -375,18 +556,30 @@ fn pings_come_back() {
     pair.client.ping(77);
     pair.server.ping(78);
     pair.settle();
-    assert!(matches!(pair.take_client()[..], [Event::Pong { payload: 77 }]));
-    assert!(matches!(pair.take_server()[..], [Event::Pong { payload: 78 }]));
+    assert!(matches!(
+        pair.take_client()[..],
+        [Event::Pong { payload: 77 }]
+    ));
+    assert!(matches!(
+        pair.take_server()[..],
+        [Event::Pong { payload: 78 }]
+    ));
 }
 
 #[test]
 fn goaway_lets_open_streams_end() {
     for version in BOTH {
         let mut pair = Pair::new(version);
-        let first = pair.client.open(&get("/"), true, Priority::default()).expect("room");
+        let first = pair
+            .client
+            .open(&get("/"), true, Priority::default())
+            .expect("room");
         pair.settle();
         pair.server.go_away(Reason::NoError);
-        let late = pair.client.open(&get("/late"), true, Priority::default()).expect("not yet told");
+        let late = pair
+            .client
+            .open(&get("/late"), true, Priority::default())
+            .expect("not yet told");
         pair.settle();
         let events = pair.take_client();
         assert!(
@@ -397,11 +590,17 @@ fn goaway_lets_open_streams_end() {
             "{events:?}"
         );
         assert!(!pair.client.is_open() && !pair.server.is_open());
-        assert_eq!(pair.client.open(&get("/"), true, Priority::default()), Err(OpenError::Closing));
+        assert_eq!(
+            pair.client.open(&get("/"), true, Priority::default()),
+            Err(OpenError::Closing)
+        );
         pair.server.respond(first, &response(200, &[]), false);
         pair.server.send_data(first, body(10), true);
         pair.settle();
-        assert_eq!(body_of(&pair.take_client(), first), (body(10).to_vec(), true));
+        assert_eq!(
+            body_of(&pair.take_client(), first),
+            (body(10).to_vec(), true)
+        );
         assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
         assert_eq!(pair.take_server().len(), 1);
     }
@@ -413,13 +612,25 @@ fn the_peers_stream_limit_is_kept() {
     server.mux.max_streams = 2;
     let mut pair = Pair::with(config(Role::Client, Version::V31), server);
     pair.settle();
-    let first = pair.client.open(&get("/"), true, Priority::default()).expect("room");
-    pair.client.open(&get("/"), true, Priority::default()).expect("room");
-    assert_eq!(pair.client.open(&get("/"), true, Priority::default()), Err(OpenError::Busy));
+    let first = pair
+        .client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
+    pair.client
+        .open(&get("/"), true, Priority::default())
+        .expect("room");
+    assert_eq!(
+        pair.client.open(&get("/"), true, Priority::default()),
+        Err(OpenError::Busy)
+    );
     pair.settle();
     pair.server.respond(first, &response(204, &[]), true);
     pair.settle();
-    assert!(pair.client.open(&get("/"), true, Priority::default()).is_ok());
+    assert!(
+        pair.client
+            .open(&get("/"), true, Priority::default())
+            .is_ok()
+    );
 }
 
 #[test]
@@ -427,18 +638,32 @@ fn streams_beyond_an_unknown_limit_are_refused() {
     let mut server = config(Role::Server, Version::V31);
     server.mux.max_streams = 2;
     let mut pair = Pair::with(config(Role::Client, Version::V31), server);
-    let ids: Vec<_> =
-        (0..3).map(|_| pair.client.open(&get("/"), true, Priority::default()).expect("not yet told")).collect();
+    let ids: Vec<_> = (0..3)
+        .map(|_| {
+            pair.client
+                .open(&get("/"), true, Priority::default())
+                .expect("not yet told")
+        })
+        .collect();
     pair.settle();
     let events = pair.take_client();
-    assert!(matches!(&events[..], [Event::Reset { id, reason: Reason::Refused }] if *id == ids[2]), "{events:?}");
+    assert!(
+        matches!(&events[..], [Event::Reset { id, reason: Reason::Refused }] if *id == ids[2]),
+        "{events:?}"
+    );
 }
 
 #[test]
 fn a_stopped_stream_does_not_stop_its_neighbour() {
     let mut pair = Pair::new(Version::V31);
-    let stopped = pair.client.open(&get("/a"), true, Priority(3)).expect("room");
-    let moving = pair.client.open(&get("/b"), true, Priority(3)).expect("room");
+    let stopped = pair
+        .client
+        .open(&get("/a"), true, Priority(3))
+        .expect("room");
+    let moving = pair
+        .client
+        .open(&get("/b"), true, Priority(3))
+        .expect("room");
     pair.settle();
     for id in [stopped, moving] {
         pair.server.respond(id, &response(200, &[]), false);
@@ -469,7 +694,13 @@ fn the_budget_bounds_what_is_held() {
     client.mux.receive_budget = 4 << 20;
     client.mux.session_window = 2 << 20;
     let mut pair = Pair::with(client, config(Role::Server, Version::V31));
-    let ids: Vec<_> = (0..10).map(|_| pair.client.open(&get("/"), true, Priority(3)).expect("room")).collect();
+    let ids: Vec<_> = (0..10)
+        .map(|_| {
+            pair.client
+                .open(&get("/"), true, Priority(3))
+                .expect("room")
+        })
+        .collect();
     pair.settle();
     let mut down = Vec::new();
     for &id in &ids {
@@ -503,7 +734,10 @@ fn the_budget_bounds_what_is_held() {
 fn ten_thousand_requests_keep_no_memory() {
     let mut pair = Pair::new(Version::V31);
     for round in 0..10_000 {
-        let id = pair.client.open(&get(&format!("/{round}")), true, Priority::default()).expect("room");
+        let id = pair
+            .client
+            .open(&get(&format!("/{round}")), true, Priority::default())
+            .expect("room");
         pair.settle();
         pair.server.respond(id, &response(200, &[]), true);
         pair.settle();

@@ -1,4 +1,5 @@
-//! The crate from outside: other people's frames, whole exchanges, broken rules, and the CRIME guess.
+//! The crate from outside: other people's frames, whole exchanges, broken rules, and the CRIME
+//! guess.
 
 mod adversary;
 mod crime;

@@ -1,6 +1,7 @@
-//! A plain, slow model of stream states and windows, written from the drafts, which the session must agree with after
-//! every step: same frames out, same events, same number of streams, whatever the peer and the user do in whatever
-//! order, for both roles and versions, with frames cut at any byte.
+//! A plain, slow model of stream states and windows, written from the drafts, which the session
+//! must agree with after every step: same frames out, same events, same number of streams, whatever
+//! the peer and the user do in whatever order, for both roles and versions, with frames cut at any
+//! byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -11,7 +12,8 @@ use tandem_http::{Event, Mux as _, Priority, Reason, Role, SendBuf};
 use tandem_spdy::{Connection, Version};
 
 use crate::support::{
-    GET, OK, POST, Script, Seen, Wire, config, data, get, goaway, ping, response, rst, settings, window_update,
+    GET, OK, POST, Script, Seen, Wire, config, data, get, goaway, ping, response, rst, settings,
+    window_update,
 };
 
 const STREAM_WINDOW: u32 = 70_000;
@@ -97,7 +99,8 @@ struct Model {
     client: bool,
     v31: bool,
     live: BTreeMap<u32, ModelStream>,
-    /// Streams that get no RST_STREAM (any more), and those that closed while data of them was held.
+    /// Streams that get no RST_STREAM (any more), and those that closed while data of them was
+    /// held.
     told: BTreeSet<u32>,
     next_own: u32,
     last_peer: u32,
@@ -139,7 +142,10 @@ impl Model {
     }
 
     fn count(&self, own: bool) -> usize {
-        self.live.values().filter(|stream| stream.own == own).count()
+        self.live
+            .values()
+            .filter(|stream| stream.own == own)
+            .count()
     }
 
     fn stream(&mut self, id: u32, own: bool, push: bool, urgency: u8) -> &mut ModelStream {
@@ -189,7 +195,8 @@ impl Model {
     }
 
     fn sweep(&mut self) {
-        self.live.retain(|_, stream| stream.we_may_send || stream.peer_may_send);
+        self.live
+            .retain(|_, stream| stream.we_may_send || stream.peer_may_send);
     }
 
     fn peer_ends(&mut self, id: u32) {
@@ -206,7 +213,11 @@ impl Model {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::PeerOpens { id, associated, fin } => self.peer_opens(id, associated, fin),
+            Step::PeerOpens {
+                id,
+                associated,
+                fin,
+            } => self.peer_opens(id, associated, fin),
             Step::PeerReplies { id, fin } => self.peer_replies(id, fin),
             Step::PeerSends { id, len, fin } => self.peer_sends(id, len, fin),
             Step::PeerAdds { id, name, fin } => self.peer_adds(id, name, fin),
@@ -218,8 +229,12 @@ impl Model {
             Step::PeerLeaves { last } => {
                 self.peer_left = true;
                 self.out.event(format!("goaway {last}"));
-                let gone: Vec<_> =
-                    self.live.iter().filter(|(id, stream)| stream.own && **id > last).map(|(id, _)| *id).collect();
+                let gone: Vec<_> = self
+                    .live
+                    .iter()
+                    .filter(|(id, stream)| stream.own && **id > last)
+                    .map(|(id, _)| *id)
+                    .collect();
                 for id in gone {
                     self.live.remove(&id);
                     self.told.insert(id);
@@ -235,7 +250,11 @@ impl Model {
             Step::Push { parent, urgency } => self.push(parent, urgency),
             Step::Respond { id, fin } => self.respond(id, fin),
             Step::Send { id, len, fin } => {
-                if let Some(stream) = self.live.get_mut(&id).filter(|stream| stream.we_may_send && !stream.ending) {
+                if let Some(stream) = self
+                    .live
+                    .get_mut(&id)
+                    .filter(|stream| stream.we_may_send && !stream.ending)
+                {
                     stream.queued += len;
                     stream.ending = fin;
                 }
@@ -280,7 +299,11 @@ impl Model {
         } else if self.count(false) >= MAX_STREAMS {
             self.stream_error(id, 3);
         } else if self.client {
-            if !self.live.get(&associated).is_some_and(|parent| parent.own && parent.peer_may_send) {
+            if !self
+                .live
+                .get(&associated)
+                .is_some_and(|parent| parent.own && parent.peer_may_send)
+            {
                 return self.stream_error(id, 2);
             }
             self.last_taken = id;
@@ -298,7 +321,9 @@ impl Model {
     }
 
     fn peer_replies(&mut self, id: u32, fin: bool) {
-        let Some(stream) = self.live.get_mut(&id) else { return self.stray(id) };
+        let Some(stream) = self.live.get_mut(&id) else {
+            return self.stray(id);
+        };
         match (stream.own, stream.push, stream.replied) {
             (true, false, true) => self.stream_error(id, 8),
             (true, false, false) => {
@@ -323,7 +348,9 @@ impl Model {
             }
             self.session_uncredited += len;
         }
-        let Some(stream) = self.live.get_mut(&id) else { return self.stray(id) };
+        let Some(stream) = self.live.get_mut(&id) else {
+            return self.stray(id);
+        };
         stream.receive_window -= len as i64;
         if !stream.peer_may_send {
             self.stream_error(id, 9);
@@ -337,7 +364,9 @@ impl Model {
     }
 
     fn take_data(&mut self, id: u32, len: usize, fin: bool) {
-        let Some(stream) = self.live.get_mut(&id) else { return };
+        let Some(stream) = self.live.get_mut(&id) else {
+            return;
+        };
         stream.held += len;
         if std::mem::take(&mut stream.head_pending) {
             stream.names.clear();
@@ -356,7 +385,9 @@ impl Model {
     }
 
     fn peer_adds(&mut self, id: u32, name: u8, fin: bool) {
-        let Some(stream) = self.live.get_mut(&id) else { return self.stray(id) };
+        let Some(stream) = self.live.get_mut(&id) else {
+            return self.stray(id);
+        };
         if !stream.peer_may_send {
             return self.stream_error(id, 9);
         }
@@ -431,7 +462,10 @@ impl Model {
 
     fn push(&mut self, parent: u32, urgency: u8) {
         let open = !self.client && !self.left && !self.peer_left;
-        let parent_open = self.live.get(&parent).is_some_and(|stream| !stream.own && stream.we_may_send);
+        let parent_open = self
+            .live
+            .get(&parent)
+            .is_some_and(|stream| !stream.own && stream.we_may_send);
         if open && parent_open {
             let id = self.next_own;
             self.next_own += 2;
@@ -443,7 +477,9 @@ impl Model {
     }
 
     fn respond(&mut self, id: u32, fin: bool) {
-        let Some(stream) = self.live.get_mut(&id).filter(|stream| !stream.replied) else { return };
+        let Some(stream) = self.live.get_mut(&id).filter(|stream| !stream.replied) else {
+            return;
+        };
         if stream.own && stream.push {
             stream.replied = true;
             stream.ending |= fin;
@@ -456,14 +492,22 @@ impl Model {
         }
     }
 
-    /// Sends whatever windows allow: the most urgent first, then who has sent least in steps of 16 KiB, then the
-    /// oldest; 8 KiB at a time.
+    /// Sends whatever windows allow: the most urgent first, then who has sent least in steps of 16
+    /// KiB, then the oldest; 8 KiB at a time.
     fn send_all(&mut self) {
         loop {
-            let room = if self.v31 { self.session_send.max(0) as usize } else { usize::MAX };
+            let room = if self.v31 {
+                self.session_send.max(0) as usize
+            } else {
+                usize::MAX
+            };
             let ready = |stream: &ModelStream| {
                 let head = stream.replied || stream.own && !stream.push;
-                stream.we_may_send && head && stream.queued > 0 && stream.send_window > 0 && room > 0
+                stream.we_may_send
+                    && head
+                    && stream.queued > 0
+                    && stream.send_window > 0
+                    && room > 0
             };
             let next = self
                 .live
@@ -471,7 +515,11 @@ impl Model {
                 .filter(|(_, stream)| ready(stream))
                 .min_by_key(|(id, stream)| (stream.urgency, stream.sent / 16_384, **id));
             let Some((&id, stream)) = next else { break };
-            let len = stream.queued.min(stream.send_window as usize).min(room).min(8192);
+            let len = stream
+                .queued
+                .min(stream.send_window as usize)
+                .min(room)
+                .min(8192);
             stream.queued -= len;
             stream.sent += len;
             stream.send_window -= len as i64;
@@ -492,11 +540,17 @@ impl Model {
     fn credited(&mut self, id: u32, delta: u32) {
         let delta = delta as usize;
         if id == 0 {
-            assert!(self.v31 && delta <= self.session_uncredited, "session credit {delta}");
+            assert!(
+                self.v31 && delta <= self.session_uncredited,
+                "session credit {delta}"
+            );
             self.session_uncredited -= delta;
             self.session_receive += delta as i64;
         } else if let Some(stream) = self.live.get_mut(&id) {
-            assert!(delta <= stream.uncredited && stream.peer_may_send, "credit {delta} on {id}");
+            assert!(
+                delta <= stream.uncredited && stream.peer_may_send,
+                "credit {delta} on {id}"
+            );
             stream.uncredited -= delta;
             stream.receive_window += delta as i64;
         } else {
@@ -506,9 +560,15 @@ impl Model {
 
     fn check_credit(&self) {
         let urgent = |window: u32| if self.peer_set { window / 4 } else { 16_384 } as usize;
-        assert!(self.session_uncredited < urgent(SESSION_WINDOW), "session credit held back");
+        assert!(
+            self.session_uncredited < urgent(SESSION_WINDOW),
+            "session credit held back"
+        );
         for (id, stream) in self.live.iter().filter(|(_, stream)| stream.peer_may_send) {
-            assert!(stream.uncredited < urgent(STREAM_WINDOW), "credit of {id} held back");
+            assert!(
+                stream.uncredited < urgent(STREAM_WINDOW),
+                "credit of {id} held back"
+            );
         }
     }
 }
@@ -545,15 +605,26 @@ impl Real {
     fn bytes(&mut self, step: &Step) -> Option<Vec<u8>> {
         Some(match *step {
             Step::PeerOpens { id, associated, .. } if self.client => {
-                let pairs = [(":scheme", "http"), (":host", "example.org"), (":path", "/a"), OK[0], OK[1]];
+                let pairs = [
+                    (":scheme", "http"),
+                    (":host", "example.org"),
+                    (":path", "/a"),
+                    OK[0],
+                    OK[1],
+                ];
                 let mut frame = self.script.push(id, associated, &pairs);
                 frame[4] |= u8::from(matches!(step, Step::PeerOpens { fin: true, .. }));
                 frame
             }
-            Step::PeerOpens { id, fin, .. } => self.script.syn_stream(id, fin, if fin { &GET } else { &POST }),
+            Step::PeerOpens { id, fin, .. } => {
+                self.script
+                    .syn_stream(id, fin, if fin { &GET } else { &POST })
+            }
             Step::PeerReplies { id, fin } => self.script.syn_reply(id, fin, &OK),
             Step::PeerSends { id, len, fin } => data(id, fin, &vec![7; len]),
-            Step::PeerAdds { id, name, fin } => self.script.headers(id, fin, &[(&format!("x-{name}"), "v")]),
+            Step::PeerAdds { id, name, fin } => {
+                self.script.headers(id, fin, &[(&format!("x-{name}"), "v")])
+            }
             Step::PeerResets { id } => rst(id, 5),
             Step::PeerCredits { id, delta } => window_update(id, delta),
             Step::PeerSets { window } => settings(&[(7, window)]),
@@ -566,7 +637,9 @@ impl Real {
     fn step(&mut self, step: &Step) -> (Outcome, Vec<(u32, u32)>) {
         let mut out = Outcome::default();
         if let Some(bytes) = self.bytes(step) {
-            out.failed = bytes.chunks(self.cut).any(|part| self.session.handle_input(self.now, part).is_err());
+            out.failed = bytes
+                .chunks(self.cut)
+                .any(|part| self.session.handle_input(self.now, part).is_err());
         }
         match *step {
             Step::Open { fin, urgency } => {
@@ -575,8 +648,12 @@ impl Real {
             Step::Push { parent, urgency } => {
                 let _ = self.session.push(parent, &get("/a"), Priority(urgency));
             }
-            Step::Respond { id, fin } => self.session.respond(id, &response(200, &[("x", "y")]), fin),
-            Step::Send { id, len, fin } => self.session.send_data(id, Bytes::from(vec![1; len]), fin),
+            Step::Respond { id, fin } => {
+                self.session.respond(id, &response(200, &[("x", "y")]), fin)
+            }
+            Step::Send { id, len, fin } => {
+                self.session.send_data(id, Bytes::from(vec![1; len]), fin)
+            }
             Step::Reset { id } => self.session.reset(id, Reason::Cancel),
             Step::Release { id, len } => self.session.release(id, len),
             Step::Leave => self.session.go_away(Reason::NoError),
@@ -633,7 +710,9 @@ impl Real {
 
 /// Zero-length data events are of no account to either.
 fn tidy(mut outcome: Outcome) -> Outcome {
-    outcome.events.retain(|(text, len)| *len > 0 || !text.starts_with("data"));
+    outcome
+        .events
+        .retain(|(text, len)| *len > 0 || !text.starts_with("data"));
     outcome
 }
 
@@ -667,10 +746,27 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Turns numbers into ones that mean something more often: peers rarely break the rules of ids.
 fn sensible(step: Step, model: &Model) -> Step {
     match step {
-        Step::PeerOpens { id, associated, fin } if id > 1 => {
-            let next = if model.last_peer > 0 { model.last_peer + 2 } else { 1 + u32::from(model.client) };
-            let parent = model.live.iter().filter(|(_, stream)| stream.own).map(|(id, _)| *id).nth(associated as usize);
-            Step::PeerOpens { id: next, associated: parent.unwrap_or(associated), fin }
+        Step::PeerOpens {
+            id,
+            associated,
+            fin,
+        } if id > 1 => {
+            let next = if model.last_peer > 0 {
+                model.last_peer + 2
+            } else {
+                1 + u32::from(model.client)
+            };
+            let parent = model
+                .live
+                .iter()
+                .filter(|(_, stream)| stream.own)
+                .map(|(id, _)| *id)
+                .nth(associated as usize);
+            Step::PeerOpens {
+                id: next,
+                associated: parent.unwrap_or(associated),
+                fin,
+            }
         }
         Step::PeerSends { id: 0, len, fin } => Step::PeerSends { id: 1, len, fin },
         other => other,

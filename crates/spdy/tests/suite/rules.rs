@@ -1,4 +1,5 @@
-//! Broken rules, each with the stream error or session error that the drafts demand, and bounds on what costs memory.
+//! Broken rules, each with the stream error or session error that the drafts demand, and bounds on
+//! what costs memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use tandem_spdy::header_block::DICTIONARY;
 use tandem_spdy::{Connection, Version, status};
 
 use crate::support::{
-    GET, OK, POST, Peer, Script, Seen, config, data, get, goaway, ping, response, rst, settings, window_update,
+    GET, OK, POST, Peer, Script, Seen, config, data, get, goaway, ping, response, rst, settings,
+    window_update,
 };
 
 const BOTH: [Version; 2] = [Version::V3, Version::V31];
@@ -22,7 +24,11 @@ fn reset(id: u32, status: u32) -> Vec<Seen> {
 fn ends(peer: &mut Peer, bytes: &[u8], last: u32, status: u32) {
     peer.input(bytes).expect_err("a session error");
     let seen = peer.output();
-    assert_eq!(seen.last(), Some(&Seen::GoAway { last, status }), "{seen:?}");
+    assert_eq!(
+        seen.last(),
+        Some(&Seen::GoAway { last, status }),
+        "{seen:?}"
+    );
     peer.input(&ping(1)).expect_err("nothing more is taken");
     assert_eq!(peer.output(), []);
     assert_eq!(peer.session.active(), 0);
@@ -34,7 +40,14 @@ fn server_with_request(version: Version) -> Peer {
     let mut peer = Peer::server(version);
     let syn = peer.script.syn_stream(1, false, &POST);
     assert_eq!(peer.told(&syn), []);
-    assert!(matches!(peer.events()[..], [Event::Request { id: 1, end: false, .. }]));
+    assert!(matches!(
+        peer.events()[..],
+        [Event::Request {
+            id: 1,
+            end: false,
+            ..
+        }]
+    ));
     peer
 }
 
@@ -44,12 +57,20 @@ fn client_with_response(version: Version) -> Peer {
     assert_eq!(peer.open(true), 1);
     let reply = peer.script.syn_reply(1, false, &OK);
     assert_eq!(peer.told(&reply), []);
-    assert!(matches!(peer.events()[..], [Event::Response { id: 1, end: false, .. }]));
+    assert!(matches!(
+        peer.events()[..],
+        [Event::Response {
+            id: 1,
+            end: false,
+            ..
+        }]
+    ));
     peer
 }
 
-/// A server's wish that a client store something (flag 1), and CLEAR, tell it from others later: nothing is stored, no
-/// frame of ours says that anything was (flag 2), and the next session begins like the first.
+/// A server's wish that a client store something (flag 1), and CLEAR, tell it from others later:
+/// nothing is stored, no frame of ours says that anything was (flag 2), and the next session begins
+/// like the first.
 #[test]
 fn settings_are_not_persisted() {
     let greeting = || {
@@ -59,14 +80,23 @@ fn settings_are_not_persisted() {
         (session, out.copy_to_bytes(out.remaining()))
     };
     let (mut session, first) = greeting();
-    let flags: Vec<u8> = first[12..].chunks(8).take(first[11].into()).map(|entry| entry[0]).collect();
-    assert_eq!((&first[..8], &flags[..]), (&[0x80, 3, 0, 4, 0, 0, 0, 20][..], &[0, 0][..]));
+    let flags: Vec<u8> = first[12..]
+        .chunks(8)
+        .take(first[11].into())
+        .map(|entry| entry[0])
+        .collect();
+    assert_eq!(
+        (&first[..8], &flags[..]),
+        (&[0x80, 3, 0, 4, 0, 0, 0, 20][..], &[0, 0][..])
+    );
     for frame_flags in [0, 1] {
         let mut wish = settings(&[(5, 77), (7, 1000)]);
         wish[4] = frame_flags;
         wish[12] = 1;
         wish[20] = 1;
-        session.handle_input(Instant::now(), &wish).expect("a legal frame");
+        session
+            .handle_input(Instant::now(), &wish)
+            .expect("a legal frame");
     }
     assert!(!session.wants_output());
     assert_eq!(greeting().1, first);
@@ -93,7 +123,13 @@ fn the_same_stream_again_is_a_stream_error() {
     let mut peer = server_with_request(Version::V31);
     let again = peer.script.syn_stream(1, true, &GET);
     assert_eq!(peer.told(&again), reset(1, status::PROTOCOL_ERROR));
-    assert!(matches!(peer.events()[..], [Event::Reset { id: 1, reason: Reason::Protocol }]));
+    assert!(matches!(
+        peer.events()[..],
+        [Event::Reset {
+            id: 1,
+            reason: Reason::Protocol
+        }]
+    ));
     let fine = peer.script.syn_stream(3, true, &GET);
     assert_eq!(peer.told(&fine), []);
 }
@@ -106,7 +142,16 @@ fn missing_heads_are_answered_by_400() {
         four.remove(missing);
         let syn = peer.script.syn_stream(1, true, &four);
         let seen = peer.told(&syn);
-        let [Seen::SynReply { id: 1, fin: true, pairs }] = &seen[..] else { panic!("{seen:?}") };
+        let [
+            Seen::SynReply {
+                id: 1,
+                fin: true,
+                pairs,
+            },
+        ] = &seen[..]
+        else {
+            panic!("{seen:?}")
+        };
         assert_eq!(pairs[0], (":status".to_owned(), "400".to_owned()));
         assert!(peer.events().is_empty());
         assert_eq!(peer.session.active(), 0);
@@ -117,9 +162,16 @@ fn missing_heads_are_answered_by_400() {
 fn the_body_of_a_request_answered_by_400_goes_by() {
     let mut peer = Peer::server(Version::V31);
     let syn = peer.script.syn_stream(1, false, &POST[1..]);
-    assert!(matches!(peer.told(&syn)[..], [Seen::SynReply { fin: true, .. }]));
+    assert!(matches!(
+        peer.told(&syn)[..],
+        [Seen::SynReply { fin: true, .. }]
+    ));
     for _ in 0..100 {
-        assert!(peer.told(&data(1, false, &[0; 60_000])).iter().all(|seen| matches!(seen, Seen::WindowUpdate { .. })));
+        assert!(
+            peer.told(&data(1, false, &[0; 60_000]))
+                .iter()
+                .all(|seen| matches!(seen, Seen::WindowUpdate { .. }))
+        );
     }
     assert_eq!(peer.told(&data(1, true, b"end")), []);
     assert!(peer.events().is_empty());
@@ -146,36 +198,65 @@ fn content_length_must_fit() {
         }
         assert_eq!(seen.is_empty(), legal, "{length} {parts:?} {seen:?}");
         if !legal {
-            assert!(matches!(&seen[..], [Seen::SynReply { fin: true, .. }]), "{seen:?}");
-            assert!(matches!(peer.events().last(), Some(Event::Reset { id: 1, reason: Reason::Protocol })));
+            assert!(
+                matches!(&seen[..], [Seen::SynReply { fin: true, .. }]),
+                "{seen:?}"
+            );
+            assert!(matches!(
+                peer.events().last(),
+                Some(Event::Reset {
+                    id: 1,
+                    reason: Reason::Protocol
+                })
+            ));
         }
     }
     let mut peer = Peer::server(Version::V31);
     let syn = peer.script.syn_stream(1, true, &with_length("5"));
-    assert!(matches!(&peer.told(&syn)[..], [Seen::SynReply { fin: true, .. }]));
+    assert!(matches!(
+        &peer.told(&syn)[..],
+        [Seen::SynReply { fin: true, .. }]
+    ));
     let twofold = peer.script.syn_stream(3, true, &with_length("5, 6"));
-    assert!(matches!(&peer.told(&twofold)[..], [Seen::SynReply { fin: true, .. }]));
+    assert!(matches!(
+        &peer.told(&twofold)[..],
+        [Seen::SynReply { fin: true, .. }]
+    ));
 }
 
 #[test]
 fn a_wrong_length_after_the_answer_resets() {
     let mut peer = Peer::server(Version::V31);
-    let syn = peer.script.syn_stream(1, false, &[&POST[..], &[("content-length", "2")]].concat());
+    let syn = peer
+        .script
+        .syn_stream(1, false, &[&POST[..], &[("content-length", "2")]].concat());
     peer.told(&syn);
     peer.session.respond(1, &response(200, &[]), false);
     peer.output();
-    assert_eq!(peer.told(&data(1, false, b"abc")), reset(1, status::PROTOCOL_ERROR));
+    assert_eq!(
+        peer.told(&data(1, false, b"abc")),
+        reset(1, status::PROTOCOL_ERROR)
+    );
 }
 
 #[test]
 fn data_where_none_may_be() {
     for version in BOTH {
         let mut peer = server_with_request(version);
-        assert_eq!(peer.told(&data(9, false, b"x")), reset(9, status::INVALID_STREAM));
+        assert_eq!(
+            peer.told(&data(9, false, b"x")),
+            reset(9, status::INVALID_STREAM)
+        );
         assert_eq!(peer.told(&data(9, false, b"x")), [], "told once");
-        assert_eq!(peer.told(&data(4, false, b"x")), reset(4, status::INVALID_STREAM));
+        assert_eq!(
+            peer.told(&data(4, false, b"x")),
+            reset(4, status::INVALID_STREAM)
+        );
         peer.told(&data(1, true, b"end"));
-        assert_eq!(peer.told(&data(1, false, b"x")), reset(1, status::STREAM_ALREADY_CLOSED));
+        assert_eq!(
+            peer.told(&data(1, false, b"x")),
+            reset(1, status::STREAM_ALREADY_CLOSED)
+        );
         assert_eq!(peer.told(&data(1, false, b"x")), []);
         ends(&mut peer, &data(0, false, b"x"), 1, status::PROTOCOL_ERROR);
     }
@@ -185,7 +266,10 @@ fn data_where_none_may_be() {
 fn data_after_both_ends_closed() {
     let mut peer = client_with_response(Version::V31);
     peer.told(&data(1, true, b"end"));
-    assert_eq!(peer.told(&data(1, false, b"x")), reset(1, status::INVALID_STREAM));
+    assert_eq!(
+        peer.told(&data(1, false, b"x")),
+        reset(1, status::INVALID_STREAM)
+    );
     assert_eq!(peer.told(&data(1, false, b"x")), []);
 }
 
@@ -194,7 +278,13 @@ fn nothing_answers_a_reset() {
     for version in BOTH {
         let mut peer = server_with_request(version);
         assert_eq!(peer.told(&rst(1, status::CANCEL)), []);
-        assert!(matches!(peer.events()[..], [Event::Reset { id: 1, reason: Reason::Cancel }]));
+        assert!(matches!(
+            peer.events()[..],
+            [Event::Reset {
+                id: 1,
+                reason: Reason::Cancel
+            }]
+        ));
         assert_eq!(peer.told(&rst(1, status::CANCEL)), []);
         assert_eq!(peer.told(&rst(55, 0)), []);
         assert_eq!(peer.told(&data(1, false, b"crossing")), []);
@@ -210,7 +300,10 @@ fn one_reset_for_each_stream() {
     peer.session.reset(1, Reason::Refused);
     assert_eq!(peer.output(), reset(1, status::REFUSED_STREAM));
     let crossing = peer.script.headers(1, false, &[("x", "y")]);
-    assert_eq!(peer.told(&[&data(1, false, b"crossing")[..], &crossing, &rst(1, 5)].concat()), []);
+    assert_eq!(
+        peer.told(&[&data(1, false, b"crossing")[..], &crossing, &rst(1, 5)].concat()),
+        []
+    );
     assert!(peer.events().is_empty());
     // The compression context has followed.
     let syn = peer.script.syn_stream(3, true, &GET);
@@ -222,7 +315,10 @@ fn one_reset_for_each_stream() {
 fn replies_where_none_may_be() {
     let mut peer = Peer::client(Version::V31);
     peer.open(true);
-    assert_eq!(peer.told(&data(1, false, b"early")), reset(1, status::PROTOCOL_ERROR));
+    assert_eq!(
+        peer.told(&data(1, false, b"early")),
+        reset(1, status::PROTOCOL_ERROR)
+    );
     let mut peer = Peer::client(Version::V31);
     peer.open(true);
     let headers = peer.script.headers(1, false, &OK);
@@ -239,21 +335,47 @@ fn replies_where_none_may_be() {
 
 #[test]
 fn responses_need_status_and_version() {
-    for pairs in [&OK[..1], &OK[1..], &[(":status", "abc"), (":version", "HTTP/1.1")], &[(":status", "100"), OK[1]]] {
+    for pairs in [
+        &OK[..1],
+        &OK[1..],
+        &[(":status", "abc"), (":version", "HTTP/1.1")],
+        &[(":status", "100"), OK[1]],
+    ] {
         let mut peer = Peer::client(Version::V31);
         peer.open(true);
         let reply = peer.script.syn_reply(1, true, pairs);
-        assert_eq!(peer.told(&reply), reset(1, status::PROTOCOL_ERROR), "{pairs:?}");
-        assert!(matches!(peer.events()[..], [Event::Reset { id: 1, reason: Reason::Protocol }]));
+        assert_eq!(
+            peer.told(&reply),
+            reset(1, status::PROTOCOL_ERROR),
+            "{pairs:?}"
+        );
+        assert!(matches!(
+            peer.events()[..],
+            [Event::Reset {
+                id: 1,
+                reason: Reason::Protocol
+            }]
+        ));
     }
 }
 
 #[test]
 fn malformed_blocks_cost_their_stream_only() {
-    for pair in [("Upper", "v"), ("a", "\0"), ("a", "b\0\0c"), ("a", "b\r\nc: d")] {
+    for pair in [
+        ("Upper", "v"),
+        ("a", "\0"),
+        ("a", "b\0\0c"),
+        ("a", "b\r\nc: d"),
+    ] {
         let mut peer = Peer::server(Version::V31);
-        let syn = peer.script.syn_stream(1, true, &[&GET[..], &[pair]].concat());
-        assert_eq!(peer.told(&syn), reset(1, status::PROTOCOL_ERROR), "{pair:?}");
+        let syn = peer
+            .script
+            .syn_stream(1, true, &[&GET[..], &[pair]].concat());
+        assert_eq!(
+            peer.told(&syn),
+            reset(1, status::PROTOCOL_ERROR),
+            "{pair:?}"
+        );
         let syn = peer.script.syn_stream(3, true, &GET);
         assert_eq!(peer.told(&syn), []);
     }
@@ -274,7 +396,9 @@ fn endless_headers_are_bounded() {
     let value = "v".repeat(4000);
     let mut seen = Vec::new();
     for number in 0..40 {
-        let frame = peer.script.headers(1, false, &[(&format!("x-{number}"), &value)]);
+        let frame = peer
+            .script
+            .headers(1, false, &[(&format!("x-{number}"), &value)]);
         seen.extend(peer.told(&frame));
     }
     assert_eq!(seen, reset(1, status::FRAME_TOO_LARGE));
@@ -283,9 +407,13 @@ fn endless_headers_are_bounded() {
 /// A header block by another compressor, inflating to `len` bytes of nothing sensible.
 fn bomb(len: usize) -> Vec<u8> {
     let mut deflate = flate2::Compress::new(flate2::Compression::best(), true);
-    deflate.set_dictionary(DICTIONARY).expect("before any input");
+    deflate
+        .set_dictionary(DICTIONARY)
+        .expect("before any input");
     let mut block = Vec::with_capacity(len / 500 + 1000);
-    deflate.compress_vec(&vec![b'a'; len], &mut block, flate2::FlushCompress::Sync).expect("compresses");
+    deflate
+        .compress_vec(&vec![b'a'; len], &mut block, flate2::FlushCompress::Sync)
+        .expect("compresses");
     let frame = tandem_spdy::frame::SynStream {
         stream: 1,
         associated: 0,
@@ -325,7 +453,12 @@ fn frames_of_impossible_length_end_the_session() {
         &[0x80, 3, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1],
         &[0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff],
     ] {
-        ends(&mut server_with_request(Version::V31), frame, 1, status::PROTOCOL_ERROR);
+        ends(
+            &mut server_with_request(Version::V31),
+            frame,
+            1,
+            status::PROTOCOL_ERROR,
+        );
     }
 }
 
@@ -337,7 +470,13 @@ fn another_version_is_unsupported() {
     peer.input(&syn).expect_err("a session error");
     assert_eq!(
         peer.output(),
-        [Seen::Rst { id: 1, status: status::UNSUPPORTED_VERSION }, Seen::GoAway { last: 0, status: 1 }]
+        [
+            Seen::Rst {
+                id: 1,
+                status: status::UNSUPPORTED_VERSION
+            },
+            Seen::GoAway { last: 0, status: 1 }
+        ]
     );
 }
 
@@ -353,22 +492,45 @@ fn unknown_frames_are_skipped() {
 fn windows_overflow() {
     for version in BOTH {
         let mut peer = server_with_request(version);
-        assert_eq!(peer.told(&window_update(1, 0x7fff_ffff)), reset(1, status::FLOW_CONTROL_ERROR));
+        assert_eq!(
+            peer.told(&window_update(1, 0x7fff_ffff)),
+            reset(1, status::FLOW_CONTROL_ERROR)
+        );
         let mut peer = server_with_request(version);
-        assert_eq!(peer.told(&window_update(1, 0)), reset(1, status::PROTOCOL_ERROR));
+        assert_eq!(
+            peer.told(&window_update(1, 0)),
+            reset(1, status::PROTOCOL_ERROR)
+        );
         assert_eq!(peer.told(&window_update(1, 5)), [], "a finished stream");
         let mut peer = server_with_request(version);
-        ends(&mut peer, &settings(&[(7, 0x8000_0000)]), 1, status::FLOW_CONTROL_ERROR);
+        ends(
+            &mut peer,
+            &settings(&[(7, 0x8000_0000)]),
+            1,
+            status::FLOW_CONTROL_ERROR,
+        );
         let mut peer = server_with_request(version);
         peer.told(&window_update(1, 0x7fff_0000 - 65_536));
-        assert_eq!(peer.told(&settings(&[(7, 200_000)])), reset(1, status::FLOW_CONTROL_ERROR));
+        assert_eq!(
+            peer.told(&settings(&[(7, 200_000)])),
+            reset(1, status::FLOW_CONTROL_ERROR)
+        );
     }
     let mut peer = server_with_request(Version::V31);
-    ends(&mut peer, &window_update(0, 0x7fff_ffff), 1, status::FLOW_CONTROL_ERROR);
+    ends(
+        &mut peer,
+        &window_update(0, 0x7fff_ffff),
+        1,
+        status::FLOW_CONTROL_ERROR,
+    );
     let mut peer = server_with_request(Version::V31);
     ends(&mut peer, &window_update(0, 0), 1, status::PROTOCOL_ERROR);
     let mut peer = server_with_request(Version::V3);
-    assert_eq!(peer.told(&window_update(0, 0x7fff_ffff)), [], "SPDY/3 has no session window");
+    assert_eq!(
+        peer.told(&window_update(0, 0x7fff_ffff)),
+        [],
+        "SPDY/3 has no session window"
+    );
 }
 
 #[test]
@@ -381,14 +543,22 @@ fn more_data_than_a_window() {
         let first = peer.script.syn_stream(1, false, &POST);
         peer.told(&first);
         peer.told(&data(1, false, &[0; 100_000]));
-        assert!(peer.told(&data(1, false, b"x")).contains(&Seen::Rst { id: 1, status: status::FLOW_CONTROL_ERROR }));
+        assert!(peer.told(&data(1, false, b"x")).contains(&Seen::Rst {
+            id: 1,
+            status: status::FLOW_CONTROL_ERROR
+        }));
         let second = peer.script.syn_stream(3, false, &POST);
         peer.told(&second);
     }
     let mut config = config(Role::Server, Version::V31);
     config.mux.session_window = 70_000;
     let mut peer = Peer::new(config);
-    ends(&mut peer, &data(1, false, &[0; 70_001]), 0, status::FLOW_CONTROL_ERROR);
+    ends(
+        &mut peer,
+        &data(1, false, &[0; 70_001]),
+        0,
+        status::FLOW_CONTROL_ERROR,
+    );
 }
 
 #[test]
@@ -398,7 +568,11 @@ fn a_small_window_tolerates_what_was_under_way() {
     let mut peer = Peer::new(config);
     let syn = peer.script.syn_stream(1, false, &POST);
     peer.told(&syn);
-    assert!(peer.told(&data(1, false, &[0; 65_536])).iter().all(|seen| matches!(seen, Seen::WindowUpdate { .. })));
+    assert!(
+        peer.told(&data(1, false, &[0; 65_536]))
+            .iter()
+            .all(|seen| matches!(seen, Seen::WindowUpdate { .. }))
+    );
 }
 
 #[test]
@@ -409,7 +583,15 @@ fn windows_of_the_peer_are_kept() {
         peer.session.respond(1, &response(200, &[]), false);
         peer.session.send_data(1, vec![0; 50_000].into(), true);
         let sent = |seen: &[Seen]| {
-            seen.iter().map(|seen| if let Seen::Data { bytes, .. } = seen { bytes.len() } else { 0 }).sum::<usize>()
+            seen.iter()
+                .map(|seen| {
+                    if let Seen::Data { bytes, .. } = seen {
+                        bytes.len()
+                    } else {
+                        0
+                    }
+                })
+                .sum::<usize>()
         };
         assert_eq!(sent(&peer.output()), 10_000);
         assert_eq!(sent(&peer.told(&window_update(1, 500))), 500);
@@ -428,14 +610,46 @@ fn the_session_window_is_kept_and_an_end_needs_none() {
     peer.session.respond(1, &response(200, &[]), false);
     peer.session.respond(3, &response(200, &[]), false);
     peer.session.send_data(1, vec![0; 100_000].into(), true);
-    let sent: usize =
-        peer.output().iter().map(|s| if let Seen::Data { bytes, .. } = s { bytes.len() } else { 0 }).sum();
+    let sent: usize = peer
+        .output()
+        .iter()
+        .map(|s| {
+            if let Seen::Data { bytes, .. } = s {
+                bytes.len()
+            } else {
+                0
+            }
+        })
+        .sum();
     assert_eq!(sent, 65_536);
-    assert_eq!(peer.session.unsent(1), Unsent { bytes: 100_000 - 65_536, shut: Some(Window::Session) });
+    assert_eq!(
+        peer.session.unsent(1),
+        Unsent {
+            bytes: 100_000 - 65_536,
+            shut: Some(Window::Session)
+        }
+    );
     peer.session.send_data(3, bytes::Bytes::new(), true);
-    assert_eq!(peer.output(), [Seen::Data { id: 3, fin: true, bytes: vec![] }]);
+    assert_eq!(
+        peer.output(),
+        [Seen::Data {
+            id: 3,
+            fin: true,
+            bytes: vec![]
+        }]
+    );
     let more = peer.told(&window_update(0, 100_000));
-    assert!(matches!(more.last(), Some(Seen::Data { id: 1, fin: true, .. })), "{more:?}");
+    assert!(
+        matches!(
+            more.last(),
+            Some(Seen::Data {
+                id: 1,
+                fin: true,
+                ..
+            })
+        ),
+        "{more:?}"
+    );
 }
 
 #[test]
@@ -448,12 +662,24 @@ fn a_zero_window_holds_everything_but_heads() {
     assert!(matches!(peer.output()[..], [Seen::SynReply { .. }]));
     assert!(!peer.session.wants_output());
     assert_eq!(peer.session.send_room(1), 0);
-    assert_eq!(peer.session.unsent(1), Unsent { bytes: 10, shut: Some(Window::Stream) });
+    assert_eq!(
+        peer.session.unsent(1),
+        Unsent {
+            bytes: 10,
+            shut: Some(Window::Stream)
+        }
+    );
 }
 
 #[test]
 fn pushes_that_break_rules() {
-    let push = [(":scheme", "http"), (":host", "example.org"), (":path", "/a"), OK[0], OK[1]];
+    let push = [
+        (":scheme", "http"),
+        (":host", "example.org"),
+        (":path", "/a"),
+        OK[0],
+        OK[1],
+    ];
     let mut peer = client_with_response(Version::V31);
     let orphan = peer.script.push(2, 0, &push);
     ends(&mut peer, &orphan, 2, status::PROTOCOL_ERROR);
@@ -474,34 +700,59 @@ fn pushes_that_break_rules() {
 
 #[test]
 fn the_head_of_a_push_in_parts() {
-    let push = [(":scheme", "http"), (":host", "example.org"), (":path", "/a")];
+    let push = [
+        (":scheme", "http"),
+        (":host", "example.org"),
+        (":path", "/a"),
+    ];
     let mut peer = client_with_response(Version::V3);
     let frame = peer.script.push(2, 1, &push);
     assert_eq!(peer.told(&frame), []);
     let head = peer.script.headers(2, false, &OK);
     let more = peer.script.headers(2, false, &[("etag", "x")]);
-    assert_eq!(peer.told(&[head, more, data(2, true, b"body")].concat()), []);
+    assert_eq!(
+        peer.told(&[head, more, data(2, true, b"body")].concat()),
+        []
+    );
     let events = peer.events();
-    let [Event::Push { .. }, Event::Response { head, .. }, Event::Data { end: true, .. }] = &events[..] else {
+    let [
+        Event::Push { .. },
+        Event::Response { head, .. },
+        Event::Data { end: true, .. },
+    ] = &events[..]
+    else {
         panic!("{events:?}")
     };
-    assert_eq!((head.status, head.fields.get("etag")), (200, Some(&b"x"[..])));
+    assert_eq!(
+        (head.status, head.fields.get("etag")),
+        (200, Some(&b"x"[..]))
+    );
     for bad in [&OK[..1], &[("etag", "x")], &[(":path", "/b")]] {
         let mut peer = client_with_response(Version::V3);
-        let frame = peer.script.push(2, 1, &[&push[..], &OK, &[("etag", "y")]].concat());
+        let frame = peer
+            .script
+            .push(2, 1, &[&push[..], &OK, &[("etag", "y")]].concat());
         assert_eq!(peer.told(&frame), []);
         let headers = peer.script.headers(2, false, bad);
-        assert_eq!(peer.told(&headers), reset(2, status::PROTOCOL_ERROR), "{bad:?}");
+        assert_eq!(
+            peer.told(&headers),
+            reset(2, status::PROTOCOL_ERROR),
+            "{bad:?}"
+        );
     }
     let mut peer = client_with_response(Version::V3);
     let frame = peer.script.push(2, 1, &push);
     peer.told(&frame);
-    assert_eq!(peer.told(&data(2, false, b"no head")), reset(2, status::PROTOCOL_ERROR));
+    assert_eq!(
+        peer.told(&data(2, false, b"no head")),
+        reset(2, status::PROTOCOL_ERROR)
+    );
 }
 
 #[test]
 fn pushes_of_other_peoples_programs() {
-    // spdy-transport and spdystream do not mark them as unidirectional; the first puts everything into one frame.
+    // spdy-transport and spdystream do not mark them as unidirectional; the first puts everything
+    // into one frame.
     let mut peer = client_with_response(Version::V31);
     let block = peer.script.block(&[
         (":method", "GET"),
@@ -523,7 +774,14 @@ fn pushes_of_other_peoples_programs() {
     };
     let frame = crate::support::encoded(|dst| frame.encode(dst));
     assert_eq!(peer.told(&[frame, data(2, true, b"x")].concat()), []);
-    assert!(matches!(peer.events()[..], [Event::Push { .. }, Event::Response { .. }, Event::Data { .. }]));
+    assert!(matches!(
+        peer.events()[..],
+        [
+            Event::Push { .. },
+            Event::Response { .. },
+            Event::Data { .. }
+        ]
+    ));
     assert_eq!(peer.session.active(), 1);
 }
 
@@ -533,7 +791,13 @@ fn goaway_numbers() {
         let mut peer = server_with_request(version);
         peer.session.go_away(Reason::Internal);
         peer.session.go_away(Reason::Internal);
-        assert_eq!(peer.output(), [Seen::GoAway { last: 1, status: internal }]);
+        assert_eq!(
+            peer.output(),
+            [Seen::GoAway {
+                last: 1,
+                status: internal
+            }]
+        );
         let late = peer.script.syn_stream(3, false, &POST);
         assert_eq!(peer.told(&[late, data(3, true, b"ignored")].concat()), []);
         assert!(peer.events().is_empty());
@@ -552,11 +816,24 @@ fn goaway_tells_what_was_not_processed() {
     peer.told(&goaway(3, 0));
     assert!(matches!(
         peer.events()[..],
-        [Event::GoAway { last: 3, .. }, Event::Reset { id: 5, reason: Reason::Refused }]
+        [
+            Event::GoAway { last: 3, .. },
+            Event::Reset {
+                id: 5,
+                reason: Reason::Refused
+            }
+        ]
     ));
     let reply = peer.script.syn_reply(3, true, &OK);
     peer.told(&reply);
-    assert!(matches!(peer.events()[..], [Event::Response { id: 3, end: true, .. }]));
+    assert!(matches!(
+        peer.events()[..],
+        [Event::Response {
+            id: 3,
+            end: true,
+            ..
+        }]
+    ));
 }
 
 #[test]
@@ -591,11 +868,31 @@ fn flood(mut peer: Peer, frame: &[u8], most: usize) -> Reason {
 fn floods_end() {
     let calm = Reason::EnhanceYourCalm;
     assert_eq!(flood(Peer::server(Version::V31), &ping(1), 1100), calm);
-    assert_eq!(flood(Peer::server(Version::V31), &settings(&[(7, 1)]), 5000), calm);
+    assert_eq!(
+        flood(Peer::server(Version::V31), &settings(&[(7, 1)]), 5000),
+        calm
+    );
     assert_eq!(flood(Peer::server(Version::V31), &rst(9, 5), 5000), calm);
-    assert_eq!(flood(server_with_request(Version::V31), &data(1, false, b""), 5000), calm);
-    assert_eq!(flood(Peer::server(Version::V31), &window_update(9, 5), 5000), calm);
-    assert_eq!(flood(Peer::server(Version::V31), &[0x80, 3, 0, 99, 0, 0, 0, 0], 5000), calm);
+    assert_eq!(
+        flood(
+            server_with_request(Version::V31),
+            &data(1, false, b""),
+            5000
+        ),
+        calm
+    );
+    assert_eq!(
+        flood(Peer::server(Version::V31), &window_update(9, 5), 5000),
+        calm
+    );
+    assert_eq!(
+        flood(
+            Peer::server(Version::V31),
+            &[0x80, 3, 0, 99, 0, 0, 0, 0],
+            5000
+        ),
+        calm
+    );
     let mut peer = server_with_request(Version::V31);
     let empty = peer.script.headers(1, false, &[]);
     assert_eq!(flood(peer, &empty, 5000), calm);
@@ -604,7 +901,8 @@ fn floods_end() {
 #[test]
 fn resets_provoked_on_ever_new_streams_end() {
     let mut peer = Peer::server(Version::V31);
-    let ended = (0..2000u32).any(|number| peer.input(&data(2 * number + 101, false, b"x")).is_err());
+    let ended =
+        (0..2000u32).any(|number| peer.input(&data(2 * number + 101, false, b"x")).is_err());
     assert!(ended);
 }
 
@@ -648,7 +946,10 @@ fn in_spdy3_the_budget_resets() {
     let first = peer.script.syn_stream(1, false, &POST);
     peer.told(&first);
     peer.told(&data(1, false, &[0; 90_000]));
-    assert_eq!(peer.told(&data(1, false, &[0; 20_000])), reset(1, status::FLOW_CONTROL_ERROR));
+    assert_eq!(
+        peer.told(&data(1, false, &[0; 20_000])),
+        reset(1, status::FLOW_CONTROL_ERROR)
+    );
 }
 
 /// A server that sent a silent client all that its window holds.
@@ -657,7 +958,10 @@ fn blocked_server() -> Peer {
     peer.session.respond(1, &response(200, &[]), false);
     peer.session.send_data(1, vec![0; 200_000].into(), true);
     let seen = peer.output();
-    assert!(matches!(seen.last(), Some(Seen::Data { fin: false, .. })), "{seen:?}");
+    assert!(
+        matches!(seen.last(), Some(Seen::Data { fin: false, .. })),
+        "{seen:?}"
+    );
     peer
 }
 
@@ -667,15 +971,21 @@ fn a_peer_without_windows_is_found_out() {
     assert_eq!(peer.output(), []);
     peer.wait(Duration::from_secs(1));
     let asked = peer.output();
-    let [Seen::Ping(id)] = asked[..] else { panic!("{asked:?}") };
+    let [Seen::Ping(id)] = asked[..] else {
+        panic!("{asked:?}")
+    };
     assert_eq!(peer.told(&ping(id)), []);
     assert!(peer.events().is_empty(), "not the user's ping");
     peer.wait(Duration::from_secs(1));
     let rest = peer.output();
-    assert!(matches!(rest.last(), Some(Seen::Data { fin: true, .. })), "{rest:?}");
+    assert!(
+        matches!(rest.last(), Some(Seen::Data { fin: true, .. })),
+        "{rest:?}"
+    );
 }
 
-/// However the session window comes to be empty: at the end of a poll, or before anything waits for it.
+/// However the session window comes to be empty: at the end of a poll, or before anything waits for
+/// it.
 #[test]
 fn every_empty_window_is_noticed() {
     let mut peer = server_with_request(Version::V31);
@@ -688,7 +998,8 @@ fn every_empty_window_is_noticed() {
     peer.session.send_data(1, vec![0; 65_536].into(), true);
     peer.session.send_data(3, vec![0].into(), true);
     while peer.session.wants_output() {
-        peer.session.poll_output(&mut tandem_http::SendBuf::new(), 1);
+        peer.session
+            .poll_output(&mut tandem_http::SendBuf::new(), 1);
     }
     assert!(peer.session.poll_timeout().is_some());
     let mut peer = server_with_request(Version::V31);
@@ -729,11 +1040,24 @@ fn credit_rides_or_waits_until_it_is_worth_a_packet() {
     let seen = peer.told(&ping(2));
     assert_eq!(
         seen,
-        [Seen::Ping(2), Seen::WindowUpdate { id: 0, delta: 1 << 20 }, Seen::WindowUpdate { id: 1, delta: 1 << 20 }]
+        [
+            Seen::Ping(2),
+            Seen::WindowUpdate {
+                id: 0,
+                delta: 1 << 20
+            },
+            Seen::WindowUpdate {
+                id: 1,
+                delta: 1 << 20
+            }
+        ]
     );
     peer.told(&data(1, false, &vec![0; 3 << 20]));
     peer.session.release(1, 3 << 20);
-    assert!(peer.output().contains(&Seen::WindowUpdate { id: 1, delta: 3 << 20 }));
+    assert!(peer.output().contains(&Seen::WindowUpdate {
+        id: 1,
+        delta: 3 << 20
+    }));
 }
 
 #[test]
@@ -744,7 +1068,10 @@ fn a_peer_without_settings_gets_credit_within_its_64_kib() {
     peer.output();
     peer.told(&data(1, false, &[0; 16_384]));
     peer.session.release(1, 16_384);
-    assert!(peer.output().contains(&Seen::WindowUpdate { id: 1, delta: 16_384 }));
+    assert!(peer.output().contains(&Seen::WindowUpdate {
+        id: 1,
+        delta: 16_384
+    }));
 }
 
 #[test]
@@ -759,12 +1086,18 @@ fn commands_on_what_is_gone_do_nothing() {
     let mut peer = Peer::client(Version::V31);
     let id = peer.open(true);
     peer.session.send_data(id, vec![1].into(), true);
-    peer.session.send_trailers(id, &[("a", "b")].into_iter().collect());
+    peer.session
+        .send_trailers(id, &[("a", "b")].into_iter().collect());
     assert_eq!(peer.output(), []);
     peer.session.reset(id, Reason::Cancel);
     assert_eq!(peer.output(), reset(id, status::CANCEL));
-    peer.session.open(&get("/"), true, Priority(9)).expect("any number is a priority");
-    assert!(matches!(peer.output()[..], [Seen::SynStream { priority: 7, .. }]));
+    peer.session
+        .open(&get("/"), true, Priority(9))
+        .expect("any number is a priority");
+    assert!(matches!(
+        peer.output()[..],
+        [Seen::SynStream { priority: 7, .. }]
+    ));
 }
 
 #[test]
@@ -773,7 +1106,10 @@ fn nothing_is_said_before_the_head() {
     peer.session.send_data(1, vec![0; 10].into(), true);
     assert_eq!(peer.output(), []);
     peer.session.respond(1, &response(200, &[]), false);
-    assert!(matches!(peer.output()[..], [Seen::SynReply { .. }, Seen::Data { fin: true, .. }]));
+    assert!(matches!(
+        peer.output()[..],
+        [Seen::SynReply { .. }, Seen::Data { fin: true, .. }]
+    ));
 }
 
 #[test]

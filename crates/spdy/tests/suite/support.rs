@@ -1,15 +1,16 @@
-//! A scripted peer, a reader of what a session writes, and a pair of sessions with nothing but memory between them.
+//! A scripted peer, a reader of what a session writes, and a pair of sessions with nothing but
+//! memory between them.
 
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use tandem_http::{
-    Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf, SessionError,
-    StreamId,
+    Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+    SessionError, StreamId,
 };
 use tandem_spdy::frame::{
-    Data, Frame, FrameReader, GoAway, Headers, Piece, Ping, RstStream, Setting, Settings, SynReply, SynStream,
-    WindowUpdate,
+    Data, Frame, FrameReader, GoAway, Headers, Piece, Ping, RstStream, Setting, Settings, SynReply,
+    SynStream, WindowUpdate,
 };
 use tandem_spdy::header_block::{Block, Decoder, Encoder, HeaderCompression};
 use tandem_spdy::{Config, Connection, Version};
@@ -17,15 +18,43 @@ use tandem_spdy::{Config, Connection, Version};
 /// A frame that was seen on the wire, its header block inflated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    SynStream { id: u32, associated: u32, priority: u8, fin: bool, unidirectional: bool, pairs: Vec<(String, String)> },
-    SynReply { id: u32, fin: bool, pairs: Vec<(String, String)> },
-    Rst { id: u32, status: u32 },
+    SynStream {
+        id: u32,
+        associated: u32,
+        priority: u8,
+        fin: bool,
+        unidirectional: bool,
+        pairs: Vec<(String, String)>,
+    },
+    SynReply {
+        id: u32,
+        fin: bool,
+        pairs: Vec<(String, String)>,
+    },
+    Rst {
+        id: u32,
+        status: u32,
+    },
     Settings(Vec<(u32, u32)>),
     Ping(u32),
-    GoAway { last: u32, status: u32 },
-    Headers { id: u32, fin: bool, pairs: Vec<(String, String)> },
-    WindowUpdate { id: u32, delta: u32 },
-    Data { id: u32, fin: bool, bytes: Vec<u8> },
+    GoAway {
+        last: u32,
+        status: u32,
+    },
+    Headers {
+        id: u32,
+        fin: bool,
+        pairs: Vec<(String, String)>,
+    },
+    WindowUpdate {
+        id: u32,
+        delta: u32,
+    },
+    Data {
+        id: u32,
+        fin: bool,
+        bytes: Vec<u8>,
+    },
 }
 
 /// Reads one direction of a session.
@@ -37,7 +66,11 @@ pub(crate) struct Wire {
 
 impl Default for Wire {
     fn default() -> Self {
-        Self { reader: FrameReader::new(1 << 24), decoder: Decoder::new(1 << 24), data: None }
+        Self {
+            reader: FrameReader::new(1 << 24),
+            decoder: Decoder::new(1 << 24),
+            data: None,
+        }
     }
 }
 
@@ -48,9 +81,19 @@ impl Wire {
             match piece {
                 Piece::Control(kind, head, payload) => {
                     assert_eq!(head.version, 3);
-                    seen.push(self.control(Frame::load(kind, head.flags, payload.as_ref()).expect("a legal frame")));
+                    seen.push(self.control(
+                        Frame::load(kind, head.flags, payload.as_ref()).expect("a legal frame"),
+                    ));
                 }
-                Piece::DataHead(Data { stream: id, fin, len: 0 }) => seen.push(Seen::Data { id, fin, bytes: vec![] }),
+                Piece::DataHead(Data {
+                    stream: id,
+                    fin,
+                    len: 0,
+                }) => seen.push(Seen::Data {
+                    id,
+                    fin,
+                    bytes: vec![],
+                }),
                 Piece::DataHead(data) => self.data = Some((data.stream, data.fin, Vec::new())),
                 Piece::Data(part, last) => {
                     let (_, _, bytes) = self.data.as_mut().expect("a head came first");
@@ -76,20 +119,46 @@ impl Wire {
                 unidirectional: f.unidirectional,
                 pairs: self.pairs(f.block),
             },
-            Frame::SynReply(f) => Seen::SynReply { id: f.stream, fin: f.fin, pairs: self.pairs(f.block) },
-            Frame::RstStream(f) => Seen::Rst { id: f.stream, status: f.status },
-            Frame::Settings(f) => Seen::Settings(f.entries.iter().map(|e| (e.id, e.value)).collect()),
+            Frame::SynReply(f) => Seen::SynReply {
+                id: f.stream,
+                fin: f.fin,
+                pairs: self.pairs(f.block),
+            },
+            Frame::RstStream(f) => Seen::Rst {
+                id: f.stream,
+                status: f.status,
+            },
+            Frame::Settings(f) => {
+                Seen::Settings(f.entries.iter().map(|e| (e.id, e.value)).collect())
+            }
             Frame::Ping(f) => Seen::Ping(f.id),
-            Frame::GoAway(f) => Seen::GoAway { last: f.last, status: f.status },
-            Frame::Headers(f) => Seen::Headers { id: f.stream, fin: f.fin, pairs: self.pairs(f.block) },
-            Frame::WindowUpdate(f) => Seen::WindowUpdate { id: f.stream, delta: f.delta },
+            Frame::GoAway(f) => Seen::GoAway {
+                last: f.last,
+                status: f.status,
+            },
+            Frame::Headers(f) => Seen::Headers {
+                id: f.stream,
+                fin: f.fin,
+                pairs: self.pairs(f.block),
+            },
+            Frame::WindowUpdate(f) => Seen::WindowUpdate {
+                id: f.stream,
+                delta: f.delta,
+            },
         }
     }
 
     fn pairs(&mut self, block: &[u8]) -> Vec<(String, String)> {
-        let pairs = self.decoder.decode(block).expect("a zlib stream in step").expect("a legal block");
+        let pairs = self
+            .decoder
+            .decode(block)
+            .expect("a zlib stream in step")
+            .expect("a legal block");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        pairs.iter().map(|(name, value)| (text(name), text(value))).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| (text(name), text(value)))
+            .collect()
     }
 }
 
@@ -100,15 +169,27 @@ pub(crate) struct Script {
 
 impl Default for Script {
     fn default() -> Self {
-        Self { encoder: Encoder::new(HeaderCompression::Full) }
+        Self {
+            encoder: Encoder::new(HeaderCompression::Full),
+        }
     }
 }
 
-pub(crate) const GET: [(&str, &str); 5] =
-    [(":method", "GET"), (":path", "/"), (":version", "HTTP/1.1"), (":host", "example.org"), (":scheme", "http")];
+pub(crate) const GET: [(&str, &str); 5] = [
+    (":method", "GET"),
+    (":path", "/"),
+    (":version", "HTTP/1.1"),
+    (":host", "example.org"),
+    (":scheme", "http"),
+];
 
-pub(crate) const POST: [(&str, &str); 5] =
-    [(":method", "POST"), (":path", "/"), (":version", "HTTP/1.1"), (":host", "example.org"), (":scheme", "http")];
+pub(crate) const POST: [(&str, &str); 5] = [
+    (":method", "POST"),
+    (":path", "/"),
+    (":version", "HTTP/1.1"),
+    (":host", "example.org"),
+    (":scheme", "http"),
+];
 
 pub(crate) const OK: [(&str, &str); 2] = [(":status", "200 OK"), (":version", "HTTP/1.1")];
 
@@ -125,26 +206,54 @@ impl Script {
 
     pub(crate) fn syn_stream(&mut self, stream: u32, fin: bool, pairs: &[(&str, &str)]) -> Vec<u8> {
         let block = self.block(pairs);
-        let frame =
-            SynStream { stream, associated: 0, priority: 3, slot: 0, fin, unidirectional: false, block: &block };
+        let frame = SynStream {
+            stream,
+            associated: 0,
+            priority: 3,
+            slot: 0,
+            fin,
+            unidirectional: false,
+            block: &block,
+        };
         encoded(|dst| frame.encode(dst))
     }
 
     pub(crate) fn push(&mut self, stream: u32, associated: u32, pairs: &[(&str, &str)]) -> Vec<u8> {
         let block = self.block(pairs);
-        let frame =
-            SynStream { stream, associated, priority: 3, slot: 0, fin: false, unidirectional: true, block: &block };
+        let frame = SynStream {
+            stream,
+            associated,
+            priority: 3,
+            slot: 0,
+            fin: false,
+            unidirectional: true,
+            block: &block,
+        };
         encoded(|dst| frame.encode(dst))
     }
 
     pub(crate) fn syn_reply(&mut self, stream: u32, fin: bool, pairs: &[(&str, &str)]) -> Vec<u8> {
         let block = self.block(pairs);
-        encoded(|dst| SynReply { stream, fin, block: &block }.encode(dst))
+        encoded(|dst| {
+            SynReply {
+                stream,
+                fin,
+                block: &block,
+            }
+            .encode(dst)
+        })
     }
 
     pub(crate) fn headers(&mut self, stream: u32, fin: bool, pairs: &[(&str, &str)]) -> Vec<u8> {
         let block = self.block(pairs);
-        encoded(|dst| Headers { stream, fin, block: &block }.encode(dst))
+        encoded(|dst| {
+            Headers {
+                stream,
+                fin,
+                block: &block,
+            }
+            .encode(dst)
+        })
     }
 }
 
@@ -155,7 +264,14 @@ pub(crate) fn encoded(encode: impl FnOnce(&mut BytesMut)) -> Vec<u8> {
 }
 
 pub(crate) fn data(stream: u32, fin: bool, bytes: &[u8]) -> Vec<u8> {
-    let mut frame = encoded(|dst| Data { stream, fin, len: bytes.len() as u32 }.encode(dst));
+    let mut frame = encoded(|dst| {
+        Data {
+            stream,
+            fin,
+            len: bytes.len() as u32,
+        }
+        .encode(dst)
+    });
     frame.extend_from_slice(bytes);
     frame
 }
@@ -177,8 +293,21 @@ pub(crate) fn window_update(stream: u32, delta: u32) -> Vec<u8> {
 }
 
 pub(crate) fn settings(entries: &[(u32, u32)]) -> Vec<u8> {
-    let entries = entries.iter().map(|&(id, value)| Setting { flags: 0, id, value }).collect();
-    encoded(|dst| Settings { clear: false, entries }.encode(dst))
+    let entries = entries
+        .iter()
+        .map(|&(id, value)| Setting {
+            flags: 0,
+            id,
+            value,
+        })
+        .collect();
+    encoded(|dst| {
+        Settings {
+            clear: false,
+            entries,
+        }
+        .encode(dst)
+    })
 }
 
 pub(crate) fn config(role: Role, version: Version) -> Config {
@@ -205,7 +334,10 @@ impl Peer {
             now: Instant::now(),
         };
         let greeting = this.output();
-        assert!(matches!(greeting.first(), Some(Seen::Settings(_))), "{greeting:?}");
+        assert!(
+            matches!(greeting.first(), Some(Seen::Settings(_))),
+            "{greeting:?}"
+        );
         this
     }
 
@@ -242,7 +374,10 @@ impl Peer {
 
     /// A GET opened by the session under test.
     pub(crate) fn open(&mut self, end: bool) -> StreamId {
-        let id = self.session.open(&get("/"), end, Priority::default()).expect("room");
+        let id = self
+            .session
+            .open(&get("/"), end, Priority::default())
+            .expect("room");
         self.output();
         id
     }
@@ -292,12 +427,26 @@ impl Pair {
 
     /// One delivery each way; false when nothing moved.
     pub(crate) fn step(&mut self, limit: usize) -> bool {
-        let up = flow(&mut self.client, &mut self.server, self.now, self.cut, limit);
-        let down = flow(&mut self.server, &mut self.client, self.now, self.cut, limit);
+        let up = flow(
+            &mut self.client,
+            &mut self.server,
+            self.now,
+            self.cut,
+            limit,
+        );
+        let down = flow(
+            &mut self.server,
+            &mut self.client,
+            self.now,
+            self.cut,
+            limit,
+        );
         self.bytes_up += up;
         self.bytes_down += down;
-        self.client_events.extend(std::iter::from_fn(|| self.client.poll_event()));
-        self.server_events.extend(std::iter::from_fn(|| self.server.poll_event()));
+        self.client_events
+            .extend(std::iter::from_fn(|| self.client.poll_event()));
+        self.server_events
+            .extend(std::iter::from_fn(|| self.server.poll_event()));
         up + down > 0
     }
 
@@ -314,20 +463,30 @@ impl Pair {
     }
 }
 
-fn flow(from: &mut Connection, to: &mut Connection, now: Instant, cut: usize, limit: usize) -> usize {
+fn flow(
+    from: &mut Connection,
+    to: &mut Connection,
+    now: Instant,
+    cut: usize,
+    limit: usize,
+) -> usize {
     let mut out = SendBuf::new();
     if from.wants_output() {
         from.poll_output(&mut out, limit);
     }
     let bytes = out.copy_to_bytes(out.remaining());
     for part in bytes.chunks(cut.min(1 << 20)) {
-        to.handle_input(now, part).expect("both ends keep the rules");
+        to.handle_input(now, part)
+            .expect("both ends keep the rules");
     }
     bytes.len()
 }
 
 pub(crate) fn response(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
-    ResponseHead { status, fields: fields.iter().copied().collect::<Fields>() }
+    ResponseHead {
+        status,
+        fields: fields.iter().copied().collect::<Fields>(),
+    }
 }
 
 pub(crate) fn body(len: usize) -> Bytes {

@@ -3,26 +3,41 @@
 use crate::support::{Seen, Wire};
 use bytes::BytesMut;
 use serde_json::Value;
-use tandem_spdy::frame::{Data, FLAG_FIN, GoAway, Ping, RstStream, Setting, Settings, SynStream, WindowUpdate};
+use tandem_spdy::frame::{
+    Data, FLAG_FIN, GoAway, Ping, RstStream, Setting, Settings, SynStream, WindowUpdate,
+};
 use tandem_spdy::header_block::{Block, DICTIONARY, Decoder, Encoder, HeaderCompression};
 
 const VECTORS: &str = include_str!("../../../../vectors/spdy/spdylay-spdystream.json");
 
 fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex"))
+        .collect()
 }
 
 fn number(frame: &Value, key: &str) -> u32 {
-    frame[key].as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_else(|| panic!("{key} in {frame}"))
+    frame[key]
+        .as_u64()
+        .and_then(|number| u32::try_from(number).ok())
+        .unwrap_or_else(|| panic!("{key} in {frame}"))
 }
 
 fn text<'a>(frame: &'a Value, key: &str) -> &'a str {
-    frame[key].as_str().unwrap_or_else(|| panic!("{key} in {frame}"))
+    frame[key]
+        .as_str()
+        .unwrap_or_else(|| panic!("{key} in {frame}"))
 }
 
 fn pairs(frame: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().expect("a string").to_owned();
-    frame["headers"].as_array().expect("a list").iter().map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
+    frame["headers"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|pair| (text(&pair[0]), text(&pair[1])))
+        .collect()
 }
 
 /// What the file says that a frame is.
@@ -38,19 +53,43 @@ fn expected(frame: &Value) -> Seen {
             unidirectional: flags & 2 != 0,
             pairs: pairs(frame),
         },
-        "SYN_REPLY" => Seen::SynReply { id: number(frame, "stream_id"), fin, pairs: pairs(frame) },
-        "HEADERS" => Seen::Headers { id: number(frame, "stream_id"), fin, pairs: pairs(frame) },
-        "RST_STREAM" => Seen::Rst { id: number(frame, "stream_id"), status: number(frame, "status_code") },
+        "SYN_REPLY" => Seen::SynReply {
+            id: number(frame, "stream_id"),
+            fin,
+            pairs: pairs(frame),
+        },
+        "HEADERS" => Seen::Headers {
+            id: number(frame, "stream_id"),
+            fin,
+            pairs: pairs(frame),
+        },
+        "RST_STREAM" => Seen::Rst {
+            id: number(frame, "stream_id"),
+            status: number(frame, "status_code"),
+        },
         "SETTINGS" => {
             let entries = frame["entries"].as_array().expect("a list");
-            Seen::Settings(entries.iter().map(|entry| (number(entry, "id"), number(entry, "value"))).collect())
+            Seen::Settings(
+                entries
+                    .iter()
+                    .map(|entry| (number(entry, "id"), number(entry, "value")))
+                    .collect(),
+            )
         }
         "PING" => Seen::Ping(number(frame, "ping_id")),
-        "GOAWAY" => Seen::GoAway { last: number(frame, "last_good_stream_id"), status: number(frame, "status_code") },
-        "WINDOW_UPDATE" => {
-            Seen::WindowUpdate { id: number(frame, "stream_id"), delta: number(frame, "delta_window_size") }
-        }
-        "DATA" => Seen::Data { id: number(frame, "stream_id"), fin, bytes: unhex(text(frame, "payload_hex")) },
+        "GOAWAY" => Seen::GoAway {
+            last: number(frame, "last_good_stream_id"),
+            status: number(frame, "status_code"),
+        },
+        "WINDOW_UPDATE" => Seen::WindowUpdate {
+            id: number(frame, "stream_id"),
+            delta: number(frame, "delta_window_size"),
+        },
+        "DATA" => Seen::Data {
+            id: number(frame, "stream_id"),
+            fin,
+            bytes: unhex(text(frame, "payload_hex")),
+        },
         other => panic!("{other}"),
     }
 }
@@ -69,11 +108,25 @@ fn encode_plain(frame: &Value) -> Option<BytesMut> {
                 id: number(entry, "id"),
                 value: number(entry, "value"),
             };
-            let entries = frame["entries"].as_array().expect("a list").iter().map(entry).collect();
-            Settings { clear: number(frame, "flags") == 1, entries }.encode(&mut dst);
+            let entries = frame["entries"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(entry)
+                .collect();
+            Settings {
+                clear: number(frame, "flags") == 1,
+                entries,
+            }
+            .encode(&mut dst);
         }
         Seen::Data { id, fin, bytes } => {
-            Data { stream: id, fin, len: bytes.len() as u32 }.encode(&mut dst);
+            Data {
+                stream: id,
+                fin,
+                len: bytes.len() as u32,
+            }
+            .encode(&mut dst);
             dst.extend_from_slice(&bytes);
         }
         Seen::SynStream { .. } | Seen::SynReply { .. } | Seen::Headers { .. } => return None,
@@ -86,7 +139,10 @@ fn each_sequence(mut check: impl FnMut(&str, &[Value])) {
     let sequences = file["sequences"].as_array().expect("a list");
     assert_eq!(sequences.len(), 6);
     for sequence in sequences {
-        check(text(sequence, "name"), sequence["frames"].as_array().expect("a list"));
+        check(
+            text(sequence, "name"),
+            sequence["frames"].as_array().expect("a list"),
+        );
     }
 }
 
@@ -111,9 +167,22 @@ fn every_frame_reads_as_described() {
 fn every_frame_reads_the_same_cut_at_any_byte() {
     each_sequence(|name, frames| {
         let mut wire = Wire::default();
-        let bytes: Vec<u8> = frames.iter().flat_map(|frame| unhex(text(frame, "hex"))).collect();
-        let seen: Vec<_> = bytes.iter().flat_map(|byte| wire.read(std::slice::from_ref(byte))).collect();
-        assert_eq!(seen, frames.iter().map(|frame| expected(&frame["decoded"])).collect::<Vec<_>>(), "{name}");
+        let bytes: Vec<u8> = frames
+            .iter()
+            .flat_map(|frame| unhex(text(frame, "hex")))
+            .collect();
+        let seen: Vec<_> = bytes
+            .iter()
+            .flat_map(|byte| wire.read(std::slice::from_ref(byte)))
+            .collect();
+        assert_eq!(
+            seen,
+            frames
+                .iter()
+                .map(|frame| expected(&frame["decoded"]))
+                .collect::<Vec<_>>(),
+            "{name}"
+        );
     });
 }
 
@@ -133,12 +202,27 @@ fn a_syn_stream_is_written_alike_around_its_block() {
     each_sequence(|name, frames| {
         for frame in frames {
             let hex = unhex(text(frame, "hex"));
-            let Seen::SynStream { id, associated, priority, fin, unidirectional, .. } = expected(&frame["decoded"])
+            let Seen::SynStream {
+                id,
+                associated,
+                priority,
+                fin,
+                unidirectional,
+                ..
+            } = expected(&frame["decoded"])
             else {
                 continue;
             };
             let slot = number(&frame["decoded"], "slot") as u8;
-            let ours = SynStream { stream: id, associated, priority, slot, fin, unidirectional, block: &hex[18..] };
+            let ours = SynStream {
+                stream: id,
+                associated,
+                priority,
+                slot,
+                fin,
+                unidirectional,
+                block: &hex[18..],
+            };
             let mut dst = BytesMut::new();
             ours.encode(&mut dst);
             assert_eq!(dst, hex, "{name}");
@@ -148,11 +232,18 @@ fn a_syn_stream_is_written_alike_around_its_block() {
 
 #[test]
 fn their_pairs_survive_our_compressor() {
-    for setting in [HeaderCompression::Full, HeaderCompression::Safe, HeaderCompression::Off] {
+    for setting in [
+        HeaderCompression::Full,
+        HeaderCompression::Safe,
+        HeaderCompression::Off,
+    ] {
         each_sequence(|name, frames| {
             let mut encoder = Encoder::new(setting);
             let mut decoder = Decoder::new(1 << 20);
-            for frame in frames.iter().filter(|frame| frame["decoded"]["headers"].is_array()) {
+            for frame in frames
+                .iter()
+                .filter(|frame| frame["decoded"]["headers"].is_array())
+            {
                 let theirs = pairs(&frame["decoded"]);
                 let mut block = Block::new();
                 for (pair_name, value) in &theirs {
@@ -162,7 +253,9 @@ fn their_pairs_survive_our_compressor() {
                 encoder.encode(&block, &mut wire);
                 let ours = decoder.decode(&wire).expect("in step").expect("legal");
                 assert!(
-                    ours.iter().eq(theirs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()))),
+                    ours.iter().eq(theirs
+                        .iter()
+                        .map(|(name, value)| (name.as_bytes(), value.as_bytes()))),
                     "{name} {setting:?}"
                 );
             }

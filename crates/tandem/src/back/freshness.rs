@@ -1,4 +1,5 @@
-//! How long an answer may be used without asking again (RFC 9111 section 4.2), by a cache that is one user's.
+//! How long an answer may be used without asking again (RFC 9111 section 4.2), by a cache that is
+//! one user's.
 
 use std::time::Duration;
 
@@ -21,7 +22,9 @@ impl Fresh {
         if head.fields.has_token("cache-control", "no-cache") {
             return Self::Never;
         }
-        let Some(lifetime) = lifetime(&head.fields) else { return Self::Unsaid };
+        let Some(lifetime) = lifetime(&head.fields) else {
+            return Self::Unsaid;
+        };
         let age = number(head.fields.get("age").unwrap_or_default()).unwrap_or(0);
         match lifetime.saturating_sub(age) {
             0 => Self::Never,
@@ -32,12 +35,19 @@ impl Fresh {
 
 /// Seconds: `max-age`, else from `Date` to `Expires`. What is no date is past (section 5.3).
 fn lifetime(fields: &Fields) -> Option<u64> {
-    let words = fields.get_all("cache-control").flat_map(|value| value.split(|&byte| byte == b','));
+    let words = fields
+        .get_all("cache-control")
+        .flat_map(|value| value.split(|&byte| byte == b','));
     let max_age = words.filter_map(|word| {
         let (name, value) = word.split_at_checked(word.iter().position(|&byte| byte == b'=')?)?;
         let value = value[1..].trim_ascii();
-        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-        name.trim_ascii().eq_ignore_ascii_case(b"max-age").then(|| number(value).unwrap_or(0))
+        let value = value
+            .strip_prefix(b"\"")
+            .and_then(|value| value.strip_suffix(b"\""))
+            .unwrap_or(value);
+        name.trim_ascii()
+            .eq_ignore_ascii_case(b"max-age")
+            .then(|| number(value).unwrap_or(0))
     });
     max_age.min().or_else(|| {
         let expires = fields.get("expires")?;
@@ -60,17 +70,32 @@ fn date(text: &[u8]) -> Option<u64> {
     let mut words = text.strip_suffix(" GMT")?.split_ascii_whitespace().skip(1);
     let day: u64 = words.next()?.parse().ok()?;
     let name = words.next()?;
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
     let month = MONTHS.iter().position(|month| *month == name)? as u64;
     let year: u64 = words.next()?.parse().ok()?;
-    let mut clock = words.next()?.split(':').map(|part| part.parse::<u64>().ok());
+    let mut clock = words
+        .next()?
+        .split(':')
+        .map(|part| part.parse::<u64>().ok());
     let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
-    if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+    if !(1970..=9999).contains(&year)
+        || !(1..=31).contains(&day)
+        || hour > 23
+        || minute > 59
+        || second > 60
+    {
         return None;
     }
     // Years begin in March here, so that the day of leap years is a year's last.
-    let (years, months) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
-    let days = years * 365 + years / 4 - years / 100 + years / 400 + (months * 153 + 2) / 5 + day - 1;
+    let (years, months) = if month < 2 {
+        (year - 1, month + 10)
+    } else {
+        (year, month - 2)
+    };
+    let days =
+        years * 365 + years / 4 - years / 100 + years / 400 + (months * 153 + 2) / 5 + day - 1;
     const UNTIL_1970: u64 = 719_468;
     Some((days - UNTIL_1970) * 86_400 + hour * 3600 + minute * 60 + second)
 }
@@ -80,7 +105,10 @@ mod tests {
     use super::*;
 
     fn of(fields: &[(&str, &str)]) -> Fresh {
-        Fresh::of(&ResponseHead { fields: fields.iter().copied().collect(), ..ResponseHead::new(200) })
+        Fresh::of(&ResponseHead {
+            fields: fields.iter().copied().collect(),
+            ..ResponseHead::new(200)
+        })
     }
 
     #[test]
@@ -91,17 +119,35 @@ mod tests {
             (&[][..], Fresh::Unsaid),
             (&[("cache-control", "public, Max-Age=\"60\"")], seconds(60)),
             (&[("cache-control", "max-age=60, max-age=5")], seconds(5)),
-            (&[("cache-control", "max-age=60"), ("age", "20")], seconds(40)),
-            (&[("cache-control", "max-age=60"), ("age", "60")], Fresh::Never),
+            (
+                &[("cache-control", "max-age=60"), ("age", "20")],
+                seconds(40),
+            ),
+            (
+                &[("cache-control", "max-age=60"), ("age", "60")],
+                Fresh::Never,
+            ),
             (&[("cache-control", "max-age=0")], Fresh::Never),
             (&[("cache-control", "max-age=soon")], Fresh::Never),
             (&[("cache-control", "s-maxage=60")], Fresh::Unsaid),
             (&[("cache-control", "no-cache, max-age=60")], Fresh::Never),
-            (&[sent, ("expires", "Sun, 06 Nov 1994 08:50:37 GMT")], seconds(60)),
-            (&[sent, ("expires", "Sat, 05 Nov 1994 08:50:37 GMT")], Fresh::Never),
+            (
+                &[sent, ("expires", "Sun, 06 Nov 1994 08:50:37 GMT")],
+                seconds(60),
+            ),
+            (
+                &[sent, ("expires", "Sat, 05 Nov 1994 08:50:37 GMT")],
+                Fresh::Never,
+            ),
             (&[sent, ("expires", "0")], Fresh::Never),
-            (&[sent, ("expires", "0"), ("cache-control", "max-age=9")], seconds(9)),
-            (&[("expires", "Sun, 06 Nov 1994 08:50:37 GMT")], Fresh::Unsaid),
+            (
+                &[sent, ("expires", "0"), ("cache-control", "max-age=9")],
+                seconds(9),
+            ),
+            (
+                &[("expires", "Sun, 06 Nov 1994 08:50:37 GMT")],
+                Fresh::Unsaid,
+            ),
         ] {
             assert_eq!(of(fields), fresh, "{fields:?}");
         }

@@ -1,7 +1,9 @@
-//! The client's way out: one session per gateway and isolation key, opened when first needed, replaced when it is old.
+//! The client's way out: one session per gateway and isolation key, opened when first needed,
+//! replaced when it is old.
 //!
-//! Nothing else is ever connected to. A request that surely was not processed is sent again, on another session or
-//! gateway; another only if it is idempotent and nothing of its answer has been passed on.
+//! Nothing else is ever connected to. A request that surely was not processed is sent again, on
+//! another session or gateway; another only if it is idempotent and nothing of its answer has been
+//! passed on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -51,7 +53,8 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A session that was opened then came to nothing: the way is to blame, but not again for what was under way already.
+    /// A session that was opened then came to nothing: the way is to blame, but not again for what
+    /// was under way already.
     fn blame(&self, opened: Instant) {
         if self.blamed.get().is_none_or(|blamed| blamed < opened) {
             self.blamed.set(Some(Instant::now()));
@@ -63,7 +66,8 @@ impl Gateway {
 /// How the pool treats its sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
-    /// After so long a session takes no new requests: over Tor its circuit would never change otherwise.
+    /// After so long a session takes no new requests: over Tor its circuit would never change
+    /// otherwise.
     pub max_age: Option<Duration>,
     /// Isolation keys with a session at once; the least recently used goes first.
     pub max_sessions: usize,
@@ -105,7 +109,11 @@ struct Slot {
 
 impl Gateways {
     /// A pool over `gateways`, best first; `fallback` takes exchanges that none of them would.
-    pub fn new(gateways: Vec<Gateway>, limits: PoolLimits, fallback: Option<Rc<dyn Stage>>) -> Rc<Self> {
+    pub fn new(
+        gateways: Vec<Gateway>,
+        limits: PoolLimits,
+        fallback: Option<Rc<dyn Stage>>,
+    ) -> Rc<Self> {
         Rc::new_cyclic(|this| Self {
             gateways: gateways.into_iter().map(Rc::new).collect(),
             limits,
@@ -118,8 +126,8 @@ impl Gateways {
         })
     }
 
-    /// Opens the session of requests without a key before there are any, and has the gateway send `warm_up` bytes of
-    /// nothing on it. What fails is tried again by the first request.
+    /// Opens the session of requests without a key before there are any, and has the gateway send
+    /// `warm_up` bytes of nothing on it. What fails is tried again by the first request.
     pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
         let pool = Rc::clone(self);
         tokio::task::spawn_local(async move {
@@ -133,15 +141,17 @@ impl Gateways {
         });
     }
 
-    /// Asks for bytes of nothing in rounds, each twice the last as the congestion window is: less than it holds, so that a
-    /// request that comes meanwhile finds room. It ends early once a round takes twice the time of the shortest: then the
-    /// path has no more to give.
+    /// Asks for bytes of nothing in rounds, each twice the last as the congestion window is: less
+    /// than it holds, so that a request that comes meanwhile finds room. It ends early once a round
+    /// takes twice the time of the shortest: then the path has no more to give.
     async fn warm_up(self: &Rc<Self>, bytes: u64) -> Result<(), Error> {
         let (mut left, mut round, mut shortest) = (bytes, FIRST_ROUND, None);
         while left > 0 && !self.draining.get() {
             let begun = Instant::now();
             let asked = round.min(left);
-            let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill(asked)).await else { break };
+            let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill(asked)).await else {
+                break;
+            };
             if came? < asked {
                 break;
             }
@@ -165,12 +175,17 @@ impl Gateways {
             request: warm_up::request(bytes),
             body: Body::empty(),
             isolation: Isolation::none(),
-            peer: Peer { session: 0, address: None, push: false },
+            peer: Peer {
+                session: 0,
+                address: None,
+                push: false,
+            },
             priority: Priority(7),
         };
         let pool = Rc::clone(self);
-        let mut reply =
-            Reply::generate(move |mut sink| async move { pool.try_gateways(&mut exchange, &mut sink).await });
+        let mut reply = Reply::generate(move |mut sink| async move {
+            pool.try_gateways(&mut exchange, &mut sink).await
+        });
         let mut came = 0;
         while let Some(part) = reply.part().await {
             if let Part::Data(data) = part? {
@@ -180,10 +195,13 @@ impl Gateways {
         Ok(came)
     }
 
-    /// Has the way to the first gateway ready before there are requests: it may take a while to find.
+    /// Has the way to the first gateway ready before there are requests: it may take a while to
+    /// find.
     pub fn get_ready(&self) {
         if let Some(gateway) = self.gateways.first().cloned() {
-            tokio::task::spawn_local(async move { gateway.transport.get_ready(&gateway.target).await });
+            tokio::task::spawn_local(
+                async move { gateway.transport.get_ready(&gateway.target).await },
+            );
         }
     }
 
@@ -226,7 +244,10 @@ impl Gateways {
         }
         slots.retain(|_, slot| !slot.current.is_closed() || slot.current.active() > 0);
         if slots.len() >= self.limits.max_sessions {
-            let oldest = slots.iter().min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
+            let oldest = slots
+                .iter()
+                .min_by_key(|(_, slot)| slot.used)
+                .map(|(key, _)| key.clone());
             if let Some(slot) = oldest.and_then(|key| slots.remove(&key)) {
                 slot.current.drain();
             }
@@ -249,11 +270,22 @@ impl Gateways {
             })
         });
         let pushed = {
-            let PoolLimits { push_memory, cancel_pushes, cache_status, .. } = self.limits;
+            let PoolLimits {
+                push_memory,
+                cancel_pushes,
+                cache_status,
+                ..
+            } = self.limits;
             PushStore::new(push_memory, cancel_pushes, cache_status, digest)
         };
         let now = Instant::now();
-        Slot { current, pushed, opened: now, used: now, _rotation: rotation }
+        Slot {
+            current,
+            pushed,
+            opened: now,
+            used: now,
+            _rotation: rotation,
+        }
     }
 
     /// What a key's browser holds, if that is told at all: as long as there are not too many keys.
@@ -295,7 +327,8 @@ impl Gateways {
             arrival.begin(&exchange.request);
             sink.tap(arrival);
             let done = self.run(&session, index, exchange, sink).await;
-            // Nothing is wrong with the gateway of a session that was lost: its next one may stand in a moment.
+            // Nothing is wrong with the gateway of a session that was lost: its next one may stand
+            // in a moment.
             passed_over += usize::from(done.is_some());
             let error = match done {
                 Some(Ok(())) => {
@@ -303,8 +336,12 @@ impl Gateways {
                     return Ok(());
                 }
                 Some(Err(error)) => error,
-                None => Error::new(Kind::Timeout, Side::Peer, "the session was lost while it rested")
-                    .with_retry(Retry::Safe),
+                None => Error::new(
+                    Kind::Timeout,
+                    Side::Peer,
+                    "the session was lost while it rested",
+                )
+                .with_retry(Retry::Safe),
             };
             let unanswered = error.side == Side::Peer && !session.is_established();
             if unanswered {
@@ -327,8 +364,9 @@ impl Gateways {
         Err(last)
     }
 
-    /// An exchange on a session; `None`: the session was lost while it rested, and is left to those who are on it already.
-    /// Nothing came back of this one, so that another session may have it, unless it changes something.
+    /// An exchange on a session; `None`: the session was lost while it rested, and is left to those
+    /// who are on it already. Nothing came back of this one, so that another session may have it,
+    /// unless it changes something.
     async fn run(
         &self,
         session: &Rc<dyn Connected>,
@@ -340,7 +378,8 @@ impl Gateways {
             return Some(session.run(exchange, sink).await);
         }
         // What a tunnel's first bytes would do twice is unknown, but for those of a TLS handshake.
-        let is_bare_tunnel = exchange.request.is_connect() && !exchange.request.authority.ends_with(":443");
+        let is_bare_tunnel =
+            exchange.request.is_connect() && !exchange.request.authority.ends_with(":443");
         let body = exchange.body.share();
         let lost = async {
             session.lost().await;
@@ -364,7 +403,9 @@ impl Gateways {
     /// Takes a session away from its key, if it is still the key's; gives when it was opened.
     fn forget(&self, key: &(Isolation, usize), session: &Rc<dyn Connected>) -> Option<Instant> {
         let mut slots = self.slots.borrow_mut();
-        slots.get(key).filter(|slot| Rc::ptr_eq(&slot.current, session))?;
+        slots
+            .get(key)
+            .filter(|slot| Rc::ptr_eq(&slot.current, session))?;
         slots.remove(key).map(|slot| slot.opened)
     }
 }
@@ -372,14 +413,24 @@ impl Gateways {
 /// Opens the next session before the old one, still in use, stops taking requests.
 async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
     let Some(pool) = pool.upgrade() else { return };
-    let Some(old) = pool.slots.borrow().get(&key).map(|slot| Rc::clone(&slot.current)) else { return };
+    let Some(old) = pool
+        .slots
+        .borrow()
+        .get(&key)
+        .map(|slot| Rc::clone(&slot.current))
+    else {
+        return;
+    };
     METRICS.sessions_rotated.add(1);
     if old.active() > 0 {
         let next = pool.open(&key.0, key.1);
         if next.established().await.is_ok() {
             let slot = pool.slot(next, key.clone());
             let mut slots = pool.slots.borrow_mut();
-            if slots.get(&key).is_some_and(|slot| Rc::ptr_eq(&slot.current, &old)) {
+            if slots
+                .get(&key)
+                .is_some_and(|slot| Rc::ptr_eq(&slot.current, &old))
+            {
                 slots.insert(key, slot);
             }
         } else {
@@ -395,7 +446,9 @@ async fn dial(gateway: Rc<Gateway>, isolation: Isolation) -> Result<Path, Error>
     let path = gateway.transport.dial(&gateway.target, &isolation).await?;
     match &gateway.tls {
         None => Ok(path),
-        Some((connector, name)) => tls::connect(connector, path, name, gateway.timeout, Side::Peer).await,
+        Some((connector, name)) => {
+            tls::connect(connector, path, name, gateway.timeout, Side::Peer).await
+        }
     }
 }
 
@@ -406,7 +459,11 @@ impl Stage for ToGateway {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let pool = Rc::clone(&self.0);
         let key = (exchange.isolation.clone(), pool.preferred.get());
-        let slot = pool.slots.borrow().get(&key).map(|slot| (Rc::clone(&slot.pushed), slot.current.has_rested()));
+        let slot = pool
+            .slots
+            .borrow()
+            .get(&key)
+            .map(|slot| (Rc::clone(&slot.pushed), slot.current.has_rested()));
         if is_reserved(&exchange.request.authority) {
             let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
             return Reply::fail(error);
@@ -429,7 +486,9 @@ impl Stage for ToGateway {
             };
             let unreachable = error.side == Side::Peer && !sink.is_used();
             match &pool.fallback {
-                Some(fallback) if unreachable && may_repeat(&error, &exchange) && exchange.body.rewind() => {
+                Some(fallback)
+                    if unreachable && may_repeat(&error, &exchange) && exchange.body.rewind() =>
+                {
                     METRICS.fallbacks.add(1);
                     tracing::info!(%error, "no gateway: going on without one, through the same way");
                     pass(fallback.call(exchange), &mut sink).await
@@ -442,10 +501,14 @@ impl Stage for ToGateway {
 
 /// Whether a request changes nothing (RFC 9110 section 9.2.1). A tunnel is nobody's resource.
 pub(super) const fn is_safe(method: &Method) -> bool {
-    matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect)
+    matches!(
+        method,
+        Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect
+    )
 }
 
-/// Whether the failed exchange may be sent again: surely unprocessed, or harmless when processed twice.
+/// Whether the failed exchange may be sent again: surely unprocessed, or harmless when processed
+/// twice.
 fn may_repeat(error: &Error, exchange: &Exchange) -> bool {
     match error.retry {
         Retry::Safe => true,
@@ -466,7 +529,9 @@ impl Liveness for ToGateway {
     fn is_live(&self, isolation: &Isolation) -> bool {
         let slots = self.0.slots.borrow();
         let key = (isolation.clone(), self.0.preferred.get());
-        slots.get(&key).is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
+        slots
+            .get(&key)
+            .is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
     }
 }
 
@@ -474,10 +539,13 @@ impl crate::front::socks::Gateways for ToGateway {
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             // With a way around the gateways, whoever asks finds out there.
-            self.0
-                .establish(isolation)
-                .await
-                .or_else(|error| if self.0.fallback.is_some() { Ok(()) } else { Err(error) })
+            self.0.establish(isolation).await.or_else(|error| {
+                if self.0.fallback.is_some() {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            })
         })
     }
 }

@@ -1,7 +1,9 @@
-//! To the origins: HTTP/1.1 over kept connections, HTTP/2 where TLS agrees on it, and plain tunnels.
+//! To the origins: HTTP/1.1 over kept connections, HTTP/2 where TLS agrees on it, and plain
+//! tunnels.
 //!
-//! Connections are kept per asking session: an origin may tie a login to its connection (NTLM does), and then one
-//! client's must never be another's. A gateway in front of one fixed origin shares them among all.
+//! Connections are kept per asking session: an origin may tie a login to its connection (NTLM
+//! does), and then one client's must never be another's. A gateway in front of one fixed origin
+//! shares them among all.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -44,14 +46,16 @@ pub use crate::back::places::Limits;
 const TRIES: usize = 3;
 
 /// What a visitor with a wrong name is told; the operator may be the visitor.
-const NOT_SERVED: &str = "this gateway stands for one origin, and not for that host (--allow-host names others)";
+const NOT_SERVED: &str =
+    "this gateway stands for one origin, and not for that host (--allow-host names others)";
 
 /// Which origin a request is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The one that the request's authority names.
     Forward,
-    /// Always this one. The request's authority is kept as it is, so that the origin sees the name that was asked for.
+    /// Always this one. The request's authority is kept as it is, so that the origin sees the name
+    /// that was asked for.
     Reverse {
         /// How it is spoken to.
         scheme: Scheme,
@@ -62,7 +66,8 @@ pub enum Mode {
     },
 }
 
-/// Names that a gateway in front of one origin answers to: `NAME`, `*.SUFFIX`, or `*` for all. Ports are not compared.
+/// Names that a gateway in front of one origin answers to: `NAME`, `*.SUFFIX`, or `*` for all.
+/// Ports are not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     /// Any.
@@ -95,15 +100,28 @@ impl FromStr for HostPattern {
         if text == "*" {
             return Ok(Self::Any);
         }
-        let (below, name) = text.strip_prefix("*.").map_or((false, text), |suffix| (true, suffix));
-        let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-        let written = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
+        let (below, name) = text
+            .strip_prefix("*.")
+            .map_or((false, text), |suffix| (true, suffix));
+        let name = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .unwrap_or(name);
+        let written = if name.contains(':') {
+            format!("[{name}]")
+        } else {
+            name.to_owned()
+        };
         // A port of its own would be taken for part of the pattern's meaning, which it is not.
         let (host, _) = split_authority(&format!("{written}:0"), None).map_err(|_| bad())?;
         if name.is_empty() || name.starts_with('.') || (below && literal_ip(name).is_some()) {
             return Err(bad());
         }
-        Ok(if below { Self::Below(host) } else { Self::Name(host) })
+        Ok(if below {
+            Self::Below(host)
+        } else {
+            Self::Name(host)
+        })
     }
 }
 
@@ -119,7 +137,9 @@ impl fmt::Display for HostPattern {
 
 impl<'de> Deserialize<'de> for HostPattern {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -184,7 +204,17 @@ impl Origin {
         limits: Limits,
     ) -> Rc<Self> {
         let (places, pool) = (Places::new(limits), RefCell::default());
-        let this = Rc::new(Self { mode, transport, tls, http1, h2, connect_timeout, limits, places, pool });
+        let this = Rc::new(Self {
+            mode,
+            transport,
+            tls,
+            http1,
+            h2,
+            connect_timeout,
+            limits,
+            places,
+            pool,
+        });
         let weak = Rc::downgrade(&this);
         this.pool.borrow_mut().sweeper = Some(Task::spawn(async move {
             loop {
@@ -208,14 +238,24 @@ impl Origin {
 
     fn key(&self, exchange: &Exchange) -> Result<Key, Error> {
         match &self.mode {
-            Mode::Reverse { scheme, target, hosts } => {
-                let (host, _) = split_authority(&exchange.request.authority, Some(scheme.default_port()))
-                    .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
+            Mode::Reverse {
+                scheme,
+                target,
+                hosts,
+            } => {
+                let (host, _) =
+                    split_authority(&exchange.request.authority, Some(scheme.default_port()))
+                        .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
                 if !hosts.iter().any(|pattern| pattern.covers(&host)) {
                     METRICS.destinations_refused.add(1);
                     return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
                 }
-                Ok(Key { session: 0, isolation: Isolation::none(), scheme: *scheme, target: target.clone() })
+                Ok(Key {
+                    session: 0,
+                    isolation: Isolation::none(),
+                    scheme: *scheme,
+                    target: target.clone(),
+                })
             }
             Mode::Forward => {
                 let request = &exchange.request;
@@ -223,7 +263,12 @@ impl Origin {
                 let (host, port) = split_authority(&request.authority, Some(scheme.default_port()))
                     .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
                 let isolation = exchange.isolation.clone();
-                Ok(Key { session: exchange.peer.session, isolation, scheme, target: Target { host, port } })
+                Ok(Key {
+                    session: exchange.peer.session,
+                    isolation,
+                    scheme,
+                    target: Target { host, port },
+                })
             }
         }
     }
@@ -252,7 +297,13 @@ impl Origin {
         Ok(())
     }
 
-    async fn attempt(&self, exchange: &mut Exchange, key: &Key, fresh: bool, sink: &mut Sink) -> Result<(), Error> {
+    async fn attempt(
+        &self,
+        exchange: &mut Exchange,
+        key: &Key,
+        fresh: bool,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         // A WebSocket has a connection of its own: few origins take extended CONNECT (RFC 8441).
         let is_upgrade = exchange.request.protocol.is_some();
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
@@ -290,9 +341,14 @@ impl Origin {
         result
     }
 
-    /// The right to use a connection of its own. What becomes a tunnel needs none: it may last as long as it likes, and
-    /// waiting for such ones might never end; streams bound them.
-    async fn place(&self, exchange: &mut Exchange, key: &Key, sink: &Sink) -> Result<Option<Place<Wanted>>, Error> {
+    /// The right to use a connection of its own. What becomes a tunnel needs none: it may last as
+    /// long as it likes, and waiting for such ones might never end; streams bound them.
+    async fn place(
+        &self,
+        exchange: &mut Exchange,
+        key: &Key,
+        sink: &Sink,
+    ) -> Result<Option<Place<Wanted>>, Error> {
         if exchange.request.protocol.is_some() {
             return Ok(None);
         }
@@ -308,32 +364,58 @@ impl Origin {
                 }
             }
         };
-        let busy =
-            || Error::new(Kind::Timeout, Side::Origin, "all connections to that origin are in use, and none got free");
-        tokio::time::timeout(self.http1.response_timeout, place).await.map(Some).map_err(|_| busy())
+        let busy = || {
+            Error::new(
+                Kind::Timeout,
+                Side::Origin,
+                "all connections to that origin are in use, and none got free",
+            )
+        };
+        tokio::time::timeout(self.http1.response_timeout, place)
+            .await
+            .map(Some)
+            .map_err(|_| busy())
     }
 
     fn multiplexed(&self, key: &Key) -> Option<Rc<dyn Connected>> {
-        self.pool.borrow().multiplexed.get(key).filter(|session| session.is_ready()).cloned()
+        self.pool
+            .borrow()
+            .multiplexed
+            .get(key)
+            .filter(|session| session.is_ready())
+            .cloned()
     }
 
     /// Before a session gets one more connection, one that it does not use goes if it has too many.
     fn make_room(&self, session: u64) {
         let mut pool = self.pool.borrow_mut();
-        let multiplexed = pool.multiplexed.keys().filter(|key| key.session == session).count();
+        let multiplexed = pool
+            .multiplexed
+            .keys()
+            .filter(|key| key.session == session)
+            .count();
         let idle = pool.idle.iter().filter(|(key, _)| key.session == session);
-        let (count, oldest) = idle.fold((0, None), |(count, oldest): (usize, Option<(Instant, &Key)>), (key, idle)| {
-            let first = idle.first().map(|kept| (kept.since, key));
-            let older = |one: &(Instant, &Key)| oldest.is_none_or(|(since, _)| one.0 < since);
-            (count + idle.len(), first.filter(older).or(oldest))
-        });
+        let (count, oldest) = idle.fold(
+            (0, None),
+            |(count, oldest): (usize, Option<(Instant, &Key)>), (key, idle)| {
+                let first = idle.first().map(|kept| (kept.since, key));
+                let older = |one: &(Instant, &Key)| oldest.is_none_or(|(since, _)| one.0 < since);
+                (count + idle.len(), first.filter(older).or(oldest))
+            },
+        );
         // Shared connections belong to no session; each target keeps a bounded number of them.
-        if session == 0 || multiplexed + count + self.places.taken(session) <= self.limits.per_session {
+        if session == 0
+            || multiplexed + count + self.places.taken(session) <= self.limits.per_session
+        {
             return;
         }
         if let Some(key) = oldest.map(|(_, key)| key.clone()) {
             pool.drop_oldest(&key);
-        } else if let Some(key) = pool.multiplexed.keys().find(|key| key.session == session).cloned()
+        } else if let Some(key) = pool
+            .multiplexed
+            .keys()
+            .find(|key| key.session == session)
+            .cloned()
             && let Some(unused) = pool.multiplexed.remove(&key)
         {
             unused.drain();
@@ -342,7 +424,10 @@ impl Origin {
 
     async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
         let dialling = ORIGIN_DIAL.start();
-        let path = self.transport.dial(&key.target, &exchange.isolation).await?;
+        let path = self
+            .transport
+            .dial(&key.target, &exchange.isolation)
+            .await?;
         let path = match key.scheme {
             Scheme::Http => path,
             Scheme::Https => {
@@ -354,26 +439,48 @@ impl Origin {
                     upgrades = TlsConnector::from(Arc::new(config));
                     connector = &upgrades;
                 }
-                tls::connect(connector, path, &key.target.host, self.connect_timeout, Side::Origin).await?
+                tls::connect(
+                    connector,
+                    path,
+                    &key.target.host,
+                    self.connect_timeout,
+                    Side::Origin,
+                )
+                .await?
             }
         };
         ORIGIN_DIAL.stop(dialling, 0);
         Ok(path)
     }
 
-    async fn over_h2(&self, exchange: &mut Exchange, key: &Key, path: Path, sink: &mut Sink) -> Result<(), Error> {
+    async fn over_h2(
+        &self,
+        exchange: &mut Exchange,
+        key: &Key,
+        path: Path,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         // Of those that found it out at the same time, one session serves all.
         if let Some(session) = self.multiplexed(key) {
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
         let session = self.h2.connect(Box::pin(std::future::ready(Ok(path))));
-        self.pool.borrow_mut().multiplexed.insert(key.clone(), Rc::clone(&session));
+        self.pool
+            .borrow_mut()
+            .multiplexed
+            .insert(key.clone(), Rc::clone(&session));
         self.over(&*session, exchange, sink).await
     }
 
-    /// An exchange on an origin's session, whose answer has to begin in time; that to an upload when it likes.
-    async fn over(&self, session: &dyn Connected, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+    /// An exchange on an origin's session, whose answer has to begin in time; that to an upload
+    /// when it likes.
+    async fn over(
+        &self,
+        session: &dyn Connected,
+        exchange: &mut Exchange,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         let has_body = !exchange.body.is_empty();
         let (is_used, limit) = (sink.usage(), self.http1.response_timeout);
         let mut run = session.run(exchange, sink);
@@ -394,7 +501,10 @@ impl Origin {
 
     fn keep(&self, key: &Key, connection: Http1Client) {
         let mut pool = self.pool.borrow_mut();
-        let kept = Idle { connection, since: Instant::now() };
+        let kept = Idle {
+            connection,
+            since: Instant::now(),
+        };
         match pool.idle.get_mut(key) {
             Some(idle) if idle.len() < IDLE_PER_TARGET => idle.push(kept),
             Some(_) => {}
@@ -406,22 +516,34 @@ impl Origin {
 
     async fn tunnel(&self, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
         if matches!(self.mode, Mode::Reverse { .. }) {
-            return Err(Error::new(Kind::Forbidden, Side::Local, "this gateway opens no tunnels"));
+            return Err(Error::new(
+                Kind::Forbidden,
+                Side::Local,
+                "this gateway opens no tunnels",
+            ));
         }
         if !exchange.request.authority.contains(':') {
-            return Err(Error::new(Kind::BadRequest, Side::Client, "a tunnel needs a port"));
+            return Err(Error::new(
+                Kind::BadRequest,
+                Side::Client,
+                "a tunnel needs a port",
+            ));
         }
         let target = self.key(exchange)?.target;
         let path = self.transport.dial(&target, &exchange.isolation).await?;
-        sink.send(Part::Head(tandem_http::ResponseHead::new(200))).await;
+        sink.send(Part::Head(tandem_http::ResponseHead::new(200)))
+            .await;
         let (read, write) = tokio::io::split(path);
-        crate::session::http1::tunnel(read, write, exchange.body.share(), BytesMut::new(), sink).await
+        crate::session::http1::tunnel(read, write, exchange.body.share(), BytesMut::new(), sink)
+            .await
     }
 }
 
 impl Pool {
     fn drop_oldest(&mut self, key: &Key) {
-        let Some(idle) = self.idle.get_mut(key) else { return };
+        let Some(idle) = self.idle.get_mut(key) else {
+            return;
+        };
         if !idle.is_empty() {
             idle.remove(0);
         }
@@ -437,8 +559,15 @@ pub struct ToOrigin(pub Rc<Origin>);
 impl Stage for ToOrigin {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let (origin, asked) = (Rc::clone(&self.0), ORIGIN_HEAD.start());
-        let reply = Reply::generate(|mut sink| async move { origin.answer(&mut exchange, &mut sink).await });
-        if asked.is_none() { reply } else { Reply::new(Watched { reply, asked }) }
+        let reply =
+            Reply::generate(
+                |mut sink| async move { origin.answer(&mut exchange, &mut sink).await },
+            );
+        if asked.is_none() {
+            reply
+        } else {
+            Reply::new(Watched { reply, asked })
+        }
     }
 }
 

@@ -1,12 +1,14 @@
-//! How many connections to origins a session may use at once, to one origin and to all together, and who is next.
+//! How many connections to origins a session may use at once, to one origin and to all together,
+//! and who is next.
 //!
 //! ```text
 //!   room? ──yes──▶ Place ──dropped──▶ the first in the queue that has room
 //!     └──no──▶ queue: what was asked for, first asked first, then pushes; whoever gives up leaves it
 //! ```
 //!
-//! Pushes never hold more than half of the places: their data waits behind everything that was asked for, so one of them may
-//! keep its place for long, and must not keep it from what it waits for.
+//! Pushes never hold more than half of the places: their data waits behind everything that was
+//! asked for, so one of them may keep its place for long, and must not keep it from what it waits
+//! for.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +28,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { per_origin: 64, per_session: 256 }
+        Self {
+            per_origin: 64,
+            per_session: 256,
+        }
     }
 }
 
@@ -78,12 +83,18 @@ struct Turn<'a, O: Id> {
 
 impl<O: Id> Places<O> {
     pub(super) fn new(limits: Limits) -> Rc<Self> {
-        Rc::new(Self { limits, sessions: RefCell::default() })
+        Rc::new(Self {
+            limits,
+            sessions: RefCell::default(),
+        })
     }
 
     /// Places that a session uses.
     pub(super) fn taken(&self, session: u64) -> usize {
-        self.sessions.borrow().get(&session).map_or(0, |session| session.all.places)
+        self.sessions
+            .borrow()
+            .get(&session)
+            .map_or(0, |session| session.all.places)
     }
 
     /// Waits for a place. `push`: nobody asked for it.
@@ -99,8 +110,21 @@ impl<O: Id> Places<O> {
             state.issued += 1;
             let (ready, arrived) = oneshot::channel();
             let number = (push, state.issued);
-            state.queue.insert(number, Waiting { origin: origin.clone(), ready });
-            (Turn { places: self, session, number }, arrived)
+            state.queue.insert(
+                number,
+                Waiting {
+                    origin: origin.clone(),
+                    ready,
+                },
+            );
+            (
+                Turn {
+                    places: self,
+                    session,
+                    number,
+                },
+                arrived,
+            )
         };
         let place = arrived.await;
         drop(turn);
@@ -108,7 +132,12 @@ impl<O: Id> Places<O> {
     }
 
     fn place(self: &Rc<Self>, session: u64, origin: &O, push: bool) -> Place<O> {
-        Place { places: Rc::clone(self), session, origin: origin.clone(), push }
+        Place {
+            places: Rc::clone(self),
+            session,
+            origin: origin.clone(),
+            push,
+        }
     }
 
     /// Gives back a place, and gives out what there is now.
@@ -116,7 +145,8 @@ impl<O: Id> Places<O> {
         if let Some(state) = self.sessions.borrow_mut().get_mut(&session) {
             state.give_back(origin, push);
         }
-        // One at a time, and none while the state is borrowed: a place that nobody takes any more comes back here.
+        // One at a time, and none while the state is borrowed: a place that nobody takes any more
+        // comes back here.
         while let Some((waiting, push)) = self.next(session) {
             let place = self.place(session, &waiting.origin, push);
             drop(waiting.ready.send(place));
@@ -129,7 +159,9 @@ impl<O: Id> Places<O> {
         let mut sessions = self.sessions.borrow_mut();
         let state = sessions.get_mut(&session)?;
         let has_room = |(number, waiting): (&(bool, u64), &Waiting<O>)| {
-            state.has_room(&self.limits, &waiting.origin, number.0).then_some(*number)
+            state
+                .has_room(&self.limits, &waiting.origin, number.0)
+                .then_some(*number)
         };
         let number = state.queue.iter().find_map(has_room)?;
         let waiting = state.queue.remove(&number)?;
@@ -139,7 +171,10 @@ impl<O: Id> Places<O> {
 
     fn forget(&self, session: u64) {
         let mut sessions = self.sessions.borrow_mut();
-        if sessions.get(&session).is_some_and(|state| state.all.places == 0 && state.queue.is_empty()) {
+        if sessions
+            .get(&session)
+            .is_some_and(|state| state.all.places == 0 && state.queue.is_empty())
+        {
             sessions.remove(&session);
         }
     }
@@ -147,14 +182,20 @@ impl<O: Id> Places<O> {
 
 impl<O: Id> Default for Session<O> {
     fn default() -> Self {
-        Self { all: Taken::default(), origins: HashMap::new(), queue: BTreeMap::new(), issued: 0 }
+        Self {
+            all: Taken::default(),
+            origins: HashMap::new(),
+            queue: BTreeMap::new(),
+            issued: 0,
+        }
     }
 }
 
 impl<O: Id> Session<O> {
     fn has_room(&self, limits: &Limits, origin: &O, push: bool) -> bool {
         let here = self.origins.get(origin).copied().unwrap_or_default();
-        let fits = |taken: Taken, most: usize| taken.places < most && (!push || taken.pushes < most / 2);
+        let fits =
+            |taken: Taken, most: usize| taken.places < most && (!push || taken.pushes < most / 2);
         fits(here, limits.per_origin) && fits(self.all, limits.per_session)
     }
 
@@ -162,18 +203,32 @@ impl<O: Id> Session<O> {
         if !self.origins.contains_key(origin) {
             self.origins.insert(origin.clone(), Taken::default());
         }
-        for taken in self.origins.get_mut(origin).into_iter().chain([&mut self.all]) {
+        for taken in self
+            .origins
+            .get_mut(origin)
+            .into_iter()
+            .chain([&mut self.all])
+        {
             taken.places += 1;
             taken.pushes += usize::from(push);
         }
     }
 
     fn give_back(&mut self, origin: &O, push: bool) {
-        for taken in self.origins.get_mut(origin).into_iter().chain([&mut self.all]) {
+        for taken in self
+            .origins
+            .get_mut(origin)
+            .into_iter()
+            .chain([&mut self.all])
+        {
             taken.places -= 1;
             taken.pushes -= usize::from(push);
         }
-        if self.origins.get(origin).is_some_and(|taken| taken.places == 0) {
+        if self
+            .origins
+            .get(origin)
+            .is_some_and(|taken| taken.places == 0)
+        {
             self.origins.remove(origin);
         }
     }
@@ -212,14 +267,20 @@ mod tests {
     }
 
     fn poll(future: &mut Future1) -> Option<Place<u8>> {
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(place) => Some(place),
             Poll::Pending => None,
         }
     }
 
     fn places(per_origin: usize, per_session: usize) -> Rc<Places<u8>> {
-        Places::new(Limits { per_origin, per_session })
+        Places::new(Limits {
+            per_origin,
+            per_session,
+        })
     }
 
     #[test]
@@ -229,9 +290,17 @@ mod tests {
         let mut push = ask(&places, 1, 0, true);
         let mut second = ask(&places, 1, 0, false);
         let mut third = ask(&places, 1, 0, false);
-        assert!(poll(&mut push).is_none() && poll(&mut second).is_none() && poll(&mut third).is_none());
-        assert!(poll(&mut ask(&places, 1, 1, false)).is_some(), "another origin has room");
-        assert!(poll(&mut ask(&places, 2, 0, false)).is_some(), "another session has room");
+        assert!(
+            poll(&mut push).is_none() && poll(&mut second).is_none() && poll(&mut third).is_none()
+        );
+        assert!(
+            poll(&mut ask(&places, 1, 1, false)).is_some(),
+            "another origin has room"
+        );
+        assert!(
+            poll(&mut ask(&places, 2, 0, false)).is_some(),
+            "another session has room"
+        );
         drop(first);
         assert!(poll(&mut third).is_none() && poll(&mut push).is_none());
         drop(poll(&mut second).expect("its turn"));
@@ -242,33 +311,51 @@ mod tests {
     fn whoever_gives_up_leaves_the_queue_and_gives_its_place_back() {
         let places = places(1, 9);
         let first = poll(&mut ask(&places, 1, 0, false)).expect("room");
-        let (mut second, mut third, mut fourth) =
-            (ask(&places, 1, 0, false), ask(&places, 1, 0, false), ask(&places, 1, 0, false));
-        assert!([&mut second, &mut third, &mut fourth].into_iter().all(|future| poll(future).is_none()));
+        let (mut second, mut third, mut fourth) = (
+            ask(&places, 1, 0, false),
+            ask(&places, 1, 0, false),
+            ask(&places, 1, 0, false),
+        );
+        assert!(
+            [&mut second, &mut third, &mut fourth]
+                .into_iter()
+                .all(|future| poll(future).is_none())
+        );
         drop(second);
         drop(first);
         // It was given a place and goes before it has seen it.
         drop(third);
         drop(poll(&mut fourth).expect("its turn"));
-        assert!(places.sessions.borrow().is_empty(), "nothing is kept of a session that wants nothing");
+        assert!(
+            places.sessions.borrow().is_empty(),
+            "nothing is kept of a session that wants nothing"
+        );
     }
 
     #[test]
     fn pushes_leave_half_to_what_is_asked_for() {
         let places = places(4, 100);
-        let pushes: Vec<_> = (0..2).map(|_| poll(&mut ask(&places, 1, 0, true)).expect("room")).collect();
+        let pushes: Vec<_> = (0..2)
+            .map(|_| poll(&mut ask(&places, 1, 0, true)).expect("room"))
+            .collect();
         let mut more = ask(&places, 1, 0, true);
         assert!(poll(&mut more).is_none());
-        let asked: Vec<_> = (0..2).map(|_| poll(&mut ask(&places, 1, 0, false)).expect("room")).collect();
+        let asked: Vec<_> = (0..2)
+            .map(|_| poll(&mut ask(&places, 1, 0, false)).expect("room"))
+            .collect();
         assert!(poll(&mut ask(&places, 1, 0, false)).is_none());
         drop(asked);
-        assert!(poll(&mut more).is_none(), "half is the most, whatever is free");
+        assert!(
+            poll(&mut more).is_none(),
+            "half is the most, whatever is free"
+        );
         drop(pushes);
         assert!(poll(&mut more).is_some());
     }
 
     proptest! {
-        /// Whatever comes and goes: no bound is passed, nobody who has room waits, and in the end nothing is left.
+        /// Whatever comes and goes: no bound is passed, nobody who has room waits, and in the end
+        /// nothing is left.
         #[test]
         fn bounds_hold_and_nobody_waits_who_has_room(
             steps in proptest::collection::vec((0u8..3, 0u64..2, 0u8..3, any::<bool>(), any::<prop::sample::Index>()), 1..120),

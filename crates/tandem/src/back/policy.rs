@@ -1,9 +1,9 @@
-//! Where a gateway may connect to, decided on the address that is dialled, after the name was resolved: a name cannot
-//! smuggle in what its owner points it at.
+//! Where a gateway may connect to, decided on the address that is dialled, after the name was
+//! resolved: a name cannot smuggle in what its owner points it at.
 //!
-//! Refused unless allowed: every address that is not of the public Internet (RFC 6890: private, loopback, link-local with
-//! the cloud's metadata address, shared, documentation, multicast, reserved), also inside IPv6 forms that embed IPv4; and
-//! every port but 80 and 443.
+//! Refused unless allowed: every address that is not of the public Internet (RFC 6890: private,
+//! loopback, link-local with the cloud's metadata address, shared, documentation, multicast,
+//! reserved), also inside IPv6 forms that embed IPv4; and every port but 80 and 443.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +19,8 @@ use crate::path::Path;
 use crate::transport::tcp::{SocketOptions, connect};
 use crate::transport::{LocalBoxFuture, Target, Transport};
 
-/// `NET[:PORT]`: destinations that are allowed although they would be refused. Without a port, all of its ports.
+/// `NET[:PORT]`: destinations that are allowed although they would be refused. Without a port, all
+/// of its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowDest {
     net: IpAddr,
@@ -31,16 +32,28 @@ impl FromStr for AllowDest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no NET[:PORT], such as 10.0.0.0/8, 127.0.0.1:8080, [fd00::/8]:443");
+        let bad = || {
+            format!("{text:?} is no NET[:PORT], such as 10.0.0.0/8, 127.0.0.1:8080, [fd00::/8]:443")
+        };
         let (net, port) = if let Some(rest) = text.strip_prefix('[') {
             let (net, port) = rest.split_once(']').ok_or_else(bad)?;
-            (net, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(bad)?) })
+            (
+                net,
+                if port.is_empty() {
+                    None
+                } else {
+                    Some(port.strip_prefix(':').ok_or_else(bad)?)
+                },
+            )
         } else if text.matches(':').count() > 1 {
             (text, None)
         } else {
-            text.split_once(':').map_or((text, None), |(net, port)| (net, Some(port)))
+            text.split_once(':')
+                .map_or((text, None), |(net, port)| (net, Some(port)))
         };
-        let (base, bits) = net.split_once('/').map_or((net, None), |(base, bits)| (base, Some(bits)));
+        let (base, bits) = net
+            .split_once('/')
+            .map_or((net, None), |(base, bits)| (base, Some(bits)));
         let net: IpAddr = base.parse().map_err(|_| bad())?;
         let most = if net.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Ok(most), str::parse).map_err(|_| bad())?;
@@ -65,7 +78,9 @@ impl fmt::Display for AllowDest {
 
 impl<'de> Deserialize<'de> for AllowDest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -86,7 +101,9 @@ impl AllowDest {
                 net.to_bits() & mask == ip.to_bits() & mask
             }
             (IpAddr::V6(net), IpAddr::V6(ip)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0);
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.bits))
+                    .unwrap_or(0);
                 net.to_bits() & mask == ip.to_bits() & mask
             }
             _ => false,
@@ -119,7 +136,11 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { family: Family::Any, allow: Vec::new(), ports: vec![80, 443] }
+        Self {
+            family: Family::Any,
+            allow: Vec::new(),
+            ports: vec![80, 443],
+        }
     }
 }
 
@@ -156,7 +177,11 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let s = ip.segments();
-    let embedded = |high: u16, low: u16| is_public_v4(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low)));
+    let embedded = |high: u16, low: u16| {
+        is_public_v4(Ipv4Addr::from_bits(
+            (u32::from(high) << 16) | u32::from(low),
+        ))
+    };
     match s[0] {
         // NAT64 (RFC 6052) and 6to4 (RFC 3056) carry an IPv4 address.
         0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => embedded(s[6], s[7]),
@@ -184,7 +209,8 @@ pub struct Direct {
 
 impl Direct {
     async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, Error> {
-        let dns = |detail: String| Error::new(Kind::Dns, Side::Origin, detail).with_retry(Retry::Safe);
+        let dns =
+            |detail: String| Error::new(Kind::Dns, Side::Origin, detail).with_retry(Retry::Safe);
         if let Ok(ip) = target.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, target.port)]);
         }
@@ -198,7 +224,11 @@ impl Direct {
 }
 
 impl Transport for Direct {
-    fn dial<'a>(&'a self, target: &'a Target, _: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
+    fn dial<'a>(
+        &'a self,
+        target: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
             let named = self.named.as_ref() == Some(target);
             let addresses = self.resolve(target).await?;
@@ -213,13 +243,27 @@ impl Transport for Direct {
                 if !named && !self.policy.permits(address) {
                     METRICS.destinations_refused.add(1);
                     last.get_or_insert_with(|| {
-                        Error::new(Kind::Forbidden, Side::Local, "that address or port is not allowed")
+                        Error::new(
+                            Kind::Forbidden,
+                            Side::Local,
+                            "that address or port is not allowed",
+                        )
                     });
                     continue;
                 }
                 // An address that does not answer must not use up the time of the next.
-                let patience = if i + 1 < addresses.len() { NEXT_ADDRESS } else { self.options.connect_timeout };
-                match connect(address, patience.min(self.options.connect_timeout), Side::Origin).await {
+                let patience = if i + 1 < addresses.len() {
+                    NEXT_ADDRESS
+                } else {
+                    self.options.connect_timeout
+                };
+                match connect(
+                    address,
+                    patience.min(self.options.connect_timeout),
+                    Side::Origin,
+                )
+                .await
+                {
                     Ok(stream) => {
                         METRICS.origin_connections.add(1);
                         let _ = stream.set_nodelay(true);
@@ -228,7 +272,8 @@ impl Transport for Direct {
                     Err(error) => last = Some(error),
                 }
             }
-            Err(last.unwrap_or_else(|| Error::new(Kind::Dns, Side::Origin, "the name has no address")))
+            Err(last
+                .unwrap_or_else(|| Error::new(Kind::Dns, Side::Origin, "the name has no address")))
         })
     }
 }
@@ -266,7 +311,12 @@ mod tests {
         ] {
             assert!(!policy.permits(address.parse().unwrap()), "{address}");
         }
-        for address in ["93.184.216.34:80", "93.184.216.34:443", "[2606:2800::1]:443", "[64:ff9b::5db8:d822]:80"] {
+        for address in [
+            "93.184.216.34:80",
+            "93.184.216.34:443",
+            "[2606:2800::1]:443",
+            "[64:ff9b::5db8:d822]:80",
+        ] {
             assert!(policy.permits(address.parse().unwrap()), "{address}");
         }
     }
@@ -274,7 +324,9 @@ mod tests {
     #[test]
     fn allows_what_is_named() {
         let policy = Policy {
-            allow: ["10.0.0.0/8:8080", "[::1]", "192.0.2.80"].map(|a| a.parse().unwrap()).to_vec(),
+            allow: ["10.0.0.0/8:8080", "[::1]", "192.0.2.80"]
+                .map(|a| a.parse().unwrap())
+                .to_vec(),
             ..Policy::default()
         };
         for (address, permitted) in [
@@ -284,11 +336,18 @@ mod tests {
             ("192.0.2.80:9980", true),
             ("192.0.2.81:80", false),
         ] {
-            assert_eq!(policy.permits(address.parse().unwrap()), permitted, "{address}");
+            assert_eq!(
+                policy.permits(address.parse().unwrap()),
+                permitted,
+                "{address}"
+            );
         }
         for bad in ["10.0.0.0/33", "x", "10.0.0.1:port", "[::1"] {
             assert!(bad.parse::<AllowDest>().is_err(), "{bad}");
         }
-        assert_eq!("[fd00::/8]:443".parse::<AllowDest>().unwrap().to_string(), "[fd00::/8]:443");
+        assert_eq!(
+            "[fd00::/8]:443".parse::<AllowDest>().unwrap().to_string(),
+            "[fd00::/8]:443"
+        );
     }
 }

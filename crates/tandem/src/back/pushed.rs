@@ -1,9 +1,11 @@
-//! What the gateway has pushed on one session, kept in memory for the request that the browser will make.
+//! What the gateway has pushed on one session, kept in memory for the request that the browser will
+//! make.
 //!
-//! One store for each session, so it knows one isolation key only and is gone with the session. An answer is given once;
-//! a request that comes while the push is still under way joins it. What does not fit, or may not be kept, is read to its
-//! end and thrown away: a cancelled push would tell what the client has (unless it was asked for by `--cancel-pushes`).
-//! What became of each is counted, and told to the gateway by [`super::reports`].
+//! One store for each session, so it knows one isolation key only and is gone with the session. An
+//! answer is given once; a request that comes while the push is still under way joins it. What does
+//! not fit, or may not be kept, is read to its end and thrown away: a cancelled push would tell
+//! what the client has (unless it was asked for by `--cancel-pushes`). What became of each is
+//! counted, and told to the gateway by [`super::reports`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +19,9 @@ use tokio::time::Instant;
 
 use super::freshness::Fresh;
 use super::reports::{Digest, Reporter};
-use crate::companion::{ASKED_FIELD, Asked, Fate, is_particular, is_plain, is_pushable, origin_of, url_hash};
+use crate::companion::{
+    ASKED_FIELD, Asked, Fate, is_particular, is_plain, is_pushable, origin_of, url_hash,
+};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -25,8 +29,9 @@ use crate::metrics::METRICS;
 /// How long a pushed answer may wait for its request, however fresh it stays.
 const KEEP_FOR: Duration = Duration::from_secs(300);
 
-/// How long one may that says nothing of its freshness, or that it must be checked. The latter counts as checked when it
-/// arrives (RFC 9113 section 8.4.2), but not beyond the page load that it came for.
+/// How long one may that says nothing of its freshness, or that it must be checked. The latter
+/// counts as checked when it arrives (RFC 9113 section 8.4.2), but not beyond the page load that it
+/// came for.
 const KEEP_UNSAID: Duration = Duration::from_secs(30);
 
 /// A page load is over once nothing has been asked for or pushed for so long.
@@ -87,7 +92,11 @@ struct Key {
 
 impl Key {
     fn of(request: &RequestHead) -> Self {
-        Self { scheme: request.scheme, authority: request.authority.to_ascii_lowercase(), path: request.path.clone() }
+        Self {
+            scheme: request.scheme,
+            authority: request.authority.to_ascii_lowercase(),
+            path: request.path.clone(),
+        }
     }
 }
 
@@ -124,7 +133,8 @@ struct State {
     unusable: bool,
     /// What became of it has been told.
     told: bool,
-    /// The fields of the request that it answers, once there is one: from then on it flows as it is read.
+    /// The fields of the request that it answers, once there is one: from then on it flows as it is
+    /// read.
     joined: Option<Fields>,
     /// Its place in the order of sending is to be raised: somebody waits.
     hurry: bool,
@@ -144,15 +154,22 @@ impl Drop for Pushed {
     fn drop(&mut self) {
         let mut state = self.state.borrow_mut();
         self.held.set(self.held.get() - state.bytes);
-        let fate = if state.unusable { Fate::Cancelled } else { Fate::Wasted };
+        let fate = if state.unusable {
+            Fate::Cancelled
+        } else {
+            Fate::Wasted
+        };
         self.tell(&mut state, fate);
-        METRICS.push_bytes_wasted.add((state.received - state.used) as u64);
+        METRICS
+            .push_bytes_wasted
+            .add((state.received - state.used) as u64);
     }
 }
 
 impl PushStore {
-    /// A store of at most `limit` bytes of bodies. `cancel`: what is of no use is cancelled instead of thrown away.
-    /// `status`: answers say that they were pushed. `digest`: what the gateway is told of earlier sessions.
+    /// A store of at most `limit` bytes of bodies. `cancel`: what is of no use is cancelled instead
+    /// of thrown away. `status`: answers say that they were pushed. `digest`: what the gateway is
+    /// told of earlier sessions.
     pub fn new(limit: usize, cancel: bool, status: bool, digest: Option<Rc<Digest>>) -> Rc<Self> {
         let now = Instant::now();
         Rc::new(Self {
@@ -163,7 +180,10 @@ impl PushStore {
             status,
             swept: Cell::new(now),
             sweeping: Cell::new(false),
-            load: Rc::new(Load { began: Cell::new(now), last: Cell::new(now) }),
+            load: Rc::new(Load {
+                began: Cell::new(now),
+                last: Cell::new(now),
+            }),
             reporter: Rc::new(Reporter::new(digest)),
         })
     }
@@ -173,8 +193,9 @@ impl PushStore {
         self.limit > 0
     }
 
-    /// Takes in a push: reads it to its end in a task of its own. One that nobody has asked for yet makes way for another of
-    /// the same: for another page, as a gateway has reason to. `said`: the promise says what fields it was asked with.
+    /// Takes in a push: reads it to its end in a task of its own. One that nobody has asked for yet
+    /// makes way for another of the same: for another page, as a gateway has reason to. `said`: the
+    /// promise says what fields it was asked with.
     pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply, said: bool) {
         METRICS.pushes_received.add(1);
         let key = Key::of(&request);
@@ -184,12 +205,16 @@ impl PushStore {
         if let Some(replaced) = replaced {
             replaced.make_way();
         }
-        let wanted = request.method == Method::Get && self.entries.borrow().len() < MAX_ENTRIES as usize;
+        let wanted =
+            request.method == Method::Get && self.entries.borrow().len() < MAX_ENTRIES as usize;
         let pushed = Rc::new(Pushed {
             said: said && !request.fields.is_empty(),
             request,
             since: Instant::now(),
-            state: RefCell::new(State { unusable: !wanted, ..State::default() }),
+            state: RefCell::new(State {
+                unusable: !wanted,
+                ..State::default()
+            }),
             held: Rc::clone(&self.held),
             load: Rc::clone(&self.load),
             reporter: Rc::clone(&self.reporter),
@@ -201,7 +226,9 @@ impl PushStore {
             if !self.sweeping.replace(true) {
                 tokio::task::spawn_local(keep_swept(Rc::downgrade(self)));
             }
-            self.entries.borrow_mut().insert(key.clone(), Rc::clone(&pushed));
+            self.entries
+                .borrow_mut()
+                .insert(key.clone(), Rc::clone(&pushed));
         }
         let (store, limit, cancel) = (Rc::downgrade(self), self.limit, self.cancel);
         tokio::task::spawn_local(async move {
@@ -215,8 +242,14 @@ impl PushStore {
     /// A push that came to nothing makes room for another.
     fn forget(&self, key: &Key, pushed: &Rc<Pushed>) {
         let mut entries = self.entries.borrow_mut();
-        let removed =
-            if entries.get(key).is_some_and(|entry| Rc::ptr_eq(entry, pushed)) { entries.remove(key) } else { None };
+        let removed = if entries
+            .get(key)
+            .is_some_and(|entry| Rc::ptr_eq(entry, pushed))
+        {
+            entries.remove(key)
+        } else {
+            None
+        };
         drop(entries);
         drop(removed);
     }
@@ -227,10 +260,13 @@ impl PushStore {
             return;
         }
         self.swept.set(now);
-        self.entries.borrow_mut().retain(|_, pushed| !pushed.is_over());
+        self.entries
+            .borrow_mut()
+            .retain(|_, pushed| !pushed.is_over());
     }
 
-    /// Something of this origin's may have been changed: what was fetched before does not tell (RFC 9111 section 4.4).
+    /// Something of this origin's may have been changed: what was fetched before does not tell (RFC
+    /// 9111 section 4.4).
     pub fn forget_origin(&self, request: &RequestHead) {
         let of = Key::of(request);
         let same = |key: &Key| key.scheme == of.scheme && key.authority == of.authority;
@@ -261,12 +297,17 @@ impl PushStore {
         }
         self.entries.borrow_mut().remove(&key);
         let fate = pushed.join(&request.fields);
-        // RFC 9211 sections 2.1 and 2.5: a stored answer, or one that another request was under way for.
+        // RFC 9211 sections 2.1 and 2.5: a stored answer, or one that another request was under way
+        // for.
         let status = self.status.then_some(match fate {
             Fate::Used => "tandem; hit; detail=pushed",
             _ => "tandem; hit; collapsed; detail=pushed",
         });
-        Some(Reply::new(Serving { pushed, status, stage: Stage::Head }))
+        Some(Reply::new(Serving {
+            pushed,
+            status,
+            stage: Stage::Head,
+        }))
     }
 }
 
@@ -285,12 +326,17 @@ impl Pushed {
 
     /// Whether who asks has the page loaded anew, and it came for an earlier load.
     fn is_outdated(&self, request: &RequestHead) -> bool {
-        let anew = request.fields.has_token("cache-control", "max-age=0") || request.fields.contains("pragma");
-        anew && self.state.borrow().came.is_some_and(|(at, _)| self.load.is_after(at))
+        let anew = request.fields.has_token("cache-control", "max-age=0")
+            || request.fields.contains("pragma");
+        anew && self
+            .state
+            .borrow()
+            .came
+            .is_some_and(|(at, _)| self.load.is_after(at))
     }
 
-    /// Whether it answers this request: kept, usable, and alike in what the answer varies on. Of one that has not come
-    /// that is found out when it does.
+    /// Whether it answers this request: kept, usable, and alike in what the answer varies on. Of
+    /// one that has not come that is found out when it does.
     fn fits(&self, request: &RequestHead) -> bool {
         let state = self.state.borrow();
         if state.unusable || (state.head.is_none() && self.since.elapsed() > PATIENCE) {
@@ -304,12 +350,16 @@ impl Pushed {
             return true;
         }
         let asks = Asked::of(fields);
-        // Another gateway than ours says nothing: its promises have to tell, or what they came with.
-        let asked = state.asked.unwrap_or_else(|| Asked::of(&self.request.fields));
-        // Answers vary on cookies and origins without saying so. Some say that all origins may read them: those made without
-        // another's cookies.
+        // Another gateway than ours says nothing: its promises have to tell, or what they came
+        // with.
+        let asked = state
+            .asked
+            .unwrap_or_else(|| Asked::of(&self.request.fields));
+        // Answers vary on cookies and origins without saying so. Some say that all origins may read
+        // them: those made without another's cookies.
         let own = origin_of(&self.request);
-        let says = |head: &ResponseHead| head.fields.get("access-control-allow-origin") == Some(b"*");
+        let says =
+            |head: &ResponseHead| head.fields.get("access-control-allow-origin") == Some(b"*");
         let is_open = asked.has_cookie_of(asks) && state.head.as_ref().is_some_and(says);
         let cors_alike = is_open || asked.has_origin_of(asks, &own);
         if !cors_alike || !asked.is_of_same_page(asks, &own) {
@@ -355,7 +405,8 @@ impl Pushed {
         fate
     }
 
-    /// Another is there in its place. The gateway knows: what it were told would be taken to be said of the other.
+    /// Another is there in its place. The gateway knows: what it were told would be taken to be
+    /// said of the other.
     fn make_way(&self) {
         let mut state = self.state.borrow_mut();
         if !std::mem::replace(&mut state.told, true) {
@@ -368,7 +419,8 @@ impl Pushed {
     fn discard(&self, state: &mut State) {
         state.unusable = true;
         state.body.clear();
-        self.held.set(self.held.get() - std::mem::take(&mut state.bytes));
+        self.held
+            .set(self.held.get() - std::mem::take(&mut state.bytes));
         if let Some(waker) = state.filler.take() {
             waker.wake();
         }
@@ -486,8 +538,11 @@ pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
 fn is_for_all(head: &ResponseHead) -> bool {
     let fields = &head.fields;
     let control = |word: &str| fields.has_token("cache-control", word);
-    let kept = control("public") || matches!(Fresh::of(head), Fresh::For(time) if time > KEEP_UNSAID);
-    kept && !control("private") && !fields.contains("set-cookie") && !fields.has_token("vary", "cookie")
+    let kept =
+        control("public") || matches!(Fresh::of(head), Fresh::For(time) if time > KEEP_UNSAID);
+    kept && !control("private")
+        && !fields.contains("set-cookie")
+        && !fields.has_token("vary", "cookie")
 }
 
 /// Forgets what waited too long, while there is anything.
@@ -533,7 +588,9 @@ impl Parts for Serving {
         if state.unusable {
             self.stage = Stage::Over;
             let error = Error::new(Kind::Truncated, Side::Peer, "a pushed answer broke off");
-            return Poll::Ready(Some(Err(error.with_retry(crate::error::Retry::IfIdempotent))));
+            return Poll::Ready(Some(Err(
+                error.with_retry(crate::error::Retry::IfIdempotent)
+            )));
         }
         match self.stage {
             Stage::Head => {
@@ -541,12 +598,15 @@ impl Parts for Serving {
                     self.stage = Stage::Body;
                     let mut head = head.clone();
                     self.pushed.reporter.note_given(&self.pushed.request, &head);
-                    // While its page loads, a push is as good as an answer (RFC 9113 section 8.4.2); after that it is a stored one.
+                    // While its page loads, a push is as good as an answer (RFC 9113 section
+                    // 8.4.2); after that it is a stored one.
                     let waited = self.pushed.since.elapsed();
                     if waited > KEEP_UNSAID {
-                        let age = |age: &[u8]| String::from_utf8_lossy(age).trim().parse::<u64>().ok();
+                        let age =
+                            |age: &[u8]| String::from_utf8_lossy(age).trim().parse::<u64>().ok();
                         let age = head.fields.get("age").and_then(age).unwrap_or(0);
-                        head.fields.set("age", age.saturating_add(waited.as_secs()).to_string());
+                        head.fields
+                            .set("age", age.saturating_add(waited.as_secs()).to_string());
                     }
                     if let Some(status) = self.status {
                         head.fields.push("cache-status", status);
@@ -567,7 +627,12 @@ impl Parts for Serving {
                 }
                 if state.done {
                     self.stage = Stage::Over;
-                    return Poll::Ready(state.trailers.take().map(|fields| Ok(Part::Trailers(fields))));
+                    return Poll::Ready(
+                        state
+                            .trailers
+                            .take()
+                            .map(|fields| Ok(Part::Trailers(fields))),
+                    );
                 }
             }
             Stage::Over => return Poll::Ready(None),

@@ -1,6 +1,7 @@
-//! The client's side of a session's companion (see [`crate::companion`]): opened with the request for a page, or once a
-//! gateway has said that it pushes, it tells what became of each push and takes those whose page is over. It ends when the
-//! session has been quiet for a while, so that a session at rest stays at rest.
+//! The client's side of a session's companion (see [`crate::companion`]): opened with the request
+//! for a page, or once a gateway has said that it pushes, it tells what became of each push and
+//! takes those whose page is over. It ends when the session has been quiet for a while, so that a
+//! session at rest stays at rest.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +15,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::gateways::is_safe;
 use super::pushed::{PushStore, fresh_for};
-use crate::companion::{self, FIELD, Fate, Treatment, asks_for_page, url_hash, write_holds, write_report};
+use crate::companion::{
+    self, FIELD, Fate, Treatment, asks_for_page, url_hash, write_holds, write_report,
+};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, Tap};
 use crate::session::Connected;
@@ -25,7 +28,8 @@ const GATHER: Duration = Duration::from_millis(250);
 /// A companion ends after so long without any other exchange or report.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// Bytes of reports that wait for a companion at most; later ones are lost, which harms only counts.
+/// Bytes of reports that wait for a companion at most; later ones are lost, which harms only
+/// counts.
 const MAX_WAITING: usize = 64 << 10;
 
 /// Resources named to the browser at most.
@@ -39,7 +43,8 @@ pub struct Reporter {
     urgent: Cell<bool>,
     /// The companion's body, while it waits.
     body: RefCell<Option<Waker>>,
-    /// What the browser got on this key's sessions, for the gateway's digest; `None` where it is to be told nothing.
+    /// What the browser got on this key's sessions, for the gateway's digest; `None` where it is to
+    /// be told nothing.
     pub digest: Option<Rc<Digest>>,
     /// A companion is open, or the gateway knows none: another is not to be opened.
     settled: Cell<bool>,
@@ -54,8 +59,12 @@ const MAX_DIGEST: usize = 1024;
 
 impl Digest {
     fn note(&self, request: &RequestHead, head: &ResponseHead) {
-        let Some(fresh) = fresh_for(head).filter(|fresh| *fresh > QUIET) else { return };
-        let Some(until) = Instant::now().checked_add(fresh) else { return };
+        let Some(fresh) = fresh_for(head).filter(|fresh| *fresh > QUIET) else {
+            return;
+        };
+        let Some(until) = Instant::now().checked_add(fresh) else {
+            return;
+        };
         let mut held = self.0.borrow_mut();
         if held.len() >= MAX_DIGEST {
             held.pop_front();
@@ -75,7 +84,10 @@ impl Digest {
 impl Reporter {
     /// One that begins with what `digest` says of earlier sessions.
     pub fn new(digest: Option<Rc<Digest>>) -> Self {
-        let this = Self { digest, ..Self::default() };
+        let this = Self {
+            digest,
+            ..Self::default()
+        };
         if let Some(digest) = &this.digest {
             digest.write(&mut this.waiting.borrow_mut());
         }
@@ -89,8 +101,8 @@ impl Reporter {
         }
     }
 
-    /// Tells the gateway what became of a push: at once if somebody waits for it, which not every protocol can say, else in
-    /// a while.
+    /// Tells the gateway what became of a push: at once if somebody waits for it, which not every
+    /// protocol can say, else in a while.
     pub fn report(&self, fate: Fate, url: u32) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() < MAX_WAITING {
@@ -105,7 +117,8 @@ impl Reporter {
     }
 }
 
-/// What an exchange's answer leaves with its session: pushes for the store, and the wish for a companion.
+/// What an exchange's answer leaves with its session: pushes for the store, and the wish for a
+/// companion.
 pub struct Arrival {
     /// Where pushes are kept; once it is gone they are of no use.
     pub store: Weak<PushStore>,
@@ -123,7 +136,9 @@ pub struct Arrival {
 
 impl Tap for Arrival {
     fn pushed(&self, request: RequestHead, reply: Reply) {
-        let Some(store) = self.store.upgrade() else { return };
+        let Some(store) = self.store.upgrade() else {
+            return;
+        };
         let mut promised = self.promised.borrow_mut();
         if self.hints && promised.len() < MAX_EARLY {
             promised.push(request.clone());
@@ -134,12 +149,15 @@ impl Tap for Arrival {
     fn head(&self, head: &mut ResponseHead) {
         if let Some(store) = self.store.upgrade() {
             store.reporter.note_given(&self.request, head);
-            // What was on its way when this changed something came before its answer (RFC 9111 section 4.4).
+            // What was on its way when this changed something came before its answer (RFC 9111
+            // section 4.4).
             if !is_safe(&self.request.method) && (200..400).contains(&head.status) {
                 store.forget_origin(&self.request);
             }
         }
-        let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse) else { return };
+        let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse) else {
+            return;
+        };
         for request in self.promised.take() {
             if let Some(preload) = preload(&request) {
                 head.fields.push("link", preload);
@@ -152,8 +170,8 @@ impl Tap for Arrival {
 }
 
 impl Arrival {
-    /// The exchange begins. With a page's request the companion leaves as well: what is found late in a page, or beyond a
-    /// redirect, then need not wait for a round trip.
+    /// The exchange begins. With a page's request the companion leaves as well: what is found late
+    /// in a page, or beyond a redirect, then need not wait for a round trip.
     pub fn begin(&self, request: &RequestHead) {
         if asks_for_page(request) && request.method == Method::Get {
             self.open_companion();
@@ -161,7 +179,9 @@ impl Arrival {
     }
 
     fn open_companion(&self) {
-        let Some(store) = self.store.upgrade() else { return };
+        let Some(store) = self.store.upgrade() else {
+            return;
+        };
         if !store.takes_pushes() || store.reporter.settled.replace(true) {
             return;
         }
@@ -181,12 +201,19 @@ fn preload(request: &RequestHead) -> Option<String> {
         // Whose kind is not known would be fetched twice.
         _ => return None,
     };
-    Some(format!("<{}://{}{}>; rel=preload{kind}", request.scheme.as_str(), request.authority, request.path))
+    Some(format!(
+        "<{}://{}{}>; rel=preload{kind}",
+        request.scheme.as_str(),
+        request.authority,
+        request.path
+    ))
 }
 
 /// Keeps a companion open while the session is in use.
 async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation: Isolation) {
-    let Some(reporter) = store.upgrade().map(|store| Rc::clone(&store.reporter)) else { return };
+    let Some(reporter) = store.upgrade().map(|store| Rc::clone(&store.reporter)) else {
+        return;
+    };
     let tap = Rc::new(Arrival {
         store: Weak::clone(&store),
         session: Rc::clone(&session),
@@ -210,7 +237,11 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
         request: companion::request(),
         body: Body::new(reports, None),
         isolation,
-        peer: Peer { session: 0, address: None, push: false },
+        peer: Peer {
+            session: 0,
+            address: None,
+            push: false,
+        },
         priority: Priority::default(),
     };
     let mut reply = Reply::generate(|mut sink| async move {

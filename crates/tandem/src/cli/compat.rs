@@ -1,7 +1,9 @@
-//! `tandem mhd2spdy` and `tandem microspdy2http`: the flags of two older programs, and their job done by the pair.
+//! `tandem mhd2spdy` and `tandem microspdy2http`: the flags of two older programs, and their job
+//! done by the pair.
 //!
-//! Where they were unsafe, these are not: nothing is connected to but the given proxy (mhd2spdy tried the requested host
-//! first), certificates are checked, addresses that are not public are refused except the given back-end.
+//! Where they were unsafe, these are not: nothing is connected to but the given proxy (mhd2spdy
+//! tried the requested host first), certificates are checked, addresses that are not public are
+//! refused except the given back-end.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,13 +41,18 @@ pub struct Mhd2SpdyArgs {
 pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
     super::start_log(args.verbose.then_some("debug"))?;
     if !args.only_proxy {
-        tracing::info!("requested hosts are never connected to directly: everything goes to the backend proxy");
+        tracing::info!(
+            "requested hosts are never connected to directly: everything goes to the backend proxy"
+        );
     }
     serve("mhd2spdy", || {
         let bad = || {
             ConfigError::value(
                 "backend-proxy",
-                format!("{:?}: write http://HOST:PORT or https://HOST:PORT", args.backend_proxy),
+                format!(
+                    "{:?}: write http://HOST:PORT or https://HOST:PORT",
+                    args.backend_proxy
+                ),
             )
         };
         let url = args.backend_proxy.trim_end_matches('/');
@@ -61,7 +68,11 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
             warm_up: Some(Size(0)),
             ..ClientOptions::default()
         };
-        Ok(Loaded { role: Arc::new(options.typed()?), drain_limit: Duration::from_secs(5), fixed: Fixed::default() })
+        Ok(Loaded {
+            role: Arc::new(options.typed()?),
+            drain_limit: Duration::from_secs(5),
+            fixed: Fixed::default(),
+        })
     })?;
     if args.statistics {
         println!("{}", METRICS.render());
@@ -127,22 +138,51 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(1800);
 const FOR_EVER: Duration = Duration::from_secs(365 * 86_400);
 
 pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
-    super::start_log(if args.curl_verbose { Some("trace") } else { args.verbose.then_some("debug") })?;
+    super::start_log(if args.curl_verbose {
+        Some("trace")
+    } else {
+        args.verbose.then_some("debug")
+    })?;
     serve("microspdy2http", || {
-        let host =
-            args.host.map_or_else(|| "[::]".into(), |ip| if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() });
+        let host = args.host.map_or_else(
+            || "[::]".into(),
+            |ip| {
+                if ip.is_ipv6() {
+                    format!("[{ip}]")
+                } else {
+                    ip.to_string()
+                }
+            },
+        );
         let listen = match (args.no_tls, &args.certificate, &args.certificate_key) {
             (true, _, _) => format!("spdy3+tcp://{host}:{}", args.port),
-            (false, Some(cert), Some(key)) => format!("spdy3+tls://{host}:{}?cert={cert}&key={key}", args.port),
+            (false, Some(cert), Some(key)) => {
+                format!("spdy3+tls://{host}:{}?cert={cert}&key={key}", args.port)
+            }
             (false, _, _) => {
-                return Err(ConfigError::value("certificate", "give --certificate and --certificate-key, or --no-tls"));
+                return Err(ConfigError::value(
+                    "certificate",
+                    "give --certificate and --certificate-key, or --no-tls",
+                ));
             }
         };
-        let mode = args.backend_server.as_ref().map(|backend| format!("reverse=http://{backend}").parse());
-        let mode = mode.transpose().map_err(|problem: String| ConfigError::value("backend-server", problem))?;
-        let timeout = args.timeout.filter(|seconds| *seconds > 0).map_or(FOR_EVER, Duration::from_secs);
+        let mode = args
+            .backend_server
+            .as_ref()
+            .map(|backend| format!("reverse=http://{backend}").parse());
+        let mode = mode
+            .transpose()
+            .map_err(|problem: String| ConfigError::value("backend-server", problem))?;
+        let timeout = args
+            .timeout
+            .filter(|seconds| *seconds > 0)
+            .map_or(FOR_EVER, Duration::from_secs);
         // A back-end server was asked for everything.
-        let allow_host = if mode.is_some() { vec![HostPattern::Any] } else { Vec::new() };
+        let allow_host = if mode.is_some() {
+            vec![HostPattern::Any]
+        } else {
+            Vec::new()
+        };
         let options = GatewayOptions {
             listen: vec![listen.parse()?],
             mode,
@@ -158,6 +198,10 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             (_, true) => Family::V6,
             _ => Family::Any,
         };
-        Ok(Loaded { role: Arc::new(config), drain_limit: Duration::from_secs(5), fixed: Fixed::default() })
+        Ok(Loaded {
+            role: Arc::new(config),
+            drain_limit: Duration::from_secs(5),
+            fixed: Fixed::default(),
+        })
     })
 }

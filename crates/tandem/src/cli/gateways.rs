@@ -33,8 +33,8 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
     let password = match &args.tor_password_file {
         None => None,
         Some(file) => {
-            let text =
-                std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
             Some(text.lines().next().unwrap_or_default().to_owned())
         }
     };
@@ -43,7 +43,13 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let search = async {
             let mut control = Control::connect(&args.via, password.as_deref()).await?;
-            Ok(control.gateways(&args.address.ip().to_string(), args.address.port(), PATIENCE).await?)
+            Ok(control
+                .gateways(
+                    &args.address.ip().to_string(),
+                    args.address.port(),
+                    PATIENCE,
+                )
+                .await?)
         };
         // Dropped, it puts back what it has changed in Tor.
         tokio::select! {
@@ -52,7 +58,11 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
             _ = interrupt.recv() => Err(Failure::from("interrupted")),
         }
     })?;
-    found.sort_by(|a, b| b.bandwidth.cmp(&a.bandwidth).then_with(|| a.fingerprint.cmp(&b.fingerprint)));
+    found.sort_by(|a, b| {
+        b.bandwidth
+            .cmp(&a.bandwidth)
+            .then_with(|| a.fingerprint.cmp(&b.fingerprint))
+    });
     print(&found, args.json)
 }
 
@@ -69,9 +79,15 @@ fn print(found: &[GatewayExit], json: bool) -> Result<(), Failure> {
     } else if found.is_empty() {
         return Err("no exit announces a gateway".into());
     } else {
-        println!("{:<42} {:<20} {:<16} {:>9}", "fingerprint", "nickname", "address", "weight");
+        println!(
+            "{:<42} {:<20} {:<16} {:>9}",
+            "fingerprint", "nickname", "address", "weight"
+        );
         for exit in found {
-            println!("{:<42} {:<20} {:<16} {:>9}", exit.fingerprint, exit.nickname, exit.address, exit.bandwidth);
+            println!(
+                "{:<42} {:<20} {:<16} {:>9}",
+                exit.fingerprint, exit.nickname, exit.address, exit.bandwidth
+            );
         }
     }
     Ok(())

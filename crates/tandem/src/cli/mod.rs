@@ -1,4 +1,5 @@
-//! The command line: what each command is called and takes, and one readable line for what goes wrong.
+//! The command line: what each command is called and takes, and one readable line for what goes
+//! wrong.
 
 mod compat;
 mod gateways;
@@ -122,14 +123,19 @@ fn run(command: Command) -> Result<(), Failure> {
 
 /// Sends log lines to standard error. `filter`: a level, or directives such as `tandem=debug`.
 pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
-    let filter =
-        tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("warn")).map_err(|error| format!("log: {error}"))?;
-    let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("warn"))
+        .map_err(|error| format!("log: {error}"))?;
+    let layer = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false);
     // A second start, as in tests, keeps the first.
     let _ = layer.try_init();
     Ok(())
 }
 
 pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
 }

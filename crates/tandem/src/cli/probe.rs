@@ -96,25 +96,46 @@ fn ask(args: &ProbeArgs, verb: Verb) -> Result<Answer, Failure> {
     let mut stream = UnixStream::connect(&args.control).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.write_all(format!("{} {}\n", verb.as_str(), args.of).as_bytes()).map_err(failed)?;
+    stream
+        .write_all(format!("{} {}\n", verb.as_str(), args.of).as_bytes())
+        .map_err(failed)?;
     stream.shutdown(Shutdown::Write).map_err(failed)?;
     let mut text = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut text).map_err(failed)?;
-    serde_json::from_slice(&text)
-        .map_err(|_| format!("{}: that is not the control socket of a tandem", args.control.display()).into())
+    stream
+        .take(MAX_ANSWER)
+        .read_to_end(&mut text)
+        .map_err(failed)?;
+    serde_json::from_slice(&text).map_err(|_| {
+        format!(
+            "{}: that is not the control socket of a tandem",
+            args.control.display()
+        )
+        .into()
+    })
 }
 
 /// A string takes all that is written to it.
 const TAKES_ALL: &str = "writing to a string cannot fail";
 
 fn states(points: &[State]) -> String {
-    let mut text = format!("{:<17} {:<5} {:>7} {:>10}  what\n", "point", "unit", "tracers", "kept of");
+    let mut text = format!(
+        "{:<17} {:<5} {:>7} {:>10}  what\n",
+        "point", "unit", "tracers", "kept of"
+    );
     for point in points {
         let unit = unit(point.unit);
-        let count = if point.on || point.count > 0 { point.count.to_string() } else { String::new() };
+        let count = if point.on || point.count > 0 {
+            point.count.to_string()
+        } else {
+            String::new()
+        };
         let on = if point.on { "on" } else { "off" };
-        writeln!(text, "{:<17} {unit:<5} {:>7} {count:>10}  [{on}] {}", point.point, point.tracers, point.help)
-            .expect(TAKES_ALL);
+        writeln!(
+            text,
+            "{:<17} {unit:<5} {:>7} {count:>10}  [{on}] {}",
+            point.point, point.tracers, point.help
+        )
+        .expect(TAKES_ALL);
     }
     text
 }
@@ -128,14 +149,25 @@ const fn unit(unit: Unit) -> &'static str {
 
 fn table(dumped: &[Distribution]) -> String {
     let mut text = format!("{:<17} {:>9} {:>9} {:>9}", "point", "count", "mean", "min");
-    SHARES.iter().for_each(|(_, name)| write!(text, " {name:>9}").expect(TAKES_ALL));
+    SHARES
+        .iter()
+        .for_each(|(_, name)| write!(text, " {name:>9}").expect(TAKES_ALL));
     writeln!(text, " {:>9}", "max").expect(TAKES_ALL);
     for point in dumped {
         let show = |value| shown(point.unit, value);
         let mean = show(point.mean.round() as u64);
-        write!(text, "{:<17} {:>9} {mean:>9} {:>9}", point.point, point.count, show(point.min)).expect(TAKES_ALL);
+        write!(
+            text,
+            "{:<17} {:>9} {mean:>9} {:>9}",
+            point.point,
+            point.count,
+            show(point.min)
+        )
+        .expect(TAKES_ALL);
         for (share, _) in SHARES {
-            let value = quantile(&point.distribution, share).map(show).unwrap_or_default();
+            let value = quantile(&point.distribution, share)
+                .map(show)
+                .unwrap_or_default();
             write!(text, " {value:>9}").expect(TAKES_ALL);
         }
         writeln!(text, " {:>9}", show(point.max)).expect(TAKES_ALL);
@@ -146,7 +178,11 @@ fn table(dumped: &[Distribution]) -> String {
 fn steps(dumped: &[Distribution]) -> String {
     let mut text = String::from("point,unit,value,share\n");
     for point in dumped {
-        let unit = if point.unit == Unit::Ns { "ns" } else { "bytes" };
+        let unit = if point.unit == Unit::Ns {
+            "ns"
+        } else {
+            "bytes"
+        };
         for (value, share) in &point.distribution {
             writeln!(text, "{},{unit},{value},{share:.6}", point.point).expect(TAKES_ALL);
         }
@@ -179,8 +215,23 @@ mod tests {
     #[test]
     fn values_have_three_digits() {
         let show = |value| shown(Unit::Ns, value);
-        let all = [0, 999, 1_000, 12_345, 999_400, 1_234_567, 45_678_901, 2_000_000_000].map(show);
-        assert_eq!(all, ["0ns", "999ns", "1.00us", "12.3us", "999us", "1.23ms", "45.7ms", "2.00s"]);
+        let all = [
+            0,
+            999,
+            1_000,
+            12_345,
+            999_400,
+            1_234_567,
+            45_678_901,
+            2_000_000_000,
+        ]
+        .map(show);
+        assert_eq!(
+            all,
+            [
+                "0ns", "999ns", "1.00us", "12.3us", "999us", "1.23ms", "45.7ms", "2.00s"
+            ]
+        );
         assert_eq!(shown(Unit::Bytes, 16_384), "16384");
     }
 
@@ -196,10 +247,28 @@ mod tests {
             distribution: vec![(100, 0.5), (3_000_000, 1.0)],
         };
         let table = table(&[dumped]);
-        let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(lines.next().map(|head| head[..4].join(",")), Some("point,count,mean,min".into()));
-        let row = ["queue.core", "5", "2.00us", "100ns", "100ns", "100ns", "100ns", "100ns", "3.00ms"];
-        assert_eq!(lines.next().map(|cells| cells[..9].to_vec()), Some(row.to_vec()));
+        let mut lines = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            lines.next().map(|head| head[..4].join(",")),
+            Some("point,count,mean,min".into())
+        );
+        let row = [
+            "queue.core",
+            "5",
+            "2.00us",
+            "100ns",
+            "100ns",
+            "100ns",
+            "100ns",
+            "100ns",
+            "3.00ms",
+        ];
+        assert_eq!(
+            lines.next().map(|cells| cells[..9].to_vec()),
+            Some(row.to_vec())
+        );
         assert_eq!(lines.next(), None);
     }
 }

@@ -1,4 +1,5 @@
-//! `tandem client`, `tandem gateway` and `tandem check-config`: from options to a role at work, with its signals.
+//! `tandem client`, `tandem gateway` and `tandem check-config`: from options to a role at work,
+//! with its signals.
 
 use std::cell::OnceCell;
 use std::net::SocketAddr;
@@ -52,14 +53,23 @@ impl Fixed {
             ("metrics", self.metrics != new.metrics),
             ("control", self.control != new.control),
             ("workers", self.workers != new.workers),
-            ("predict-*", self.predict.is_some() && new.predict.is_some() && self.predict != new.predict),
+            (
+                "predict-*",
+                self.predict.is_some() && new.predict.is_some() && self.predict != new.predict,
+            ),
         ];
-        differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+        differs
+            .into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(key, _)| key)
+            .collect()
     }
 }
 
 pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
-    let file_log = read(args.config.as_deref())?.client.and_then(|options| options.log);
+    let file_log = read(args.config.as_deref())?
+        .client
+        .and_then(|options| options.log);
     start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
     serve("client", || {
         let file = read(args.config.as_deref())?.client.unwrap_or_default();
@@ -68,13 +78,25 @@ pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
         let config = options.typed()?;
         warn_of_listeners(&config.listen);
         let control = config.control.clone();
-        let fixed = Fixed { log, metrics: config.metrics, control, workers: config.workers(), predict: None };
-        Ok(Loaded { drain_limit: Duration::from_secs(10), fixed, role: Arc::new(config) })
+        let fixed = Fixed {
+            log,
+            metrics: config.metrics,
+            control,
+            workers: config.workers(),
+            predict: None,
+        };
+        Ok(Loaded {
+            drain_limit: Duration::from_secs(10),
+            fixed,
+            role: Arc::new(config),
+        })
     })
 }
 
 pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
-    let file_log = read(args.config.as_deref())?.gateway.and_then(|options| options.log);
+    let file_log = read(args.config.as_deref())?
+        .gateway
+        .and_then(|options| options.log);
     start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
     // What was learned outlives a reload.
     let learned: OnceCell<Arc<Learned>> = OnceCell::new();
@@ -96,17 +118,33 @@ pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
             *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
         }
         let control = config.control.clone();
-        let fixed = Fixed { log, metrics: config.metrics, control, workers: config.workers, predict };
+        let fixed = Fixed {
+            log,
+            metrics: config.metrics,
+            control,
+            workers: config.workers,
+            predict,
+        };
         // Limits are shared out among the threads that there are.
         config.workers = *workers.get_or_init(|| config.workers);
-        Ok(Loaded { drain_limit: config.drain_timeout, fixed, role: Arc::new(config) })
+        Ok(Loaded {
+            drain_limit: config.drain_timeout,
+            fixed,
+            role: Arc::new(config),
+        })
     })?;
-    learned.get().map_or(Ok(()), |learned| learned.save()).map_err(|error| error.to_string().into())
+    learned
+        .get()
+        .map_or(Ok(()), |learned| learned.save())
+        .map_err(|error| error.to_string().into())
 }
 
 /// A client lets in whoever connects: what it knows of them is what they say.
 fn warn_of_listeners(listen: &[Endpoint]) {
-    for endpoint in listen.iter().filter(|endpoint| endpoint.ip().is_some_and(|ip| !ip.is_loopback())) {
+    for endpoint in listen
+        .iter()
+        .filter(|endpoint| endpoint.ip().is_some_and(|ip| !ip.is_loopback()))
+    {
         tracing::warn!(
             %endpoint,
             "anyone who reaches this listener uses the gateway through it, unencrypted and with this client's token"
@@ -129,7 +167,10 @@ fn read(file: Option<&Path>) -> Result<File, ConfigError> {
     file.map_or_else(|| Ok(File::default()), File::read)
 }
 
-pub(super) fn serve(name: &str, load: impl Fn() -> Result<Loaded, ConfigError>) -> Result<(), Failure> {
+pub(super) fn serve(
+    name: &str,
+    load: impl Fn() -> Result<Loaded, ConfigError>,
+) -> Result<(), Failure> {
     let loaded = load()?;
     let runtime = super::runtime()?;
     let served = runtime.block_on(tokio::task::LocalSet::new().run_until(async {
@@ -188,7 +229,10 @@ async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
     let session = Http1Session {
         form: Form::Origin,
         limits: Limits::default(),
-        timeouts: Timeouts { idle: Duration::from_secs(60), ..Timeouts::default() },
+        timeouts: Timeouts {
+            idle: Duration::from_secs(60),
+            ..Timeouts::default()
+        },
         response_timeout: Duration::from_secs(60),
         who: "client",
         origin_form: OriginForm::Only(own_authorities(local).into()),
@@ -199,8 +243,17 @@ async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            let peer = Peer { session: 0, address: Some(from.ip()), push: false };
-            let serving = session.serve(crate::path::Path::Tcp(stream), peer, Rc::new(metrics), Drain::new());
+            let peer = Peer {
+                session: 0,
+                address: Some(from.ip()),
+                push: false,
+            };
+            let serving = session.serve(
+                crate::path::Path::Tcp(stream),
+                peer,
+                Rc::new(metrics),
+                Drain::new(),
+            );
             tokio::task::spawn_local(async move {
                 // One scrape's failure concerns only who scraped.
                 let _ = serving.await;
@@ -217,7 +270,8 @@ fn metrics(exchange: Exchange) -> Reply {
         _ => (404, "See /metrics.\n".into()),
     };
     let mut head = ResponseHead::new(status);
-    head.fields.push("content-type", "text/plain; version=0.0.4");
+    head.fields
+        .push("content-type", "text/plain; version=0.0.4");
     head.fields.push("content-length", body.len().to_string());
     Reply::ready(head, Bytes::from(body))
 }
@@ -226,7 +280,12 @@ fn metrics(exchange: Exchange) -> Reply {
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
     /// The TOML file
-    #[arg(short, long = "config", value_name = "FILE", required_unless_present = "file")]
+    #[arg(
+        short,
+        long = "config",
+        value_name = "FILE",
+        required_unless_present = "file"
+    )]
     config: Option<PathBuf>,
     /// The TOML file
     #[arg(value_name = "FILE", conflicts_with = "config")]
@@ -235,10 +294,18 @@ pub struct CheckArgs {
 
 #[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn check(args: &CheckArgs) -> Result<(), Failure> {
-    let path = args.config.as_ref().or(args.file.as_ref()).ok_or("give a file")?;
+    let path = args
+        .config
+        .as_ref()
+        .or(args.file.as_ref())
+        .ok_or("give a file")?;
     let file = File::read(path)?;
     if file.client.is_none() && file.gateway.is_none() {
-        return Err(format!("{}: neither [client] nor [gateway] is in it", path.display()).into());
+        return Err(format!(
+            "{}: neither [client] nor [gateway] is in it",
+            path.display()
+        )
+        .into());
     }
     let local = tokio::task::LocalSet::new();
     local.block_on(&super::runtime()?, async {
@@ -256,9 +323,17 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), Failure> {
 /// Builds the role as it would be built, certificates and all, but listens on nothing.
 #[expect(clippy::print_stdout, reason = "the command's output")]
 fn check_role(name: &str, role: &dyn Role) -> Result<(), ConfigError> {
-    let addresses: Vec<_> = role.listen().iter().filter_map(Endpoint::socket_addr).collect();
+    let addresses: Vec<_> = role
+        .listen()
+        .iter()
+        .filter_map(Endpoint::socket_addr)
+        .collect();
     role.build(&addresses, &Drain::new())?;
     let listen: Vec<_> = role.listen().iter().map(ToString::to_string).collect();
-    println!("{name}: listens on {}, {} thread(s)", listen.join(", "), role.workers());
+    println!(
+        "{name}: listens on {}, {} thread(s)",
+        listen.join(", "),
+        role.workers()
+    );
     Ok(())
 }

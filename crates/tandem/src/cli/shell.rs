@@ -15,7 +15,12 @@ pub struct CompletionsArgs {
 }
 
 pub(super) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "tandem", &mut std::io::stdout());
+    clap_complete::generate(
+        args.shell,
+        &mut Cli::command(),
+        "tandem",
+        &mut std::io::stdout(),
+    );
     Ok(())
 }
 
@@ -25,7 +30,11 @@ pub(super) fn man() -> Result<(), Failure> {
     clap_mangen::Man::new(command.clone()).render(&mut out)?;
     for sub in command.get_subcommands() {
         writeln!(out, ".SH {}", sub.get_name().to_uppercase())?;
-        writeln!(out, "{}", sub.get_about().map(ToString::to_string).unwrap_or_default())?;
+        writeln!(
+            out,
+            "{}",
+            sub.get_about().map(ToString::to_string).unwrap_or_default()
+        )?;
         clap_mangen::Man::new(sub.clone()).render_options_section(&mut out)?;
     }
     std::io::stdout().write_all(&out)?;

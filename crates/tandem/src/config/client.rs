@@ -33,11 +33,14 @@ with_path! {
     ]
     /// Options of `tandem client`; each is a flag and a key of `[client]`.
     ClientOptions {
-        /// Where the browser connects: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable) [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
+        /// Where the browser connects: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable)
+        /// [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
         listen: Vec<Endpoint> [value_name = "URL"],
-        /// The gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable, best first)
+        /// The gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable, best
+        /// first)
         gateway: Vec<Endpoint> [value_name = "URL"],
-        /// The way there: socks5://ADDRESS:PORT, or Tor's control port as tor://ADDRESS:PORT or tor:///PATH
+        /// The way there: socks5://ADDRESS:PORT, or Tor's control port as tor://ADDRESS:PORT or
+        /// tor:///PATH
         via: Option<Via> [value_name = "URL"],
         /// File with the password of Tor's control port, where it wants one
         tor_password_file: Option<String> [value_name = "FILE"],
@@ -45,15 +48,19 @@ with_path! {
         token_file: Option<String> [value_name = "FILE"],
         /// Where no gateway answers: none says so, via goes on without one [default: none]
         fallback: Option<Fallback> [value_name = "WHAT"],
-        /// Age after which a session is replaced; 0s never [default: 615s with --via, just over Tor's ten minutes, else 0s]
+        /// Age after which a session is replaced; 0s never [default: 615s with --via, just over
+        /// Tor's ten minutes, else 0s]
         max_age: Option<Span> [value_name = "TIME"],
         /// Isolation keys with a session at once [default: 256]
         max_sessions: Option<usize> [value_name = "N"],
-        /// Agree to tunnels to port 443 before the gateway has, which saves a round trip [default: true]
+        /// Agree to tunnels to port 443 before the gateway has, which saves a round trip [default:
+        /// true]
         early_connect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Connect to the gateway at the start, not with the first request [default: true without --via]
+        /// Connect to the gateway at the start, not with the first request [default: true without
+        /// --via]
         preconnect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Bytes of nothing that the gateway sends then, to open the congestion window; at most 4MiB [default: 256KiB without --via, else 0B]
+        /// Bytes of nothing that the gateway sends then, to open the congestion window; at most
+        /// 4MiB [default: 256KiB without --via, else 0B]
         warm_up: Option<Size> [value_name = "BYTES"],
         /// Take what the gateway pushes [default: true]
         push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -61,11 +68,14 @@ with_path! {
         push_memory: Option<Size> [value_name = "BYTES"],
         /// Cancel pushes of no use; over Tor this tells what the browser has [default: false]
         cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Tell the browser of what is pushed with a page, by Link rel=preload; pages can see it [default: true without --via]
+        /// Tell the browser of what is pushed with a page, by Link rel=preload; pages can see it
+        /// [default: true without --via]
         early_hints: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Tell the gateway's next session what the browser got on the last: only to one's own, and not over Tor [default: false]
+        /// Tell the gateway's next session what the browser got on the last: only to one's own, and
+        /// not over Tor [default: false]
         push_digest: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Say in answers, by Cache-Status, which of them were pushed; pages can read it [default: false]
+        /// Say in answers, by Cache-Status, which of them were pushed; pages can read it [default:
+        /// false]
         cache_status: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     } {
         /// Connections from browsers at once [default: 1024]
@@ -145,7 +155,11 @@ impl ClientOptions {
     /// Checks everything that can be checked without touching the network.
     pub fn typed(mut self) -> Result<ClientConfig, ConfigError> {
         let path = self.take_path();
-        let listen = if self.listen.is_empty() { default_listen() } else { self.listen };
+        let listen = if self.listen.is_empty() {
+            default_listen()
+        } else {
+            self.listen
+        };
         distinct(&listen)?;
         for endpoint in &listen {
             endpoint.options(&[])?;
@@ -159,26 +173,42 @@ impl ClientOptions {
             }
         }
         if self.gateway.is_empty() {
-            return Err(ConfigError::value("gateway", "give at least one, such as h2+tls://gw.example:443"));
+            return Err(ConfigError::value(
+                "gateway",
+                "give at least one, such as h2+tls://gw.example:443",
+            ));
         }
         let via = self.via;
-        let gateways =
-            self.gateway.into_iter().map(|endpoint| gateway(endpoint, via.as_ref())).collect::<Result<_, _>>()?;
+        let gateways = self
+            .gateway
+            .into_iter()
+            .map(|endpoint| gateway(endpoint, via.as_ref()))
+            .collect::<Result<_, _>>()?;
         let fallback = self.fallback.unwrap_or_default();
         if fallback == Fallback::Via && via.is_none() {
-            return Err(ConfigError::value("fallback", "\"via\" needs --via: nothing else is ever connected to"));
+            return Err(ConfigError::value(
+                "fallback",
+                "\"via\" needs --via: nothing else is ever connected to",
+            ));
         }
         let max_age = match self.max_age {
             Some(span) if span.0.is_zero() => None,
             Some(span) => Some(span.0),
-            // A little more than Tor's ten minutes, or the next session would find the same circuit still in use.
+            // A little more than Tor's ten minutes, or the next session would find the same circuit
+            // still in use.
             None => via.as_ref().map(|_| Duration::from_secs(615)),
         };
         Ok(ClientConfig {
             listen,
             gateways,
-            tor_password: self.tor_password_file.map(|file| read_secret("tor-password-file", &file)).transpose()?,
-            token: self.token_file.map(|file| read_secret("token-file", &file)).transpose()?,
+            tor_password: self
+                .tor_password_file
+                .map(|file| read_secret("tor-password-file", &file))
+                .transpose()?,
+            token: self
+                .token_file
+                .map(|file| read_secret("token-file", &file))
+                .transpose()?,
             fallback,
             max_age,
             max_sessions: self.max_sessions.unwrap_or(256).max(1),
@@ -186,7 +216,8 @@ impl ClientOptions {
             preconnect: self.preconnect.unwrap_or_else(|| via.is_none()),
             warm_up: warm_up(self.warm_up, via.as_ref())?,
             push: self.push.unwrap_or(true),
-            push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0)).unwrap_or(usize::MAX),
+            push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0))
+                .unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
             early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
             push_digest: digest(self.push_digest, via.as_ref())?,
@@ -219,12 +250,14 @@ pub(crate) fn loopback(metrics: Option<SocketAddr>) -> Result<Option<SocketAddr>
     }
 }
 
-/// Behind a proxy the slow path may be another connection than the gateway's, and has a window already.
+/// Behind a proxy the slow path may be another connection than the gateway's, and has a window
+/// already.
 fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<u64, ConfigError> {
     match asked {
-        Some(Size(bytes)) if bytes > warm_up::MOST => {
-            Err(ConfigError::value("warm-up", format!("a gateway sends {} at most", Size(warm_up::MOST))))
-        }
+        Some(Size(bytes)) if bytes > warm_up::MOST => Err(ConfigError::value(
+            "warm-up",
+            format!("a gateway sends {} at most", Size(warm_up::MOST)),
+        )),
         Some(Size(bytes)) => Ok(bytes),
         None => Ok(if via.is_none() { 256 << 10 } else { 0 }),
     }
@@ -233,7 +266,10 @@ fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<u64, ConfigError> {
 /// It would link the sessions that `--via` keeps apart.
 fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
     match (asked.unwrap_or(false), via) {
-        (true, Some(_)) => Err(ConfigError::value("push-digest", "contradicts --via: it would link its sessions")),
+        (true, Some(_)) => Err(ConfigError::value(
+            "push-digest",
+            "contradicts --via: it would link its sessions",
+        )),
         (asked, _) => Ok(asked),
     }
 }
@@ -247,7 +283,11 @@ fn gateway(endpoint: Endpoint, via: Option<&Via>) -> Result<GatewayEndpoint, Con
     if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
         return Err(bad("cert and key go together"));
     }
-    let exit = endpoint.option("exit").map(Exit::from_str).transpose().map_err(|problem| bad(&problem))?;
+    let exit = endpoint
+        .option("exit")
+        .map(Exit::from_str)
+        .transpose()
+        .map_err(|problem| bad(&problem))?;
     let over_tor = matches!(via, Some(Via::TorPort(_) | Via::TorSocket(_)));
     if exit.is_some() && !over_tor {
         return Err(bad("exit= needs --via tor://…, Tor's control port"));
@@ -265,10 +305,15 @@ fn gateway(endpoint: Endpoint, via: Option<&Via>) -> Result<GatewayEndpoint, Con
         Some(_) => None,
         None => Some(own_address(&endpoint)?),
     };
-    Ok(GatewayEndpoint { endpoint, address, exit })
+    Ok(GatewayEndpoint {
+        endpoint,
+        address,
+        exit,
+    })
 }
 
-/// Without a proxy on the way, somebody has to know the gateway's address; the client asks no resolver unless told to.
+/// Without a proxy on the way, somebody has to know the gateway's address; the client asks no
+/// resolver unless told to.
 fn own_address(endpoint: &Endpoint) -> Result<SocketAddr, ConfigError> {
     let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
     if let Some(ip) = endpoint.option("ip") {
@@ -306,29 +351,60 @@ mod tests {
 
     #[test]
     fn never_resolves_unasked() {
-        let error = options("h2+tls://gw.example:443", None).typed().unwrap_err().to_string();
+        let error = options("h2+tls://gw.example:443", None)
+            .typed()
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("resolves no names"), "{error}");
-        let config = options("h2+tls://gw.example:443?ip=203.0.113.5", None).typed().unwrap();
-        assert_eq!(config.gateways[0].address, Some("203.0.113.5:443".parse().unwrap()));
+        let config = options("h2+tls://gw.example:443?ip=203.0.113.5", None)
+            .typed()
+            .unwrap();
         assert_eq!(
-            options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050")).typed().unwrap().gateways[0].address,
+            config.gateways[0].address,
+            Some("203.0.113.5:443".parse().unwrap())
+        );
+        assert_eq!(
+            options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050"))
+                .typed()
+                .unwrap()
+                .gateways[0]
+                .address,
             None
         );
     }
 
     #[test]
     fn never_tries_the_exit_address_blindly() {
-        let error =
-            options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050")).typed().unwrap_err().to_string();
+        let error = options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050"))
+            .typed()
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("exit=auto"), "{error}");
-        assert!(options("h2+tcp://192.0.2.80:9980?exit=auto", Some("socks5://127.0.0.1:9050")).typed().is_err());
-        assert!(options("h2+tcp://192.0.2.80:9980?exit=auto", Some("tor://127.0.0.1:9051")).typed().is_ok());
+        assert!(
+            options(
+                "h2+tcp://192.0.2.80:9980?exit=auto",
+                Some("socks5://127.0.0.1:9050")
+            )
+            .typed()
+            .is_err()
+        );
+        assert!(
+            options(
+                "h2+tcp://192.0.2.80:9980?exit=auto",
+                Some("tor://127.0.0.1:9051")
+            )
+            .typed()
+            .is_ok()
+        );
     }
 
     #[test]
     fn windows_cover_the_path() {
         let config = options("h2://127.0.0.1:1", None).typed().unwrap();
-        assert!(config.path.stream_window >= 5_000_000 && config.path.session_window >= 2 * config.path.stream_window);
+        assert!(
+            config.path.stream_window >= 5_000_000
+                && config.path.session_window >= 2 * config.path.stream_window
+        );
         let mut wide = options("h2://127.0.0.1:1", None);
         wide.path_rate = Some(Rate(1_000_000_000_000));
         assert!(wide.typed().is_err());
@@ -336,10 +412,19 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file() {
-        let file =
-            ClientOptions { max_sessions: Some(7), congestion: Some("cubic".into()), ..ClientOptions::default() };
-        let flags = ClientOptions { max_sessions: Some(9), ..ClientOptions::default() };
+        let file = ClientOptions {
+            max_sessions: Some(7),
+            congestion: Some("cubic".into()),
+            ..ClientOptions::default()
+        };
+        let flags = ClientOptions {
+            max_sessions: Some(9),
+            ..ClientOptions::default()
+        };
         let both = flags.or(file);
-        assert_eq!((both.max_sessions, both.congestion.as_deref()), (Some(9), Some("cubic")));
+        assert_eq!(
+            (both.max_sessions, both.congestion.as_deref()),
+            (Some(9), Some("cubic"))
+        );
     }
 }

@@ -42,21 +42,32 @@ impl FromStr for ModeOption {
                 let mode = Self::Reverse(url.into());
                 mode.typed().map(|_| mode)
             }
-            _ => Err(format!("{text:?} is none of forward, transparent, reverse=URL")),
+            _ => Err(format!(
+                "{text:?} is none of forward, transparent, reverse=URL"
+            )),
         }
     }
 }
 
 impl ModeOption {
     fn typed(&self) -> Result<Mode, String> {
-        let Self::Reverse(url) = self else { return Ok(Mode::Forward) };
+        let Self::Reverse(url) = self else {
+            return Ok(Mode::Forward);
+        };
         let bad = |problem: &str| format!("reverse={url}: {problem}");
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("write http://HOST:PORT or https://HOST:PORT"))?;
-        let scheme = Scheme::parse(scheme.as_bytes()).ok_or_else(|| bad("the scheme is neither http nor https"))?;
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| bad("write http://HOST:PORT or https://HOST:PORT"))?;
+        let scheme = Scheme::parse(scheme.as_bytes())
+            .ok_or_else(|| bad("the scheme is neither http nor https"))?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = split_authority(authority, Some(scheme.default_port())).map_err(bad)?;
         let hosts = vec![HostPattern::Name(host.clone())];
-        Ok(Mode::Reverse { scheme, target: Target { host, port }, hosts })
+        Ok(Mode::Reverse {
+            scheme,
+            target: Target { host, port },
+            hosts,
+        })
     }
 }
 
@@ -72,7 +83,9 @@ impl std::fmt::Display for ModeOption {
 
 impl<'de> Deserialize<'de> for ModeOption {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -91,21 +104,27 @@ with_path! {
     ]
     /// Options of `tandem gateway`; each is a flag and a key of `[gateway]`.
     GatewayOptions {
-        /// Where clients connect: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, h2+tcp://192.0.2.80:9980, … (repeatable)
+        /// Where clients connect: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE,
+        /// h2+tcp://192.0.2.80:9980, … (repeatable)
         listen: Vec<Endpoint> [value_name = "URL"],
-        /// Which origins: forward and transparent (those that requests name) or reverse=URL (one) [default: forward]
+        /// Which origins: forward and transparent (those that requests name) or reverse=URL (one)
+        /// [default: forward]
         mode: Option<ModeOption> [value_name = "MODE"],
         /// Let everyone in [default: false]
         open: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Let in who shows a token of this file (token-file=FILE) or a certificate by this authority (client-ca=FILE) (repeatable)
+        /// Let in who shows a token of this file (token-file=FILE) or a certificate by this
+        /// authority (client-ca=FILE) (repeatable)
         auth: Vec<String> [value_name = "WHO"],
-        /// Destinations allowed besides the public Internet: a net, or a net and one port (repeatable)
+        /// Destinations allowed besides the public Internet: a net, or a net and one port
+        /// (repeatable)
         allow_dest: Vec<AllowDest> [value_name = "NET[:PORT]"],
-        /// mode=reverse: hosts it answers to besides its origin's own, NAME or *.SUFFIX, or * for all (repeatable) [default: *.onion where the origin is an address]
+        /// mode=reverse: hosts it answers to besides its origin's own, NAME or *.SUFFIX, or * for
+        /// all (repeatable) [default: *.onion where the origin is an address]
         allow_host: Vec<HostPattern> [value_name = "HOST"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
         allow_port: Vec<u16> [value_name = "PORT"],
-        /// PEM file of the authorities that origins' certificates are checked against [default: the public web's]
+        /// PEM file of the authorities that origins' certificates are checked against [default: the
+        /// public web's]
         origin_ca: Option<String> [value_name = "FILE"],
         /// Threads [default: one for each core]
         workers: Option<usize> [value_name = "N"],
@@ -117,13 +136,15 @@ with_path! {
         max_connections: Option<usize> [value_name = "N"],
         /// Connections at once from one address; clients through Tor share theirs [default: 1024]
         max_connections_per_client: Option<usize> [value_name = "N"],
-        /// Connections to one origin at once for one session; more requests wait, pushes last [default: 64]
+        /// Connections to one origin at once for one session; more requests wait, pushes last
+        /// [default: 64]
         max_connections_per_origin: Option<usize> [value_name = "N"],
         /// The same to all origins together [default: 256]
         max_origin_connections: Option<usize> [value_name = "N"],
         /// Time for an origin's answer, and between two pieces of it [default: 1m]
         response_timeout: Option<Span> [value_name = "TIME"],
-        /// Push what pages need: what they say, what their origins name, what others needed [default: true]
+        /// Push what pages need: what they say, what their origins name, what others needed
+        /// [default: true]
         push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Learn what pages need from what others ask for [default: true]
         predict: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -131,11 +152,14 @@ with_path! {
         predict_memory: Option<Size> [value_name = "BYTES"],
         /// File that keeps what is learned; without it nothing is written to a disk [default: none]
         predict_state: Option<PathBuf> [value_name = "FILE"],
-        /// Users who must have asked for a resource before it is pushed to others, 1 to 4 [default: 3]
+        /// Users who must have asked for a resource before it is pushed to others, 1 to 4 [default:
+        /// 3]
         predict_users: Option<u8> [value_name = "N"],
-        /// What a request that push saves is worth against an answer that it wastes, 0 to 1 [default: 0.5]
+        /// What a request that push saves is worth against an answer that it wastes, 0 to 1
+        /// [default: 0.5]
         predict_omega: Option<f64> [value_name = "W"],
-        /// What decides on a push: omega, or path (seconds saved against seconds that its bytes take, as the session's connection measures them; omega where it cannot) [default: omega]
+        /// What decides on a push: omega, or path (seconds saved against seconds that its bytes
+        /// take, as the session's connection measures them; omega where it cannot) [default: omega]
         predict_worth: Option<WorthOption> [value_name = "WHAT"],
         /// Percent of page loads without push, to measure what difference it makes [default: 2]
         hold_out: Option<f64> [value_name = "PERCENT"],
@@ -164,8 +188,8 @@ pub enum WorthOption {
     Path,
 }
 
-/// Requests that pushes of what was learned may waste before any has been of use: once in a gateway's life, and enough for
-/// a large page to come whole as soon as enough users have seen it.
+/// Requests that pushes of what was learned may waste before any has been of use: once in a
+/// gateway's life, and enough for a large page to come whole as soon as enough users have seen it.
 const CREDIT: f64 = 1000.0;
 
 /// What the gateway runs on.
@@ -218,7 +242,10 @@ impl GatewayOptions {
     pub fn typed(mut self) -> Result<GatewayConfig, ConfigError> {
         let path = self.take_path();
         if self.listen.is_empty() {
-            return Err(ConfigError::value("listen", "give at least one, such as h2+tcp://192.0.2.80:9980"));
+            return Err(ConfigError::value(
+                "listen",
+                "give at least one, such as h2+tcp://192.0.2.80:9980",
+            ));
         }
         distinct(&self.listen)?;
         for endpoint in &self.listen {
@@ -234,12 +261,28 @@ impl GatewayOptions {
             ));
         }
         if open && (!tokens.is_empty() || client_ca.is_some()) {
-            return Err(ConfigError::value("open", "--open and --auth contradict each other"));
+            return Err(ConfigError::value(
+                "open",
+                "--open and --auth contradict each other",
+            ));
         }
-        if client_ca.is_some() && tokens.is_empty() && self.listen.iter().any(|e| e.transport != TransportKind::Tls) {
-            return Err(ConfigError::value("auth", "client certificates need listeners over tls"));
+        if client_ca.is_some()
+            && tokens.is_empty()
+            && self
+                .listen
+                .iter()
+                .any(|e| e.transport != TransportKind::Tls)
+        {
+            return Err(ConfigError::value(
+                "auth",
+                "client certificates need listeners over tls",
+            ));
         }
-        let push = if self.push.unwrap_or(true) { Some(self.pushing(&mode)?) } else { None };
+        let push = if self.push.unwrap_or(true) {
+            Some(self.pushing(&mode)?)
+        } else {
+            None
+        };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(GatewayConfig {
             mode,
@@ -249,7 +292,11 @@ impl GatewayOptions {
             policy: Policy {
                 family: Family::Any,
                 allow: self.allow_dest,
-                ports: if self.allow_port.is_empty() { vec![80, 443] } else { self.allow_port },
+                ports: if self.allow_port.is_empty() {
+                    vec![80, 443]
+                } else {
+                    self.allow_port
+                },
             },
             origin_ca: self.origin_ca,
             workers: self.workers.unwrap_or(cores).clamp(1, 256),
@@ -265,8 +312,14 @@ impl GatewayOptions {
                 per_session: self.max_origin_connections.unwrap_or(256).max(2),
             },
             push,
-            response_timeout: positive("response-timeout", self.response_timeout, Duration::from_secs(60))?,
-            drain_timeout: self.drain_timeout.map_or(Duration::from_secs(30), |span| span.0),
+            response_timeout: positive(
+                "response-timeout",
+                self.response_timeout,
+                Duration::from_secs(60),
+            )?,
+            drain_timeout: self
+                .drain_timeout
+                .map_or(Duration::from_secs(30), |span| span.0),
             path: path.typed()?,
             metrics: loopback(self.metrics)?,
             control: self.control,
@@ -278,13 +331,20 @@ impl GatewayOptions {
 
 impl GatewayOptions {
     fn mode(&self) -> Result<Mode, ConfigError> {
-        let mode = self.mode.as_ref().map_or(Ok(Mode::Forward), ModeOption::typed);
+        let mode = self
+            .mode
+            .as_ref()
+            .map_or(Ok(Mode::Forward), ModeOption::typed);
         let mut mode = mode.map_err(|problem| ConfigError::value("mode", problem))?;
         match &mut mode {
-            Mode::Reverse { hosts, .. } if self.allow_host.is_empty() => hosts.extend(default_hosts(hosts)),
+            Mode::Reverse { hosts, .. } if self.allow_host.is_empty() => {
+                hosts.extend(default_hosts(hosts))
+            }
             Mode::Reverse { hosts, .. } => hosts.extend_from_slice(&self.allow_host),
             Mode::Forward if self.allow_host.is_empty() => {}
-            Mode::Forward => return Err(ConfigError::value("allow-host", "needs --mode reverse=URL")),
+            Mode::Forward => {
+                return Err(ConfigError::value("allow-host", "needs --mode reverse=URL"));
+            }
         }
         Ok(mode)
     }
@@ -304,7 +364,10 @@ impl GatewayOptions {
         }
         let memory = self.predict_memory.map_or(64 << 20, |size| size.0);
         if memory < 1 << 20 {
-            return Err(ConfigError::value("predict-memory", "must be at least 1MiB"));
+            return Err(ConfigError::value(
+                "predict-memory",
+                "must be at least 1MiB",
+            ));
         }
         let config = AutoConfig {
             worth: Worth::Omega(omega),
@@ -314,27 +377,44 @@ impl GatewayOptions {
         };
         let learned = if self.predict.unwrap_or(true) {
             let learned = Learned::new(config, self.predict_state.clone());
-            Some(Arc::new(learned.map_err(|error| ConfigError::value("predict-state", error.to_string()))?))
+            Some(Arc::new(learned.map_err(|error| {
+                ConfigError::value("predict-state", error.to_string())
+            })?))
         } else if self.predict_state.is_some() {
-            return Err(ConfigError::value("predict-state", "needs predict, which is off"));
+            return Err(ConfigError::value(
+                "predict-state",
+                "needs predict, which is off",
+            ));
         } else {
             None
         };
         let own_origin_only = matches!(mode, Mode::Reverse { .. });
         let by_path = self.predict_worth == Some(WorthOption::Path);
-        Ok(Pushing { learned, by_path, hold_out: percent / 100.0, own_origin_only })
+        Ok(Pushing {
+            learned,
+            by_path,
+            hold_out: percent / 100.0,
+            own_origin_only,
+        })
     }
 }
 
-/// An origin that is an address has no name to be asked by. It is one behind an onion service, as a rule, whose own name
-/// nothing here can know.
+/// An origin that is an address has no name to be asked by. It is one behind an onion service, as a
+/// rule, whose own name nothing here can know.
 fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
-    let is_address = own.iter().any(|host| matches!(host, HostPattern::Name(name) if literal_ip(name).is_some()));
+    let is_address = own
+        .iter()
+        .any(|host| matches!(host, HostPattern::Name(name) if literal_ip(name).is_some()));
     is_address.then(|| HostPattern::Below("onion".into()))
 }
 
 fn listener(endpoint: &Endpoint) -> Result<(), ConfigError> {
-    let bad = |problem: &str| Err(ConfigError::value("listen", format!("{endpoint}: {problem}")));
+    let bad = |problem: &str| {
+        Err(ConfigError::value(
+            "listen",
+            format!("{endpoint}: {problem}"),
+        ))
+    };
     endpoint.options(&["cert", "key"])?;
     if endpoint.session == SessionKind::Socks5 {
         return bad("a gateway listens on sessions, not on SOCKS");
@@ -342,7 +422,9 @@ fn listener(endpoint: &Endpoint) -> Result<(), ConfigError> {
     let both = endpoint.option("cert").is_some() && endpoint.option("key").is_some();
     match endpoint.transport {
         TransportKind::Tls if !both => bad("tls needs ?cert=FILE&key=FILE"),
-        TransportKind::Tcp if endpoint.option("cert").is_some() || endpoint.option("key").is_some() => {
+        TransportKind::Tcp
+            if endpoint.option("cert").is_some() || endpoint.option("key").is_some() =>
+        {
             bad("cert and key need +tls")
         }
         _ => Ok(()),
@@ -356,7 +438,10 @@ fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigErr
             Some(("token-file", file)) => tokens.push(read_secret("auth", file)?),
             Some(("client-ca", file)) if client_ca.is_none() => client_ca = Some(file.to_owned()),
             Some(("client-ca", _)) => {
-                return Err(ConfigError::value("auth", "client-ca is given twice; put both into one file"));
+                return Err(ConfigError::value(
+                    "auth",
+                    "client-ca is given twice; put both into one file",
+                ));
             }
             _ => {
                 return Err(ConfigError::value(
@@ -392,12 +477,22 @@ mod tests {
 
     #[test]
     fn reads_modes() {
-        assert_eq!("forward".parse::<ModeOption>().unwrap().typed(), Ok(Mode::Forward));
-        let reverse = "reverse=https://backend.example".parse::<ModeOption>().unwrap();
+        assert_eq!(
+            "forward".parse::<ModeOption>().unwrap().typed(),
+            Ok(Mode::Forward)
+        );
+        let reverse = "reverse=https://backend.example"
+            .parse::<ModeOption>()
+            .unwrap();
         assert!(
             matches!(reverse.typed(), Ok(Mode::Reverse { scheme: Scheme::Https, target, .. }) if target.port == 443)
         );
-        for bad in ["reverse", "reverse=ftp://x", "reverse=http://x:y", "sideways"] {
+        for bad in [
+            "reverse",
+            "reverse=ftp://x",
+            "reverse=http://x:y",
+            "sideways",
+        ] {
             assert!(bad.parse::<ModeOption>().is_err(), "{bad}");
         }
     }

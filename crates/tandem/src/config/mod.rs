@@ -1,6 +1,8 @@
-//! Configuration: the same names as flags and in a TOML file; raw options become typed configuration in one step.
+//! Configuration: the same names as flags and in a TOML file; raw options become typed
+//! configuration in one step.
 //!
-//! A flag given on the command line wins over the file, the file over the default. Errors name the key.
+//! A flag given on the command line wins over the file, the file over the default. Errors name the
+//! key.
 
 pub mod client;
 pub mod gateway;
@@ -59,7 +61,10 @@ pub enum ConfigError {
 impl ConfigError {
     /// A value that does not fit.
     pub fn value(key: &'static str, problem: impl Into<String>) -> Self {
-        Self::Value { key, problem: problem.into() }
+        Self::Value {
+            key,
+            problem: problem.into(),
+        }
     }
 }
 
@@ -77,13 +82,20 @@ impl File {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { file: file.clone(), error })?;
-        toml::from_str(&text).map_err(|error| ConfigError::Parse { file, problem: error.to_string().trim_end().into() })
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
+            file: file.clone(),
+            error,
+        })?;
+        toml::from_str(&text).map_err(|error| ConfigError::Parse {
+            file,
+            problem: error.to_string().trim_end().into(),
+        })
     }
 }
 
-/// Declares options once: as flags, as keys of a file, and how one set wins over another. What stands in brackets goes to
-/// clap. The slow path's options are listed between the other two groups.
+/// Declares options once: as flags, as keys of a file, and how one set wins over another. What
+/// stands in brackets goes to clap. The slow path's options are listed between the other two
+/// groups.
 macro_rules! options {
     ($(#[$meta:meta])* $name:ident { $($before:tt)* } { $($after:tt)* } path { $($path:tt)* }) => {
         $crate::config::options! { @all $(#[$meta])* $name { $($before)* $($path)* $($after)* } }
@@ -116,8 +128,8 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// Declares the slow path's options, the same for both roles, by a macro that takes such a list after what else it is
-/// given. In brackets: what the roles put in their own words.
+/// Declares the slow path's options, the same for both roles, by a macro that takes such a list
+/// after what else it is given. In brackets: what the roles put in their own words.
 macro_rules! with_path {
     ($then:ident [$connect:literal $idle:literal $write:literal $probe:literal] $($given:tt)*) => {
         $then! { $($given)* path {
@@ -129,9 +141,11 @@ macro_rules! with_path {
             receive_budget: Option<$crate::config::units::Size> [value_name = "BYTES"],
             /// SPDY: what of header blocks is compressed [default: safe]
             header_compression: Option<$crate::config::Compression> [value_name = "WHAT"],
-            /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel [default: 16KiB]
+            /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel
+            /// [default: 16KiB]
             notsent_lowat: Option<$crate::config::units::Size> [value_name = "BYTES"],
-            /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's [default: bbr]
+            /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's
+            /// [default: bbr]
             congestion: Option<String> [value_name = "NAME"],
             #[doc = $connect]
             connect_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
@@ -168,7 +182,9 @@ impl<T> Or for Vec<T> {
 }
 
 /// What of SPDY's header blocks is compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize, clap::ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compression {
     /// Everything, secrets beside what an attacker controls: sizes can give them away (CRIME).
@@ -219,23 +235,31 @@ macro_rules! path_values {
 with_path! { path_values ["" "" "" ""] }
 
 impl PathValues {
-    /// Windows are 1.6 times the product of rate and round trip, so that they never limit; a session's is twice a
-    /// stream's, so that one full stream leaves room for others.
+    /// Windows are 1.6 times the product of rate and round trip, so that they never limit; a
+    /// session's is twice a stream's, so that one full stream leaves room for others.
     pub(crate) fn typed(self) -> Result<PathConfig, ConfigError> {
         let rate = self.path_rate.unwrap_or(Rate(100_000_000));
         let rtt = self.path_rtt.unwrap_or(Span(Duration::from_millis(400)));
         let product = rate.0 as f64 / 8.0 * rtt.0.as_secs_f64();
         let window = (product * 1.6).max(65_536.0);
         if window > f64::from(1 << 29) {
-            return Err(ConfigError::value("path-rate", "rate times round trip needs a window over 512 MiB"));
+            return Err(ConfigError::value(
+                "path-rate",
+                "rate times round trip needs a window over 512 MiB",
+            ));
         }
         let window = (window as u32).next_multiple_of(64 << 10);
         let (timeouts, socket) = (Timeouts::default(), SocketOptions::default());
         let budget = self.receive_budget.map_or(64 << 20, |size| size.0);
         if budget < 1 << 20 {
-            return Err(ConfigError::value("receive-budget", "must be at least 1MiB"));
+            return Err(ConfigError::value(
+                "receive-budget",
+                "must be at least 1MiB",
+            ));
         }
-        let lowat = self.notsent_lowat.map_or_else(|| u64::from(socket.notsent_lowat), |size| size.0);
+        let lowat = self
+            .notsent_lowat
+            .map_or_else(|| u64::from(socket.notsent_lowat), |size| size.0);
         Ok(PathConfig {
             stream_window: window,
             session_window: window * 2,
@@ -245,13 +269,21 @@ impl PathValues {
                 notsent_lowat: u32::try_from(lowat)
                     .map_err(|_| ConfigError::value("notsent-lowat", "must be below 4GiB"))?,
                 congestion: self.congestion.unwrap_or(socket.congestion),
-                connect_timeout: positive("connect-timeout", self.connect_timeout, socket.connect_timeout)?,
+                connect_timeout: positive(
+                    "connect-timeout",
+                    self.connect_timeout,
+                    socket.connect_timeout,
+                )?,
             },
             timeouts: Timeouts {
                 idle: positive("idle-timeout", self.idle_timeout, timeouts.idle)?,
                 head: positive("head-timeout", self.head_timeout, timeouts.head)?,
                 probe_after: positive("probe-after", self.probe_after, timeouts.probe_after)?,
-                probe_timeout: positive("probe-timeout", self.probe_timeout, timeouts.probe_timeout)?,
+                probe_timeout: positive(
+                    "probe-timeout",
+                    self.probe_timeout,
+                    timeouts.probe_timeout,
+                )?,
                 write: positive("write-timeout", self.write_timeout, timeouts.write)?,
             },
         })
@@ -259,11 +291,16 @@ impl PathValues {
 }
 
 /// A time limit, which nothing could keep if it were no time at all.
-pub(crate) fn positive(key: &'static str, value: Option<Span>, default: Duration) -> Result<Duration, ConfigError> {
+pub(crate) fn positive(
+    key: &'static str,
+    value: Option<Span>,
+    default: Duration,
+) -> Result<Duration, ConfigError> {
     match value {
-        Some(span) if span.0.is_zero() => {
-            Err(ConfigError::value(key, "must be longer than 0s, or everything would fail at once"))
-        }
+        Some(span) if span.0.is_zero() => Err(ConfigError::value(
+            key,
+            "must be longer than 0s, or everything would fail at once",
+        )),
         Some(span) => Ok(span.0),
         None => Ok(default),
     }
@@ -287,10 +324,20 @@ pub(crate) fn read_secret(key: &'static str, file: &str) -> Result<String, Confi
 pub(crate) fn distinct(listen: &[Endpoint]) -> Result<(), ConfigError> {
     for (i, endpoint) in listen.iter().enumerate() {
         if endpoint.socket_addr().is_none() {
-            return Err(ConfigError::value("listen", format!("{endpoint}: give an address to listen on, not a name")));
+            return Err(ConfigError::value(
+                "listen",
+                format!("{endpoint}: give an address to listen on, not a name"),
+            ));
         }
-        if endpoint.port != 0 && listen[..i].iter().any(|other| other.socket_addr() == endpoint.socket_addr()) {
-            return Err(ConfigError::value("listen", format!("{endpoint} is given twice")));
+        if endpoint.port != 0
+            && listen[..i]
+                .iter()
+                .any(|other| other.socket_addr() == endpoint.socket_addr())
+        {
+            return Err(ConfigError::value(
+                "listen",
+                format!("{endpoint} is given twice"),
+            ));
         }
     }
     Ok(())

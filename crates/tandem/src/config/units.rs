@@ -26,7 +26,9 @@ textual!(Span Size Rate);
 
 /// Splits `12.5ms` into 12.5 and `ms`.
 fn split(text: &str) -> Option<(f64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let number: f64 = text[..end].parse().ok()?;
     Some((number, text[end..].trim()))
 }
@@ -48,7 +50,11 @@ impl FromStr for Span {
             "h" => number * 3600.0,
             _ => return Err(bad()),
         };
-        Duration::try_from_secs_f64(seconds).ok().filter(|d| d.as_secs() < 366 * 86_400).map(Self).ok_or_else(bad)
+        Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|d| d.as_secs() < 366 * 86_400)
+            .map(Self)
+            .ok_or_else(bad)
     }
 }
 
@@ -87,7 +93,11 @@ impl FromStr for Size {
             _ => return Err(bad()),
         };
         let bytes = number * factor as f64;
-        if bytes > 1e15 { Err(bad()) } else { Ok(Self(bytes as u64)) }
+        if bytes > 1e15 {
+            Err(bad())
+        } else {
+            Ok(Self(bytes as u64))
+        }
     }
 }
 
@@ -119,7 +129,11 @@ impl FromStr for Rate {
             _ => return Err(bad()),
         };
         let bits = number * factor;
-        if (1.0..=1e12).contains(&bits) { Ok(Self(bits as u64)) } else { Err(bad()) }
+        if (1.0..=1e12).contains(&bits) {
+            Ok(Self(bits as u64))
+        } else {
+            Err(bad())
+        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! Early agreement to tunnels: a browser's CONNECT is answered before the gateway has answered it, so that the TLS
-//! handshake leaves with the request and saves a round trip over the slow path.
+//! Early agreement to tunnels: a browser's CONNECT is answered before the gateway has answered it,
+//! so that the TLS handshake leaves with the request and saves a round trip over the slow path.
 //!
-//! Only where the session stands and only for port 443; should the far end fail after all, the tunnel is reset.
+//! Only where the session stands and only for port 443; should the far end fail after all, the
+//! tunnel is reset.
 
 use std::rc::Rc;
 
@@ -32,7 +33,11 @@ impl Stage for EarlyConnect {
             && request.protocol.is_none()
             && request.authority.ends_with(":443")
             && self.liveness.is_live(&exchange.isolation);
-        if early { agree(self.next.call(exchange)) } else { self.next.call(exchange) }
+        if early {
+            agree(self.next.call(exchange))
+        } else {
+            self.next.call(exchange)
+        }
     }
 }
 
@@ -43,7 +48,13 @@ pub fn agree(mut reply: Reply) -> Reply {
         while let Some(part) = reply.part().await {
             match part? {
                 Part::Head(head) if (200..300).contains(&head.status) => {}
-                Part::Head(_) => return Err(Error::new(Kind::Reset, Side::Peer, "the gateway refused the tunnel")),
+                Part::Head(_) => {
+                    return Err(Error::new(
+                        Kind::Reset,
+                        Side::Peer,
+                        "the gateway refused the tunnel",
+                    ));
+                }
                 Part::Hints(_) => {}
                 part => sink.send(part).await,
             }

@@ -1,4 +1,5 @@
-//! Where connections come in: accept, limit, shake hands, then let the session protocol turn what arrives into exchanges.
+//! Where connections come in: accept, limit, shake hands, then let the session protocol turn what
+//! arrives into exchanges.
 
 pub mod early;
 pub mod local;
@@ -24,7 +25,8 @@ use crate::session::{Drain, Session, Timeouts};
 use crate::stage::Stage;
 use crate::transport::tcp::SocketOptions;
 
-/// Makes the stage of one connection: what it remembers (an access token shown once) ends with the connection.
+/// Makes the stage of one connection: what it remembers (an access token shown once) ends with the
+/// connection.
 pub type NewStage = Rc<dyn Fn(&Path, Peer) -> Rc<dyn Stage>>;
 
 /// Serves connections of one kind.
@@ -73,7 +75,11 @@ pub struct Connections {
 impl Connections {
     /// None open.
     pub fn new(limits: ConnectionLimits) -> Rc<Self> {
-        Rc::new(Self { limits, open: Cell::new(0), by_client: RefCell::default() })
+        Rc::new(Self {
+            limits,
+            open: Cell::new(0),
+            by_client: RefCell::default(),
+        })
     }
 
     /// How many are open.
@@ -93,7 +99,10 @@ impl Connections {
         *count += 1;
         self.open.set(self.open.get() + 1);
         METRICS.connections_open.add(1);
-        Some(Admission { connections: Rc::clone(self), client })
+        Some(Admission {
+            connections: Rc::clone(self),
+            client,
+        })
     }
 }
 
@@ -165,23 +174,37 @@ impl Front {
             None => Path::Tcp(stream),
             Some(acceptor) => {
                 let begun = FRONT_HANDSHAKE.start();
-                match tokio::time::timeout(self.timeouts.head, acceptor.accept(Path::Tcp(stream))).await {
+                match tokio::time::timeout(self.timeouts.head, acceptor.accept(Path::Tcp(stream)))
+                    .await
+                {
                     Ok(Ok(stream)) => {
                         FRONT_HANDSHAKE.stop(begun, 0);
                         crate::transport::tls::wrap(stream.into())
                     }
-                    Ok(Err(error)) => return Err(Error::new(Kind::Tls, Side::Client, error.to_string())),
+                    Ok(Err(error)) => {
+                        return Err(Error::new(Kind::Tls, Side::Client, error.to_string()));
+                    }
                     Err(_) => {
-                        return Err(Error::new(Kind::Timeout, Side::Client, "the TLS handshake did not end in time"));
+                        return Err(Error::new(
+                            Kind::Timeout,
+                            Side::Client,
+                            "the TLS handshake did not end in time",
+                        ));
                     }
                 }
             }
         };
         let session = NEXT_SESSION.fetch_add(1, Ordering::Relaxed);
-        let peer = Peer { session, address: Some(address.ip()), push: false };
+        let peer = Peer {
+            session,
+            address: Some(address.ip()),
+            push: false,
+        };
         let stage = (self.new_stage)(&path, peer);
         match &self.protocol {
-            Protocol::Session(session) => session.serve(path, peer, stage, self.drain.clone()).await,
+            Protocol::Session(session) => {
+                session.serve(path, peer, stage, self.drain.clone()).await
+            }
             Protocol::Socks(socks) => socks.serve(path, peer, stage, self.drain.clone()).await,
         }
     }

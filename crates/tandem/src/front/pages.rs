@@ -1,11 +1,13 @@
-//! Pages that a proxy answers by itself when it cannot get the real one: readable, without names, versions or script.
+//! Pages that a proxy answers by itself when it cannot get the real one: readable, without names,
+//! versions or script.
 
 use bytes::Bytes;
 use tandem_http::ResponseHead;
 
 use crate::error::{Error, Side};
 
-/// The response that tells of a failure, with `Proxy-Status` (RFC 9209). `who`: `client` or `gateway`.
+/// The response that tells of a failure, with `Proxy-Status` (RFC 9209). `who`: `client` or
+/// `gateway`.
 pub fn failure(error: &Error, who: &str) -> (ResponseHead, Bytes) {
     let status = error.status();
     let detail: String = error
@@ -23,7 +25,13 @@ pub fn failure(error: &Error, who: &str) -> (ResponseHead, Bytes) {
     head.fields.push("content-type", "text/html; charset=utf-8");
     head.fields.push("content-length", body.len().to_string());
     head.fields.push("cache-control", "no-store");
-    head.fields.push("proxy-status", format!("{who}; error={}; details=\"{detail}\"", error.proxy_status()));
+    head.fields.push(
+        "proxy-status",
+        format!(
+            "{who}; error={}; details=\"{detail}\"",
+            error.proxy_status()
+        ),
+    );
     if status == 407 {
         head.fields.push("proxy-authenticate", "Bearer");
     }
@@ -46,7 +54,9 @@ const fn headline(error: &Error) -> &'static str {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -59,7 +69,10 @@ mod tests {
         let error = Error::new(Kind::ConnectionRefused, Side::Origin, "<b>\"x\"\r\n");
         let (head, body) = failure(&error, "gateway");
         assert_eq!(head.status, 502);
-        assert_eq!(head.fields.get("proxy-status"), Some(&b"gateway; error=connection_refused; details=\"<b>x\""[..]));
+        assert_eq!(
+            head.fields.get("proxy-status"),
+            Some(&b"gateway; error=connection_refused; details=\"<b>x\""[..])
+        );
         assert!(!String::from_utf8_lossy(&body).contains("<b>"));
     }
 }

@@ -1,9 +1,10 @@
 //! The SOCKS5 listener (RFC 1928): so that Tor Browser works by changing one port.
 //!
-//! User name and password are the isolation key, as they are to Tor. A connection whose first bytes are HTTP to the host
-//! that was asked for is served as HTTP, anything else is a tunnel. When the reply goes out before the far end has
-//! answered (which is what lets the first bytes travel with the request) depends on what can still be told later: port 80
-//! at once, for HTTP can say 502; otherwise once the gateway is known to be there.
+//! User name and password are the isolation key, as they are to Tor. A connection whose first bytes
+//! are HTTP to the host that was asked for is served as HTTP, anything else is a tunnel. When the
+//! reply goes out before the far end has answered (which is what lets the first bytes travel with
+//! the request) depends on what can still be told later: port 80 at once, for HTTP can say 502;
+//! otherwise once the gateway is known to be there.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -29,8 +30,8 @@ use crate::session::http1::{Http1Server, Http1Session};
 use crate::stage::Stage;
 use crate::transport::LocalBoxFuture;
 
-/// How long a connection may stay silent before it is taken for one where the far end speaks first. On port 80 it never
-/// does: browsers open connections there that they may use later.
+/// How long a connection may stay silent before it is taken for one where the far end speaks first.
+/// On port 80 it never does: browsers open connections there that they may use later.
 const SNIFF: Duration = Duration::from_millis(200);
 
 /// Knows sessions and can wait for one.
@@ -51,17 +52,31 @@ pub struct SocksFront {
 
 impl SocksFront {
     /// Serves one connection.
-    pub async fn serve(&self, mut path: Path, peer: Peer, stage: Rc<dyn Stage>, drain: Drain) -> Result<(), Error> {
+    pub async fn serve(
+        &self,
+        mut path: Path,
+        peer: Peer,
+        stage: Rc<dyn Stage>,
+        drain: Drain,
+    ) -> Result<(), Error> {
         let mut server = Server::new();
-        let request = match tokio::time::timeout(self.handshake, handshake(&mut path, &mut server)).await {
-            Ok(request) => request?,
-            Err(_) => return Err(Error::new(Kind::Timeout, Side::Client, "the SOCKS handshake did not end in time")),
-        };
+        let request =
+            match tokio::time::timeout(self.handshake, handshake(&mut path, &mut server)).await {
+                Ok(request) => request?,
+                Err(_) => {
+                    return Err(Error::new(
+                        Kind::Timeout,
+                        Side::Client,
+                        "the SOCKS handshake did not end in time",
+                    ));
+                }
+            };
         let isolation = match (&request.user, &request.password) {
             (None, None) => Isolation::none(),
-            (user, password) => {
-                Isolation::new(user.as_deref().unwrap_or_default(), password.as_deref().unwrap_or_default())
-            }
+            (user, password) => Isolation::new(
+                user.as_deref().unwrap_or_default(),
+                password.as_deref().unwrap_or_default(),
+            ),
         };
         if request.command != Command::Connect {
             return answer(&mut path, &mut server, SocksReply::CommandNotSupported).await;
@@ -84,29 +99,39 @@ impl SocksFront {
         let mut early = BytesMut::from(&server.take_rest()[..]);
         if self.is_http(&mut path, &mut early, &host, port).await? {
             let stage = towards(stage, request.target.clone(), port);
-            Http1Server::with_early(self.http1.clone(), path, peer, stage, early).run(drain).await
+            Http1Server::with_early(self.http1.clone(), path, peer, stage, early)
+                .run(drain)
+                .await
         } else {
             tunnel(path, None, early, &request.target, peer, &*stage).await
         }
     }
 
     /// Reads the first bytes and says whether they are an HTTP/1.1 request to `host`.
-    async fn is_http(&self, path: &mut Path, early: &mut BytesMut, host: &str, port: u16) -> Result<bool, Error> {
+    async fn is_http(
+        &self,
+        path: &mut Path,
+        early: &mut BytesMut,
+        host: &str,
+        port: u16,
+    ) -> Result<bool, Error> {
         let mut begun = None;
         loop {
             match looks_like_http(early) {
                 Looks::Other => return Ok(false),
-                Looks::Http => match tandem_http::h1::parse_request(early, Scheme::Http, &self.http1.limits) {
-                    Ok(Some((request, _))) => {
-                        let named = split_authority(&request.head.authority, Some(80));
-                        return Ok(
-                            named.is_ok_and(|(name, at)| name == host && at == port) && !request.head.is_connect()
-                        );
+                Looks::Http => {
+                    match tandem_http::h1::parse_request(early, Scheme::Http, &self.http1.limits) {
+                        Ok(Some((request, _))) => {
+                            let named = split_authority(&request.head.authority, Some(80));
+                            return Ok(named.is_ok_and(|(name, at)| name == host && at == port)
+                                && !request.head.is_connect());
+                        }
+                        // Malformed HTTP to port 80 is HTTP all the same, to be refused; elsewhere
+                        // it may be anything.
+                        Err(_) => return Ok(port == 80),
+                        Ok(None) => {}
                     }
-                    // Malformed HTTP to port 80 is HTTP all the same, to be refused; elsewhere it may be anything.
-                    Err(_) => return Ok(port == 80),
-                    Ok(None) => {}
-                },
+                }
                 Looks::Unknown => {}
             }
             let limit = match (early.is_empty(), port) {
@@ -123,7 +148,11 @@ impl SocksFront {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(Error::io(&error, Side::Client)),
                 Err(_) if port == 80 && early.is_empty() => {
-                    return Err(Error::new(Kind::Timeout, Side::Client, "the client asked for nothing"));
+                    return Err(Error::new(
+                        Kind::Timeout,
+                        Side::Client,
+                        "the client asked for nothing",
+                    ));
                 }
                 Err(_) => return Ok(false),
             }
@@ -139,7 +168,10 @@ enum Looks {
 
 /// A method, a space and a path.
 fn looks_like_http(bytes: &[u8]) -> Looks {
-    let token = bytes.iter().take_while(|b| is_token(**b) && b.is_ascii_uppercase()).count();
+    let token = bytes
+        .iter()
+        .take_while(|b| is_token(**b) && b.is_ascii_uppercase())
+        .count();
     match bytes.get(token) {
         None if token < 24 => Looks::Unknown,
         Some(b' ') if token >= 3 => match bytes.get(token + 1) {
@@ -151,17 +183,29 @@ fn looks_like_http(bytes: &[u8]) -> Looks {
     }
 }
 
-async fn handshake(path: &mut Path, server: &mut Server) -> Result<tandem_http::socks::Request, Error> {
+async fn handshake(
+    path: &mut Path,
+    server: &mut Server,
+) -> Result<tandem_http::socks::Request, Error> {
     let mut buf = [0; 1024];
     let mut out = Vec::new();
     loop {
-        let count = path.read(&mut buf).await.map_err(|error| Error::io(&error, Side::Client))?;
+        let count = path
+            .read(&mut buf)
+            .await
+            .map_err(|error| Error::io(&error, Side::Client))?;
         if count == 0 {
-            return Err(Error::new(Kind::Truncated, Side::Client, "the client closed within the SOCKS handshake"));
+            return Err(Error::new(
+                Kind::Truncated,
+                Side::Client,
+                "the client closed within the SOCKS handshake",
+            ));
         }
         let result = server.handle_input(&buf[..count]);
         server.poll_output(&mut out);
-        path.write_all(&out).await.map_err(|error| Error::io(&error, Side::Client))?;
+        path.write_all(&out)
+            .await
+            .map_err(|error| Error::io(&error, Side::Client))?;
         out.clear();
         match result {
             Ok(Some(request)) => return Ok(request),
@@ -178,7 +222,9 @@ async fn answer(path: &mut Path, server: &mut Server, reply: SocksReply) -> Resu
     server.reply(reply);
     let mut out = Vec::new();
     server.poll_output(&mut out);
-    path.write_all(&out).await.map_err(|error| Error::io(&error, Side::Client))?;
+    path.write_all(&out)
+        .await
+        .map_err(|error| Error::io(&error, Side::Client))?;
     if reply != SocksReply::Succeeded {
         let _ = path.shutdown().await;
     }
@@ -198,7 +244,10 @@ const fn socks_reply(error: &Error) -> SocksReply {
 
 /// What the gateway's refusal of a tunnel is in SOCKS.
 fn refused(status: u16, fields: &Fields) -> SocksReply {
-    let said = fields.get("proxy-status").map(String::from_utf8_lossy).unwrap_or_default();
+    let said = fields
+        .get("proxy-status")
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
     match status {
         _ if said.contains("connection_refused") => SocksReply::ConnectionRefused,
         403 | 407 => SocksReply::NotAllowed,
@@ -216,15 +265,25 @@ fn isolated(stage: Rc<dyn Stage>, isolation: Isolation) -> Rc<dyn Stage> {
     })
 }
 
-/// Requests found inside the connection go to the host that was asked for, whatever a later Host field says.
+/// Requests found inside the connection go to the host that was asked for, whatever a later Host
+/// field says.
 fn towards(stage: Rc<dyn Stage>, target: String, port: u16) -> Rc<dyn Stage> {
-    let authority = if port == 80 { target.trim_end_matches(":80").to_owned() } else { target };
+    let authority = if port == 80 {
+        target.trim_end_matches(":80").to_owned()
+    } else {
+        target
+    };
     Rc::new(move |exchange: Exchange| {
-        let same = split_authority(&exchange.request.authority, Some(80)) == split_authority(&authority, Some(80));
+        let same = split_authority(&exchange.request.authority, Some(80))
+            == split_authority(&authority, Some(80));
         if same {
             stage.call(exchange)
         } else {
-            Reply::fail(Error::new(Kind::BadRequest, Side::Client, "the Host field names another host than SOCKS did"))
+            Reply::fail(Error::new(
+                Kind::BadRequest,
+                Side::Client,
+                "the Host field names another host than SOCKS did",
+            ))
         }
     })
 }
@@ -248,15 +307,29 @@ async fn tunnel(
         fields: Fields::new(),
     };
     // Dropped only when the tunnel ends: the client's going is noticed by the body's reader.
-    let body = Body::new(Upward { io: Rc::clone(&io), early }, None);
-    let exchange = Exchange { request, body, isolation: Isolation::none(), peer, priority: Priority::default() };
+    let body = Body::new(
+        Upward {
+            io: Rc::clone(&io),
+            early,
+        },
+        None,
+    );
+    let exchange = Exchange {
+        request,
+        body,
+        isolation: Isolation::none(),
+        peer,
+        priority: Priority::default(),
+    };
     let mut reply = stage.call(exchange);
     match server {
         None => reply = agree(reply),
         Some(mut server) => {
             let verdict = loop {
                 match reply.part().await {
-                    Some(Ok(Part::Head(head))) if (200..300).contains(&head.status) => break SocksReply::Succeeded,
+                    Some(Ok(Part::Head(head))) if (200..300).contains(&head.status) => {
+                        break SocksReply::Succeeded;
+                    }
                     Some(Ok(Part::Head(head))) => break refused(head.status, &head.fields),
                     Some(Ok(_)) => {}
                     Some(Err(error)) => break socks_reply(&error),
@@ -295,13 +368,21 @@ async fn write_all(io: &RefCell<Path>, mut bytes: &[u8]) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::io(&error, Side::Client);
     while !bytes.is_empty() {
         let written =
-            std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_write(cx, bytes)).await.map_err(failed)?;
+            std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_write(cx, bytes))
+                .await
+                .map_err(failed)?;
         if written == 0 {
-            return Err(Error::new(Kind::Reset, Side::Client, "the client takes no bytes"));
+            return Err(Error::new(
+                Kind::Reset,
+                Side::Client,
+                "the client takes no bytes",
+            ));
         }
         bytes = &bytes[written..];
     }
-    std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_flush(cx)).await.map_err(failed)
+    std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_flush(cx))
+        .await
+        .map_err(failed)
 }
 
 async fn shutdown(io: &RefCell<Path>) -> Result<(), Error> {

@@ -1,7 +1,8 @@
-//! Who may use a gateway: holders of an access token, of a client certificate (checked in TLS already), or all (`--open`).
+//! Who may use a gateway: holders of an access token, of a client certificate (checked in TLS
+//! already), or all (`--open`).
 //!
-//! A token is shown once, with the session's first request (`Proxy-Authorization: Bearer`, RFC 6750 section 2.1), and
-//! never goes on to an origin.
+//! A token is shown once, with the session's first request (`Proxy-Authorization: Bearer`, RFC 6750
+//! section 2.1), and never goes on to an origin.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -23,14 +24,22 @@ pub struct Auth {
 
 impl Stage for Auth {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let shown = exchange.request.fields.get("proxy-authorization").map(<[u8]>::to_vec);
+        let shown = exchange
+            .request
+            .fields
+            .get("proxy-authorization")
+            .map(<[u8]>::to_vec);
         if let Some(shown) = &shown {
             exchange.request.fields.remove("proxy-authorization");
             let token = shown
                 .split_at_checked(7)
                 .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "))
                 .map(|(_, t)| t.trim_ascii());
-            if token.is_some_and(|token| self.tokens.iter().any(|known| is_equal(known.as_bytes(), token))) {
+            if token.is_some_and(|token| {
+                self.tokens
+                    .iter()
+                    .any(|known| is_equal(known.as_bytes(), token))
+            }) {
                 self.admitted.set(true);
             }
         }
@@ -38,12 +47,20 @@ impl Stage for Auth {
             return self.next.call(exchange);
         }
         METRICS.unauthorized.add(1);
-        let detail = if shown.is_some() { "the access token is not valid" } else { "an access token is needed" };
+        let detail = if shown.is_some() {
+            "the access token is not valid"
+        } else {
+            "an access token is needed"
+        };
         Reply::fail(Error::new(Kind::Unauthorized, Side::Client, detail))
     }
 }
 
 /// Compares in a time that does not tell where the difference is.
 fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
+    a.len() == b.len()
+        && a.iter()
+            .zip(b)
+            .fold(0, |difference, (x, y)| difference | (x ^ y))
+            == 0
 }

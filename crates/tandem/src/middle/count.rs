@@ -27,7 +27,11 @@ impl Stage for Count {
             tracing::info!(method = %request.method, authority = request.authority, path = request.path, "exchange");
         }
         let (asked, begun) = (EXCHANGE_HEAD.start(), EXCHANGE_WHOLE.start());
-        Reply::new(Counted { reply: self.next.call(exchange), asked, begun })
+        Reply::new(Counted {
+            reply: self.next.call(exchange),
+            asked,
+            begun,
+        })
     }
 }
 
@@ -44,7 +48,9 @@ impl Parts for Counted {
         match &part {
             Poll::Ready(Some(Ok(Part::Head(_)))) => EXCHANGE_HEAD.stop(self.asked.take(), 0),
             Poll::Ready(None) => EXCHANGE_WHOLE.stop(self.begun.take(), 0),
-            Poll::Ready(Some(Ok(Part::Data(data)))) => METRICS.body_bytes_down.add(data.len() as u64),
+            Poll::Ready(Some(Ok(Part::Data(data)))) => {
+                METRICS.body_bytes_down.add(data.len() as u64)
+            }
             Poll::Ready(Some(Err(error))) => {
                 METRICS.exchanges_failed.add(1);
                 tracing::debug!(%error, "exchange failed");

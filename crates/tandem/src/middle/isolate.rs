@@ -1,8 +1,9 @@
-//! Reads the isolation key that an HTTP client carries in its fields, and removes it from the request.
+//! Reads the isolation key that an HTTP client carries in its fields, and removes it from the
+//! request.
 //!
-//! `Proxy-Authorization: Basic` gives SOCKS user and password (RFC 7617); `Tor-Stream-Isolation`, which Arti's HTTP
-//! CONNECT takes too, gives the user of a CONNECT: in other requests scripts of pages can write it. What came by SOCKS has
-//! its key already.
+//! `Proxy-Authorization: Basic` gives SOCKS user and password (RFC 7617); `Tor-Stream-Isolation`,
+//! which Arti's HTTP CONNECT takes too, gives the user of a CONNECT: in other requests scripts of
+//! pages can write it. What came by SOCKS has its key already.
 
 use std::rc::Rc;
 
@@ -22,7 +23,8 @@ impl Stage for Isolate {
         let fields = &mut exchange.request.fields;
         let key = key(fields, exchange.request.method == Method::Connect);
         if fields.contains("proxy-authorization") || fields.contains("tor-stream-isolation") {
-            fields.retain(|f| f.name != b"proxy-authorization" && f.name != b"tor-stream-isolation");
+            fields
+                .retain(|f| f.name != b"proxy-authorization" && f.name != b"tor-stream-isolation");
         }
         if let Some(key) = key
             && exchange.isolation == Isolation::none()
@@ -49,13 +51,22 @@ fn basic(value: &[u8]) -> Option<Isolation> {
         return None;
     }
     let decoded = decode_base64(credentials.trim_ascii())?;
-    let colon = decoded.iter().position(|&b| b == b':').unwrap_or(decoded.len());
-    Some(Isolation::new(&decoded[..colon], decoded.get(colon + 1..).unwrap_or_default()))
+    let colon = decoded
+        .iter()
+        .position(|&b| b == b':')
+        .unwrap_or(decoded.len());
+    Some(Isolation::new(
+        &decoded[..colon],
+        decoded.get(colon + 1..).unwrap_or_default(),
+    ))
 }
 
 /// Base64 (RFC 4648 section 4), padding optional; `None` when it is none.
 fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
-    let text = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
+    let text = text
+        .strip_suffix(b"==")
+        .or_else(|| text.strip_suffix(b"="))
+        .unwrap_or(text);
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
     let (mut held, mut bits) = (0u32, 0);
     for &byte in text {
@@ -84,14 +95,35 @@ mod tests {
 
     #[test]
     fn reads_keys() {
-        let read = |name: &str, value: &str, is_connect| key(&[(name, value)].into_iter().collect(), is_connect);
+        let read = |name: &str, value: &str, is_connect| {
+            key(&[(name, value)].into_iter().collect(), is_connect)
+        };
         let key_of = |name: &str, value: &str| read(name, value, true);
-        assert_eq!(key_of("proxy-authorization", "Basic dXNlcjpwYXNz"), Some(Isolation::new(b"user", b"pass")));
-        assert_eq!(key_of("proxy-authorization", "basic dXNlcg=="), Some(Isolation::new(b"user", b"")));
-        assert_eq!(key_of("tor-stream-isolation", "tab"), Some(Isolation::new(b"tab", b"")));
-        assert_eq!(read("tor-stream-isolation", "tab", false), None, "a page's script chooses no key");
-        assert_eq!(key_of("proxy-authorization", "Basic %%%"), Some(Isolation::new(b"Basic %%%", b"")));
-        assert_ne!(Isolation::new(&[b'a'; 300], b""), Isolation::new(&[b'a'; 301], b""));
+        assert_eq!(
+            key_of("proxy-authorization", "Basic dXNlcjpwYXNz"),
+            Some(Isolation::new(b"user", b"pass"))
+        );
+        assert_eq!(
+            key_of("proxy-authorization", "basic dXNlcg=="),
+            Some(Isolation::new(b"user", b""))
+        );
+        assert_eq!(
+            key_of("tor-stream-isolation", "tab"),
+            Some(Isolation::new(b"tab", b""))
+        );
+        assert_eq!(
+            read("tor-stream-isolation", "tab", false),
+            None,
+            "a page's script chooses no key"
+        );
+        assert_eq!(
+            key_of("proxy-authorization", "Basic %%%"),
+            Some(Isolation::new(b"Basic %%%", b""))
+        );
+        assert_ne!(
+            Isolation::new(&[b'a'; 300], b""),
+            Isolation::new(&[b'a'; 301], b"")
+        );
         assert_eq!(key_of("accept", "x"), None);
     }
 }

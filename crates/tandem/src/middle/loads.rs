@@ -1,7 +1,9 @@
-//! How long pages take at the browser, with push and without: what makes a claimed saving a measured one.
+//! How long pages take at the browser, with push and without: what makes a claimed saving a
+//! measured one.
 //!
-//! A load begins with the request for a page that the gateway said something about (`tandem-push`) and ends with the last
-//! answer of its isolation key before a second of quiet. The field goes no further than this.
+//! A load begins with the request for a page that the gateway said something about (`tandem-push`)
+//! and ends with the last answer of its isolation key before a second of quiet. The field goes no
+//! further than this.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -32,7 +34,10 @@ pub struct Loads {
 impl Loads {
     /// A stage before `next`.
     pub fn new(next: Rc<dyn Stage>) -> Self {
-        Self { next, open: Rc::default() }
+        Self {
+            next,
+            open: Rc::default(),
+        }
     }
 }
 
@@ -90,9 +95,16 @@ impl Timed {
     fn begin(&mut self, treatment: Treatment) {
         self.leave();
         let now = Instant::now();
-        let load = Rc::new(Load { began: self.began, last: Cell::new(now), under_way: Cell::new(1), treatment });
+        let load = Rc::new(Load {
+            began: self.began,
+            last: Cell::new(now),
+            under_way: Cell::new(1),
+            treatment,
+        });
         self.load = Some(Rc::clone(&load));
-        self.open.borrow_mut().insert(self.isolation.clone(), Rc::clone(&load));
+        self.open
+            .borrow_mut()
+            .insert(self.isolation.clone(), Rc::clone(&load));
         tokio::task::spawn_local(watch(load, self.isolation.clone(), Rc::clone(&self.open)));
     }
 
@@ -111,12 +123,21 @@ impl Drop for Timed {
 }
 
 /// Waits for the end of a load and counts it.
-async fn watch(load: Rc<Load>, isolation: Isolation, open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>) {
-    let is_current = || open.borrow().get(&isolation).is_some_and(|current| Rc::ptr_eq(current, &load));
+async fn watch(
+    load: Rc<Load>,
+    isolation: Isolation,
+    open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
+) {
+    let is_current = || {
+        open.borrow()
+            .get(&isolation)
+            .is_some_and(|current| Rc::ptr_eq(current, &load))
+    };
     loop {
         tokio::time::sleep(QUIET / 4).await;
         if !is_current() {
-            // Another page has taken its place before it was over: nobody knows how long it would have taken.
+            // Another page has taken its place before it was over: nobody knows how long it would
+            // have taken.
             return;
         }
         if load.began.elapsed() > LONGEST {
@@ -133,8 +154,16 @@ async fn watch(load: Rc<Load>, isolation: Isolation, open: Rc<RefCell<HashMap<Is
 fn count(treatment: Treatment, took: Duration) {
     let ms = took.as_millis() as u64;
     let (loads, sum, squares) = match treatment {
-        Treatment::Pushed => (&METRICS.loads_pushed, &METRICS.loads_pushed_ms, &METRICS.loads_pushed_ms_squared),
-        Treatment::HeldOut => (&METRICS.loads_held_out, &METRICS.loads_held_out_ms, &METRICS.loads_held_out_ms_squared),
+        Treatment::Pushed => (
+            &METRICS.loads_pushed,
+            &METRICS.loads_pushed_ms,
+            &METRICS.loads_pushed_ms_squared,
+        ),
+        Treatment::HeldOut => (
+            &METRICS.loads_held_out,
+            &METRICS.loads_held_out_ms,
+            &METRICS.loads_held_out_ms_squared,
+        ),
     };
     loads.add(1);
     sum.add(ms);

@@ -1,10 +1,11 @@
-//! Opens a new session's congestion window before it is needed: the client, started just now, asks for bytes that mean
-//! nothing, in rounds, and the gateway sends them as long as nobody asks for anything else.
+//! Opens a new session's congestion window before it is needed: the client, started just now, asks
+//! for bytes that mean nothing, in rounds, and the gateway sends them as long as nobody asks for
+//! anything else.
 //!
-//! TCP begins with ten packets a round trip and doubles them (RFC 6928, RFC 5681 section 3.1), so that the first page of a
-//! session over a long path waits for round trips that the path does not need. BBR keeps what it has learned while the
-//! session rests; other congestion controls begin anew after a pause (RFC 5681 section 4.1), so that over them nothing is
-//! sent.
+//! TCP begins with ten packets a round trip and doubles them (RFC 6928, RFC 5681 section 3.1), so
+//! that the first page of a session over a long path waits for round trips that the path does not
+//! need. BBR keeps what it has learned while the session rests; other congestion controls begin
+//! anew after a pause (RFC 5681 section 4.1), so that over them nothing is sent.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -37,14 +38,23 @@ struct Session {
 impl WarmUp {
     /// `lasts`: the session's path remembers its rate while it rests.
     pub fn new(lasts: bool, next: Rc<dyn Stage>) -> Self {
-        Self { session: Rc::new(Session { left: Cell::new(if lasts { MOST } else { 0 }) }), next }
+        Self {
+            session: Rc::new(Session {
+                left: Cell::new(if lasts { MOST } else { 0 }),
+            }),
+            next,
+        }
     }
 }
 
 impl Stage for WarmUp {
     fn call(&self, exchange: Exchange) -> Reply {
         match asked(&exchange.request) {
-            Some(left) => Reply::new(Filling { head_sent: false, left, session: Rc::clone(&self.session) }),
+            Some(left) => Reply::new(Filling {
+                head_sent: false,
+                left,
+                session: Rc::clone(&self.session),
+            }),
             None => {
                 self.session.left.set(0);
                 self.next.call(exchange)
@@ -66,14 +76,19 @@ impl Parts for Filling {
             self.head_sent = true;
             return Poll::Ready(Some(Ok(Part::Head(ResponseHead::new(200)))));
         }
-        let count = self.left.min(self.session.left.get()).min(NOTHING.len() as u64);
+        let count = self
+            .left
+            .min(self.session.left.get())
+            .min(NOTHING.len() as u64);
         if count == 0 {
             return Poll::Ready(None);
         }
         self.left -= count;
         self.session.left.set(self.session.left.get() - count);
         METRICS.warm_up_bytes.add(count);
-        Poll::Ready(Some(Ok(Part::Data(Bytes::from_static(&NOTHING[..count as usize])))))
+        Poll::Ready(Some(Ok(Part::Data(Bytes::from_static(
+            &NOTHING[..count as usize],
+        )))))
     }
 }
 
@@ -90,18 +105,28 @@ mod tests {
             request: request(bytes),
             body: Body::empty(),
             isolation: Isolation::none(),
-            peer: Peer { session: 1, address: None, push: false },
+            peer: Peer {
+                session: 1,
+                address: None,
+                push: false,
+            },
             priority: Priority::default(),
         }
     }
 
     fn stage(lasts: bool) -> WarmUp {
-        WarmUp::new(lasts, Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new())))
+        WarmUp::new(
+            lasts,
+            Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new())),
+        )
     }
 
     fn page() -> Exchange {
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
-        Exchange { request, ..exchange(0) }
+        Exchange {
+            request,
+            ..exchange(0)
+        }
     }
 
     /// Status and bytes of a reply, of which so many parts are waited for.
@@ -121,8 +146,14 @@ mod tests {
     #[test]
     fn a_session_is_warmed_within_bounds() {
         let session = stage(true);
-        assert_eq!(taken(&mut session.call(exchange(100_000)), 99), (200, 100_000));
-        assert_eq!(taken(&mut session.call(exchange(u64::MAX)), 9999), (200, MOST - 100_000));
+        assert_eq!(
+            taken(&mut session.call(exchange(100_000)), 99),
+            (200, 100_000)
+        );
+        assert_eq!(
+            taken(&mut session.call(exchange(u64::MAX)), 9999),
+            (200, MOST - 100_000)
+        );
         assert_eq!(taken(&mut session.call(exchange(1)), 9), (200, 0));
         for path in ["/", "/-1", "/99999999999999999999999", "/1?2"] {
             let mut odd = exchange(0);
@@ -138,7 +169,11 @@ mod tests {
         assert_eq!(taken(&mut warming, 3), (200, 2 * NOTHING.len() as u64));
         assert_eq!(taken(&mut session.call(page()), 9), (204, 0));
         assert_eq!(taken(&mut warming, 9), (0, 0));
-        assert_eq!(taken(&mut session.call(exchange(1 << 20)), 9), (200, 0), "nor is it begun again");
+        assert_eq!(
+            taken(&mut session.call(exchange(1 << 20)), 9),
+            (200, 0),
+            "nor is it begun again"
+        );
     }
 
     #[test]

@@ -32,12 +32,20 @@ pub(super) struct Sample {
 
 impl Sample {
     pub(super) fn records<'a>(&'a self, logs: &'a [Loaded]) -> &'a [Record] {
-        self.day.as_ref().map_or(&logs[self.log].log.records, |day| &day.records)
+        self.day
+            .as_ref()
+            .map_or(&logs[self.log].log.records, |day| &day.records)
     }
 
     pub(super) fn left_out(&self, logs: &[Loaded]) -> LeftOut {
         let log = &logs[self.log].log;
-        self.day.as_ref().map_or(LeftOut { unparsable: log.unparsable, noise: log.noise }, |day| day.left_out)
+        self.day.as_ref().map_or(
+            LeftOut {
+                unparsable: log.unparsable,
+                noise: log.noise,
+            },
+            |day| day.left_out,
+        )
     }
 }
 
@@ -47,21 +55,33 @@ pub(super) fn load(path: &Path, args: &LogArgs) -> Result<Loaded, PredictError> 
     let filter = args.filter();
     open(path)
         .and_then(|mut reader| for_each_line(&mut reader, |line| log.push_line(line, filter)))
-        .map_err(|source| PredictError::Read { path: path.to_owned(), source })?;
+        .map_err(|source| PredictError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
     if log.records.is_empty() && log.noise == 0 {
-        return Err(PredictError::Empty { path: path.to_owned() });
+        return Err(PredictError::Empty {
+            path: path.to_owned(),
+        });
     }
     if args.robots == Robots::Listed {
         let listed = isbot::Bots::default();
         log.mark_robots(|agent| listed.is_bot(&String::from_utf8_lossy(agent)));
     }
     log.finish();
-    Ok(Loaded { name: name(path), log })
+    Ok(Loaded {
+        name: name(path),
+        log,
+    })
 }
 
 /// The samples of logs: each log, or each day of each.
 pub(super) fn samples(logs: &[Loaded], daily: bool) -> Vec<Sample> {
-    let whole = |(at, loaded): (usize, &Loaded)| Sample { name: loaded.name.clone(), log: at, day: None };
+    let whole = |(at, loaded): (usize, &Loaded)| Sample {
+        name: loaded.name.clone(),
+        log: at,
+        day: None,
+    };
     if !daily {
         return logs.iter().enumerate().map(whole).collect();
     }
@@ -69,7 +89,11 @@ pub(super) fn samples(logs: &[Loaded], daily: bool) -> Vec<Sample> {
     for (at, loaded) in logs.iter().enumerate() {
         for day in loaded.log.days() {
             let name = format!("{} {}", loaded.name, date(day.day));
-            samples.push(Sample { name, log: at, day: Some(day) });
+            samples.push(Sample {
+                name,
+                log: at,
+                day: Some(day),
+            });
         }
     }
     samples
@@ -84,21 +108,37 @@ fn date(days: i64) -> String {
     let in_year = in_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
     let month_from_march = (5 * in_year + 2) / 153;
     let day = in_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     let year = cycle * 400 + year_of_cycle + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
 /// The file's name without the endings that only say how it is stored.
 fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    [".gz", ".zst", ".log"].iter().fold(&*name, |name, ending| name.strip_suffix(ending).unwrap_or(name)).to_owned()
+    let name = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy();
+    [".gz", ".zst", ".log"]
+        .iter()
+        .fold(&*name, |name, ending| {
+            name.strip_suffix(ending).unwrap_or(name)
+        })
+        .to_owned()
 }
 
 /// Opens a log for reading, decompressing it if its first bytes say so.
 fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     let stdin = path.as_os_str() == "-";
-    let file: Source = if stdin { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    let file: Source = if stdin {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path)?)
+    };
     decompressed(BufReader::with_capacity(1 << 16, file))
 }
 
@@ -132,20 +172,32 @@ impl Ahead {
 
     fn of(source: impl Read + Send + 'static) -> io::Result<Self> {
         let (sender, pieces) = sync_channel(Self::WAITING);
-        thread::Builder::new().name("decompress".into()).spawn(move || Self::read(source, &sender))?;
-        Ok(Self { pieces, piece: Vec::new(), at: 0, ended: false })
+        thread::Builder::new()
+            .name("decompress".into())
+            .spawn(move || Self::read(source, &sender))?;
+        Ok(Self {
+            pieces,
+            piece: Vec::new(),
+            at: 0,
+            ended: false,
+        })
     }
 
     /// Sends what the source holds; an empty piece is its end.
     fn read(mut source: impl Read, pieces: &SyncSender<io::Result<Vec<u8>>>) {
         loop {
             let mut piece = Vec::with_capacity(Self::PIECE);
-            let read = source.by_ref().take(Self::PIECE as u64).read_to_end(&mut piece);
+            let read = source
+                .by_ref()
+                .take(Self::PIECE as u64)
+                .read_to_end(&mut piece);
             let last = !matches!(read, Ok(1..));
             // What was read before an error are whole lines perhaps.
             let sent = match read {
                 Err(error) if piece.is_empty() => pieces.send(Err(error)),
-                Err(error) => pieces.send(Ok(piece)).and_then(|()| pieces.send(Err(error))),
+                Err(error) => pieces
+                    .send(Ok(piece))
+                    .and_then(|()| pieces.send(Err(error))),
                 Ok(_) => pieces.send(Ok(piece)),
             };
             if last || sent.is_err() {
@@ -159,7 +211,10 @@ impl BufRead for Ahead {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.piece.len() && !self.ended {
             // A thread that is gone without saying that this is the end has failed.
-            self.piece = self.pieces.recv().map_err(|_| io::Error::other("decompression failed"))??;
+            self.piece = self
+                .pieces
+                .recv()
+                .map_err(|_| io::Error::other("decompression failed"))??;
             self.at = 0;
             self.ended = self.piece.is_empty();
         }
@@ -211,10 +266,11 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// Calls `line` for each line without its end. Of a line that is too long only the beginning is handed over.
+/// Calls `line` for each line without its end. Of a line that is too long only the beginning is
+/// handed over.
 ///
-/// Zero bytes before a line are passed over, however many: a server that goes on writing where it was leaves a gap when
-/// its log is cut to nothing, as logrotate's `copytruncate` does.
+/// Zero bytes before a line are passed over, however many: a server that goes on writing where it
+/// was leaves a gap when its log is cut to nothing, as logrotate's `copytruncate` does.
 fn for_each_line(reader: &mut dyn BufRead, mut line: impl FnMut(&[u8])) -> io::Result<()> {
     let mut partial = Vec::new();
     loop {
@@ -248,13 +304,22 @@ fn for_each_line(reader: &mut dyn BufRead, mut line: impl FnMut(&[u8])) -> io::R
 
 fn unpadded(bytes: &[u8]) -> &[u8] {
     match bytes.first() {
-        Some(0) => &bytes[bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len())..],
+        Some(0) => {
+            &bytes[bytes
+                .iter()
+                .position(|&byte| byte != 0)
+                .unwrap_or(bytes.len())..]
+        }
         _ => bytes,
     }
 }
 
 fn keep(partial: &mut Vec<u8>, bytes: &[u8]) {
-    let bytes = if partial.is_empty() { unpadded(bytes) } else { bytes };
+    let bytes = if partial.is_empty() {
+        unpadded(bytes)
+    } else {
+        bytes
+    };
     let room = MAX_LINE.saturating_sub(partial.len());
     partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
@@ -285,13 +350,17 @@ mod tests {
         member.write_all(&text[9..]).expect("in memory");
         bytes.extend(member.finish().expect("in memory"));
         assert_eq!(lines(bytes), want);
-        let frame = |part: &[u8]| ruzstd::encoding::compress_to_vec(part, ruzstd::encoding::CompressionLevel::Fastest);
+        let frame = |part: &[u8]| {
+            ruzstd::encoding::compress_to_vec(part, ruzstd::encoding::CompressionLevel::Fastest)
+        };
         assert_eq!(lines([frame(&text[..9]), frame(&text[9..])].concat()), want);
     }
 
     #[test]
     fn what_is_cut_off_is_an_error_after_what_could_be_read() {
-        let text: Vec<u8> = (0..200_000u32).flat_map(|number| format!("line {number}\n").into_bytes()).collect();
+        let text: Vec<u8> = (0..200_000u32)
+            .flat_map(|number| format!("line {number}\n").into_bytes())
+            .collect();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&text).expect("in memory");
         let bytes = gzip.finish().expect("in memory");
@@ -307,21 +376,38 @@ mod tests {
         let mut bytes = vec![b'x'; 3 * MAX_LINE];
         bytes.extend(b"\nnext");
         let lines = lines(bytes);
-        assert_eq!((lines.len(), lines[0].len(), &lines[1][..]), (2, MAX_LINE, &b"next"[..]));
+        assert_eq!(
+            (lines.len(), lines[0].len(), &lines[1][..]),
+            (2, MAX_LINE, &b"next"[..])
+        );
     }
 
     #[test]
     fn a_day_has_the_lines_that_were_left_out_on_it() {
         let mut log = AccessLog::default();
-        for line in ["?", r#"h - - [09/Jul/1995:00:00:07 -0400] "GET / HTTP/1.0" 200 1"#, "?"] {
+        for line in [
+            "?",
+            r#"h - - [09/Jul/1995:00:00:07 -0400] "GET / HTTP/1.0" 200 1"#,
+            "?",
+        ] {
             log.push_line(line.as_bytes(), tandem_predict::log::Filter::default());
         }
         log.finish();
-        let logs = [Loaded { name: "log".into(), log }];
+        let logs = [Loaded {
+            name: "log".into(),
+            log,
+        }];
         for (daily, name) in [(true, "log 1995-07-09"), (false, "log")] {
             let samples = samples(&logs, daily);
             assert_eq!((samples.len(), &*samples[0].name), (1, name));
-            assert_eq!((samples[0].records(&logs).len(), samples[0].left_out(&logs).unparsable), (1, 2), "{name}");
+            assert_eq!(
+                (
+                    samples[0].records(&logs).len(),
+                    samples[0].left_out(&logs).unparsable
+                ),
+                (1, 2),
+                "{name}"
+            );
         }
     }
 
@@ -336,7 +422,12 @@ mod tests {
 
     #[test]
     fn dates() {
-        for (days, text) in [(0, "1970-01-01"), (9320, "1995-07-09"), (11016, "2000-02-29"), (-1, "1969-12-31")] {
+        for (days, text) in [
+            (0, "1970-01-01"),
+            (9320, "1995-07-09"),
+            (11016, "2000-02-29"),
+            (-1, "1969-12-31"),
+        ] {
             assert_eq!(date(days), text);
         }
     }

@@ -14,7 +14,9 @@ use super::{LearnArgs, PredictError, milliseconds};
 pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
     let config = args.auto.config(0.5);
     let mut auto = match read_state(&args.predict_state, config.clone()) {
-        Err(PredictError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Auto::new(config.clone()),
+        Err(PredictError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Auto::new(config.clone())
+        }
         other => other?,
     };
     for path in &args.merge {
@@ -23,7 +25,12 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
     for path in &args.input.logs {
         let log = load(path, &args.input)?.log;
         let options = Options::default();
-        let sessions = Sessions::cut(&log, &log.records, milliseconds(args.session_timeout), false);
+        let sessions = Sessions::cut(
+            &log,
+            &log.records,
+            milliseconds(args.session_timeout),
+            false,
+        );
         let mut watching = AutoReplay::new(&log, &options, auto);
         replay(&log, &log.records, &sessions, &mut watching, |_| {});
         // What was learned is carried on, the sessions of one log are not those of the next.
@@ -34,11 +41,18 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
 
 /// Reads a state file.
 pub(super) fn read_state(path: &Path, config: AutoConfig) -> Result<Auto, PredictError> {
-    let bytes = fs::read(path).map_err(|source| PredictError::Read { path: path.to_owned(), source })?;
-    Auto::load(&bytes, config).map_err(|source| PredictError::State { path: path.to_owned(), source })
+    let bytes = fs::read(path).map_err(|source| PredictError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Auto::load(&bytes, config).map_err(|source| PredictError::State {
+        path: path.to_owned(),
+        source,
+    })
 }
 
-/// Replaces a state file in one step: whoever reads it, even after a crash, finds the old state or the new one.
+/// Replaces a state file in one step: whoever reads it, even after a crash, finds the old state or
+/// the new one.
 fn write_state(path: &Path, bytes: &[u8]) -> Result<(), PredictError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -52,6 +66,9 @@ fn write_state(path: &Path, bytes: &[u8]) -> Result<(), PredictError> {
     write().map_err(|source| {
         // The failure to tell is the first one.
         let _ = fs::remove_file(&beside);
-        PredictError::Write { path: path.to_owned(), source }
+        PredictError::Write {
+            path: path.to_owned(),
+            source,
+        }
     })
 }

@@ -1,4 +1,5 @@
-//! `tandem predict live`: what push did in a running client or gateway, from its metrics, and how sure that is.
+//! `tandem predict live`: what push did in a running client or gateway, from its metrics, and how
+//! sure that is.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -62,27 +63,39 @@ struct Interval {
 
 /// Prints the account of the process behind `args`.
 pub(super) fn run(args: &LiveArgs) -> Result<(), PredictError> {
-    let text = fetch(args.metrics).map_err(|source| PredictError::Live { address: args.metrics, source })?;
+    let text = fetch(args.metrics).map_err(|source| PredictError::Live {
+        address: args.metrics,
+        source,
+    })?;
     let account = Account::read(&text);
     let text = if args.json {
         serde_json::to_string_pretty(&account).map_err(std::io::Error::from)? + "\n"
     } else {
         account.table()
     };
-    std::io::stdout().write_all(text.as_bytes()).map_err(PredictError::Print)
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(PredictError::Print)
 }
 
 fn fetch(address: SocketAddr) -> std::io::Result<String> {
     if !address.ip().is_loopback() {
-        return Err(std::io::Error::other("metrics are served on loopback addresses only"));
+        return Err(std::io::Error::other(
+            "metrics are served on loopback addresses only",
+        ));
     }
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER).read_to_string(&mut answer)?;
     if !answer.starts_with("HTTP/1.1 200") || !answer.contains("tandem_pushes_used_total") {
-        return Err(std::io::Error::other("these are not the metrics of a tandem client or gateway"));
+        return Err(std::io::Error::other(
+            "these are not the metrics of a tandem client or gateway",
+        ));
     }
     Ok(answer)
 }
@@ -92,7 +105,9 @@ impl Account {
         let values: HashMap<&str, u64> = text
             .lines()
             .filter_map(|line| line.strip_prefix("tandem_")?.split_once(' '))
-            .filter_map(|(name, value)| Some((name.trim_end_matches("_total"), value.trim().parse().ok()?)))
+            .filter_map(|(name, value)| {
+                Some((name.trim_end_matches("_total"), value.trim().parse().ok()?))
+            })
             .collect();
         let value = |name: &str| values.get(name).copied().unwrap_or(0);
         let loads = |kind: &str| {
@@ -136,15 +151,30 @@ impl Account {
         for (name, value) in rows {
             let _ = writeln!(text, "{name:<22}{value:>14}");
         }
-        for (name, loads) in [("page loads with push", &self.with_push), ("held out", &self.held_out)] {
-            let mean = loads.mean_s.map_or_else(String::new, |mean| format!("   mean {mean:.2} s"));
+        for (name, loads) in [
+            ("page loads with push", &self.with_push),
+            ("held out", &self.held_out),
+        ] {
+            let mean = loads
+                .mean_s
+                .map_or_else(String::new, |mean| format!("   mean {mean:.2} s"));
             let _ = writeln!(text, "{name:<22}{:>14}{mean}", loads.count);
         }
         let _ = match &self.saved_s {
-            Some(Interval { estimate, low, high }) => {
-                writeln!(text, "push saves a page load {estimate:.2} s, 95 % between {low:.2} and {high:.2} s")
+            Some(Interval {
+                estimate,
+                low,
+                high,
+            }) => {
+                writeln!(
+                    text,
+                    "push saves a page load {estimate:.2} s, 95 % between {low:.2} and {high:.2} s"
+                )
             }
-            None => writeln!(text, "too few page loads of both kinds to say what push saves"),
+            None => writeln!(
+                text,
+                "too few page loads of both kinds to say what push saves"
+            ),
         };
         text
     }
@@ -156,19 +186,37 @@ impl Loads {
         let (n, sum, squares) = (count as f64, sum as f64 / 1e3, squares as f64 / 1e6);
         let mean = (count > 0).then(|| sum / n);
         let variance = (count > 1).then(|| ((squares - sum * sum / n) / (n - 1.0)).max(0.0));
-        Self { count, mean_s: mean, variance }
+        Self {
+            count,
+            mean_s: mean,
+            variance,
+        }
     }
 }
 
 impl Interval {
     /// How much more `slow` takes than `fast`: Welch's unequal variances t-interval of 95 %.
     fn between(slow: &Loads, fast: &Loads) -> Option<Self> {
-        let part = |loads: &Loads| Some((loads.mean_s?, loads.variance? / loads.count as f64, loads.count as f64));
+        let part = |loads: &Loads| {
+            Some((
+                loads.mean_s?,
+                loads.variance? / loads.count as f64,
+                loads.count as f64,
+            ))
+        };
         let ((slow_mean, a, n), (fast_mean, b, m)) = (part(slow)?, part(fast)?);
         let freedom = (a + b).powi(2) / (a * a / (n - 1.0) + b * b / (m - 1.0));
-        let reach = if a + b > 0.0 { student_t_95(freedom.max(1.0) as usize) * (a + b).sqrt() } else { 0.0 };
+        let reach = if a + b > 0.0 {
+            student_t_95(freedom.max(1.0) as usize) * (a + b).sqrt()
+        } else {
+            0.0
+        };
         let estimate = slow_mean - fast_mean;
-        Some(Self { estimate, low: estimate - reach, high: estimate + reach })
+        Some(Self {
+            estimate,
+            low: estimate - reach,
+            high: estimate + reach,
+        })
     }
 }
 
@@ -186,7 +234,10 @@ mod tests {
         assert_eq!((account.used, account.late, account.wasted), (7, 2, 0));
         let saved = account.saved_s.as_ref().unwrap();
         // One degree of freedom: 12.706 standard errors of 0.1155 s.
-        assert!((saved.estimate - 2.0).abs() < 1e-9 && (saved.low - 0.533).abs() < 1e-3, "{saved:?}");
+        assert!(
+            (saved.estimate - 2.0).abs() < 1e-9 && (saved.low - 0.533).abs() < 1e-3,
+            "{saved:?}"
+        );
         assert!(account.table().contains("push saves a page load 2.00 s"));
         assert_eq!(Account::read("").saved_s, None);
     }

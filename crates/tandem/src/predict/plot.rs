@@ -1,4 +1,5 @@
-//! Plots (SVG): requests, responses and mistakes over the push rate, and what each parameter does alone.
+//! Plots (SVG): requests, responses and mistakes over the push rate, and what each parameter does
+//! alone.
 
 use std::fmt::Write;
 
@@ -23,23 +24,48 @@ pub(super) fn all(results: &Results) -> Vec<(String, String)> {
         if let Some((sample, best)) = results.best_single(Some(log)) {
             let points = by_threshold(results, &[sample], &results.combinations[best]);
             let title = format!("Best single result: {}", results.samples[sample].name);
-            plots.push((format!("{stem}-single.svg"), push_rate(&title, &points, results.omega)));
+            plots.push((
+                format!("{stem}-single.svg"),
+                push_rate(&title, &points, results.omega),
+            ));
         }
         if let Some(best) = results.best_average(Some(log)) {
-            let samples: Vec<usize> = (0..results.samples.len()).filter(|&at| results.samples[at].log == log).collect();
+            let samples: Vec<usize> = (0..results.samples.len())
+                .filter(|&at| results.samples[at].log == log)
+                .collect();
             let points = by_threshold(results, &samples, &results.combinations[best]);
             let title = format!("Best average result: {}", loaded.name);
-            plots.push((format!("{stem}-average.svg"), push_rate(&title, &points, results.omega)));
+            plots.push((
+                format!("{stem}-average.svg"),
+                push_rate(&title, &points, results.omega),
+            ));
             let title = format!("One parameter changed: {}", loaded.name);
-            plots.push((format!("{stem}-effects.svg"), effects(&title, &results.effects(Some(log)))));
+            plots.push((
+                format!("{stem}-effects.svg"),
+                effects(&title, &results.effects(Some(log))),
+            ));
         }
     }
-    plots.push(("all-effects.svg".into(), effects("One parameter changed: all together", &results.effects(None))));
+    plots.push((
+        "all-effects.svg".into(),
+        effects(
+            "One parameter changed: all together",
+            &results.effects(None),
+        ),
+    ));
     plots
 }
 
 fn file_stem(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' }).collect()
+    name.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
 }
 
 /// A mean over samples at one threshold.
@@ -54,13 +80,18 @@ struct Point {
 
 /// The combination with each threshold from 0 to 1, by push rate.
 fn by_threshold(results: &Results, samples: &[usize], best: &Combination) -> Vec<Point> {
-    let group = Group { clients: best.clients, session_timeout: best.session_timeout };
+    let group = Group {
+        clients: best.clients,
+        session_timeout: best.session_timeout,
+    };
     let mut runs: Vec<Vec<(Combination, Tally)>> = Vec::new();
     for &at in samples {
         let sample = &results.samples[at];
         let log = &results.logs[sample.log].log;
         let mut run = Grid::full().run(log, sample.records(&results.logs), group);
-        run.retain(|(combination, tally)| combination.differences(best).iter().all(|&at| at == 5) && tally.assets > 0);
+        run.retain(|(combination, tally)| {
+            combination.differences(best).iter().all(|&at| at == 5) && tally.assets > 0
+        });
         runs.push(run);
     }
     runs.retain(|run| !run.is_empty());
@@ -81,13 +112,20 @@ fn by_threshold(results: &Results, samples: &[usize], best: &Combination) -> Vec
 
 /// Text that is safe inside SVG.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// A step of 1, 2 or 5 times a power of ten that divides `span` into at most eight parts.
 fn step(span: f64) -> f64 {
     let decade = 10f64.powf((span.max(1e-9) / 8.0).log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * decade).find(|step| span / step <= 8.0).unwrap_or(span)
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * decade)
+        .find(|step| span / step <= 8.0)
+        .unwrap_or(span)
 }
 
 /// A plot under construction, with a linear scale on both axes.
@@ -99,7 +137,11 @@ struct Canvas {
 
 impl Canvas {
     fn new(title: &str, x: (f64, f64), y: (f64, f64)) -> Self {
-        let mut canvas = Self { svg: String::new(), x, y };
+        let mut canvas = Self {
+            svg: String::new(),
+            x,
+            y,
+        };
         canvas.add(format_args!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="#fff"/><text x="{LEFT}" y="20" font-size="14">{}</text>"##,
             escape(title)
@@ -121,7 +163,10 @@ impl Canvas {
     }
 
     fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
-        self.add(format_args!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escape(text)));
+        self.add(format_args!(
+            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#,
+            escape(text)
+        ));
     }
 
     fn grid_y(&mut self) {
@@ -130,7 +175,9 @@ impl Canvas {
         while value <= self.y.1 + step * 1e-6 {
             let y = self.py(value);
             let right = WIDTH - RIGHT;
-            self.add(format_args!(r##"<path d="M{LEFT} {y:.1}H{right}" stroke="#ddd"/>"##));
+            self.add(format_args!(
+                r##"<path d="M{LEFT} {y:.1}H{right}" stroke="#ddd"/>"##
+            ));
             self.text(LEFT - 6.0, y + 4.0, "end", &tick(value, step));
             value += step;
         }
@@ -142,7 +189,9 @@ impl Canvas {
         while value <= self.x.1 + step * 1e-6 {
             let x = self.px(value);
             let bottom = HEIGHT - BOTTOM;
-            self.add(format_args!(r##"<path d="M{x:.1} {TOP}V{bottom}" stroke="#ddd"/>"##));
+            self.add(format_args!(
+                r##"<path d="M{x:.1} {TOP}V{bottom}" stroke="#ddd"/>"##
+            ));
             self.text(x, bottom + 16.0, "middle", &tick(value, step));
             value += step;
         }
@@ -151,19 +200,26 @@ impl Canvas {
 
     fn line(&mut self, at: usize, name: &str, points: &[(f64, f64)]) {
         let colour = COLOURS[at % COLOURS.len()];
-        let path: Vec<String> = points.iter().map(|&(x, y)| format!("{:.1},{:.1}", self.px(x), self.py(y))).collect();
+        let path: Vec<String> = points
+            .iter()
+            .map(|&(x, y)| format!("{:.1},{:.1}", self.px(x), self.py(y)))
+            .collect();
         self.add(format_args!(
             r#"<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{}"/>"#,
             path.join(" ")
         ));
         for &(x, y) in points {
             let (x, y) = (self.px(x), self.py(y));
-            self.add(format_args!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.5" fill="{colour}"/>"#));
+            self.add(format_args!(
+                r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.5" fill="{colour}"/>"#
+            ));
         }
         let x = LEFT + 12.0 + at as f64 * 120.0;
         let bar = x + 18.0;
         let y = TOP - 6.0;
-        self.add(format_args!(r#"<path d="M{x} {y}H{bar}" stroke="{colour}" stroke-width="3"/>"#));
+        self.add(format_args!(
+            r#"<path d="M{x} {y}H{bar}" stroke="{colour}" stroke-width="3"/>"#
+        ));
         self.text(bar + 4.0, TOP - 2.0, "start", name);
     }
 
@@ -175,33 +231,61 @@ impl Canvas {
 
 fn tick(value: f64, step: f64) -> String {
     let decimals = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{:.decimals$}", if value.abs() < step * 1e-6 { 0.0 } else { value })
+    format!(
+        "{:.decimals$}",
+        if value.abs() < step * 1e-6 {
+            0.0
+        } else {
+            value
+        }
+    )
 }
 
 /// Requests, responses, mistakes and cost for each asset over pushes for each asset.
 fn push_rate(title: &str, points: &[Point], omega: f64) -> String {
     // Without a threshold the push rate can run far away; keep what can still be read.
-    let shown: Vec<&Point> = points.iter().filter(|point| point.pushes <= 4.0 || point.threshold > 0.0).collect();
+    let shown: Vec<&Point> = points
+        .iter()
+        .filter(|point| point.pushes <= 4.0 || point.threshold > 0.0)
+        .collect();
     let far = shown.iter().map(|point| point.pushes).fold(0.05, f64::max);
-    let high = shown.iter().map(|point| point.responses.max(point.cost)).fold(1.0, f64::max);
+    let high = shown
+        .iter()
+        .map(|point| point.responses.max(point.cost))
+        .fold(1.0, f64::max);
     let low = shown.iter().map(|point| point.requests).fold(0.0, f64::min);
     let mut canvas = Canvas::new(title, (0.0, far * 1.05), (low, high * 1.05));
     canvas.grid_y();
     canvas.grid_x("pushes for each asset (threshold from 1 on the left to 0 on the right)");
     let series = |value: fn(&Point) -> f64| -> Vec<(f64, f64)> {
-        shown.iter().rev().map(|point| (point.pushes, value(point))).collect()
+        shown
+            .iter()
+            .rev()
+            .map(|point| (point.pushes, value(point)))
+            .collect()
     };
     canvas.line(0, "requests", &series(|point| point.requests));
     canvas.line(1, "responses", &series(|point| point.responses));
     canvas.line(2, "mistakes", &series(|point| point.mistakes));
-    canvas.line(3, &format!("cost at {omega:.3}"), &series(|point| point.cost));
+    canvas.line(
+        3,
+        &format!("cost at {omega:.3}"),
+        &series(|point| point.cost),
+    );
     canvas.finish()
 }
 
 /// One bar for each changed parameter.
 fn effects(title: &str, effects: &[Effect]) -> String {
-    let high = effects.iter().map(|effect| effect.increase).fold(1e-4, f64::max);
-    let mut canvas = Canvas::new(title, (0.0, effects.len().max(1) as f64), (0.0, high * 1.05));
+    let high = effects
+        .iter()
+        .map(|effect| effect.increase)
+        .fold(1e-4, f64::max);
+    let mut canvas = Canvas::new(
+        title,
+        (0.0, effects.len().max(1) as f64),
+        (0.0, high * 1.05),
+    );
     canvas.grid_y();
     let bottom = HEIGHT - BOTTOM;
     for (at, effect) in effects.iter().enumerate() {
@@ -213,10 +297,20 @@ fn effects(title: &str, effects: &[Effect]) -> String {
             r#"<rect x="{left:.1}" y="{top:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"/>"#
         ));
         let middle = (left + right) / 2.0;
-        canvas.text(middle, bottom + 16.0, "middle", &format!("P{}", effect.parameter + 1));
+        canvas.text(
+            middle,
+            bottom + 16.0,
+            "middle",
+            &format!("P{}", effect.parameter + 1),
+        );
         canvas.text(middle, bottom + 30.0, "middle", short(&effect.value));
     }
-    canvas.text(LEFT, HEIGHT - 6.0, "start", "increase of PushCost over the best combination");
+    canvas.text(
+        LEFT,
+        HEIGHT - 6.0,
+        "start",
+        "increase of PushCost over the best combination",
+    );
     canvas.finish()
 }
 

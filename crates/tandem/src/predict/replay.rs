@@ -47,14 +47,31 @@ fn tally(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Result<Tally, P
     let log = &logs[sample.log].log;
     let records = sample.records(logs);
     let options = args.options();
-    let sessions = Sessions::cut(log, records, milliseconds(args.session_timeout), args.ignore_mobile);
+    let sessions = Sessions::cut(
+        log,
+        records,
+        milliseconds(args.session_timeout),
+        args.ignore_mobile,
+    );
     if args.algorithm.documented().is_some() {
-        return Ok(replay(log, records, &sessions, &mut BasicReplay::new(log, &options), |_| {}));
+        return Ok(replay(
+            log,
+            records,
+            &sessions,
+            &mut BasicReplay::new(log, &options),
+            |_| {},
+        ));
     }
     let config = args.auto.config(args.omega);
     let auto = match &args.predict_state {
         Some(path) => read_state(path, config)?,
         None => Auto::new(config),
     };
-    Ok(replay(log, records, &sessions, &mut AutoReplay::new(log, &options, auto), |_| {}))
+    Ok(replay(
+        log,
+        records,
+        &sessions,
+        &mut AutoReplay::new(log, &options, auto),
+        |_| {},
+    ))
 }

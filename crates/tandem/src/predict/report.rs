@@ -63,16 +63,31 @@ pub(super) fn print_json(out: &mut impl Write, rows: &[Row], omega: f64) -> io::
             Value::Object(object)
         })
         .collect();
-    let value = if objects.len() == 1 { objects.remove(0) } else { Value::Array(objects) };
+    let value = if objects.len() == 1 {
+        objects.remove(0)
+    } else {
+        Value::Array(objects)
+    };
     writeln!(out, "{value:#}")
 }
 
 /// Prints the tables: results, characteristics, and what the pushes were worth.
 pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<()> {
     let cost = format!("PushCost({omega:.3})");
-    let head = ["", "pushes", "hits", "mistakes", &cost, "requests", "responses"];
+    let head = [
+        "",
+        "pushes",
+        "hits",
+        "mistakes",
+        &cost,
+        "requests",
+        "responses",
+    ];
     let body = rows.iter().map(|Row { name, tally, .. }| {
-        let (pushes, mistakes) = (tally.per_asset(tally.pushes), tally.per_asset(tally.mistakes));
+        let (pushes, mistakes) = (
+            tally.per_asset(tally.pushes),
+            tally.per_asset(tally.mistakes),
+        );
         vec![
             name.clone(),
             share(pushes),
@@ -115,9 +130,21 @@ pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io
         ]
     });
     print_table(out, &head, body)?;
-    writeln!(out, "\nWorth (a hit on a page or answered 304 saved no transfer)")?;
-    let head =
-        ["", "hits", "delayed", "on pages", "answered 304", "hit bytes", "mistakes", "mean size", "mistake bytes"];
+    writeln!(
+        out,
+        "\nWorth (a hit on a page or answered 304 saved no transfer)"
+    )?;
+    let head = [
+        "",
+        "hits",
+        "delayed",
+        "on pages",
+        "answered 304",
+        "hit bytes",
+        "mistakes",
+        "mean size",
+        "mistake bytes",
+    ];
     let body = rows.iter().map(|Row { name, tally, .. }| {
         vec![
             name.clone(),
@@ -135,7 +162,11 @@ pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io
 }
 
 pub(super) fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".into() } else { format!("{:.2} %", 100.0 * part as f64 / whole as f64) }
+    if whole == 0 {
+        "-".into()
+    } else {
+        format!("{:.2} %", 100.0 * part as f64 / whole as f64)
+    }
 }
 
 /// Prints columns as wide as their widest cell, the first to the left, the others to the right.
@@ -146,8 +177,15 @@ pub(super) fn print_table(
 ) -> io::Result<()> {
     let mut rows: Vec<Vec<String>> = vec![head.iter().map(|&cell| cell.to_owned()).collect()];
     rows.extend(body);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<usize> = (0..head.len())
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
     for row in &rows {
         let mut line = String::new();
         for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {

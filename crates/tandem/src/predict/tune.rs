@@ -1,4 +1,5 @@
-//! `tandem predict tune`: every combination of the documented algorithms' parameters on every sample, on all cores.
+//! `tandem predict tune`: every combination of the documented algorithms' parameters on every
+//! sample, on all cores.
 
 use std::fs;
 use std::io::{self, Write};
@@ -26,7 +27,8 @@ pub(super) struct Results {
     pub(super) omega: f64,
 }
 
-/// How much dearer pushing gets, on average, when one parameter of the best combination takes another value.
+/// How much dearer pushing gets, on average, when one parameter of the best combination takes
+/// another value.
 pub(super) struct Effect {
     pub(super) parameter: usize,
     pub(super) value: String,
@@ -36,7 +38,9 @@ pub(super) struct Effect {
 pub(super) fn run(args: &TuneArgs) -> Result<(), PredictError> {
     let threads = args.threads.map_or_else(cores, usize::from);
     let bar = progress("reading", args.input.logs.len());
-    let logs = parallel(threads, &args.input.logs, &bar, |path| load(path, &args.input));
+    let logs = parallel(threads, &args.input.logs, &bar, |path| {
+        load(path, &args.input)
+    });
     let logs = logs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let grid = match args.grid {
         Combinations::Standard => Grid::standard(),
@@ -69,7 +73,12 @@ fn progress(what: &'static str, length: usize) -> ProgressBar {
 }
 
 /// Maps `items` on `threads` threads, keeping their order.
-fn parallel<T: Sync, R: Send>(threads: usize, items: &[T], bar: &ProgressBar, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+fn parallel<T: Sync, R: Send>(
+    threads: usize,
+    items: &[T],
+    bar: &ProgressBar,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(items.len()));
     std::thread::scope(|scope| {
@@ -80,27 +89,36 @@ fn parallel<T: Sync, R: Send>(threads: usize, items: &[T], bar: &ProgressBar, wo
                     let Some(item) = items.get(at) else { return };
                     let result = work(item);
                     // A worker that panicked ends the whole run when the scope does.
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, result));
+                    done.lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push((at, result));
                     bar.inc(1);
                 }
             });
         }
     });
     bar.finish_and_clear();
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut done = done
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
 }
 
 fn search(logs: Vec<Loaded>, daily: bool, grid: &Grid, threads: usize, omega: f64) -> Results {
     let samples = samples(&logs, daily);
-    let mut items: Vec<(usize, Group)> =
-        (0..samples.len()).flat_map(|at| grid.groups().into_iter().map(move |group| (at, group))).collect();
+    let mut items: Vec<(usize, Group)> = (0..samples.len())
+        .flat_map(|at| grid.groups().into_iter().map(move |group| (at, group)))
+        .collect();
     // The longest first, so that no core is left with it at the end.
     items.sort_by_key(|&(at, _)| std::cmp::Reverse(samples[at].records(&logs).len()));
     let bar = progress("evaluating", items.len());
     let done = parallel(threads, &items, &bar, |&(at, group)| {
-        grid.run(&logs[samples[at].log].log, samples[at].records(&logs), group)
+        grid.run(
+            &logs[samples[at].log].log,
+            samples[at].records(&logs),
+            group,
+        )
     });
     let mut tallies: Vec<Vec<Tally>> = vec![Vec::new(); samples.len()];
     let mut combinations = Vec::new();
@@ -112,7 +130,13 @@ fn search(logs: Vec<Loaded>, daily: bool, grid: &Grid, threads: usize, omega: f6
             tallies[at].extend(run.iter().map(|(_, tally)| tally.clone()));
         }
     }
-    Results { logs, samples, combinations, tallies, omega }
+    Results {
+        logs,
+        samples,
+        combinations,
+        tallies,
+        omega,
+    }
 }
 
 impl Results {
@@ -123,17 +147,31 @@ impl Results {
     /// Samples in which there was anything to push.
     fn useful(&self, log: Option<usize>) -> Vec<usize> {
         let of_log = |&at: &usize| log.is_none_or(|log| self.samples[at].log == log);
-        let has_assets = |&at: &usize| self.tallies[at].first().is_some_and(|tally| tally.assets > 0);
-        (0..self.samples.len()).filter(of_log).filter(has_assets).collect()
+        let has_assets = |&at: &usize| {
+            self.tallies[at]
+                .first()
+                .is_some_and(|tally| tally.assets > 0)
+        };
+        (0..self.samples.len())
+            .filter(of_log)
+            .filter(has_assets)
+            .collect()
     }
 
     fn mean_cost(&self, samples: &[usize], combination: usize) -> f64 {
-        samples.iter().map(|&sample| self.cost(sample, combination)).sum::<f64>() / samples.len().max(1) as f64
+        samples
+            .iter()
+            .map(|&sample| self.cost(sample, combination))
+            .sum::<f64>()
+            / samples.len().max(1) as f64
     }
 
     /// The sample and combination with the least cost.
     pub(super) fn best_single(&self, log: Option<usize>) -> Option<(usize, usize)> {
-        let pairs = self.useful(log).into_iter().flat_map(|at| (0..self.combinations.len()).map(move |c| (at, c)));
+        let pairs = self
+            .useful(log)
+            .into_iter()
+            .flat_map(|at| (0..self.combinations.len()).map(move |c| (at, c)));
         pairs.min_by(|&(at, c), &(bt, d)| self.cost(at, c).total_cmp(&self.cost(bt, d)))
     }
 
@@ -143,13 +181,18 @@ impl Results {
         if samples.is_empty() {
             return None;
         }
-        let costs: Vec<f64> = (0..self.combinations.len()).map(|c| self.mean_cost(&samples, c)).collect();
+        let costs: Vec<f64> = (0..self.combinations.len())
+            .map(|c| self.mean_cost(&samples, c))
+            .collect();
         (0..costs.len()).min_by(|&c, &d| costs[c].total_cmp(&costs[d]))
     }
 
-    /// What changing one parameter of the best average combination does, over the samples of `log` or all.
+    /// What changing one parameter of the best average combination does, over the samples of `log`
+    /// or all.
     pub(super) fn effects(&self, log: Option<usize>) -> Vec<Effect> {
-        let Some(best) = self.best_average(log) else { return Vec::new() };
+        let Some(best) = self.best_average(log) else {
+            return Vec::new();
+        };
         let samples = self.useful(log);
         let reference = self.mean_cost(&samples, best);
         let mut effects = Vec::new();
@@ -159,7 +202,11 @@ impl Results {
                 && combination.threshold > 0.0
             {
                 let value = parameters(combination)[parameter].clone();
-                effects.push(Effect { parameter, value, increase: self.mean_cost(&samples, at) - reference });
+                effects.push(Effect {
+                    parameter,
+                    value,
+                    increase: self.mean_cost(&samples, at) - reference,
+                });
             }
         }
         effects.sort_by_key(|effect| effect.parameter);
@@ -180,21 +227,36 @@ impl Results {
         let rows = best.map(|(sample, c)| self.row(&self.samples[sample].name, &[sample], c));
         print_table(out, &HEAD, rows)?;
         writeln!(out, "\nBest average result")?;
-        let best = logs.iter().filter_map(|&log| Some((log, self.best_average(Some(log))?)));
-        let mut rows: Vec<_> =
-            best.map(|(log, c)| self.row(&self.logs[log].name, &self.useful(Some(log)), c)).collect();
-        rows.extend(self.best_average(None).map(|c| self.row("all together", &self.useful(None), c)));
+        let best = logs
+            .iter()
+            .filter_map(|&log| Some((log, self.best_average(Some(log))?)));
+        let mut rows: Vec<_> = best
+            .map(|(log, c)| self.row(&self.logs[log].name, &self.useful(Some(log)), c))
+            .collect();
+        rows.extend(
+            self.best_average(None)
+                .map(|c| self.row("all together", &self.useful(None), c)),
+        );
         print_table(out, &HEAD, rows.into_iter())?;
-        writeln!(out, "\nIncrease of the average cost when one parameter changes (all together)")?;
+        writeln!(
+            out,
+            "\nIncrease of the average cost when one parameter changes (all together)"
+        )?;
         let rows = self.effects(None).into_iter().map(|effect| {
-            vec![format!("P{} = {}", effect.parameter + 1, effect.value), format!("{:+.4}", effect.increase)]
+            vec![
+                format!("P{} = {}", effect.parameter + 1, effect.value),
+                format!("{:+.4}", effect.increase),
+            ]
         });
         print_table(out, &["", "increase"], rows)
     }
 
     fn row(&self, name: &str, samples: &[usize], combination: usize) -> Vec<String> {
         let mean = |value: &dyn Fn(&Tally) -> f64| {
-            let sum: f64 = samples.iter().map(|&sample| value(&self.tallies[sample][combination])).sum();
+            let sum: f64 = samples
+                .iter()
+                .map(|&sample| value(&self.tallies[sample][combination]))
+                .sum();
             format!("{:.4}", sum / samples.len().max(1) as f64)
         };
         let mut row = vec![name.to_owned()];
@@ -240,7 +302,8 @@ impl Results {
     }
 
     fn table_json(&self) -> Value {
-        let rows = (0..self.samples.len()).flat_map(|at| (0..self.combinations.len()).map(move |c| (at, c)));
+        let rows = (0..self.samples.len())
+            .flat_map(|at| (0..self.combinations.len()).map(move |c| (at, c)));
         rows.map(|(at, c)| {
             let mut object = counts(&self.tallies[at][c], self.omega);
             object.insert("sample".into(), json!(self.samples[at].name));
@@ -258,26 +321,50 @@ impl Results {
         for (sample, tallies) in self.samples.iter().zip(&self.tallies) {
             for (combination, tally) in self.combinations.iter().zip(tallies) {
                 let name = sample.name.replace('"', "\"\"");
-                csv.push_str(&format!("\"{name}\",{},", parameters(combination).join(",")));
-                csv.push_str(&format!("{},{},{},", tally.sessions, tally.pages, tally.assets));
-                csv.push_str(&format!("{},{},{},", tally.pushes, tally.hits, tally.mistakes));
-                csv.push_str(&format!("{},{},{},", tally.delayed_hits, tally.hits_on_pages, tally.hits_not_modified));
-                csv.push_str(&format!("{},{}\n", tally.mean_mistake_bytes(), tally.push_cost(self.omega)));
+                csv.push_str(&format!(
+                    "\"{name}\",{},",
+                    parameters(combination).join(",")
+                ));
+                csv.push_str(&format!(
+                    "{},{},{},",
+                    tally.sessions, tally.pages, tally.assets
+                ));
+                csv.push_str(&format!(
+                    "{},{},{},",
+                    tally.pushes, tally.hits, tally.mistakes
+                ));
+                csv.push_str(&format!(
+                    "{},{},{},",
+                    tally.delayed_hits, tally.hits_on_pages, tally.hits_not_modified
+                ));
+                csv.push_str(&format!(
+                    "{},{}\n",
+                    tally.mean_mistake_bytes(),
+                    tally.push_cost(self.omega)
+                ));
             }
         }
         csv
     }
 }
 
-const HEAD: [&str; 11] = ["", "P1", "P2", "P3", "P4", "P5", "P6", "pushes", "hits", "mistakes", "PushCost"];
+const HEAD: [&str; 11] = [
+    "", "P1", "P2", "P3", "P4", "P5", "P6", "pushes", "hits", "mistakes", "PushCost",
+];
 
 /// P1 to P6 as text.
 pub(super) fn parameters(combination: &Combination) -> [String; 6] {
     [
         combination.algorithm.to_string(),
-        combination.max_size.map_or_else(|| "-1".into(), |size| size.to_string()),
+        combination
+            .max_size
+            .map_or_else(|| "-1".into(), |size| size.to_string()),
         combination.clients.letter().to_string(),
-        if combination.keep_history { "T".into() } else { "F".into() },
+        if combination.keep_history {
+            "T".into()
+        } else {
+            "F".into()
+        },
         (combination.session_timeout / 1000).to_string(),
         combination.threshold.to_string(),
     ]
@@ -300,7 +387,10 @@ fn write_files(results: &Results, directory: &Path) -> Result<(), PredictError> 
         let path = directory.join(name);
         fs::write(&path, content).map_err(|source| PredictError::Write { path, source })
     };
-    fs::create_dir_all(directory).map_err(|source| PredictError::Write { path: directory.to_owned(), source })?;
+    fs::create_dir_all(directory).map_err(|source| PredictError::Write {
+        path: directory.to_owned(),
+        source,
+    })?;
     write("table.csv", results.table_csv())?;
     write("table.json", format!("{:#}\n", results.table_json()))?;
     for (name, svg) in plot::all(results) {

@@ -1,11 +1,12 @@
-//! The control socket: a Unix socket through which the points are listed, switched and dumped while the program runs.
+//! The control socket: a Unix socket through which the points are listed, switched and dumped while
+//! the program runs.
 //!
 //! ```text
 //!   list│on│off│dump  all│FAMILY│FAMILY.NAME \n   ─▶   one JSON document, then the end
 //! ```
 //!
-//! Only its owner may use it. It holds at most [`MAX_CLIENTS`] connections, each for one request of at most [`MAX_REQUEST`]
-//! bytes and [`PATIENCE`].
+//! Only its owner may use it. It holds at most [`MAX_CLIENTS`] connections, each for one request of
+//! at most [`MAX_REQUEST`] bytes and [`PATIENCE`].
 
 use std::borrow::Cow;
 use std::fs::{self, File, Permissions};
@@ -82,9 +83,20 @@ pub fn parse(line: &[u8]) -> Result<(Verb, Vec<&'static Point>), BadRequest> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let (verb, of) = text.split_once(' ').ok_or(BadRequest::Form)?;
     let verbs = [Verb::List, Verb::On, Verb::Off, Verb::Dump];
-    let verb = verbs.into_iter().find(|known| known.as_str() == verb).ok_or(BadRequest::Form)?;
-    let chosen: Vec<_> = POINTS.iter().copied().filter(|point| is_chosen(point, of)).collect();
-    if chosen.is_empty() { Err(BadRequest::Unknown(of.to_owned())) } else { Ok((verb, chosen)) }
+    let verb = verbs
+        .into_iter()
+        .find(|known| known.as_str() == verb)
+        .ok_or(BadRequest::Form)?;
+    let chosen: Vec<_> = POINTS
+        .iter()
+        .copied()
+        .filter(|point| is_chosen(point, of))
+        .collect();
+    if chosen.is_empty() {
+        Err(BadRequest::Unknown(of.to_owned()))
+    } else {
+        Ok((verb, chosen))
+    }
 }
 
 fn is_chosen(point: &Point, of: &str) -> bool {
@@ -146,7 +158,9 @@ pub fn answer(line: &[u8]) -> Answer {
         Err(error) => return Answer::Error(error.to_string()),
     };
     match verb {
-        Verb::Dump => return Answer::Distributions(points.into_iter().filter_map(Point::dumped).collect()),
+        Verb::Dump => {
+            return Answer::Distributions(points.into_iter().filter_map(Point::dumped).collect());
+        }
         Verb::On => points.iter().for_each(|point| point.switch(true)),
         Verb::Off => points.iter().for_each(|point| point.switch(false)),
         Verb::List => {}
@@ -213,24 +227,36 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, in a task of the current runtime. A socket left behind by a process that has ended is replaced,
-    /// nothing else is.
+    /// Listens at `path`, in a task of the current runtime. A socket left behind by a process that
+    /// has ended is replaced, nothing else is.
     pub fn listen(path: &Path) -> Result<Self, ControlError> {
         let shown = path.display().to_string();
         make_way(path, &shown)?;
-        let failed = |error| ControlError::System { path: shown.clone(), error };
+        let failed = |error| ControlError::System {
+            path: shown.clone(),
+            error,
+        };
         let listener = bind(path).map_err(failed)?;
-        let failed = |error| ControlError::System { path: shown.clone(), error };
+        let failed = |error| ControlError::System {
+            path: shown.clone(),
+            error,
+        };
         let named = fs::symlink_metadata(path).map_err(failed)?;
         let task = tokio::spawn(serve(listener));
-        Ok(Self { path: path.to_owned(), identity: (named.dev(), named.ino()), task })
+        Ok(Self {
+            path: path.to_owned(),
+            identity: (named.dev(), named.ino()),
+            task,
+        })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
         self.task.abort();
-        if fs::symlink_metadata(&self.path).is_ok_and(|named| (named.dev(), named.ino()) == self.identity) {
+        if fs::symlink_metadata(&self.path)
+            .is_ok_and(|named| (named.dev(), named.ino()) == self.identity)
+        {
             // Whoever cannot remove it leaves a name behind at which nobody listens.
             let _ = fs::remove_file(&self.path);
         }
@@ -238,23 +264,31 @@ impl Drop for Control {
 }
 
 fn make_way(path: &Path, shown: &str) -> Result<(), ControlError> {
-    let failed = |error| ControlError::System { path: shown.to_owned(), error };
+    let failed = |error| ControlError::System {
+        path: shown.to_owned(),
+        error,
+    };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
-        Ok(named) if !named.file_type().is_socket() => return Err(ControlError::NotASocket(shown.to_owned())),
+        Ok(named) if !named.file_type().is_socket() => {
+            return Err(ControlError::NotASocket(shown.to_owned()));
+        }
         Ok(_) => {}
     }
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => Err(ControlError::InUse(shown.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(failed),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed)
+        }
         Err(error) => Err(failed(error)),
     }
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-    // Linux gives the name the mode that the socket has: it is never open to others, not even for a moment.
+    // Linux gives the name the mode that the socket has: it is never open to others, not even for a
+    // moment.
     let file = File::from(OwnedFd::from(socket));
     file.set_permissions(Permissions::from_mode(0o600))?;
     let socket = socket2::Socket::from(OwnedFd::from(file));
@@ -305,24 +339,52 @@ mod tests {
     #[test]
     fn points_are_chosen_singly_by_family_and_all() {
         let (verb, points) = parse(b"on queue.core\n").expect("a request");
-        assert_eq!((verb, points.len(), points[0].full_name()), (Verb::On, 1, "queue.core".into()));
+        assert_eq!(
+            (verb, points.len(), points[0].full_name()),
+            (Verb::On, 1, "queue.core".into())
+        );
         let (verb, points) = parse(b"dump queue").expect("a request");
         assert_eq!((verb, points.len()), (Verb::Dump, 3));
-        assert_eq!(parse(b"list all\n").expect("a request").1.len(), POINTS.len());
+        assert_eq!(
+            parse(b"list all\n").expect("a request").1.len(),
+            POINTS.len()
+        );
     }
 
     #[test]
     fn what_is_wrong_is_said() {
-        for line in ["", "\n", "list", "on", "On all", " on all", "off\tall", "dump-all"] {
-            assert_eq!(parse(line.as_bytes()).unwrap_err(), BadRequest::Form, "{line:?}");
+        for line in [
+            "", "\n", "list", "on", "On all", " on all", "off\tall", "dump-all",
+        ] {
+            assert_eq!(
+                parse(line.as_bytes()).unwrap_err(),
+                BadRequest::Form,
+                "{line:?}"
+            );
         }
-        for of in ["", "queue.", ".core", "core", "queue.core.", "all\r", "ALL", "queue core", " all", "all\n"] {
+        for of in [
+            "",
+            "queue.",
+            ".core",
+            "core",
+            "queue.core.",
+            "all\r",
+            "ALL",
+            "queue core",
+            " all",
+            "all\n",
+        ] {
             let error = parse(format!("on {of}\n").as_bytes()).unwrap_err();
             assert_eq!(error, BadRequest::Unknown(of.into()));
         }
         assert_eq!(parse(b"on \xff\n").unwrap_err(), BadRequest::Form);
-        assert_eq!(parse(&[b'x'; MAX_REQUEST + 1]).unwrap_err(), BadRequest::TooLong);
-        assert!(matches!(answer(b"on nothing\n"), Answer::Error(text) if text.contains("\"nothing\"")));
+        assert_eq!(
+            parse(&[b'x'; MAX_REQUEST + 1]).unwrap_err(),
+            BadRequest::TooLong
+        );
+        assert!(
+            matches!(answer(b"on nothing\n"), Answer::Error(text) if text.contains("\"nothing\""))
+        );
     }
 
     proptest! {
@@ -353,9 +415,16 @@ mod tests {
         let path = scratch("mode");
         let control = Control::listen(&path).expect("listens");
         let named = fs::symlink_metadata(&path).expect("there");
-        assert!(named.file_type().is_socket() && named.mode() & 0o777 == 0o600, "{:o}", named.mode());
+        assert!(
+            named.file_type().is_socket() && named.mode() & 0o777 == 0o600,
+            "{:o}",
+            named.mode()
+        );
         let second = Control::listen(&path).expect_err("in use");
-        assert!(matches!(second, ControlError::InUse(_)) && second.to_string().contains("tandem-control-mode"));
+        assert!(
+            matches!(second, ControlError::InUse(_))
+                && second.to_string().contains("tandem-control-mode")
+        );
         drop(control);
         assert!(!path.exists());
     }
@@ -366,12 +435,22 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
         drop(Control::listen(&path).expect("nobody listens there"));
         fs::write(&path, "precious").expect("writable");
-        assert!(matches!(Control::listen(&path), Err(ControlError::NotASocket(_))));
+        assert!(matches!(
+            Control::listen(&path),
+            Err(ControlError::NotASocket(_))
+        ));
         assert_eq!(fs::read(&path).expect("still there"), b"precious");
         fs::remove_file(&path).expect("ours");
-        let nowhere = Control::listen(&path.join("deeper")).expect_err("no such directory").to_string();
-        assert!(nowhere.starts_with("control: cannot listen on"), "{nowhere}");
-        let long = Control::listen(Path::new(&"x".repeat(200))).expect_err("longer than a socket's name").to_string();
+        let nowhere = Control::listen(&path.join("deeper"))
+            .expect_err("no such directory")
+            .to_string();
+        assert!(
+            nowhere.starts_with("control: cannot listen on"),
+            "{nowhere}"
+        );
+        let long = Control::listen(Path::new(&"x".repeat(200)))
+            .expect_err("longer than a socket's name")
+            .to_string();
         assert!(long.contains("xxx"), "{long}");
     }
 
@@ -398,9 +477,19 @@ mod tests {
     async fn answers_lines_and_nothing_longer() {
         let path = scratch("lines");
         let _control = Control::listen(&path).expect("listens");
-        let silent: Vec<_> = (0..MAX_CLIENTS - 1).map(|_| std::os::unix::net::UnixStream::connect(&path)).collect();
-        assert!(ask(&path, b"list front.handshake\n").await.contains("\"point\":\"front.handshake\""));
-        assert!(ask(&path, &[b'x'; 50_000]).await.contains("at most 128 bytes"));
+        let silent: Vec<_> = (0..MAX_CLIENTS - 1)
+            .map(|_| std::os::unix::net::UnixStream::connect(&path))
+            .collect();
+        assert!(
+            ask(&path, b"list front.handshake\n")
+                .await
+                .contains("\"point\":\"front.handshake\"")
+        );
+        assert!(
+            ask(&path, &[b'x'; 50_000])
+                .await
+                .contains("at most 128 bytes")
+        );
         assert!(ask(&path, b"\0\xff\n").await.starts_with("{\"error\":"));
         drop(silent);
     }

@@ -1,10 +1,11 @@
-//! Points in the data path that can be watched while the program runs: how long what waits where, and how large the
-//! pieces are.
+//! Points in the data path that can be watched while the program runs: how long what waits where,
+//! and how large the pieces are.
 //!
-//! Off by default, at the cost of one relaxed load for each passage. The control socket ([`control`]) switches points,
-//! singly or by family; what passes then is kept as a uniform sample of bounded size ([`reservoir`]) and dumped as a
-//! cumulative distribution. Each point is a USDT probe too ([`points`]): a tracer that attaches opens the same gate.
-//! They hold numbers only, never names.
+//! Off by default, at the cost of one relaxed load for each passage. The control socket
+//! ([`control`]) switches points, singly or by family; what passes then is kept as a uniform sample
+//! of bounded size ([`reservoir`]) and dumped as a cumulative distribution. Each point is a USDT
+//! probe too ([`points`]): a tracer that attaches opens the same gate. They hold numbers only,
+//! never names.
 
 pub mod control;
 pub mod points;
@@ -18,7 +19,8 @@ use reservoir::Reservoir;
 
 pub use points::POINTS;
 
-/// Our own switch within a gate. The half below it is the USDT semaphore, in which the kernel counts tracers.
+/// Our own switch within a gate. The half below it is the USDT semaphore, in which the kernel
+/// counts tracers.
 const SWITCH: u32 = 1 << 16;
 
 /// What a point's numbers are.
@@ -52,8 +54,22 @@ pub struct Point {
 pub struct Stamp(Option<Instant>);
 
 impl Point {
-    const fn new(family: &'static str, name: &'static str, unit: Unit, help: &'static str, fire: fn(u64, u64)) -> Self {
-        Self { gate: AtomicU32::new(0), unit, family, name, help, fire, kept: Mutex::new(None) }
+    const fn new(
+        family: &'static str,
+        name: &'static str,
+        unit: Unit,
+        help: &'static str,
+        fire: fn(u64, u64),
+    ) -> Self {
+        Self {
+            gate: AtomicU32::new(0),
+            unit,
+            family,
+            name,
+            help,
+            fire,
+            kept: Mutex::new(None),
+        }
     }
 
     /// Whether anybody watches: our own switch is on or a tracer is attached.
@@ -62,7 +78,8 @@ impl Point {
         self.gate.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes a value. `index` tells apart what the values belong to (a stream's number) and reaches tracers only.
+    /// Notes a value. `index` tells apart what the values belong to (a stream's number) and reaches
+    /// tracers only.
     #[inline]
     pub fn note(&self, value: u64, index: u32) {
         if self.is_watched() {
@@ -73,7 +90,11 @@ impl Point {
     /// Now, if anybody watches.
     #[inline]
     pub fn start(&self) -> Stamp {
-        Stamp(if self.is_watched() { Some(Instant::now()) } else { None })
+        Stamp(if self.is_watched() {
+            Some(Instant::now())
+        } else {
+            None
+        })
     }
 
     /// Notes the time since `start`.
@@ -162,7 +183,9 @@ impl Stamp {
 /// Each point draws its own sample, the same in every run (FNV-1a of its name).
 fn seed(family: &str, name: &str) -> u64 {
     let bytes = family.bytes().chain(*b".").chain(name.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -193,7 +216,11 @@ mod tests {
         let begun = POINT.start();
         POINT.switch(false);
         POINT.stop(begun, 0);
-        assert_eq!(count(), 2, "what ends after it was switched off is not kept; what was, still is");
+        assert_eq!(
+            count(),
+            2,
+            "what ends after it was switched off is not kept; what was, still is"
+        );
         POINT.switch(true);
         assert_eq!(count(), 0, "a new beginning");
         POINT.switch(false);
@@ -209,7 +236,11 @@ mod tests {
         assert!(POINT.kept().is_none());
         POINT.switch(true);
         POINT.switch(false);
-        assert_eq!(POINT.tracers(), 2, "switching leaves the tracers' count alone");
+        assert_eq!(
+            POINT.tracers(),
+            2,
+            "switching leaves the tracers' count alone"
+        );
     }
 
     #[test]
@@ -217,12 +248,21 @@ mod tests {
         let names: BTreeSet<String> = POINTS.iter().map(|point| point.full_name()).collect();
         assert_eq!(names.len(), POINTS.len());
         for point in POINTS {
-            let word = |text: &str| !text.is_empty() && text != "all" && text.bytes().all(|b| b.is_ascii_lowercase());
-            assert!(word(point.family) && word(point.name), "{}", point.full_name());
+            let word = |text: &str| {
+                !text.is_empty() && text != "all" && text.bytes().all(|b| b.is_ascii_lowercase())
+            };
+            assert!(
+                word(point.family) && word(point.name),
+                "{}",
+                point.full_name()
+            );
             assert!(!point.help.is_empty());
         }
         let mut families: Vec<_> = POINTS.iter().map(|point| point.family).collect();
         families.dedup();
-        assert_eq!(families.len(), families.iter().collect::<BTreeSet<_>>().len());
+        assert_eq!(
+            families.len(),
+            families.iter().collect::<BTreeSet<_>>().len()
+        );
     }
 }

@@ -1,9 +1,12 @@
-//! The points, and how each shows itself to tracers: a USDT probe `tandem:FAMILY_NAME` with the value and an index.
+//! The points, and how each shows itself to tracers: a USDT probe `tandem:FAMILY_NAME` with the
+//! value and an index.
 //!
-//! A probe is a `nop` that is described in the ELF note section `.note.stapsdt`, version 3 of SystemTap's format: provider,
-//! name, place, arguments, and a semaphore, a 16-bit count that the kernel raises in memory while a tracer is attached. The
-//! semaphore is the lower half of the point's gate, so that one load answers for both. It must be in a file-backed part of
-//! memory, hence the section `.probes`. Elsewhere than on Linux on two processors, points have no USDT probe.
+//! A probe is a `nop` that is described in the ELF note section `.note.stapsdt`, version 3 of
+//! SystemTap's format: provider, name, place, arguments, and a semaphore, a 16-bit count that the
+//! kernel raises in memory while a tracer is attached. The semaphore is the lower half of the
+//! point's gate, so that one load answers for both. It must be in a file-backed part of memory,
+//! hence the section `.probes`. Elsewhere than on Linux on two processors, points have no USDT
+//! probe.
 
 #![expect(
     unsafe_code,
@@ -28,10 +31,15 @@ macro_rules! arguments {
 }
 
 /// Passes over a described `nop`. `$point` must begin with its semaphore.
-#[cfg(all(target_os = "linux", target_endian = "little", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    target_os = "linux",
+    target_endian = "little",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 macro_rules! site {
     ($point:ident $name:expr, $value:ident, $index:ident) => {
-        // SAFETY: the one instruction does nothing, and the note is no part of the program that runs.
+        // SAFETY: the one instruction does nothing, and the note is no part of the program that
+        // runs.
         unsafe {
             std::arch::asm!(
                 "990: nop",
@@ -56,7 +64,11 @@ macro_rules! site {
     };
 }
 
-#[cfg(not(all(target_os = "linux", target_endian = "little", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(not(all(
+    target_os = "linux",
+    target_endian = "little",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
 macro_rules! site {
     ($point:ident $name:expr, $value:ident, $index:ident) => {
         let _ = ($value, $index);

@@ -1,7 +1,9 @@
-//! Session protocols: HTTP/1.1 ([`http1`]) and the multiplexed ones ([`mux`]: HTTP/2, SPDY), all behind one trait.
+//! Session protocols: HTTP/1.1 ([`http1`]) and the multiplexed ones ([`mux`]: HTTP/2, SPDY), all
+//! behind one trait.
 //!
-//! A session runs on a [`Path`] and meets the rest of the program as exchanges only: [`Session::serve`] reads them off a
-//! path and hands them to a stage, [`Connected::run`] sends one over a session that was opened.
+//! A session runs on a [`Path`] and meets the rest of the program as exchanges only:
+//! [`Session::serve`] reads them off a path and hands them to a stage, [`Connected::run`] sends one
+//! over a session that was opened.
 
 pub mod http1;
 pub mod mux;
@@ -19,11 +21,12 @@ use crate::transport::LocalBoxFuture;
 
 /// A session protocol, ready to be spoken at either end of a path.
 pub trait Session {
-    /// Begins a session over the path that `dial` will yield, and returns at once: exchanges given before the path
-    /// stands leave with the first bytes on it.
+    /// Begins a session over the path that `dial` will yield, and returns at once: exchanges given
+    /// before the path stands leave with the first bytes on it.
     fn connect(&self, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Rc<dyn Connected>;
 
-    /// Serves a path until it ends: each request becomes an exchange for `stage`. `drain` ends it gently.
+    /// Serves a path until it ends: each request becomes an exchange for `stage`. `drain` ends it
+    /// gently.
     fn serve(
         &self,
         path: Path,
@@ -35,9 +38,14 @@ pub trait Session {
 
 /// The asking end of a session.
 pub trait Connected {
-    /// Sends one exchange and hands the parts of its answer to `sink`. The exchange stays the caller's, who may send it
-    /// again where the error allows it and no part was handed over. Dropping the future cancels the exchange.
-    fn run<'a>(&'a self, exchange: &'a mut Exchange, sink: &'a mut Sink) -> LocalBoxFuture<'a, Result<(), Error>>;
+    /// Sends one exchange and hands the parts of its answer to `sink`. The exchange stays the
+    /// caller's, who may send it again where the error allows it and no part was handed over.
+    /// Dropping the future cancels the exchange.
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+        sink: &'a mut Sink,
+    ) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Whether it takes another exchange now.
     fn is_ready(&self) -> bool;
@@ -51,12 +59,14 @@ pub trait Connected {
     /// Exchanges under way.
     fn active(&self) -> usize;
 
-    /// Whether nothing has been heard on it for so long that its path may have been lost: see [`Connected::lost`].
+    /// Whether nothing has been heard on it for so long that its path may have been lost: see
+    /// [`Connected::lost`].
     fn has_rested(&self) -> bool {
         false
     }
 
-    /// Whether a promise says what fields it was asked with; else it has those of the exchange that it came with.
+    /// Whether a promise says what fields it was asked with; else it has those of the exchange that
+    /// it came with.
     fn promises_have_fields(&self) -> bool {
         true
     }
@@ -67,8 +77,9 @@ pub trait Connected {
     /// Resolves once the other end has answered anything, or the session has failed.
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
-    /// Asks a session that has long been silent for a sign of life, and resolves if none comes soon: its path was lost
-    /// while it rested, as happens when a machine sleeps or changes its network. Never resolves otherwise.
+    /// Asks a session that has long been silent for a sign of life, and resolves if none comes
+    /// soon: its path was lost while it rested, as happens when a machine sleeps or changes its
+    /// network. Never resolves otherwise.
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
@@ -77,12 +88,14 @@ pub trait Connected {
 /// Time limits of a session's own.
 #[derive(Clone, Debug)]
 pub struct Timeouts {
-    /// A session with no exchange for so long is closed, one that never had any this long after its beginning.
+    /// A session with no exchange for so long is closed, one that never had any this long after its
+    /// beginning.
     pub idle: Duration,
-    /// A head must arrive whole within this time of its first byte, a handshake and a session's first bytes within this time
-    /// of the connection.
+    /// A head must arrive whole within this time of its first byte, a handshake and a session's
+    /// first bytes within this time of the connection.
     pub head: Duration,
-    /// With exchanges open and nothing received for so long, the other end is asked for a sign of life.
+    /// With exchanges open and nothing received for so long, the other end is asked for a sign of
+    /// life.
     pub probe_after: Duration,
     /// No sign of life for so long: the session is dead.
     pub probe_timeout: Duration,
@@ -148,7 +161,8 @@ impl Drain {
     }
 }
 
-/// What an exchange has had of interim responses. They are handed on as they come, ahead of what slow readers hold back.
+/// What an exchange has had of interim responses. They are handed on as they come, ahead of what
+/// slow readers hold back.
 #[derive(Debug, Default)]
 struct Interim {
     heads: usize,
@@ -157,14 +171,21 @@ struct Interim {
 
 impl Interim {
     /// Far more than hints and continuations of one answer need.
-    const MOST: Self = Self { heads: 64, bytes: 256 << 10 };
+    const MOST: Self = Self {
+        heads: 64,
+        bytes: 256 << 10,
+    };
 
     /// Counts another; `Err` where it is one too many.
     fn add(&mut self, bytes: usize, side: Side) -> Result<(), Error> {
         self.heads += 1;
         self.bytes += bytes;
         if self.heads > Self::MOST.heads || self.bytes > Self::MOST.bytes {
-            return Err(Error::new(Kind::Protocol, side, "interim responses without end"));
+            return Err(Error::new(
+                Kind::Protocol,
+                side,
+                "interim responses without end",
+            ));
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! TCP through a SOCKS5 proxy (RFC 1928, 1929) without waiting for its answers.
 //!
-//! Greeting, credentials, request and the session's own first bytes leave in one write; the answers are taken off the
-//! front of what is read. Over Tor this saves the circuit's round trip (optimistic data), and the one write keeps
-//! Nagle's algorithm at the relays from holding the rest back. The isolation key becomes SOCKS user and password.
+//! Greeting, credentials, request and the session's own first bytes leave in one write; the answers
+//! are taken off the front of what is read. Over Tor this saves the circuit's round trip
+//! (optimistic data), and the one write keeps Nagle's algorithm at the relays from holding the rest
+//! back. The isolation key becomes SOCKS user and password.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -32,11 +33,17 @@ pub struct Socks {
 }
 
 impl Transport for Socks {
-    fn dial<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
+    fn dial<'a>(
+        &'a self,
+        target: &'a Target,
+        isolation: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
             let stream = tcp::connect(self.proxy, self.options.connect_timeout, Side::Peer).await?;
             self.options.apply(&stream);
-            Ok(Path::Socks(Box::new(SocksStream::new(stream, target, isolation)?)))
+            Ok(Path::Socks(Box::new(SocksStream::new(
+                stream, target, isolation,
+            )?)))
         })
     }
 }
@@ -56,10 +63,15 @@ pub struct SocksStream {
 impl SocksStream {
     /// Prepares the handshake; nothing is sent before the first write, flush or read.
     pub fn new(tcp: TcpStream, target: &Target, isolation: &Isolation) -> Result<Self, Error> {
-        let client =
-            Client::new(&target.host, target.port, isolation.credentials()).map_err(|error| refusal(&error))?;
+        let client = Client::new(&target.host, target.port, isolation.credentials())
+            .map_err(|error| refusal(&error))?;
         let flight = BytesMut::from(&client.first_flight()[..]);
-        Ok(Self { tcp, handshake: Some(client), flight, rest: BytesMut::new() })
+        Ok(Self {
+            tcp,
+            handshake: Some(client),
+            flight,
+            rest: BytesMut::new(),
+        })
     }
 
     /// The connection to the proxy.
@@ -86,10 +98,17 @@ impl SocksStream {
             ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut buf))?;
             let bytes = buf.filled();
             if bytes.is_empty() {
-                let error = Error::new(Kind::Reset, Side::Peer, "the SOCKS proxy closed the connection");
+                let error = Error::new(
+                    Kind::Reset,
+                    Side::Peer,
+                    "the SOCKS proxy closed the connection",
+                );
                 return Poll::Ready(Err(error.with_retry(Retry::IfIdempotent).into_io()));
             }
-            match client.handle_input(bytes).map_err(|error| refusal(&error).into_io())? {
+            match client
+                .handle_input(bytes)
+                .map_err(|error| refusal(&error).into_io())?
+            {
                 Progress::Pending => {}
                 Progress::Done { consumed } => {
                     self.rest.extend_from_slice(&bytes[consumed..]);
@@ -115,7 +134,11 @@ fn refusal(error: &SocksError) -> Error {
 }
 
 impl AsyncRead for SocksStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !this.flight.is_empty() {
             // Whoever waits for an answer has sent all it wanted to send with the handshake.
@@ -134,7 +157,11 @@ impl AsyncRead for SocksStream {
 }
 
 impl AsyncWrite for SocksStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.flight.is_empty() {
             return Pin::new(&mut this.tcp).poll_write(cx, buf);

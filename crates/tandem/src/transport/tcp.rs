@@ -1,5 +1,6 @@
-//! Plain TCP, and the socket options that a slow path wants: no delay of small writes, little unsent data in the kernel,
-//! keep-alive probes, and a congestion control that does not take every loss for congestion.
+//! Plain TCP, and the socket options that a slow path wants: no delay of small writes, little
+//! unsent data in the kernel, keep-alive probes, and a congestion control that does not take every
+//! loss for congestion.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -17,11 +18,13 @@ use crate::path::Path;
 /// How sockets that carry sessions are set up.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// Unsent bytes that the kernel holds at most before it says that the socket is full (`TCP_NOTSENT_LOWAT`): what
-    /// waits in the session can still be overtaken, what waits in the kernel cannot. 0 leaves the kernel's default.
+    /// Unsent bytes that the kernel holds at most before it says that the socket is full
+    /// (`TCP_NOTSENT_LOWAT`): what waits in the session can still be overtaken, what waits in the
+    /// kernel cannot. 0 leaves the kernel's default.
     pub notsent_lowat: u32,
-    /// Congestion control to ask for where the kernel has it; empty leaves the kernel's default. BBR does not take
-    /// single losses for congestion: one connection at 1 % loss carries ten times as much as with CUBIC.
+    /// Congestion control to ask for where the kernel has it; empty leaves the kernel's default.
+    /// BBR does not take single losses for congestion: one connection at 1 % loss carries ten times
+    /// as much as with CUBIC.
     pub congestion: String,
     /// Time to connect within.
     pub connect_timeout: Duration,
@@ -29,27 +32,36 @@ pub struct SocketOptions {
 
 impl Default for SocketOptions {
     fn default() -> Self {
-        Self { notsent_lowat: 16 << 10, congestion: "bbr".into(), connect_timeout: Duration::from_secs(30) }
+        Self {
+            notsent_lowat: 16 << 10,
+            congestion: "bbr".into(),
+            connect_timeout: Duration::from_secs(30),
+        }
     }
 }
 
 impl SocketOptions {
-    /// Why sessions will run over the kernel's own congestion control, if they will: found out on a socket that nobody uses.
+    /// Why sessions will run over the kernel's own congestion control, if they will: found out on a
+    /// socket that nobody uses.
     pub fn congestion_refused(&self) -> Option<std::io::Error> {
         if self.congestion.is_empty() {
             return None;
         }
         let trial = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-        trial.and_then(|socket| socket.set_tcp_congestion(self.congestion.as_bytes())).err()
+        trial
+            .and_then(|socket| socket.set_tcp_congestion(self.congestion.as_bytes()))
+            .err()
     }
 
-    /// Applies what applies to every session's socket. Options that the kernel refuses are left as they were: they make
-    /// a session faster, not correct.
+    /// Applies what applies to every session's socket. Options that the kernel refuses are left as
+    /// they were: they make a session faster, not correct.
     pub fn apply(&self, stream: &TcpStream) {
         let socket = SockRef::from(stream);
         let _ = socket.set_tcp_nodelay(true);
         enlarge_send_buffer(&socket);
-        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20));
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(60))
+            .with_interval(Duration::from_secs(20));
         let _ = socket.set_tcp_keepalive(&keepalive);
         if self.notsent_lowat > 0 {
             let _ = socket.set_tcp_notsent_lowat(self.notsent_lowat);
@@ -62,7 +74,8 @@ impl SocketOptions {
     }
 }
 
-/// Bytes asked for what is under way on one session, before the kernel's own limit (`net.core.wmem_max`).
+/// Bytes asked for what is under way on one session, before the kernel's own limit
+/// (`net.core.wmem_max`).
 const SEND_BUFFER: usize = 16 << 20;
 
 /// Most bytes that the kernel lets a send buffer grow to by itself, where it says so.
@@ -73,14 +86,16 @@ fn largest_own_buffer() -> usize {
     largest.unwrap_or(4 << 20)
 }
 
-/// Sees to it that the send buffer does not limit what is under way, where the kernel allows a larger one than it would
-/// take by itself: BBR cannot tell a full buffer from an application without data, and so never learns how fast the path
-/// is. What waits unsent is limited by `TCP_NOTSENT_LOWAT`, not by this. A buffer size that is set once no longer grows by
-/// itself, so what may be set is tried out on a socket that nobody uses.
+/// Sees to it that the send buffer does not limit what is under way, where the kernel allows a
+/// larger one than it would take by itself: BBR cannot tell a full buffer from an application
+/// without data, and so never learns how fast the path is. What waits unsent is limited by
+/// `TCP_NOTSENT_LOWAT`, not by this. A buffer size that is set once no longer grows by itself, so
+/// what may be set is tried out on a socket that nobody uses.
 fn enlarge_send_buffer(socket: &SockRef<'_>) {
     static ALLOWED: OnceLock<Option<usize>> = OnceLock::new();
     let allowed = ALLOWED.get_or_init(|| {
-        let trial = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).ok()?;
+        let trial =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).ok()?;
         trial.set_send_buffer_size(SEND_BUFFER).ok()?;
         let size = trial.send_buffer_size().ok()?;
         (size > largest_own_buffer()).then_some(SEND_BUFFER)
@@ -91,11 +106,18 @@ fn enlarge_send_buffer(socket: &SockRef<'_>) {
 }
 
 /// Connects to an address.
-pub async fn connect(address: SocketAddr, timeout: Duration, side: Side) -> Result<TcpStream, Error> {
+pub async fn connect(
+    address: SocketAddr,
+    timeout: Duration,
+    side: Side,
+) -> Result<TcpStream, Error> {
     match tokio::time::timeout(timeout, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
-        Err(_) => Err(Error::new(Kind::Timeout, side, "no answer to the connection in time").with_retry(Retry::Safe)),
+        Err(_) => Err(
+            Error::new(Kind::Timeout, side, "no answer to the connection in time")
+                .with_retry(Retry::Safe),
+        ),
     }
 }
 
@@ -109,13 +131,18 @@ pub struct Tcp {
 }
 
 impl Transport for Tcp {
-    fn dial<'a>(&'a self, target: &'a Target, _: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
+    fn dial<'a>(
+        &'a self,
+        target: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
             let address = match self.pinned {
                 Some(address) => address,
                 None => SocketAddr::new(
-                    literal_ip(&target.host)
-                        .ok_or_else(|| Error::new(Kind::Dns, Side::Local, "the client resolves no names"))?,
+                    literal_ip(&target.host).ok_or_else(|| {
+                        Error::new(Kind::Dns, Side::Local, "the client resolves no names")
+                    })?,
                     target.port,
                 ),
             };
@@ -132,9 +159,18 @@ mod tests {
 
     #[test]
     fn what_the_kernel_lacks_is_found_out() {
-        let with = |congestion: &str| SocketOptions { congestion: congestion.into(), ..SocketOptions::default() };
+        let with = |congestion: &str| SocketOptions {
+            congestion: congestion.into(),
+            ..SocketOptions::default()
+        };
         assert!(with("no-such-control").congestion_refused().is_some());
-        assert!(with("").congestion_refused().is_none(), "nothing was asked for");
-        assert!(with("reno").congestion_refused().is_none(), "every kernel has it");
+        assert!(
+            with("").congestion_refused().is_none(),
+            "nothing was asked for"
+        );
+        assert!(
+            with("reno").congestion_refused().is_none(),
+            "every kernel has it"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! TLS over any path, by rustls: towards gateways and origins (client side), for listeners (server side). [`records`]: the
-//! path that comes of it.
+//! TLS over any path, by rustls: towards gateways and origins (client side), for listeners (server
+//! side). [`records`]: the path that comes of it.
 
 pub mod records;
 
@@ -37,13 +37,22 @@ pub enum TlsError {
 }
 
 fn file_error(file: &str, problem: impl ToString) -> TlsError {
-    TlsError::File { file: file.into(), problem: problem.to_string() }
+    TlsError::File {
+        file: file.into(),
+        problem: problem.to_string(),
+    }
 }
 
 fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(|e| file_error(file, e))?.collect();
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file)
+        .map_err(|e| file_error(file, e))?
+        .collect();
     let chain = chain.map_err(|e| file_error(file, e))?;
-    if chain.is_empty() { Err(file_error(file, "no certificate in it")) } else { Ok(chain) }
+    if chain.is_empty() {
+        Err(file_error(file, "no certificate in it"))
+    } else {
+        Ok(chain)
+    }
 }
 
 fn roots(file: &str) -> Result<RootCertStore, TlsError> {
@@ -63,8 +72,8 @@ pub struct ClientTls {
     pub identity: Option<(String, String)>,
     /// Protocols to offer (ALPN), best first.
     pub alpn: Vec<Vec<u8>>,
-    /// Never resume a TLS session: tickets would tell the other end which of its sessions are one client's, across
-    /// isolation keys.
+    /// Never resume a TLS session: tickets would tell the other end which of its sessions are one
+    /// client's, across isolation keys.
     pub unlinkable: bool,
 }
 
@@ -73,7 +82,9 @@ impl ClientTls {
     pub fn connector(&self) -> Result<TlsConnector, TlsError> {
         let roots = match &self.ca {
             Some(file) => roots(file)?,
-            None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+            None => RootCertStore {
+                roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+            },
         };
         let builder = ClientConfig::builder().with_root_certificates(roots);
         let mut config = match &self.identity {
@@ -99,14 +110,22 @@ pub async fn connect(
     timeout: Duration,
     side: Side,
 ) -> Result<Path, Error> {
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| Error::new(Kind::Tls, side, "the host name cannot stand in a certificate"))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        Error::new(
+            Kind::Tls,
+            side,
+            "the host name cannot stand in a certificate",
+        )
+    })?;
     match tokio::time::timeout(timeout, connector.connect(name, path)).await {
         Ok(Ok(stream)) => Ok(wrap(stream.into())),
         Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
-        Err(_) => {
-            Err(Error::new(Kind::Timeout, side, "no answer to the TLS handshake in time").with_retry(Retry::Safe))
-        }
+        Err(_) => Err(Error::new(
+            Kind::Timeout,
+            side,
+            "no answer to the TLS handshake in time",
+        )
+        .with_retry(Retry::Safe)),
     }
 }
 
@@ -146,7 +165,9 @@ pub fn acceptor(
             if optional {
                 verifier = verifier.allow_unauthenticated();
             }
-            let verifier = verifier.build().map_err(|e| TlsError::Verifier(e.to_string()))?;
+            let verifier = verifier
+                .build()
+                .map_err(|e| TlsError::Verifier(e.to_string()))?;
             ServerConfig::builder().with_client_cert_verifier(verifier)
         }
     };

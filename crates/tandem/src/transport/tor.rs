@@ -1,10 +1,12 @@
-//! A Tor client as the way to the gateway: its control port tells the SOCKS port and finds gateways at exits.
+//! A Tor client as the way to the gateway: its control port tells the SOCKS port and finds gateways
+//! at exits.
 //!
-//! A gateway at an exit listens on an address that means nothing on the Internet (192.0.2.80:9980, RFC 5737) and is
-//! announced by an exact line of the exit's policy. Tor does not compare addresses when it picks an exit, so a plain
-//! SOCKS connect would go to a wrong one: instead the full descriptors are read once (`control`, `directory`), an exit with
-//! that line is chosen by weight, and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice, also of
-//! the circuit to it that is kept ready (`spare`, `circuits`).
+//! A gateway at an exit listens on an address that means nothing on the Internet (192.0.2.80:9980,
+//! RFC 5737) and is announced by an exact line of the exit's policy. Tor does not compare addresses
+//! when it picks an exit, so a plain SOCKS connect would go to a wrong one: instead the full
+//! descriptors are read once (`control`, `directory`), an exit with that line is chosen by weight,
+//! and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice, also of the
+//! circuit to it that is kept ready (`spare`, `circuits`).
 
 pub(crate) mod circuits;
 pub(crate) mod control;
@@ -52,7 +54,9 @@ impl std::str::FromStr for Exit {
         if digits.len() == 40 && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Ok(Self::Fingerprint(digits.to_ascii_uppercase()));
         }
-        Err(format!("exit={text:?} is neither \"auto\" nor a fingerprint of 40 hexadecimal digits"))
+        Err(format!(
+            "exit={text:?} is neither \"auto\" nor a fingerprint of 40 hexadecimal digits"
+        ))
     }
 }
 
@@ -60,8 +64,9 @@ impl std::str::FromStr for Exit {
 #[derive(Debug)]
 struct Prepared {
     socks: SocketAddr,
-    /// A name of ours that leads to the gateway at its exit. It means nothing to a Tor client that has forgotten it (by
-    /// a restart): then dialling it fails, and no wrong exit is ever asked for the gateway's address.
+    /// A name of ours that leads to the gateway at its exit. It means nothing to a Tor client that
+    /// has forgotten it (by a restart): then dialling it fails, and no wrong exit is ever asked for
+    /// the gateway's address.
     name: Option<String>,
 }
 
@@ -82,8 +87,14 @@ pub struct Tor {
 }
 
 impl Tor {
-    /// A way through the Tor client whose control port or socket is `control`. `exit`: the target is a gateway at an exit.
-    pub fn new(control: Via, password: Option<String>, exit: Option<Exit>, options: SocketOptions) -> Self {
+    /// A way through the Tor client whose control port or socket is `control`. `exit`: the target
+    /// is a gateway at an exit.
+    pub fn new(
+        control: Via,
+        password: Option<String>,
+        exit: Option<Exit>,
+        options: SocketOptions,
+    ) -> Self {
         Self {
             control,
             password,
@@ -98,27 +109,51 @@ impl Tor {
     }
 
     /// Asks for the SOCKS port and pins the gateway's address to an exit.
-    async fn prepare(&self, target: &Target, cell: &Rc<OnceCell<Prepared>>) -> Result<Prepared, Error> {
+    async fn prepare(
+        &self,
+        target: &Target,
+        cell: &Rc<OnceCell<Prepared>>,
+    ) -> Result<Prepared, Error> {
         let mut control = Control::connect(&self.control, self.password.as_deref()).await?;
         let socks = control.socks_port().await?;
-        let Some(exit) = self.exit.clone() else { return Ok(Prepared { socks, name: None }) };
-        let (host, port, patience) = (target.host.clone(), target.port, self.options.connect_timeout);
-        // In a task of its own: it goes on when whoever dials gives up, so that Tor's settings are as before in the end.
+        let Some(exit) = self.exit.clone() else {
+            return Ok(Prepared { socks, name: None });
+        };
+        let (host, port, patience) = (
+            target.host.clone(),
+            target.port,
+            self.options.connect_timeout,
+        );
+        // In a task of its own: it goes on when whoever dials gives up, so that Tor's settings are
+        // as before in the end.
         let asking = tokio::task::spawn_local(async move {
             let found = match exit {
                 Exit::Auto => control.gateways(&host, port, patience).await?,
                 Exit::Fingerprint(fingerprint) => {
-                    control.descriptor(&fingerprint, &host, port, patience).await?;
-                    vec![GatewayExit { fingerprint, ..GatewayExit::default() }]
+                    control
+                        .descriptor(&fingerprint, &host, port, patience)
+                        .await?;
+                    vec![GatewayExit {
+                        fingerprint,
+                        ..GatewayExit::default()
+                    }]
                 }
             };
             Ok((control, found))
         });
-        let ended = |_| Error::new(Kind::Internal, Side::Local, "the talk with Tor's control port broke off");
+        let ended = |_| {
+            Error::new(
+                Kind::Internal,
+                Side::Local,
+                "the talk with Tor's control port broke off",
+            )
+        };
         let (mut control, found) = asking.await.map_err(ended)??;
         let fingerprint = self.choose(&found)?;
         let name = format!("{:016x}{:016x}.invalid", random(), random());
-        control.map_to_exit(&name, &target.host, &fingerprint).await?;
+        control
+            .map_to_exit(&name, &target.host, &fingerprint)
+            .await?;
         // Another may have been chosen since, while this one's turn was thought to have failed.
         if Rc::ptr_eq(cell, &self.ready.borrow()) {
             self.keep_spare(async { Ok(control) }, &fingerprint);
@@ -129,15 +164,20 @@ impl Tor {
     }
 
     /// Keeps a circuit to this exit ready, unless that went wrong a moment ago.
-    fn keep_spare(&self, control: impl Future<Output = Result<Control, Error>> + 'static, exit: &str) {
+    fn keep_spare(
+        &self,
+        control: impl Future<Output = Result<Control, Error>> + 'static,
+        exit: &str,
+    ) {
         if self.patience.pause().is_zero() {
             let spare = Spare::keep(control, exit.to_owned(), Rc::clone(&self.patience));
             *self.spare.borrow_mut() = Some(Rc::new(spare));
         }
     }
 
-    /// Has the next stream to the pinned exit take the circuit that is ready. Where none is kept, because nobody dialled
-    /// for long or the control port went away, the next but one will have it.
+    /// Has the next stream to the pinned exit take the circuit that is ready. Where none is kept,
+    /// because nobody dialled for long or the control port went away, the next but one will have
+    /// it.
     async fn release_spare(&self) {
         let kept = self.spare.borrow().clone().filter(|spare| spare.is_kept());
         if let Some(spare) = kept {
@@ -145,7 +185,10 @@ impl Tor {
         }
         let (via, password) = (self.control.clone(), self.password.clone());
         if let Some(exit) = self.chosen.borrow().as_deref() {
-            self.keep_spare(async move { Control::connect(&via, password.as_deref()).await }, exit);
+            self.keep_spare(
+                async move { Control::connect(&via, password.as_deref()).await },
+                exit,
+            );
         }
     }
 
@@ -155,7 +198,10 @@ impl Tor {
             return Err(unreachable("no exit announces a gateway at that address"));
         }
         let mut failed = self.failed.borrow_mut();
-        let fresh: Vec<_> = found.iter().filter(|exit| !failed.contains(&exit.fingerprint)).collect();
+        let fresh: Vec<_> = found
+            .iter()
+            .filter(|exit| !failed.contains(&exit.fingerprint))
+            .collect();
         let pool = if fresh.is_empty() {
             failed.clear();
             found.iter().collect()
@@ -178,7 +224,9 @@ impl Tor {
 /// A number from the randomness that the standard library seeds its hash maps with.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
 }
 
 fn unreachable(detail: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -186,14 +234,31 @@ fn unreachable(detail: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 }
 
 impl Transport for Tor {
-    fn dial<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<Path, Error>> {
+    fn dial<'a>(
+        &'a self,
+        target: &'a Target,
+        isolation: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
             let cell = Rc::clone(&self.ready.borrow());
             let prepared = cell.get_or_try_init(|| self.prepare(target, &cell)).await?;
-            let socks = Socks { proxy: prepared.socks, options: self.options.clone() };
-            let Some(name) = &prepared.name else { return socks.dial(target, isolation).await };
+            let socks = Socks {
+                proxy: prepared.socks,
+                options: self.options.clone(),
+            };
+            let Some(name) = &prepared.name else {
+                return socks.dial(target, isolation).await;
+            };
             self.release_spare().await;
-            socks.dial(&Target { host: name.clone(), port: target.port }, isolation).await
+            socks
+                .dial(
+                    &Target {
+                        host: name.clone(),
+                        port: target.port,
+                    },
+                    isolation,
+                )
+                .await
         })
     }
 
@@ -209,12 +274,14 @@ impl Transport for Tor {
     }
 
     fn failed(&self) {
-        // An exit of the user's own choice is not exchanged for another, but the Tor client may have been started anew.
+        // An exit of the user's own choice is not exchanged for another, but the Tor client may
+        // have been started anew.
         if let (Some(chosen), Some(Exit::Auto)) = (self.chosen.borrow_mut().take(), &self.exit) {
             self.failed.borrow_mut().push(chosen);
         }
         *self.ready.borrow_mut() = Rc::default();
-        // A circuit to the next exit, or the same, is not built at once: dialling one that is dead would build ever more.
+        // A circuit to the next exit, or the same, is not built at once: dialling one that is dead
+        // would build ever more.
         *self.spare.borrow_mut() = None;
         self.patience.lose();
     }
@@ -232,26 +299,57 @@ mod tests {
     #[test]
     fn reads_exits() {
         assert_eq!("auto".parse(), Ok(Exit::Auto));
-        assert!("$0001020304050607080910111213141516171819".parse::<Exit>().is_ok());
+        assert!(
+            "$0001020304050607080910111213141516171819"
+                .parse::<Exit>()
+                .is_ok()
+        );
         assert!("home".parse::<Exit>().is_err());
     }
 
-    /// Dials a gateway through the double as often as `dials` says, at once; gives what came of it and the double's end state.
-    fn dial(double: Double, exit: &str, patience: Duration, dials: usize) -> (Vec<Result<(), Error>>, Double) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    /// Dials a gateway through the double as often as `dials` says, at once; gives what came of it
+    /// and the double's end state.
+    fn dial(
+        double: Double,
+        exit: &str,
+        patience: Duration,
+        dials: usize,
+    ) -> (Vec<Result<(), Error>>, Double) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
             let socks = TcpListener::bind("127.0.0.1:0").await.expect("listens");
-            let (address, to_socks) = (control.local_addr().expect("bound"), socks.local_addr().expect("bound"));
+            let (address, to_socks) = (
+                control.local_addr().expect("bound"),
+                socks.local_addr().expect("bound"),
+            );
             let state = Rc::new(RefCell::new(double));
             tokio::task::spawn_local(accept(control, to_socks, Rc::clone(&state)));
-            let options = SocketOptions { connect_timeout: patience, ..SocketOptions::default() };
-            let target = Rc::new(Target { host: "192.0.2.80".into(), port: 9980 });
+            let options = SocketOptions {
+                connect_timeout: patience,
+                ..SocketOptions::default()
+            };
+            let target = Rc::new(Target {
+                host: "192.0.2.80".into(),
+                port: 9980,
+            });
             let dialling: Vec<_> = (0..dials)
-                .map(|_| Tor::new(Via::TorPort(address), None, Some(exit.parse().expect("an exit")), options.clone()))
+                .map(|_| {
+                    Tor::new(
+                        Via::TorPort(address),
+                        None,
+                        Some(exit.parse().expect("an exit")),
+                        options.clone(),
+                    )
+                })
                 .map(|tor| (tor, Rc::clone(&target)))
                 .map(|(tor, target)| {
-                    tokio::task::spawn_local(async move { tor.dial(&target, &Isolation::none()).await.map(drop) })
+                    tokio::task::spawn_local(async move {
+                        tor.dial(&target, &Isolation::none()).await.map(drop)
+                    })
                 })
                 .collect();
             let mut results = Vec::new();
@@ -267,19 +365,47 @@ mod tests {
 
     #[test]
     fn a_fingerprint_brings_its_descriptor() {
-        let (results, end) = dial(Double { arriving: 3, ..Double::new() }, FINGERPRINT, PATIENCE, 1);
+        let (results, end) = dial(
+            Double {
+                arriving: 3,
+                ..Double::new()
+            },
+            FINGERPRINT,
+            PATIENCE,
+            1,
+        );
         assert_eq!(results, [Ok(())]);
-        assert!(end.has_descriptor && end.microdescriptors == "auto" && end.fetched == 1, "{end:?}");
-        assert!(end.mapped[0].ends_with(&format!("=192.0.2.80.{FINGERPRINT}.exit")), "{end:?}");
-        let known = Double { has_descriptor: true, fetched: 1, ..Double::new() };
+        assert!(
+            end.has_descriptor && end.microdescriptors == "auto" && end.fetched == 1,
+            "{end:?}"
+        );
+        assert!(
+            end.mapped[0].ends_with(&format!("=192.0.2.80.{FINGERPRINT}.exit")),
+            "{end:?}"
+        );
+        let known = Double {
+            has_descriptor: true,
+            fetched: 1,
+            ..Double::new()
+        };
         let (results, end) = dial(known, FINGERPRINT, PATIENCE, 1);
-        assert_eq!((results, end.fetched), (vec![Ok(())], 1), "what is there is not fetched again");
+        assert_eq!(
+            (results, end.fetched),
+            (vec![Ok(())], 1),
+            "what is there is not fetched again"
+        );
     }
 
     #[test]
     fn a_tor_that_starts_is_waited_for() {
         for exit in ["auto", FINGERPRINT] {
-            let young = Double { starting: 4, arriving: 2, uptime: 5, announced_after: 3, ..Double::new() };
+            let young = Double {
+                starting: 4,
+                arriving: 2,
+                uptime: 5,
+                announced_after: 3,
+                ..Double::new()
+            };
             let (results, end) = dial(young, exit, PATIENCE, 1);
             assert_eq!(results, [Ok(())]);
             assert_eq!((end.fetched, end.microdescriptors), (3, "auto"));
@@ -289,26 +415,59 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         let soon = Duration::from_millis(60);
-        let never = || Double { starting: u32::MAX, uptime: 5, ..Double::new() };
-        let silent = || Double { announced_after: u32::MAX, ..Double::new() };
+        let never = || Double {
+            starting: u32::MAX,
+            uptime: 5,
+            ..Double::new()
+        };
+        let silent = || Double {
+            announced_after: u32::MAX,
+            ..Double::new()
+        };
         let other = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
         for (double, exit, part) in [
             (never(), "auto", "not started yet (30 % done)"),
             (never(), FINGERPRINT, "not started yet (30 % done)"),
-            (silent(), "auto", "no exit announces a gateway at that address"),
-            (silent(), FINGERPRINT, "announces no gateway at that address"),
-            (Double::new(), other, "knows no running relay with that fingerprint"),
+            (
+                silent(),
+                "auto",
+                "no exit announces a gateway at that address",
+            ),
+            (
+                silent(),
+                FINGERPRINT,
+                "announces no gateway at that address",
+            ),
+            (
+                Double::new(),
+                other,
+                "knows no running relay with that fingerprint",
+            ),
         ] {
             let (results, end) = dial(double, exit, soon, 1);
-            let error = results[0].as_ref().expect_err("nothing to reach").to_string();
+            let error = results[0]
+                .as_ref()
+                .expect_err("nothing to reach")
+                .to_string();
             assert!(error.contains(part), "{exit}: {error}");
-            assert!(end.mapped.is_empty() && end.microdescriptors == "auto", "{end:?}");
+            assert!(
+                end.mapped.is_empty() && end.microdescriptors == "auto",
+                "{end:?}"
+            );
         }
     }
 
     #[test]
     fn several_at_once_leave_the_users_setting() {
-        let (results, end) = dial(Double { arriving: 5, ..Double::new() }, "auto", PATIENCE, 4);
+        let (results, end) = dial(
+            Double {
+                arriving: 5,
+                ..Double::new()
+            },
+            "auto",
+            PATIENCE,
+            4,
+        );
         assert!(results.iter().all(Result::is_ok), "{results:?}");
         assert_eq!((end.microdescriptors, end.mapped.len()), ("auto", 4));
     }
@@ -316,30 +475,66 @@ mod tests {
     #[test]
     fn settings_that_others_change_come_back_in_the_end() {
         // Another program has Tor fetch full descriptors, and ends before we do.
-        let other = Double { microdescriptors: "0", arriving: 6, others_end: 3, ..Double::new() };
+        let other = Double {
+            microdescriptors: "0",
+            arriving: 6,
+            others_end: 3,
+            ..Double::new()
+        };
         let (results, end) = dial(other, FINGERPRINT, PATIENCE, 1);
-        assert_eq!((results, end.microdescriptors, end.fetched), (vec![Ok(())], "auto", 1));
+        assert_eq!(
+            (results, end.microdescriptors, end.fetched),
+            (vec![Ok(())], "auto", 1)
+        );
         // The user has it so.
-        let (results, end) = dial(Double { microdescriptors: "0", ..Double::new() }, FINGERPRINT, PATIENCE, 1);
-        assert_eq!((results, end.microdescriptors, end.fetched), (vec![Ok(())], "0", 0));
+        let (results, end) = dial(
+            Double {
+                microdescriptors: "0",
+                ..Double::new()
+            },
+            FINGERPRINT,
+            PATIENCE,
+            1,
+        );
+        assert_eq!(
+            (results, end.microdescriptors, end.fetched),
+            (vec![Ok(())], "0", 0)
+        );
     }
 
     #[test]
     fn whoever_gives_up_leaves_the_users_setting() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
             let address = control.local_addr().expect("bound");
-            let state = Rc::new(RefCell::new(Double { arriving: 20, ..Double::new() }));
+            let state = Rc::new(RefCell::new(Double {
+                arriving: 20,
+                ..Double::new()
+            }));
             tokio::task::spawn_local(accept(control, address, Rc::clone(&state)));
-            let tor = Tor::new(Via::TorPort(address), None, Some(Exit::Auto), SocketOptions::default());
-            let target = Target { host: "192.0.2.80".into(), port: 9980 };
+            let tor = Tor::new(
+                Via::TorPort(address),
+                None,
+                Some(Exit::Auto),
+                SocketOptions::default(),
+            );
+            let target = Target {
+                host: "192.0.2.80".into(),
+                port: 9980,
+            };
             let isolation = Isolation::none();
             {
                 let mut dialling = tor.dial(&target, &isolation);
                 while state.borrow().microdescriptors == "auto" {
                     let step = Duration::from_millis(1);
-                    assert!(tokio::time::timeout(step, &mut dialling).await.is_err(), "it cannot be done yet");
+                    assert!(
+                        tokio::time::timeout(step, &mut dialling).await.is_err(),
+                        "it cannot be done yet"
+                    );
                 }
             }
             while state.borrow().microdescriptors != "auto" {

@@ -7,7 +7,10 @@ use crate::harness::{Pair, Scene};
 
 fn secret(name: &str, text: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tandem-test-{}-{name}", std::process::id()));
-    std::fs::File::create(&file).unwrap().write_all(text.as_bytes()).unwrap();
+    std::fs::File::create(&file)
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
     file
 }
 
@@ -19,8 +22,10 @@ fn a_token_lets_in_and_goes_no_further() {
             client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         }
     });
-    let (right, wrong) =
-        (secret("right", "correct-horse-battery-staple\n"), secret("wrong", "incorrect-horse-battery\n"));
+    let (right, wrong) = (
+        secret("right", "correct-horse-battery-staple\n"),
+        secret("wrong", "incorrect-horse-battery\n"),
+    );
     for (session, token, status) in [
         ("h2", Some(&right), 200),
         ("h2", Some(&wrong), 407),
@@ -38,7 +43,11 @@ fn a_token_lets_in_and_goes_no_further() {
         );
         let mut client = pair.connect();
         for _ in 0..3 {
-            assert_eq!(client.get(&origin.url("/")).status, status, "{session} {token:?}");
+            assert_eq!(
+                client.get(&origin.url("/")).status,
+                status,
+                "{session} {token:?}"
+            );
         }
     }
     std::fs::remove_file(right).unwrap();
@@ -52,7 +61,8 @@ pub(crate) struct Certificates {
 
 impl Certificates {
     pub(crate) fn new(name: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("tandem-test-{name}-{}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("tandem-test-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let this = Self { directory };
         let ca_key = rcgen::KeyPair::generate().unwrap();
@@ -64,7 +74,10 @@ impl Certificates {
         for name in ["gateway", "client"] {
             let key = rcgen::KeyPair::generate().unwrap();
             let names = vec!["gw.example".to_owned(), "127.0.0.1".to_owned()];
-            let certificate = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+            let certificate = rcgen::CertificateParams::new(names)
+                .unwrap()
+                .signed_by(&key, &issuer)
+                .unwrap();
             std::fs::write(this.path(&format!("{name}.pem")), certificate.pem()).unwrap();
             std::fs::write(this.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
         }
@@ -87,9 +100,13 @@ fn origins_are_spoken_to_in_http_2_where_tls_agrees_on_it() {
     let certificates = Certificates::new("origin");
     let behind = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
-            let length = asked.field("content-length").map_or(0, |n| n.parse().unwrap());
+            let length = asked
+                .field("content-length")
+                .map_or(0, |n| n.parse().unwrap());
             let body = client.read_exact(length);
-            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+            ));
             client.send(body);
         }
     });
@@ -101,7 +118,11 @@ fn origins_are_spoken_to_in_http_2_where_tls_agrees_on_it() {
             certificates.path("gateway.pem"),
             certificates.path("gateway.key")
         ))];
-        origin.mode = Some(format!("reverse=http://{}", behind.address).parse().unwrap());
+        origin.mode = Some(
+            format!("reverse=http://{}", behind.address)
+                .parse()
+                .unwrap(),
+        );
         origin.allow_host = vec!["*".parse().unwrap()];
         let (_origin, address) = crate::harness::start_gateway(origin);
         for (ca, status) in [(Some(certificates.path("ca.pem")), 200), (None, 502)] {
@@ -143,7 +164,11 @@ fn tls_checks_both_ends() {
         for (query, name, status) in [
             (format!("&ca={ca}&cert={cert}&key={key}"), "gw.example", 200),
             (format!("&ca={ca}"), "gw.example", 502),
-            (format!("&ca={ca}&cert={cert}&key={key}"), "other.example", 502),
+            (
+                format!("&ca={ca}&cert={cert}&key={key}"),
+                "other.example",
+                502,
+            ),
             (format!("&cert={cert}&key={key}"), "gw.example", 502),
         ] {
             let mut gateway = crate::harness::gateway_options();
@@ -172,21 +197,65 @@ fn a_reverse_gateway_answers_to_its_own_names_only() {
         while let Some(asked) = client.request() {
             let host = asked.field("host").unwrap();
             assert!(!host.contains("other"), "{host} came through");
-            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{host}", host.len()));
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{host}",
+                host.len()
+            ));
         }
     });
     let own = origin.address.to_string();
-    let (onion, other_onion) = (format!("{}.onion", "a".repeat(56)), format!("other{}.onion", "b".repeat(51)));
+    let (onion, other_onion) = (
+        format!("{}.onion", "a".repeat(56)),
+        format!("other{}.onion", "b".repeat(51)),
+    );
     for (session, named, hosts) in [
         // What an onion service's operator starts with, and what a careful one says.
-        ("h2", vec![], vec![(own.as_str(), 200), (&onion, 200), ("other.example", 421), ("other.onion.example", 421)]),
-        ("h2", vec![onion.as_str()], vec![(&own, 200), (&onion, 200), (&other_onion, 421), ("other.example", 421)]),
-        ("spdy3.1", vec!["*.site.example", "SITE.example"], vec![("Site.Example", 200), ("a.b.site.example", 200)]),
-        ("h2", vec!["*.site.example"], vec![("site.example:8080", 421), ("othersite.example", 421), (&onion, 421)]),
-        ("http", vec!["*"], vec![("any.example", 200), ("x.example:99", 200)]),
+        (
+            "h2",
+            vec![],
+            vec![
+                (own.as_str(), 200),
+                (&onion, 200),
+                ("other.example", 421),
+                ("other.onion.example", 421),
+            ],
+        ),
+        (
+            "h2",
+            vec![onion.as_str()],
+            vec![
+                (&own, 200),
+                (&onion, 200),
+                (&other_onion, 421),
+                ("other.example", 421),
+            ],
+        ),
+        (
+            "spdy3.1",
+            vec!["*.site.example", "SITE.example"],
+            vec![("Site.Example", 200), ("a.b.site.example", 200)],
+        ),
+        (
+            "h2",
+            vec!["*.site.example"],
+            vec![
+                ("site.example:8080", 421),
+                ("othersite.example", 421),
+                (&onion, 421),
+            ],
+        ),
+        (
+            "http",
+            vec!["*"],
+            vec![("any.example", 200), ("x.example:99", 200)],
+        ),
     ] {
         let mode = |gateway: &mut tandem::config::GatewayOptions| {
-            gateway.mode = Some(format!("reverse=http://{}", origin.address).parse().unwrap());
+            gateway.mode = Some(
+                format!("reverse=http://{}", origin.address)
+                    .parse()
+                    .unwrap(),
+            );
             gateway.allow_host = named.iter().map(|name| name.parse().unwrap()).collect();
         };
         if session == "http" {
@@ -206,8 +275,15 @@ fn a_reverse_gateway_answers_to_its_own_names_only() {
             let answer = pair.connect().get(&format!("http://{host}/"));
             assert_eq!(answer.status, status, "{session} {named:?} {host}");
             let body = String::from_utf8(answer.body).unwrap();
-            let wanted = if status == 200 { host.to_ascii_lowercase() } else { "allow-host".into() };
-            assert!(body.to_ascii_lowercase().contains(&wanted), "{host}: {body}");
+            let wanted = if status == 200 {
+                host.to_ascii_lowercase()
+            } else {
+                "allow-host".into()
+            };
+            assert!(
+                body.to_ascii_lowercase().contains(&wanted),
+                "{host}: {body}"
+            );
         }
     }
 }

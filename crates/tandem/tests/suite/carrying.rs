@@ -9,7 +9,11 @@ fn fields_keep_order_repetition_and_nothing_is_added() {
     for session in SESSIONS {
         let origin = Scene::new(|_, mut client| {
             let asked = client.request().unwrap();
-            let names: Vec<_> = asked.fields.iter().map(|(n, v)| format!("{}={v}", n.to_lowercase())).collect();
+            let names: Vec<_> = asked
+                .fields
+                .iter()
+                .map(|(n, v)| format!("{}={v}", n.to_lowercase()))
+                .collect();
             let body = format!("{}|{}", asked.line, names.join("|"));
             client.send(format!(
                 "HTTP/1.1 200 Fine\r\nSet-Cookie: a=1; Path=/\r\nX-One: 1\r\nSet-Cookie: b=2\r\nConnection: x-hop\r\nX-Hop: secret\r\n\
@@ -23,15 +27,35 @@ fn fields_keep_order_repetition_and_nothing_is_added() {
                       Proxy-Connection: keep-alive\r\nTE: gzip\r\nUpgrade: nonsense\r\n";
         client.send(request("GET", &origin.url("/p?q=%20x"), fields));
         let answer = client.answer("GET");
-        assert_eq!(answer.all("set-cookie"), ["a=1; Path=/", "b=2"], "{session}");
+        assert_eq!(
+            answer.all("set-cookie"),
+            ["a=1; Path=/", "b=2"],
+            "{session}"
+        );
         assert!(
-            answer.field("x-hop").is_none() && answer.field("keep-alive").is_none() && answer.field("via").is_none()
+            answer.field("x-hop").is_none()
+                && answer.field("keep-alive").is_none()
+                && answer.field("via").is_none()
         );
         let seen = String::from_utf8(answer.body).unwrap();
-        assert!(seen.starts_with("GET /p?q=%20x HTTP/1.1|"), "{session}: {seen}");
-        assert!(seen.contains("x-twice=1|x-twice=2") || seen.contains("x-twice=1, 2"), "{session}: {seen}");
+        assert!(
+            seen.starts_with("GET /p?q=%20x HTTP/1.1|"),
+            "{session}: {seen}"
+        );
+        assert!(
+            seen.contains("x-twice=1|x-twice=2") || seen.contains("x-twice=1, 2"),
+            "{session}: {seen}"
+        );
         assert!(seen.contains("cookie=c=1; d=2"), "{session}: {seen}");
-        for gone in ["x-private", "proxy-connection", "te=", "upgrade", "via", "forwarded", "proxy-authorization"] {
+        for gone in [
+            "x-private",
+            "proxy-connection",
+            "te=",
+            "upgrade",
+            "via",
+            "forwarded",
+            "proxy-authorization",
+        ] {
             assert!(!seen.contains(gone), "{session}: {gone} in {seen}");
         }
     }
@@ -44,7 +68,9 @@ fn bodies_go_both_ways_whole() {
             while let Some(asked) = client.request() {
                 let length: usize = asked.field("content-length").unwrap().parse().unwrap();
                 let body = client.read_exact(length);
-                client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+                client.send(format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+                ));
                 client.send(&body);
             }
         });
@@ -52,10 +78,15 @@ fn bodies_go_both_ways_whole() {
         let mut client = pair.connect();
         for size in [1, 65_536, 3_000_000] {
             let body: Vec<u8> = (0..size).map(|i: usize| (i * 7 % 253) as u8).collect();
-            client.send(request("POST", &origin.url("/"), &format!("Content-Length: {size}\r\n")));
+            client.send(request(
+                "POST",
+                &origin.url("/"),
+                &format!("Content-Length: {size}\r\n"),
+            ));
             let mut writing = client.stream.get_ref().try_clone().unwrap();
             let sent = body.clone();
-            let writer = std::thread::spawn(move || std::io::Write::write_all(&mut writing, &sent).unwrap());
+            let writer =
+                std::thread::spawn(move || std::io::Write::write_all(&mut writing, &sent).unwrap());
             assert!(client.answer("POST").body == body, "{session}, {size}");
             writer.join().unwrap();
         }
@@ -82,7 +113,11 @@ fn chunked_bodies_keep_their_trailers() {
         });
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();
-        client.send(request("POST", &origin.url("/"), "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n"));
+        client.send(request(
+            "POST",
+            &origin.url("/"),
+            "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n",
+        ));
         client.send("3\r\nabc\r\n0\r\nX-Sum: 9\r\n\r\n");
         let answer = client.answer("POST");
         assert_eq!(answer.body, b"hello");
@@ -107,14 +142,22 @@ fn answers_without_bodies_have_none() {
     let pair = Pair::start();
     let mut client = pair.connect();
     assert_eq!(client.get(&origin.url("/204")).status, 204);
-    client.send(request("GET", &origin.url("/304"), "If-None-Match: \"x\"\r\n"));
+    client.send(request(
+        "GET",
+        &origin.url("/304"),
+        "If-None-Match: \"x\"\r\n",
+    ));
     assert_eq!(client.answer("GET").status, 304);
     client.send(request("HEAD", &origin.url("/"), ""));
     assert_eq!(client.answer("HEAD").field("content-length"), Some("12345"));
     client.send(request("GET", &origin.url("/r"), "Range: bytes=2-4\r\n"));
     let answer = client.answer("GET");
     assert_eq!(
-        (answer.status, answer.field("content-range"), &answer.body[..]),
+        (
+            answer.status,
+            answer.field("content-range"),
+            &answer.body[..]
+        ),
         (206, Some("bytes 2-4/10"), &b"cde"[..])
     );
 }
@@ -130,9 +173,16 @@ fn interim_answers_arrive_before_the_final_one() {
     });
     let pair = Pair::start();
     let mut client = pair.connect();
-    client.send(request("POST", &origin.url("/"), "Content-Length: 4\r\nExpect: 100-continue\r\n"));
+    client.send(request(
+        "POST",
+        &origin.url("/"),
+        "Content-Length: 4\r\nExpect: 100-continue\r\n",
+    ));
     let hints = client.head().unwrap();
-    assert_eq!((hints.status, hints.field("link")), (103, Some("</a.css>; rel=preload")));
+    assert_eq!(
+        (hints.status, hints.field("link")),
+        (103, Some("</a.css>; rel=preload"))
+    );
     assert_eq!(client.head().unwrap().status, 100);
     client.send("body");
     assert_eq!(client.answer("POST").status, 201);
@@ -143,12 +193,17 @@ fn pipelined_requests_are_answered_in_order() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
-            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len()));
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}",
+                path.len()
+            ));
         }
     });
     let pair = Pair::start();
     let mut client = pair.connect();
-    let all: String = (0..20).map(|i| request("GET", &origin.url(&format!("/{i}")), "")).collect();
+    let all: String = (0..20)
+        .map(|i| request("GET", &origin.url(&format!("/{i}")), ""))
+        .collect();
     client.send(all);
     for i in 0..20 {
         assert_eq!(client.answer("GET").body, format!("/{i}").as_bytes());
@@ -157,12 +212,17 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn a_client_of_http_1_0_gets_an_end_it_understands() {
-    let origin = Scene::answering("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+    let origin = Scene::answering(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    );
     let pair = Pair::start();
     let mut client = pair.connect();
     client.send(format!("GET {} HTTP/1.0\r\n\r\n", origin.url("/")));
     let answer = client.answer("GET");
-    assert_eq!((answer.field("transfer-encoding"), &answer.body[..]), (None, &b"hello"[..]));
+    assert_eq!(
+        (answer.field("transfer-encoding"), &answer.body[..]),
+        (None, &b"hello"[..])
+    );
 }
 
 #[test]
@@ -180,18 +240,37 @@ fn what_could_be_smuggled_is_refused() {
         ),
         (
             "two lengths",
-            format!("POST {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc"),
+            format!(
+                "POST {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc"
+            ),
         ),
-        ("folded line", format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nX-A: 1\r\n b\r\n\r\n")),
-        ("bare CR", format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nX-A: 1\rX-B: 2\r\n\r\n")),
+        (
+            "folded line",
+            format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nX-A: 1\r\n b\r\n\r\n"),
+        ),
+        (
+            "bare CR",
+            format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nX-A: 1\rX-B: 2\r\n\r\n"),
+        ),
         ("bare LF", format!("GET {url} HTTP/1.1\nHost: {host}\n\n")),
-        ("space before colon", format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nX-A : 1\r\n\r\n")),
-        ("other Host", format!("GET {url} HTTP/1.1\r\nHost: other.example\r\n\r\n")),
-        ("two Hosts", format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n")),
+        (
+            "space before colon",
+            format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nX-A : 1\r\n\r\n"),
+        ),
+        (
+            "other Host",
+            format!("GET {url} HTTP/1.1\r\nHost: other.example\r\n\r\n"),
+        ),
+        (
+            "two Hosts",
+            format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n"),
+        ),
         ("no Host", format!("GET {url} HTTP/1.1\r\n\r\n")),
         (
             "chunked in HTTP/1.0",
-            format!("POST {url} HTTP/1.0\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            format!(
+                "POST {url} HTTP/1.0\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            ),
         ),
     ] {
         let mut client = pair.connect();
@@ -204,7 +283,12 @@ fn what_could_be_smuggled_is_refused() {
     client.send(format!(
         "POST {url} HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n3x\r\nabc\r\n0\r\n\r\n"
     ));
-    assert!(client.try_answer("POST").map_or(true, |answer| answer.status >= 400), "bad chunk size");
+    assert!(
+        client
+            .try_answer("POST")
+            .map_or(true, |answer| answer.status >= 400),
+        "bad chunk size"
+    );
 }
 
 #[test]
@@ -218,18 +302,39 @@ fn the_listener_answers_only_for_itself() {
     };
     let pac = ask(format!("GET /proxy.pac HTTP/1.1\r\nHost: {own}\r\n\r\n"));
     assert_eq!(pac.status, 200);
-    assert!(String::from_utf8(pac.body).unwrap().contains(&format!("PROXY {own}")));
-    assert!(pac.fields.iter().all(|(name, _)| !name.to_lowercase().starts_with("access-control")));
+    assert!(
+        String::from_utf8(pac.body)
+            .unwrap()
+            .contains(&format!("PROXY {own}"))
+    );
+    assert!(
+        pac.fields
+            .iter()
+            .all(|(name, _)| !name.to_lowercase().starts_with("access-control"))
+    );
     for other in [
-        format!("GET /proxy.pac HTTP/1.1\r\nHost: attacker.example:{}\r\n\r\n", own.port()),
+        format!(
+            "GET /proxy.pac HTTP/1.1\r\nHost: attacker.example:{}\r\n\r\n",
+            own.port()
+        ),
         format!("GET /proxy.pac HTTP/1.1\r\nHost: {own}\r\nSec-Fetch-Site: cross-site\r\n\r\n"),
-        format!("GET /proxy.pac HTTP/1.1\r\nHost: {own}\r\nOrigin: http://attacker.example\r\n\r\n"),
+        format!(
+            "GET /proxy.pac HTTP/1.1\r\nHost: {own}\r\nOrigin: http://attacker.example\r\n\r\n"
+        ),
         format!("GET /nothing HTTP/1.1\r\nHost: {own}\r\n\r\n"),
     ] {
         let answer = ask(other.clone());
         assert!(answer.status >= 400, "{other}");
-        let text = format!("{:?}{}", answer.fields, String::from_utf8_lossy(&answer.body)).to_lowercase();
-        assert!(!text.contains("tandem") && !text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+        let text = format!(
+            "{:?}{}",
+            answer.fields,
+            String::from_utf8_lossy(&answer.body)
+        )
+        .to_lowercase();
+        assert!(
+            !text.contains("tandem") && !text.contains(env!("CARGO_PKG_VERSION")),
+            "{text}"
+        );
     }
 }
 
@@ -237,8 +342,16 @@ fn the_listener_answers_only_for_itself() {
 #[test]
 fn odd_values_arrive_as_they_are() {
     for session in SESSIONS {
-        let origin = Scene::answering("HTTP/1.1 200 OK\r\nX-Odd: a\u{7f}b\u{1}c\r\nContent-Length: 2\r\n\r\nok");
-        let answer = Pair::with(session, |_| {}, |_| {}).connect().get(&origin.url("/"));
-        assert_eq!((answer.status, answer.field("x-odd")), (200, Some("a\u{7f}b\u{1}c")), "{session}");
+        let origin = Scene::answering(
+            "HTTP/1.1 200 OK\r\nX-Odd: a\u{7f}b\u{1}c\r\nContent-Length: 2\r\n\r\nok",
+        );
+        let answer = Pair::with(session, |_| {}, |_| {})
+            .connect()
+            .get(&origin.url("/"));
+        assert_eq!(
+            (answer.status, answer.field("x-odd")),
+            (200, Some("a\u{7f}b\u{1}c")),
+            "{session}"
+        );
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tandem::config::units::Span;
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, request, start_client, start_gateway,
+    Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, request,
+    start_client, start_gateway,
 };
 
 #[test]
@@ -39,16 +40,29 @@ fn an_origin_that_closes_says_nothing_gives_502() {
     let pair = Pair::start();
     let answer = pair.connect().get(&origin.url("/"));
     assert_eq!(answer.status, 502);
-    assert!(answer.field("proxy-status").unwrap().starts_with("gateway; error=http_response_incomplete"));
+    assert!(
+        answer
+            .field("proxy-status")
+            .unwrap()
+            .starts_with("gateway; error=http_response_incomplete")
+    );
 }
 
 #[test]
 fn nonsense_from_an_origin_gives_502() {
-    for nonsense in ["SSH-2.0-x\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx"] {
+    for nonsense in [
+        "SSH-2.0-x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+    ] {
         let origin = Scene::answering(nonsense);
         let answer = Pair::start().connect().get(&origin.url("/"));
         assert_eq!(answer.status, 502, "{nonsense:?}");
-        assert!(answer.field("proxy-status").unwrap().contains("http_protocol_error"));
+        assert!(
+            answer
+                .field("proxy-status")
+                .unwrap()
+                .contains("http_protocol_error")
+        );
     }
 }
 
@@ -58,7 +72,11 @@ fn a_slow_origin_is_given_up() {
         client.request();
         std::thread::sleep(PATIENCE);
     });
-    let pair = Pair::with("h2", |gateway| gateway.response_timeout = Some("200ms".parse().unwrap()), |_| {});
+    let pair = Pair::with(
+        "h2",
+        |gateway| gateway.response_timeout = Some("200ms".parse().unwrap()),
+        |_| {},
+    );
     let answer = pair.connect().get(&origin.url("/"));
     assert_eq!(answer.status, 504);
 }
@@ -68,7 +86,9 @@ fn a_stale_kept_connection_is_replaced() {
     // The first connection dies after its first answer, just when the second request comes.
     let origin = Scene::new(|number, mut client| {
         while client.request().is_some() {
-            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"
+            ));
             if number == 0 {
                 client.request();
                 return;
@@ -78,7 +98,11 @@ fn a_stale_kept_connection_is_replaced() {
     let pair = Pair::start();
     let mut client = pair.connect();
     assert_eq!(client.get(&origin.url("/")).body, b"0");
-    assert_eq!(client.get(&origin.url("/")).body, b"1", "a GET is sent again");
+    assert_eq!(
+        client.get(&origin.url("/")).body,
+        b"1",
+        "a GET is sent again"
+    );
 }
 
 #[test]
@@ -195,31 +219,53 @@ fn a_slow_reader_holds_back_the_origin_but_not_its_neighbours() {
 #[test]
 fn a_silent_gateway_is_noticed() {
     // It takes the session and never says a word.
-    let silent =
-        Scene::new(|_, mut client| while std::io::Read::read(&mut client.stream, &mut [0; 1024]).unwrap_or(0) > 0 {});
+    let silent = Scene::new(|_, mut client| {
+        while std::io::Read::read(&mut client.stream, &mut [0; 1024]).unwrap_or(0) > 0 {}
+    });
     let mut options = client_options(&format!("h2+tcp://{}", silent.address));
     options.probe_after = Some("100ms".parse().unwrap());
     options.probe_timeout = Some("200ms".parse().unwrap());
     let (_running, http, socks) = start_client(options);
     let answer = Client::to(http).get("http://site.example/");
     assert_eq!(answer.status, 504);
-    assert!(answer.field("proxy-status").unwrap().contains("connection_timeout"));
-    assert_eq!(Client::to(socks).socks("site.example:22", None), 6, "TTL expired is SOCKS for a time-out");
+    assert!(
+        answer
+            .field("proxy-status")
+            .unwrap()
+            .contains("connection_timeout")
+    );
+    assert_eq!(
+        Client::to(socks).socks("site.example:22", None),
+        6,
+        "TTL expired is SOCKS for a time-out"
+    );
 }
 
 #[test]
 fn heads_must_come_whole_in_time_and_within_bounds() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let pair = Pair::with("h2", |_| {}, |client| client.head_timeout = Some("300ms".parse().unwrap()));
+    let pair = Pair::with(
+        "h2",
+        |_| {},
+        |client| client.head_timeout = Some("300ms".parse().unwrap()),
+    );
     let mut slow = pair.connect();
     slow.send("GET http://site.example/ HTTP/1.1\r\nHost: site");
     assert_eq!(slow.answer("GET").status, 408);
     assert!(slow.is_closed());
     let mut large = pair.connect();
-    large.send(request("GET", &origin.url("/"), &format!("X-Large: {}\r\n", "x".repeat(100_000))));
+    large.send(request(
+        "GET",
+        &origin.url("/"),
+        &format!("X-Large: {}\r\n", "x".repeat(100_000)),
+    ));
     assert_eq!(large.answer("GET").status, 431);
     let mut many = pair.connect();
-    many.send(request("GET", &origin.url("/"), &"X-Many: 1\r\n".repeat(5000)));
+    many.send(request(
+        "GET",
+        &origin.url("/"),
+        &"X-Many: 1\r\n".repeat(5000),
+    ));
     assert_eq!(many.answer("GET").status, 431);
 }
 
@@ -234,10 +280,18 @@ fn an_answer_may_come_before_the_body_is_sent() {
     for session in ["h2", "spdy3.1"] {
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();
-        client.send(request("POST", &origin.url("/"), "Content-Length: 50000000\r\n"));
+        client.send(request(
+            "POST",
+            &origin.url("/"),
+            "Content-Length: 50000000\r\n",
+        ));
         client.send(vec![b'x'; 100_000]);
         let answer = client.answer("POST");
-        assert_eq!((answer.status, &answer.body[..]), (413, &b"less"[..]), "{session}");
+        assert_eq!(
+            (answer.status, &answer.body[..]),
+            (413, &b"less"[..]),
+            "{session}"
+        );
     }
 }
 
@@ -279,7 +333,9 @@ fn a_tunnel_that_breaks_off_is_reset() {
         client.send("half of it");
         // The test resets: an end would be an end.
         client.read_exact(1);
-        socket2::SockRef::from(client.stream.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
+        socket2::SockRef::from(client.stream.get_ref())
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
     });
     for over_socks in [true, false] {
         let pair = Pair::start();
@@ -289,7 +345,10 @@ fn a_tunnel_that_breaks_off_is_reset() {
             client
         } else {
             let mut client = pair.connect();
-            client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", origin.address));
+            client.send(format!(
+                "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n",
+                origin.address
+            ));
             assert_eq!(client.head().unwrap().status, 200);
             client
         };
@@ -308,7 +367,8 @@ fn a_tunnel_that_breaks_off_is_reset() {
 /// Silence after which a session is taken to have rested, in these scenes.
 const REST: Duration = Duration::from_millis(400);
 
-/// As after a night's sleep, or with another network: what is sent arrives nowhere, and nobody says so.
+/// As after a night's sleep, or with another network: what is sent arrives nowhere, and nobody says
+/// so.
 #[test]
 fn a_session_that_was_lost_while_it_rested_is_replaced() {
     for session in ["h2", "spdy3.1"] {
@@ -328,22 +388,39 @@ fn a_session_that_was_lost_while_it_rested_is_replaced() {
         let way = Way::to(gateway);
         let mut options = client_options(&format!("{session}+tcp://{}", way.address));
         // The next session is to the same gateway: nothing listens where the other should be.
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        options.gateway.push(endpoint(&format!("{session}+tcp://{nobody}")));
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        options
+            .gateway
+            .push(endpoint(&format!("{session}+tcp://{nobody}")));
         // So long a wait for the answer to a request would fail the scene.
-        (options.probe_after, options.probe_timeout) = (Some(Span(REST)), Some(Span(10 * PATIENCE)));
+        (options.probe_after, options.probe_timeout) =
+            (Some(Span(REST)), Some(Span(10 * PATIENCE)));
         let (_client, http, socks) = start_client(options);
         let lose = || {
-            assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok", "{session}");
+            assert_eq!(
+                Client::to(http).get(&origin.url("/")).body,
+                b"ok",
+                "{session}"
+            );
             std::thread::sleep(REST);
             way.lose();
         };
         lose();
-        assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok", "{session}");
+        assert_eq!(
+            Client::to(http).get(&origin.url("/")).body,
+            b"ok",
+            "{session}"
+        );
         assert_eq!(way.connections(), 2, "{session}");
         lose();
         let mut tunnel = Client::to(http);
-        tunnel.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", origin.address));
+        tunnel.send(format!(
+            "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n",
+            origin.address
+        ));
         assert_eq!(tunnel.head().unwrap().status, 200, "{session}");
         tunnel.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(tunnel.answer("GET").body, b"ok", "{session}");
@@ -351,11 +428,19 @@ fn a_session_that_was_lost_while_it_rested_is_replaced() {
         lose();
         // SOCKS agrees at once: what comes first has left, and may have arrived.
         let mut early = Client::to(socks);
-        assert_eq!(early.socks(&origin.address.to_string(), None), 0, "{session}");
+        assert_eq!(
+            early.socks(&origin.address.to_string(), None),
+            0,
+            "{session}"
+        );
         early.send("POST / HTTP/1.1\r\nHost: another\r\nContent-Length: 0\r\n\r\n");
         let mut post = Client::to(http);
         post.send(request("POST", &origin.url("/"), "Content-Length: 0\r\n"));
-        assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok", "{session}");
+        assert_eq!(
+            Client::to(http).get(&origin.url("/")).body,
+            b"ok",
+            "{session}"
+        );
         assert_eq!(
             (way.connections(), posts.load(Ordering::SeqCst)),
             (4, 0),
@@ -378,7 +463,8 @@ fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
                     );
                     continue;
                 }
-                let begun = "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 2\r\n\r\n";
+                let begun =
+                    "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 2\r\n\r\n";
                 client.send(begun);
                 if counted.fetch_add(1, Ordering::SeqCst) == 0 {
                     // The rest never comes.
@@ -395,9 +481,11 @@ fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
         let (_gateway, gateway) = start_gateway(options);
         let way = Way::to(gateway);
         let mut options = client_options(&format!("{session}+tcp://{}", way.address));
-        // It counts as rested after half the time after which it is asked for a sign of life: lost in between.
+        // It counts as rested after half the time after which it is asked for a sign of life: lost
+        // in between.
         let asked_after = Duration::from_secs(4);
-        (options.probe_after, options.probe_timeout) = (Some(Span(asked_after)), Some(Span(10 * PATIENCE)));
+        (options.probe_after, options.probe_timeout) =
+            (Some(Span(asked_after)), Some(Span(10 * PATIENCE)));
         let (_client, http, _) = start_client(options);
         let mut browser = Client::to(http);
         assert_eq!(browser.get(&origin.url("/page")).status, 200, "{session}");
@@ -407,6 +495,10 @@ fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
         std::thread::sleep(asked_after * 5 / 8);
         way.lose();
         assert_eq!(browser.get(&origin.url("/c.png")).body, b"ok", "{session}");
-        assert_eq!((way.connections(), asked.load(Ordering::SeqCst)), (2, 2), "{session}");
+        assert_eq!(
+            (way.connections(), asked.load(Ordering::SeqCst)),
+            (2, 2),
+            "{session}"
+        );
     }
 }

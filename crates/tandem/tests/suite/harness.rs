@@ -1,5 +1,5 @@
-//! What the scenes are played with: a pair in this process, origins and proxies that do exactly what a scene says, and a
-//! client that reads answers byte by byte.
+//! What the scenes are played with: a pair in this process, origins and proxies that do exactly
+//! what a scene says, and a client that reads answers byte by byte.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -28,7 +28,11 @@ pub(crate) struct Pair {
 }
 
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
 
 pub(crate) fn gateway_options() -> GatewayOptions {
@@ -43,7 +47,10 @@ pub(crate) fn gateway_options() -> GatewayOptions {
 
 pub(crate) fn client_options(gateway: &str) -> ClientOptions {
     ClientOptions {
-        listen: vec![endpoint("http://127.0.0.1:0"), endpoint("socks5://127.0.0.1:0")],
+        listen: vec![
+            endpoint("http://127.0.0.1:0"),
+            endpoint("socks5://127.0.0.1:0"),
+        ],
         gateway: vec![endpoint(gateway)],
         ..ClientOptions::default()
     }
@@ -59,10 +66,16 @@ pub(crate) fn start_gateway(options: GatewayOptions) -> (Running, SocketAddr) {
 /// A client alone: HTTP and SOCKS5 listeners.
 pub(crate) fn start_client(mut options: ClientOptions) -> (Running, SocketAddr, SocketAddr) {
     // Port 0 twice would be one key: distinct loopback addresses keep them apart.
-    options.listen = vec![endpoint("http://127.0.0.1:0"), endpoint("socks5://127.0.0.2:0")];
+    options.listen = vec![
+        endpoint("http://127.0.0.1:0"),
+        endpoint("socks5://127.0.0.2:0"),
+    ];
     let (http, socks) = (options.listen[0].clone(), options.listen[1].clone());
     let running = block_on(Running::start(Arc::new(options.typed().unwrap()))).unwrap();
-    let (http, socks) = (running.address(&http).unwrap(), running.address(&socks).unwrap());
+    let (http, socks) = (
+        running.address(&http).unwrap(),
+        running.address(&socks).unwrap(),
+    );
     (running, http, socks)
 }
 
@@ -83,7 +96,13 @@ impl Pair {
         let mut options = client_options(&format!("{session}+tcp://{gateway}"));
         client(&mut options);
         let (client_running, http, socks) = start_client(options);
-        Self { http, socks, gateway, client_running: Some(client_running), gateway_running: Some(gateway_running) }
+        Self {
+            http,
+            socks,
+            gateway,
+            client_running: Some(client_running),
+            gateway_running: Some(gateway_running),
+        }
     }
 
     pub(crate) fn stop_gateway(&mut self) {
@@ -99,7 +118,10 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        for running in [self.client_running.take(), self.gateway_running.take()].into_iter().flatten() {
+        for running in [self.client_running.take(), self.gateway_running.take()]
+            .into_iter()
+            .flatten()
+        {
             block_on(running.drain(Duration::ZERO));
         }
     }
@@ -121,11 +143,18 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+        self.fields
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.as_str())
     }
 
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
-        self.fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str()).collect()
+        self.fields
+            .iter()
+            .filter(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.as_str())
+            .collect()
     }
 }
 
@@ -134,7 +163,9 @@ impl Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream: BufReader::new(stream) }
+        Self {
+            stream: BufReader::new(stream),
+        }
     }
 
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -164,9 +195,17 @@ impl Client {
     /// The next head, interim or final.
     pub(crate) fn head(&mut self) -> std::io::Result<Answer> {
         let line = self.line()?;
-        let status =
-            line.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("no status line: {line:?}"));
-        Ok(Answer { status, fields: self.fields()?, body: Vec::new(), trailers: Vec::new() })
+        let status = line
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or_else(|| panic!("no status line: {line:?}"));
+        Ok(Answer {
+            status,
+            fields: self.fields()?,
+            body: Vec::new(),
+            trailers: Vec::new(),
+        })
     }
 
     /// The final answer to a request with `method`, whole; an error where it is not complete.
@@ -191,7 +230,10 @@ impl Client {
                 answer.body.extend_from_slice(&chunk[..size]);
             }
         }
-        match answer.field("content-length").map(|n| n.parse::<usize>().unwrap()) {
+        match answer
+            .field("content-length")
+            .map(|n| n.parse::<usize>().unwrap())
+        {
             Some(length) => {
                 answer.body.resize(length, 0);
                 self.stream.read_exact(&mut answer.body)?;
@@ -245,12 +287,19 @@ impl Client {
     /// Whether the other end closes without saying more.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
-        self.stream.read_to_end(&mut rest).map_or(true, |_| rest.is_empty())
+        self.stream
+            .read_to_end(&mut rest)
+            .map_or(true, |_| rest.is_empty())
     }
 }
 
 pub(crate) fn request(method: &str, url: &str, fields: &str) -> String {
-    let host = url.strip_prefix("http://").unwrap_or(url).split('/').next().unwrap();
+    let host = url
+        .strip_prefix("http://")
+        .unwrap_or(url)
+        .split('/')
+        .next()
+        .unwrap();
     format!("{method} {url} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n")
 }
 
@@ -275,7 +324,14 @@ impl Scene {
                 let Ok(stream) = stream else { return };
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 let play = Arc::clone(&play);
-                std::thread::spawn(move || play(number, Client { stream: BufReader::new(stream) }));
+                std::thread::spawn(move || {
+                    play(
+                        number,
+                        Client {
+                            stream: BufReader::new(stream),
+                        },
+                    )
+                });
             }
         });
         Self { address }
@@ -305,7 +361,10 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+        self.fields
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.as_str())
     }
 }
 
@@ -351,7 +410,11 @@ impl Way {
                 let (near, far) = (near.unwrap(), TcpStream::connect(gateway).unwrap());
                 let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
                 for (from, to, down) in [(&near, &far, false), (&far, &near, true)] {
-                    let (from, to, state) = (from.try_clone().unwrap(), to.try_clone().unwrap(), Arc::clone(&shared));
+                    let (from, to, state) = (
+                        from.try_clone().unwrap(),
+                        to.try_clone().unwrap(),
+                        Arc::clone(&shared),
+                    );
                     std::thread::spawn(move || state.pass(number, from, to, down));
                 }
             }
@@ -371,7 +434,9 @@ impl Way {
 
     /// From now on nothing goes by on the connections that there are, and nobody is told.
     pub(crate) fn lose(&self) {
-        self.state.silent.store(self.connections(), Ordering::SeqCst);
+        self.state
+            .silent
+            .store(self.connections(), Ordering::SeqCst);
     }
 }
 
@@ -389,7 +454,8 @@ impl WayState {
                 return;
             }
         }
-        // Whoever waits at the other end learns of the end by this; one that is gone already needs no telling.
+        // Whoever waits at the other end learns of the end by this; one that is gone already needs
+        // no telling.
         let _ = to.shutdown(std::net::Shutdown::Both);
     }
 }

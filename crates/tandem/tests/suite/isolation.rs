@@ -5,11 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, client_options, gateway_options, request, start_client, start_gateway,
+    Client, PATIENCE, Pair, Scene, client_options, gateway_options, request, start_client,
+    start_gateway,
 };
 
 /// A SOCKS proxy that leads everything to one address and tells what it was asked.
-pub(crate) fn socks_proxy(leads_to: std::net::SocketAddr) -> (std::net::SocketAddr, mpsc::Receiver<Asked>) {
+pub(crate) fn socks_proxy(
+    leads_to: std::net::SocketAddr,
+) -> (std::net::SocketAddr, mpsc::Receiver<Asked>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (tell, told) = mpsc::channel();
@@ -27,7 +30,8 @@ pub(crate) fn socks_proxy(leads_to: std::net::SocketAddr) -> (std::net::SocketAd
 pub(crate) struct Asked {
     pub(crate) credentials: Option<(String, String)>,
     pub(crate) target: String,
-    /// Bytes beyond the SOCKS request that came in the very first read, before anything was answered.
+    /// Bytes beyond the SOCKS request that came in the very first read, before anything was
+    /// answered.
     pub(crate) early: Vec<u8>,
 }
 
@@ -58,7 +62,9 @@ fn serve_socks(mut stream: TcpStream, leads_to: std::net::SocketAddr, tell: &mps
             text(&mut at)
         }
         1 => {
-            let host = std::net::Ipv4Addr::new(bytes[at + 1], bytes[at + 2], bytes[at + 3], bytes[at + 4]).to_string();
+            let host =
+                std::net::Ipv4Addr::new(bytes[at + 1], bytes[at + 2], bytes[at + 3], bytes[at + 4])
+                    .to_string();
             at += 5;
             host
         }
@@ -75,7 +81,11 @@ fn serve_socks(mut stream: TcpStream, leads_to: std::net::SocketAddr, tell: &mps
     stream.write_all(replies).unwrap();
     let mut far = TcpStream::connect(leads_to).unwrap();
     far.write_all(&early).unwrap();
-    let _ = tell.send(Asked { credentials, target: format!("{host}:{port}"), early });
+    let _ = tell.send(Asked {
+        credentials,
+        target: format!("{host}:{port}"),
+        early,
+    });
     let (mut near_read, mut far_write) = (stream.try_clone().unwrap(), far.try_clone().unwrap());
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut near_read, &mut far_write);
@@ -96,7 +106,10 @@ fn one_session_for_each_key_and_the_key_goes_on() {
     let over_socks = |user: Option<(&str, &str)>| {
         let mut client = Client::to(socks);
         assert_eq!(client.socks(&origin.address.to_string(), user), 0);
-        client.send(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", origin.address));
+        client.send(format!(
+            "GET / HTTP/1.1\r\nHost: {}\r\n\r\n",
+            origin.address
+        ));
         assert_eq!(client.answer("GET").body, b"ok");
     };
     let over_http = |fields: &str| {
@@ -109,17 +122,35 @@ fn one_session_for_each_key_and_the_key_goes_on() {
 
     over_socks(Some(("a.example", "1")));
     let first = next();
-    assert_eq!((first.credentials, first.target.as_str()), (key("a.example", "1"), "gateway.example:9980"));
+    assert_eq!(
+        (first.credentials, first.target.as_str()),
+        (key("a.example", "1"), "gateway.example:9980")
+    );
     over_socks(Some(("a.example", "1")));
     over_socks(Some(("a.example", "2")));
-    assert_eq!(next().credentials, key("a.example", "2"), "the second of the same key used the first's session");
+    assert_eq!(
+        next().credentials,
+        key("a.example", "2"),
+        "the second of the same key used the first's session"
+    );
     over_http("Proxy-Authorization: Basic YS5leGFtcGxlOjE=\r\n");
     let mut client = Client::to(http);
-    client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\nTor-Stream-Isolation: tab-7\r\n\r\n", origin.address));
+    client.send(format!(
+        "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\nTor-Stream-Isolation: tab-7\r\n\r\n",
+        origin.address
+    ));
     assert_eq!(client.head().unwrap().status, 200);
-    assert_eq!(next().credentials, key("tab-7", ""), "a.example:1 had its session already");
+    assert_eq!(
+        next().credentials,
+        key("tab-7", ""),
+        "a.example:1 had its session already"
+    );
     over_http("Tor-Stream-Isolation: of-a-script\r\n");
-    assert_eq!(next().credentials, None, "what a page's script can write is no key");
+    assert_eq!(
+        next().credentials,
+        None,
+        "what a page's script can write is no key"
+    );
     over_http("");
     over_socks(None);
     assert!(asked.try_recv().is_err(), "no key is a key as well");
@@ -150,20 +181,28 @@ fn old_sessions_are_replaced_while_exchanges_go_on() {
     long.send(request("GET", &origin.url("/long"), ""));
     assert_eq!(long.head().unwrap().status, 200);
     asked.recv_timeout(PATIENCE).unwrap();
-    asked.recv_timeout(PATIENCE).expect("a second session is opened when the first is old");
+    asked
+        .recv_timeout(PATIENCE)
+        .expect("a second session is opened when the first is old");
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     go.send(()).unwrap();
-    assert_eq!(long.read_exact(9), b"firstlast", "the old session ended its exchange");
+    assert_eq!(
+        long.read_exact(9),
+        b"firstlast",
+        "the old session ended its exchange"
+    );
 }
 
 #[test]
 fn fallback_goes_the_same_way_or_not_at_all() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ndirect");
-    // The proxy leads to the origin, which is no gateway: the session fails, the plain request does not.
+    // The proxy leads to the origin, which is no gateway: the session fails, the plain request does
+    // not.
     let (proxy, asked) = socks_proxy(origin.address);
-    for (fallback, status) in
-        [(tandem::config::client::Fallback::None, 502), (tandem::config::client::Fallback::Via, 200)]
-    {
+    for (fallback, status) in [
+        (tandem::config::client::Fallback::None, 502),
+        (tandem::config::client::Fallback::Via, 200),
+    ] {
         let mut options = client_options("h2+tcp://gateway.example:9980");
         options.via = Some(format!("socks5://{proxy}").parse().unwrap());
         options.fallback = Some(fallback);
@@ -177,11 +216,22 @@ fn fallback_goes_the_same_way_or_not_at_all() {
     options.fallback = Some(tandem::config::client::Fallback::Via);
     let (_client, http, _) = start_client(options);
     let mut client = Client::to(http);
-    client.send(request("POST", "http://site.example/", "Content-Length: 0\r\n"));
+    client.send(request(
+        "POST",
+        "http://site.example/",
+        "Content-Length: 0\r\n",
+    ));
     assert_eq!(client.answer("POST").status, 502);
     let targets: Vec<_> = asked.try_iter().map(|asked| asked.target).collect();
-    assert!(targets.contains(&"site.example:80".to_owned()), "{targets:?}");
-    assert!(targets.iter().all(|t| t == "site.example:80" || t == "gateway.example:9980"));
+    assert!(
+        targets.contains(&"site.example:80".to_owned()),
+        "{targets:?}"
+    );
+    assert!(
+        targets
+            .iter()
+            .all(|t| t == "site.example:80" || t == "gateway.example:9980")
+    );
 }
 
 #[test]
@@ -194,13 +244,18 @@ fn a_refused_request_is_sent_again() {
         let mut refused = false;
         let mut buf = [0; 4096];
         loop {
-            let Ok(count) = client.stream.read(&mut buf) else { return };
+            let Ok(count) = client.stream.read(&mut buf) else {
+                return;
+            };
             if count == 0 {
                 return;
             }
-            core.handle_input(std::time::Instant::now(), &buf[..count]).unwrap();
+            core.handle_input(std::time::Instant::now(), &buf[..count])
+                .unwrap();
             while let Some(event) = core.poll_event() {
-                let Event::Request { id, .. } = event else { continue };
+                let Event::Request { id, .. } = event else {
+                    continue;
+                };
                 if refused {
                     core.respond(id, &ResponseHead::new(204), true);
                 } else {
@@ -217,9 +272,14 @@ fn a_refused_request_is_sent_again() {
             }
         }
     });
-    let (_client, http, _) = start_client(client_options(&format!("h2+tcp://{}", refusing.address)));
+    let (_client, http, _) =
+        start_client(client_options(&format!("h2+tcp://{}", refusing.address)));
     let mut client = Client::to(http);
-    client.send(request("POST", "http://site.example/", "Content-Length: 4\r\n"));
+    client.send(request(
+        "POST",
+        "http://site.example/",
+        "Content-Length: 4\r\n",
+    ));
     client.send("body");
     assert_eq!(client.answer("POST").status, 204);
 }
@@ -230,7 +290,11 @@ fn the_same_address_serves_many_keys_at_once() {
     let pair = Pair::with("h2", |_| {}, |client| client.max_sessions = Some(4));
     for key in 0..20 {
         let mut client = pair.connect();
-        client.send(request("GET", &origin.url("/"), &format!("Proxy-Authorization: Key {key}\r\n")));
+        client.send(request(
+            "GET",
+            &origin.url("/"),
+            &format!("Proxy-Authorization: Key {key}\r\n"),
+        ));
         assert_eq!(client.answer("GET").body, b"ok");
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::harness::{Client, Scene, block_on, client_options, gateway_options, request, start_client, start_gateway};
+use crate::harness::{
+    Client, Scene, block_on, client_options, gateway_options, request, start_client, start_gateway,
+};
 use tandem::runtime::Running;
 
 /// An origin with a page that does not say what it needs; tells the paths that it is asked for.
@@ -12,7 +14,11 @@ fn origin() -> (Scene, mpsc::Receiver<String>) {
     let scene = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
-            let kind = if path.ends_with("page") || path.ends_with(".html") { "text/html" } else { "text/javascript" };
+            let kind = if path.ends_with("page") || path.ends_with(".html") {
+                "text/html"
+            } else {
+                "text/javascript"
+            };
             client.send(format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nCache-Control: max-age=60\r\nContent-Length: {}\r\n\r\n{path}",
                 path.len()
@@ -33,20 +39,37 @@ struct Gateway {
 impl Gateway {
     fn start(session: &'static str, hold_out: f64) -> Self {
         let mut options = gateway_options();
-        options.listen = vec![crate::harness::endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        options.listen = vec![crate::harness::endpoint(&format!(
+            "{session}+tcp://127.0.0.1:0"
+        ))];
         options.hold_out = Some(hold_out);
         let (running, address) = start_gateway(options);
-        Self { session, address, running: Some(running) }
+        Self {
+            session,
+            address,
+            running: Some(running),
+        }
     }
 
     /// A client of its own asks for `paths`; `asked_when` looks while it is still there.
     fn visit<T>(&self, origin: &Scene, paths: &[&str], look: impl FnOnce() -> T) -> T {
-        let (running, http, _) = start_client(client_options(&format!("{}+tcp://{}", self.session, self.address)));
+        let (running, http, _) = start_client(client_options(&format!(
+            "{}+tcp://{}",
+            self.session, self.address
+        )));
         let mut client = Client::to(http);
         let page = origin.url("/page");
         for path in paths {
-            let referer = if *path == "/page" { String::new() } else { format!("Referer: {page}\r\n") };
-            client.send(request("GET", &origin.url(path), &format!("User-Agent: Mozilla/5.0\r\n{referer}")));
+            let referer = if *path == "/page" {
+                String::new()
+            } else {
+                format!("Referer: {page}\r\n")
+            };
+            client.send(request(
+                "GET",
+                &origin.url(path),
+                &format!("User-Agent: Mozilla/5.0\r\n{referer}"),
+            ));
             assert_eq!(client.answer("GET").body, path.as_bytes());
         }
         let seen = look();
@@ -54,10 +77,13 @@ impl Gateway {
         seen
     }
 
-    /// A client of its own asks for `urls`, each with the page it belongs to, and pauses now and then, as readers do;
-    /// `look` while it is still there.
+    /// A client of its own asks for `urls`, each with the page it belongs to, and pauses now and
+    /// then, as readers do; `look` while it is still there.
     fn browse<T>(&self, urls: &[(&str, Option<&str>)], look: impl FnOnce() -> T) -> T {
-        let (running, http, _) = start_client(client_options(&format!("{}+tcp://{}", self.session, self.address)));
+        let (running, http, _) = start_client(client_options(&format!(
+            "{}+tcp://{}",
+            self.session, self.address
+        )));
         let mut client = Client::to(http);
         for (url, page) in urls {
             let fields = page.map_or_else(
@@ -75,7 +101,9 @@ impl Gateway {
     /// Sessions teach when they end; before that their clients report what they used.
     fn learn(&self, origin: &Scene, visits: &[&[&str]]) {
         for paths in visits {
-            self.visit(origin, paths, || std::thread::sleep(Duration::from_millis(500)));
+            self.visit(origin, paths, || {
+                std::thread::sleep(Duration::from_millis(500))
+            });
         }
     }
 }
@@ -90,7 +118,8 @@ impl Drop for Gateway {
 
 /// What the origin is asked for until it is left alone.
 fn asked(told: &mpsc::Receiver<String>) -> Vec<String> {
-    let mut asked: Vec<_> = std::iter::from_fn(|| told.recv_timeout(Duration::from_millis(500)).ok()).collect();
+    let mut asked: Vec<_> =
+        std::iter::from_fn(|| told.recv_timeout(Duration::from_millis(500)).ok()).collect();
     asked.sort();
     asked
 }
@@ -107,7 +136,11 @@ fn what_several_users_needed_is_pushed_to_the_next() {
         let pushed = gateway.visit(&origin, &["/page"], || asked(&told));
         assert_eq!(pushed, ["/a.js", "/b.js", "/page"], "{session}");
         let asked_for = gateway.visit(&origin, COMMON, || asked(&told));
-        assert_eq!(asked_for, ["/a.js", "/b.js", "/page"], "{session}: each once, pushed or not");
+        assert_eq!(
+            asked_for,
+            ["/a.js", "/b.js", "/page"],
+            "{session}: each once, pushed or not"
+        );
     }
 }
 
@@ -116,7 +149,12 @@ fn a_visitor_learns_nothing_of_what_one_user_did() {
     let (origin, told) = origin();
     let gateway = Gateway::start("h2", 0.0);
     let private: &[&str] = &["/page", "/a.js", "/b.js", "/private-of-one.js"];
-    gateway.learn(&origin, &[COMMON, private, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON]);
+    gateway.learn(
+        &origin,
+        &[
+            COMMON, private, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON,
+        ],
+    );
     asked(&told);
     for _ in 0..2 {
         let seen = gateway.visit(&origin, &["/page"], || asked(&told));
@@ -135,7 +173,10 @@ fn pages_that_are_held_out_get_nothing() {
     let gateway = Gateway::start("h2", 100.0);
     gateway.learn(&origin, &[COMMON; 6]);
     asked(&told);
-    assert_eq!(gateway.visit(&origin, &["/page"], || asked(&told)), ["/page"]);
+    assert_eq!(
+        gateway.visit(&origin, &["/page"], || asked(&told)),
+        ["/page"]
+    );
 }
 
 #[test]
@@ -143,7 +184,10 @@ fn what_was_learned_is_kept_in_a_file() {
     let folder = std::env::temp_dir().join(format!("tandem-state-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let state = folder.join("state");
-    let learned = || tandem::learned::Learned::new(tandem_predict::AutoConfig::default(), Some(state.clone())).unwrap();
+    let learned = || {
+        tandem::learned::Learned::new(tandem_predict::AutoConfig::default(), Some(state.clone()))
+            .unwrap()
+    };
     let all = ["http://h/page.html", "http://h/a.js"];
     let teacher = learned();
     let see = |learned: &tandem::learned::Learned, session: u64| {
@@ -166,14 +210,19 @@ fn what_was_learned_is_kept_in_a_file() {
         teacher.session_closed(session);
     }
     teacher.save().unwrap();
-    assert_eq!(see(&learned(), 100), [1, 0], "the script is offered with the page");
+    assert_eq!(
+        see(&learned(), 100),
+        [1, 0],
+        "the script is offered with the page"
+    );
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_path_with_room_and_long_ways_is_given_more_than_a_thin_one() {
     use tandem_predict::Worth;
-    let learned = tandem::learned::Learned::new(tandem_predict::AutoConfig::default(), None).unwrap();
+    let learned =
+        tandem::learned::Learned::new(tandem_predict::AutoConfig::default(), None).unwrap();
     let page = "http://h/page.html";
     let see = |session: u64, url: &str, size: u64, worth: Option<Worth>| {
         let exchange = tandem_predict::Exchange {
@@ -186,7 +235,11 @@ fn a_path_with_room_and_long_ways_is_given_more_than_a_thin_one() {
             referer: (url != page).then_some(page),
             ..tandem_predict::Exchange::default()
         };
-        learned.sending(&exchange, worth).into_iter().map(|candidate| candidate.url.to_string()).collect::<Vec<_>>()
+        learned
+            .sending(&exchange, worth)
+            .into_iter()
+            .map(|candidate| candidate.url.to_string())
+            .collect::<Vec<_>>()
     };
     for session in 0..300 {
         see(session, page, 1000, None);
@@ -196,16 +249,29 @@ fn a_path_with_room_and_long_ways_is_given_more_than_a_thin_one() {
         }
         learned.session_closed(session);
     }
-    let long_and_wide = Worth::Path { round_trip: 0.6, rate: 5e6 };
-    let thin = Worth::Path { round_trip: 0.1, rate: 20_000.0 };
+    let long_and_wide = Worth::Path {
+        round_trip: 0.6,
+        rate: 5e6,
+    };
+    let thin = Worth::Path {
+        round_trip: 0.1,
+        rate: 20_000.0,
+    };
     let with = |session, worth| {
         let mut pushed = see(session, page, 1000, worth);
         pushed.sort();
         pushed
     };
-    assert_eq!(with(1000, Some(long_and_wide)), ["http://h/always.js", "http://h/sometimes.png"]);
+    assert_eq!(
+        with(1000, Some(long_and_wide)),
+        ["http://h/always.js", "http://h/sometimes.png"]
+    );
     assert_eq!(with(1001, Some(thin)), ["http://h/always.js"]);
-    assert_eq!(with(1002, None), ["http://h/always.js"], "what one path is worth is nothing to the next");
+    assert_eq!(
+        with(1002, None),
+        ["http://h/always.js"],
+        "what one path is worth is nothing to the next"
+    );
 }
 
 #[test]
@@ -213,12 +279,16 @@ fn a_frame_and_what_it_needs_come_with_its_page() {
     let (origin, told) = origin();
     let gateway = Gateway::start("h2", 0.0);
     // None of them is named anywhere; five frames, each with a script.
-    let frames: Vec<_> = (0..5).map(|i| (format!("/frame{i}.html"), format!("/{i}.js"))).collect();
+    let frames: Vec<_> = (0..5)
+        .map(|i| (format!("/frame{i}.html"), format!("/{i}.js")))
+        .collect();
     let visit = |all: bool| {
-        let (running, http, _) = start_client(client_options(&format!("h2+tcp://{}", gateway.address)));
+        let (running, http, _) =
+            start_client(client_options(&format!("h2+tcp://{}", gateway.address)));
         let mut client = Client::to(http);
         let mut get = |path: &str, referer: Option<&str>, accept: &str| {
-            let referer = referer.map_or_else(String::new, |of| format!("Referer: {}\r\n", origin.url(of)));
+            let referer =
+                referer.map_or_else(String::new, |of| format!("Referer: {}\r\n", origin.url(of)));
             let fields = format!("User-Agent: Mozilla/5.0\r\nAccept: {accept}\r\n{referer}");
             client.send(request("GET", &origin.url(path), &fields));
             assert_eq!(client.answer("GET").body, path.as_bytes());
@@ -235,22 +305,32 @@ fn a_frame_and_what_it_needs_come_with_its_page() {
     for _ in 0..4 {
         visit(true);
     }
-    let mut expected: Vec<_> = frames.iter().cloned().flat_map(|(frame, script)| [frame, script]).collect();
+    let mut expected: Vec<_> = frames
+        .iter()
+        .cloned()
+        .flat_map(|(frame, script)| [frame, script])
+        .collect();
     expected.push("/page.html".to_owned());
     expected.sort();
     assert_eq!(visit(false), expected);
 }
 
-/// An origin that answers `body` to the paths that end in `page`, and tells path and Referer of what it is asked for.
+/// An origin that answers `body` to the paths that end in `page`, and tells path and Referer of
+/// what it is asked for.
 fn teller(name: &'static str, body: String) -> (Scene, mpsc::Receiver<String>) {
     let (tell, told) = mpsc::channel();
     let scene = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
             let path = asked.line.split(' ').nth(1).unwrap();
-            let from =
-                asked.field("referer").map_or_else(String::new, |url| url.rsplit('/').next().unwrap().to_owned());
+            let from = asked.field("referer").map_or_else(String::new, |url| {
+                url.rsplit('/').next().unwrap().to_owned()
+            });
             tell.send(format!("{name}{path} {from}")).unwrap();
-            let (kind, body) = if path.ends_with("page") { ("text/html", &*body) } else { ("text/javascript", path) };
+            let (kind, body) = if path.ends_with("page") {
+                ("text/html", &*body)
+            } else {
+                ("text/javascript", path)
+            };
             let length = body.len();
             let fields = "Cache-Control: max-age=60\r\n";
             client.send(format!(
@@ -263,18 +343,31 @@ fn teller(name: &'static str, body: String) -> (Scene, mpsc::Receiver<String>) {
 
 /// An origin that sends everybody on.
 fn mover(target: &str) -> Scene {
-    Scene::answering(format!("HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n"))
+    Scene::answering(format!(
+        "HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n"
+    ))
 }
 
-/// Whoever is sent from host to host gets what the document needs as the document itself would ask for it, once.
+/// Whoever is sent from host to host gets what the document needs as the document itself would ask
+/// for it, once.
 #[test]
 fn what_others_needed_behind_redirects_is_asked_for_in_the_document_s_name() {
     for session in ["h2", "spdy3.1"] {
         let (site, told) = teller("", String::new());
         let second = mover(&site.url("/page"));
         let first = mover(&second.url("/"));
-        let (start, middle, page, script) = (first.url("/"), second.url("/"), site.url("/page"), site.url("/a.js"));
-        let visit = [(&*start, None), (&*middle, None), (&*page, None), (&*script, Some(&*page))];
+        let (start, middle, page, script) = (
+            first.url("/"),
+            second.url("/"),
+            site.url("/page"),
+            site.url("/a.js"),
+        );
+        let visit = [
+            (&*start, None),
+            (&*middle, None),
+            (&*page, None),
+            (&*script, Some(&*page)),
+        ];
         let gateway = Gateway::start(session, 0.0);
         for _ in 0..6 {
             gateway.browse(&visit, || std::thread::sleep(Duration::from_millis(500)));
@@ -283,38 +376,71 @@ fn what_others_needed_behind_redirects_is_asked_for_in_the_document_s_name() {
         let pushed = gateway.browse(&visit[..1], || asked(&told));
         assert_eq!(pushed, ["/a.js page", "/page "], "{session}");
         let asked_for = gateway.browse(&visit, || asked(&told));
-        assert_eq!(asked_for, ["/a.js page", "/page "], "{session}: each once, pushed or not");
+        assert_eq!(
+            asked_for,
+            ["/a.js page", "/page "],
+            "{session}: each once, pushed or not"
+        );
     }
 }
 
-/// What another host's style sheet needs, it asks for in its own name: a push is made in that name, too, and of use.
+/// What another host's style sheet needs, it asks for in its own name: a push is made in that name,
+/// too, and of use.
 #[test]
 fn what_others_needed_for_another_host_s_style_sheet_is_of_use() {
     for session in ["h2", "spdy3.1"] {
         let (other, told) = teller("", String::new());
-        let (site, _told) = teller("", format!("<link rel=stylesheet href={}>", other.url("/a.css")));
+        let (site, _told) = teller(
+            "",
+            format!("<link rel=stylesheet href={}>", other.url("/a.css")),
+        );
         let (page, sheet, image) = (site.url("/page"), other.url("/a.css"), other.url("/a.png"));
-        let visit = [(&*page, None), (&*sheet, Some(&*page)), (&*image, Some(&*sheet))];
+        let visit = [
+            (&*page, None),
+            (&*sheet, Some(&*page)),
+            (&*image, Some(&*sheet)),
+        ];
         let gateway = Gateway::start(session, 0.0);
         for _ in 0..6 {
             gateway.browse(&visit, || std::thread::sleep(Duration::from_millis(500)));
         }
         asked(&told);
-        let once = |asked: &[String]| asked.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        let once = |asked: &[String]| {
+            asked
+                .iter()
+                .map(|line| line.split(' ').next().unwrap().to_owned())
+                .collect()
+        };
         let pushed: Vec<String> = gateway.browse(&visit[..1], || once(&asked(&told)));
         assert_eq!(pushed, ["/a.css", "/a.png"], "{session}");
         let asked_for: Vec<String> = gateway.browse(&visit, || once(&asked(&told)));
-        assert_eq!(asked_for, ["/a.css", "/a.png"], "{session}: each once, pushed or not");
+        assert_eq!(
+            asked_for,
+            ["/a.css", "/a.png"],
+            "{session}: each once, pushed or not"
+        );
     }
 }
 
-/// What only a script asks another host for comes as soon as the page has named that host, and not before.
+/// What only a script asks another host for comes as soon as the page has named that host, and not
+/// before.
 #[test]
 fn what_others_needed_of_another_host_comes_once_the_page_names_it() {
     let (other, told_other) = teller("other", String::new());
-    let (site, told) = teller("site", format!("<script src={}></script>", other.url("/named.js")));
-    let (page, named, learned) = (site.url("/page"), other.url("/named.js"), other.url("/learned.js"));
-    let visit = [(&*page, None), (&*named, Some(&*page)), (&*learned, Some(&*page))];
+    let (site, told) = teller(
+        "site",
+        format!("<script src={}></script>", other.url("/named.js")),
+    );
+    let (page, named, learned) = (
+        site.url("/page"),
+        other.url("/named.js"),
+        other.url("/learned.js"),
+    );
+    let visit = [
+        (&*page, None),
+        (&*named, Some(&*page)),
+        (&*learned, Some(&*page)),
+    ];
     let gateway = Gateway::start("h2", 0.0);
     for _ in 0..6 {
         gateway.browse(&visit, || std::thread::sleep(Duration::from_millis(500)));

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use bytes::Buf;
 use tandem::config::GatewayOptions;
 use tandem::runtime::Running;
-use tandem_http::{Event, Method, Mux, MuxConfig, Priority, Reason, RequestHead, Role, Scheme, SendBuf, h2};
+use tandem_http::{
+    Event, Method, Mux, MuxConfig, Priority, Reason, RequestHead, Role, Scheme, SendBuf, h2,
+};
 use tandem_spdy::{Config, Connection, Version};
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, start_client, start_gateway,
+    Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, start_client,
+    start_gateway,
 };
 
 const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
@@ -32,7 +35,8 @@ impl Peer {
             _ => Box::new(Connection::new(Config::new(config, Version::V31))),
         };
         // Little fits between the two: a gateway soon knows that nobody reads.
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(64 << 10).unwrap();
         socket.connect(&gateway.into()).unwrap();
         let socket = TcpStream::from(socket);
@@ -45,7 +49,9 @@ impl Peer {
         while self.core.wants_output() {
             self.core.poll_output(&mut out, usize::MAX);
         }
-        self.socket.write_all(&out.copy_to_bytes(out.remaining())).unwrap();
+        self.socket
+            .write_all(&out.copy_to_bytes(out.remaining()))
+            .unwrap();
     }
 
     fn wait_for_response(&mut self) {
@@ -68,7 +74,9 @@ impl Peer {
             let mut buffer = [0; 16 << 10];
             let count = self.socket.read(&mut buffer).unwrap();
             assert!(count > 0, "the gateway closed");
-            self.core.handle_input(Instant::now(), &buffer[..count]).unwrap();
+            self.core
+                .handle_input(Instant::now(), &buffer[..count])
+                .unwrap();
         }
     }
 }
@@ -82,7 +90,11 @@ fn serving(session: &str, set: impl FnOnce(&mut GatewayOptions)) -> (Running, So
 
 /// Whether the gateway closes its connection to an origin: first its own half of it, then all.
 fn is_let_go(origin: &mut Client) -> bool {
-    origin.stream.get_ref().set_write_timeout(Some(PATIENCE)).unwrap();
+    origin
+        .stream
+        .get_ref()
+        .set_write_timeout(Some(PATIENCE))
+        .unwrap();
     if !origin.request_ends() {
         return false;
     }
@@ -105,8 +117,10 @@ fn a_tunnel_that_its_client_resets_lets_go_of_the_origin() {
         });
         let (_running, gateway) = serving(session, |_| {});
         let mut peer = Peer::to(gateway, session);
-        let head =
-            RequestHead { method: Method::Connect, ..RequestHead::get(Scheme::Http, origin.address.to_string(), "") };
+        let head = RequestHead {
+            method: Method::Connect,
+            ..RequestHead::get(Scheme::Http, origin.address.to_string(), "")
+        };
         let id = peer.core.open(&head, false, Priority::default()).unwrap();
         peer.core.send_data(id, "hi".into(), false);
         while !matches!(peer.event(), Event::Data { .. }) {}
@@ -132,7 +146,9 @@ fn a_tunnel_that_its_browser_resets_lets_go_of_the_origin() {
     browser.send("hi");
     browser.read_exact(3);
     // No end, but a reset.
-    socket2::SockRef::from(browser.stream.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
+    socket2::SockRef::from(browser.stream.get_ref())
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
     drop(browser);
     assert!(ends.recv().unwrap());
 }
@@ -143,11 +159,18 @@ fn interim_responses_without_end_are_an_origin_s_failure() {
         client.request();
         let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n".repeat(1000);
         // Whoever asked may have had enough before the end.
-        let _ = client.stream.get_mut().write_all(format!("{hints}HTTP/1.1 204 No Content\r\n\r\n").as_bytes());
+        let _ = client
+            .stream
+            .get_mut()
+            .write_all(format!("{hints}HTTP/1.1 204 No Content\r\n\r\n").as_bytes());
     });
     for session in SESSIONS {
         let pair = Pair::with(session, |_| {}, |_| {});
-        assert_eq!(pair.connect().get(&origin.url("/")).status, 502, "{session}");
+        assert_eq!(
+            pair.connect().get(&origin.url("/")).status,
+            502,
+            "{session}"
+        );
     }
 }
 
@@ -169,7 +192,10 @@ fn who_takes_no_answers_gets_no_hearing_until_it_does() {
     for session in SESSIONS {
         let (told, asked) = mpsc::channel();
         let origin = Scene::new(move |_, mut client| {
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Large: {}\r\n\r\n", noise(40_000));
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Large: {}\r\n\r\n",
+                noise(40_000)
+            );
             while client.request().is_some() {
                 told.send(()).unwrap();
                 client.send(&head);
@@ -178,7 +204,10 @@ fn who_takes_no_answers_gets_no_hearing_until_it_does() {
         let (_running, gateway) = serving(session, |_| {});
         let mut peer = Peer::to(gateway, session);
         let to = origin.address.to_string();
-        let head = RequestHead { method: Method::Head, ..RequestHead::get(Scheme::Http, to, "/") };
+        let head = RequestHead {
+            method: Method::Head,
+            ..RequestHead::get(Scheme::Http, to, "/")
+        };
         let is_asked = |peer: &mut Peer, count| {
             for _ in 0..count {
                 peer.core.open(&head, true, Priority::default()).unwrap();
@@ -189,7 +218,9 @@ fn who_takes_no_answers_gets_no_hearing_until_it_does() {
         // The first answer comes after what the gateway has to say about streams.
         is_asked(&mut peer, 1);
         peer.wait_for_response();
-        let heard = (0..ROUNDS).take_while(|_| is_asked(&mut peer, EACH)).count();
+        let heard = (0..ROUNDS)
+            .take_while(|_| is_asked(&mut peer, EACH))
+            .count();
         assert!(heard < ROUNDS, "{session}: all answers are held");
         // Those of the round that was not heard are answered all the same.
         for _ in 0..(heard + 1) * EACH {
@@ -228,7 +259,11 @@ fn has_closed(socket: &mut TcpStream) -> bool {
 fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
     let (told, heard) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| told.send(client.read_exact(5)).unwrap());
-    let pair = Pair::with("h2", |_| {}, |client| client.head_timeout = Some("1s".parse().unwrap()));
+    let pair = Pair::with(
+        "h2",
+        |_| {},
+        |client| client.head_timeout = Some("1s".parse().unwrap()),
+    );
     let mut slow = pair.connect();
     slow.send("GET http://site.example/");
     again(|| {
@@ -251,7 +286,9 @@ fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
 #[test]
 fn a_session_on_which_nobody_asks_ends() {
     for session in SESSIONS {
-        let (_running, gateway) = serving(session, |options| options.idle_timeout = Some("300ms".parse().unwrap()));
+        let (_running, gateway) = serving(session, |options| {
+            options.idle_timeout = Some("300ms".parse().unwrap())
+        });
         let mut peer = Peer::to(gateway, session);
         peer.flush();
         again(|| {
@@ -267,7 +304,9 @@ fn a_session_on_which_nobody_asks_ends() {
 #[test]
 fn what_connects_and_says_nothing_does_not_stay() {
     for session in SESSIONS {
-        let (_running, gateway) = serving(session, |options| options.head_timeout = Some("300ms".parse().unwrap()));
+        let (_running, gateway) = serving(session, |options| {
+            options.head_timeout = Some("300ms".parse().unwrap())
+        });
         let mut silent = TcpStream::connect(gateway).unwrap();
         again(|| has_closed(&mut silent).then_some(()));
     }
@@ -276,7 +315,9 @@ fn what_connects_and_says_nothing_does_not_stay() {
 #[test]
 fn a_session_that_is_kept_ready_stays() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let (_gateway, gateway) = serving("h2", |options| options.head_timeout = Some("2s".parse().unwrap()));
+    let (_gateway, gateway) = serving("h2", |options| {
+        options.head_timeout = Some("2s".parse().unwrap())
+    });
     let way = Way::to(gateway);
     let mut options = client_options(&format!("h2+tcp://{}", way.address));
     (options.preconnect, options.warm_up) = (Some(true), Some("0".parse().unwrap()));

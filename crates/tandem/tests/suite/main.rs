@@ -1,6 +1,10 @@
-//! The pair as its users meet it: real sockets, real bytes, in one test binary (one link instead of many).
+//! The pair as its users meet it: real sockets, real bytes, in one test binary (one link instead of
+//! many).
 
-#![expect(clippy::unwrap_used, reason = "a scene that cannot be set up has failed")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a scene that cannot be set up has failed"
+)]
 
 mod admission;
 mod carrying;

@@ -1,4 +1,5 @@
-//! The gateway bounds what it asks of an origin at once; what waits is served in turn or told why not.
+//! The gateway bounds what it asks of an origin at once; what waits is served in turn or told why
+//! not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,10 @@ impl Gate {
     }
 
     fn wait(&self) {
-        let closed = self.1.wait_timeout_while(self.0.lock().unwrap(), PATIENCE, |open| !*open).unwrap();
+        let closed = self
+            .1
+            .wait_timeout_while(self.0.lock().unwrap(), PATIENCE, |open| !*open)
+            .unwrap();
         assert!(!closed.1.timed_out(), "nobody opened it");
     }
 }
@@ -31,15 +35,25 @@ fn a_slow_origin_is_asked_by_a_few_connections_and_answers_all() {
     let counts = (Arc::clone(&busy), Arc::clone(&most));
     let origin = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
-            counts.1.fetch_max(counts.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            counts.1.fetch_max(
+                counts.0.fetch_add(1, Ordering::SeqCst) + 1,
+                Ordering::SeqCst,
+            );
             std::thread::sleep(Duration::from_millis(15));
             counts.0.fetch_sub(1, Ordering::SeqCst);
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
-            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len()));
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}",
+                path.len()
+            ));
         }
     });
     for session in ["h2", "spdy3.1"] {
-        let pair = Pair::with(session, |gateway| gateway.max_connections_per_origin = Some(4), |_| {});
+        let pair = Pair::with(
+            session,
+            |gateway| gateway.max_connections_per_origin = Some(4),
+            |_| {},
+        );
         most.store(0, Ordering::SeqCst);
         let mut clients: Vec<_> = (0..60).map(|_| pair.connect()).collect();
         for (number, client) in clients.iter_mut().enumerate() {
@@ -47,9 +61,17 @@ fn a_slow_origin_is_asked_by_a_few_connections_and_answers_all() {
         }
         for (number, client) in clients.iter_mut().enumerate() {
             let answer = client.answer("GET");
-            assert_eq!((answer.status, answer.body), (200, format!("/{number}").into_bytes()), "{session}");
+            assert_eq!(
+                (answer.status, answer.body),
+                (200, format!("/{number}").into_bytes()),
+                "{session}"
+            );
         }
-        assert_eq!(most.load(Ordering::SeqCst), 4, "{session}: what is allowed is used, and no more");
+        assert_eq!(
+            most.load(Ordering::SeqCst),
+            4,
+            "{session}: what is allowed is used, and no more"
+        );
     }
 }
 
@@ -77,12 +99,19 @@ fn all_origins_together_are_bounded_and_one_does_not_block_another() {
         client.send(request("GET", &slow.url("/"), ""));
     }
     for _ in 0..3 {
-        assert_eq!(pair.connect().get(&quick.url("/")).body, b"quick", "the slow origin leaves one of four");
+        assert_eq!(
+            pair.connect().get(&quick.url("/")).body,
+            b"quick",
+            "the slow origin leaves one of four"
+        );
     }
     // Tunnels are no part of it.
     let mut tunnels: Vec<_> = (0..6).map(|_| pair.connect()).collect();
     for tunnel in &mut tunnels {
-        tunnel.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", quick.address));
+        tunnel.send(format!(
+            "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n",
+            quick.address
+        ));
         assert_eq!(tunnel.head().unwrap().status, 200);
         tunnel.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(tunnel.answer("GET").body, b"quick");
@@ -98,8 +127,12 @@ fn what_never_gets_its_turn_is_told() {
     let gate = Arc::new(Gate::default());
     let held = Arc::clone(&gate);
     let origin = Scene::new(move |_, mut client| {
-        if client.request().is_none_or(|asked| !asked.line.contains("/endless")) {
-            return client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        if client
+            .request()
+            .is_none_or(|asked| !asked.line.contains("/endless"))
+        {
+            return client
+                .send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
         }
         client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         while !*held.0.lock().unwrap() {
@@ -146,10 +179,17 @@ fn an_upload_may_take_its_time() {
     let origin = Scene::new(|_, mut client| {
         client.request().unwrap();
         let body = client.read_exact(8);
-        client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{}", String::from_utf8(body).unwrap()));
+        client.send(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{}",
+            String::from_utf8(body).unwrap()
+        ));
     });
     let limit = Duration::from_secs(2);
-    let pair = Pair::with("h2", |gateway| gateway.response_timeout = Some(Span(limit)), |_| {});
+    let pair = Pair::with(
+        "h2",
+        |gateway| gateway.response_timeout = Some(Span(limit)),
+        |_| {},
+    );
     let mut client = pair.connect();
     client.send(request("POST", &origin.url("/"), "Content-Length: 8\r\n"));
     for _ in 0..8 {

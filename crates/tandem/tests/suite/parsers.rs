@@ -1,4 +1,5 @@
-//! Whatever users write is either understood and written back the same, or refused in words; nothing panics.
+//! Whatever users write is either understood and written back the same, or refused in words;
+//! nothing panics.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -14,8 +15,15 @@ use tandem::transport::tor::Exit;
 fn stable<T: FromStr<Err: Display> + Display + PartialEq + std::fmt::Debug>(text: &str) {
     match text.parse::<T>() {
         Ok(value) => {
-            let again = value.to_string().parse::<T>().map_err(|error| error.to_string());
-            assert_eq!(again.as_ref(), Ok(&value), "{text:?} was written as {value}");
+            let again = value
+                .to_string()
+                .parse::<T>()
+                .map_err(|error| error.to_string());
+            assert_eq!(
+                again.as_ref(),
+                Ok(&value),
+                "{text:?} was written as {value}"
+            );
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

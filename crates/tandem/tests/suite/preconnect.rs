@@ -1,4 +1,5 @@
-//! The session that stands before anybody asks for anything, and the bytes of nothing that make it fast.
+//! The session that stands before anybody asks for anything, and the bytes of nothing that make it
+//! fast.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpListener;
@@ -8,7 +9,8 @@ use tandem::config::units::Size;
 use tandem::path::Path;
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, Way, block_on, client_options, gateway_options, start_client, start_gateway,
+    Client, PATIENCE, Pair, Scene, Way, block_on, client_options, gateway_options, start_client,
+    start_gateway,
 };
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -25,7 +27,9 @@ fn until(what: impl Fn() -> bool) {
 fn has_bbr() -> bool {
     block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         // Where it is refused, the path says so.
         let _ = socket2::SockRef::from(&stream).set_tcp_congestion(b"bbr");
         Path::Tcp(stream).is_over_bbr()
@@ -42,8 +46,17 @@ fn a_client_connects_at_the_start_unless_told_otherwise() {
         (options.preconnect, options.via) = (asked, via.map(|via| via.parse().unwrap()));
         let (_client, http, _) = start_client(options);
         // Its own page comes from the same thread that would have connected first.
-        assert_eq!(Client::to(http).get(&format!("http://{http}/proxy.pac")).status, 200);
-        assert_eq!(gateway.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "{asked:?} {via:?}");
+        assert_eq!(
+            Client::to(http)
+                .get(&format!("http://{http}/proxy.pac"))
+                .status,
+            200
+        );
+        assert_eq!(
+            gateway.accept().unwrap_err().kind(),
+            ErrorKind::WouldBlock,
+            "{asked:?} {via:?}"
+        );
     }
     let (_client, ..) = start_client(client_options(&to));
     gateway.set_nonblocking(false).unwrap();
@@ -59,7 +72,9 @@ fn requests_go_on_the_session_that_stands() {
     for session in ["h2", "spdy3", "spdy3.1"] {
         let origin = Scene::answering(OK);
         let mut options = gateway_options();
-        options.listen = vec![crate::harness::endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        options.listen = vec![crate::harness::endpoint(&format!(
+            "{session}+tcp://127.0.0.1:0"
+        ))];
         let (_gateway, gateway) = start_gateway(options);
         let way = Way::to(gateway);
         let mut options = client_options(&format!("{session}+tcp://{}", way.address));
@@ -69,7 +84,10 @@ fn requests_go_on_the_session_that_stands() {
         let least = if has_bbr() { 100_000 } else { 1 };
         until(|| way.down() >= least);
         let before = way.down();
-        assert!(before < least + 2_000, "{session}: {before} bytes, and {least} were asked for");
+        assert!(
+            before < least + 2_000,
+            "{session}: {before} bytes, and {least} were asked for"
+        );
         for _ in 0..3 {
             assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
         }
@@ -80,9 +98,16 @@ fn requests_go_on_the_session_that_stands() {
 #[test]
 fn a_gateway_that_is_not_there_yet_is_found_by_the_first_request() {
     let origin = Scene::answering(OK);
-    let place = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let place = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let (_client, http, _) = start_client(client_options(&format!("h2+tcp://{place}")));
-    assert_eq!(Client::to(http).get(&origin.url("/")).status, 502, "nobody listens there");
+    assert_eq!(
+        Client::to(http).get(&origin.url("/")).status,
+        502,
+        "nobody listens there"
+    );
     let mut options = gateway_options();
     options.listen = vec![crate::harness::endpoint(&format!("h2+tcp://{place}"))];
     let (_gateway, _) = start_gateway(options);
@@ -93,5 +118,8 @@ fn a_gateway_that_is_not_there_yet_is_found_by_the_first_request() {
 fn no_page_asks_for_bytes_of_nothing() {
     let pair = Pair::start();
     let answer = pair.connect().get("http://warm-up.tandem.invalid/1000");
-    assert!(answer.status >= 500 && answer.body.iter().any(|byte| *byte != 0), "{answer:?}");
+    assert!(
+        answer.status >= 500 && answer.body.iter().any(|byte| *byte != 0),
+        "{answer:?}"
+    );
 }

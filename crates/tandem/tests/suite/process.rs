@@ -8,13 +8,21 @@ use crate::harness::{Client, Scene, gateway_options, start_gateway};
 
 pub(crate) fn tandem(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
 pub(crate) fn run(arguments: &[&str]) -> (bool, String, String) {
     let output = tandem(arguments).output().unwrap();
-    (output.status.success(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    (
+        output.status.success(),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
 }
 
 fn file(name: &str, text: &str) -> PathBuf {
@@ -36,12 +44,23 @@ impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = tandem(arguments).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut process = Self { child, address: ([0, 0, 0, 0], 0).into(), stderr, before: String::new() };
+        let mut process = Self {
+            child,
+            address: ([0, 0, 0, 0], 0).into(),
+            stderr,
+            before: String::new(),
+        };
         let mut line = String::new();
         loop {
             line.clear();
-            assert!(process.stderr.read_line(&mut line).unwrap() > 0, "it ended early");
-            if let Some((_, address)) = line.trim().split_once("listening on ").and_then(|(_, at)| at.split_once("://"))
+            assert!(
+                process.stderr.read_line(&mut line).unwrap() > 0,
+                "it ended early"
+            );
+            if let Some((_, address)) = line
+                .trim()
+                .split_once("listening on ")
+                .and_then(|(_, at)| at.split_once("://"))
             {
                 process.address = address.parse().unwrap();
                 return process;
@@ -52,7 +71,11 @@ impl Process {
 
     pub(crate) fn signal(&self, name: &str) {
         assert!(
-            Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap().success()
+            Command::new("kill")
+                .args([&format!("-{name}"), &self.child.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
         );
     }
 }
@@ -78,44 +101,82 @@ fn the_example_files_are_the_defaults() {
         // What a user fills in who follows the file's own words.
         let via = (!via.is_empty()).then(|| via.parse().unwrap());
         let (client, needed) = (client.clone(), needed.clone());
-        let filled = tandem::config::ClientOptions { via: via.clone(), ..client };
+        let filled = tandem::config::ClientOptions {
+            via: via.clone(),
+            ..client
+        };
         let needed = tandem::config::ClientOptions { via, ..needed };
-        assert_eq!(format!("{:?}", filled.typed().unwrap()), format!("{:?}", needed.typed().unwrap()));
+        assert_eq!(
+            format!("{:?}", filled.typed().unwrap()),
+            format!("{:?}", needed.typed().unwrap())
+        );
     }
-    assert_covers(text, "client", &serde_json::to_value(tandem::config::ClientOptions::default()).unwrap());
+    assert_covers(
+        text,
+        "client",
+        &serde_json::to_value(tandem::config::ClientOptions::default()).unwrap(),
+    );
 
     let text = &example("gateway");
     let parsed: tandem::config::File = toml::from_str(text).unwrap();
     let gateway = parsed.gateway.expect("[gateway]");
-    let needed =
-        tandem::config::GatewayOptions { listen: gateway.listen.clone(), open: gateway.open, ..Default::default() };
-    assert_eq!(format!("{:?}", gateway.clone().typed().unwrap()), format!("{:?}", needed.typed().unwrap()));
-    assert_covers(text, "gateway", &serde_json::to_value(tandem::config::GatewayOptions::default()).unwrap());
+    let needed = tandem::config::GatewayOptions {
+        listen: gateway.listen.clone(),
+        open: gateway.open,
+        ..Default::default()
+    };
+    assert_eq!(
+        format!("{:?}", gateway.clone().typed().unwrap()),
+        format!("{:?}", needed.typed().unwrap())
+    );
+    assert_covers(
+        text,
+        "gateway",
+        &serde_json::to_value(tandem::config::GatewayOptions::default()).unwrap(),
+    );
 }
 
 fn example(role: &str) -> String {
-    std::fs::read_to_string(format!("{}/../../packaging/{role}.toml", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    std::fs::read_to_string(format!(
+        "{}/../../packaging/{role}.toml",
+        env!("CARGO_MANIFEST_DIR")
+    ))
+    .unwrap()
 }
 
 /// Every key stands in the example, if only in a comment.
 fn assert_covers(text: &str, role: &str, keys: &serde_json::Value) {
     for key in keys.as_object().unwrap().keys() {
-        let written = text.lines().any(|line| line.trim_start_matches(['#', ' ']).starts_with(&format!("{key} =")));
+        let written = text.lines().any(|line| {
+            line.trim_start_matches(['#', ' '])
+                .starts_with(&format!("{key} ="))
+        });
         assert!(written, "{role}: the example does not show {key}");
     }
 }
 
 #[test]
 fn check_config_names_what_is_wrong() {
-    let good = file("good.toml", "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\n");
+    let good = file(
+        "good.toml",
+        "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\n",
+    );
     let (ok, out, _) = run(&["check-config", good.to_str().unwrap()]);
     assert!(ok && out.contains("good"), "{out}");
     for (name, text, part) in [
         ("unknown.toml", "[client]\ngatway = []\n", "gatway"),
         ("type.toml", "[client]\ngateway = 5\n", "gateway"),
-        ("unit.toml", "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nmax-age = \"10 parsecs\"\n", "10 parsecs"),
+        (
+            "unit.toml",
+            "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nmax-age = \"10 parsecs\"\n",
+            "10 parsecs",
+        ),
         ("nothing.toml", "", "neither [client] nor [gateway]"),
-        ("noone.toml", "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:1\"]\n", "let no one in"),
+        (
+            "noone.toml",
+            "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:1\"]\n",
+            "let no one in",
+        ),
         (
             "never.toml",
             "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nhead-timeout = \"0s\"\n",
@@ -157,9 +218,17 @@ fn check_config_names_what_is_wrong() {
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let (ok, _, error) =
-        run(&["client", "--listen", &format!("http://{address}"), "--gateway", "h2+tcp://127.0.0.1:1"]);
-    assert!(!ok && error.contains(&address.to_string()) && error.starts_with("tandem: "), "{error}");
+    let (ok, _, error) = run(&[
+        "client",
+        "--listen",
+        &format!("http://{address}"),
+        "--gateway",
+        "h2+tcp://127.0.0.1:1",
+    ]);
+    assert!(
+        !ok && error.contains(&address.to_string()) && error.starts_with("tandem: "),
+        "{error}"
+    );
 }
 
 #[test]
@@ -173,41 +242,66 @@ fn hangup_reloads_and_terminate_drains() {
         }
     });
     let (_gateway, gateway) = start_gateway(gateway_options());
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let text = |gateway: std::net::SocketAddr| {
-        format!("[client]\nlisten = [\"http://127.0.0.1:0\"]\ngateway = [\"h2+tcp://{gateway}\"]\nlog = \"info\"\n")
+        format!(
+            "[client]\nlisten = [\"http://127.0.0.1:0\"]\ngateway = [\"h2+tcp://{gateway}\"]\nlog = \"info\"\n"
+        )
     };
     let path = file("reload.toml", &text(nowhere));
     let mut process = Process::start(&["client", "-c", path.to_str().unwrap()]);
-    assert_eq!(Client::to(process.address).get(&origin.url("/")).status, 502);
+    assert_eq!(
+        Client::to(process.address).get(&origin.url("/")).status,
+        502
+    );
     std::fs::write(&path, "[client]\nnonsense = 1\n").unwrap();
     process.signal("HUP");
     wait_for(&mut process, "was not reloaded");
-    assert_eq!(Client::to(process.address).get(&origin.url("/")).status, 502, "the old configuration stays");
+    assert_eq!(
+        Client::to(process.address).get(&origin.url("/")).status,
+        502,
+        "the old configuration stays"
+    );
     std::fs::write(&path, text(gateway)).unwrap();
     process.signal("HUP");
     wait_for(&mut process, "was reloaded");
-    assert_eq!(Client::to(process.address).get(&origin.url("/")).status, 200);
+    assert_eq!(
+        Client::to(process.address).get(&origin.url("/")).status,
+        200
+    );
 
     let mut slow = Client::to(process.address);
     slow.send(crate::harness::request("GET", &origin.url("/slow"), ""));
     std::thread::sleep(std::time::Duration::from_millis(200));
     process.signal("TERM");
-    assert_eq!(slow.answer("GET").body, b"ok", "what was under way ends well");
+    assert_eq!(
+        slow.answer("GET").body,
+        b"ok",
+        "what was under way ends well"
+    );
     assert!(process.child.wait().unwrap().success());
     std::fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn a_reload_says_what_needs_a_restart() {
-    let text =
-        |more: &str| format!("[gateway]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\nopen = true\nlog = \"info\"\n{more}\n");
+    let text = |more: &str| {
+        format!(
+            "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\nopen = true\nlog = \"info\"\n{more}\n"
+        )
+    };
     let path = file("restart.toml", &text("workers = 1"));
     let mut process = Process::start(&["gateway", "-c", path.to_str().unwrap()]);
     let changed = "workers = 2\nmetrics = \"127.0.0.1:0\"\ncontrol = \"/tmp/other\"";
     std::fs::write(&path, text(changed).replace("info", "debug")).unwrap();
     process.signal("HUP");
-    wait_for(&mut process, "log, metrics, control, workers changed: that takes a restart");
+    wait_for(
+        &mut process,
+        "log, metrics, control, workers changed: that takes a restart",
+    );
     wait_for(&mut process, "was reloaded");
     std::fs::write(&path, text("workers = 1")).unwrap();
     process.signal("HUP");
@@ -215,7 +309,10 @@ fn a_reload_says_what_needs_a_restart() {
     while !line.contains("was reloaded") {
         line.clear();
         assert!(process.stderr.read_line(&mut line).unwrap() > 0, "it ended");
-        assert!(!line.contains("restart"), "nothing differs from what it runs with: {line}");
+        assert!(
+            !line.contains("restart"),
+            "nothing differs from what it runs with: {line}"
+        );
     }
     std::fs::remove_file(path).unwrap();
 }
@@ -223,12 +320,22 @@ fn a_reload_says_what_needs_a_restart() {
 #[test]
 fn who_listens_for_others_is_warned() {
     for (listen, warned) in [("http://0.0.0.0:0", true), ("socks5://127.0.0.2:0", false)] {
-        let mut process = Process::start(&["client", "--listen", listen, "--gateway", "h2+tcp://127.0.0.1:1"]);
+        let mut process = Process::start(&[
+            "client",
+            "--listen",
+            listen,
+            "--gateway",
+            "h2+tcp://127.0.0.1:1",
+        ]);
         process.signal("TERM");
         assert!(process.child.wait().unwrap().success());
         let mut log = std::mem::take(&mut process.before);
         process.stderr.read_to_string(&mut log).unwrap();
-        assert_eq!(log.contains("anyone who reaches"), warned, "{listen}: {log}");
+        assert_eq!(
+            log.contains("anyone who reaches"),
+            warned,
+            "{listen}: {log}"
+        );
     }
 }
 
@@ -236,7 +343,10 @@ fn wait_for(process: &mut Process, text: &str) {
     let mut line = String::new();
     while !line.contains(text) {
         line.clear();
-        assert!(process.stderr.read_line(&mut line).unwrap() > 0, "it ended before saying {text:?}");
+        assert!(
+            process.stderr.read_line(&mut line).unwrap() > 0,
+            "it ended before saying {text:?}"
+        );
     }
 }
 
@@ -244,7 +354,10 @@ fn wait_for(process: &mut Process, text: &str) {
 fn metrics_are_counted_and_private() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = start_gateway(gateway_options());
-    let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let process = Process::start(&[
         "client",
         "--listen",
@@ -256,7 +369,12 @@ fn metrics_are_counted_and_private() {
         "--log",
         "trace",
     ]);
-    assert_eq!(Client::to(process.address).get(&origin.url("/private-path")).status, 200);
+    assert_eq!(
+        Client::to(process.address)
+            .get(&origin.url("/private-path"))
+            .status,
+        200
+    );
     let mut scrape = Client::to(metrics);
     scrape.send(format!("GET /metrics HTTP/1.1\r\nHost: {metrics}\r\n\r\n"));
     let text = String::from_utf8(scrape.answer("GET").body).unwrap();
@@ -277,7 +395,14 @@ fn metrics_are_counted_and_private() {
 #[test]
 fn the_old_programs_flags_do_their_job() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let free = || {
+        std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port()
+            .to_string()
+    };
     let (front, back) = (free(), free());
     let gateway = Process::start(&[
         "microspdy2http",
@@ -293,14 +418,34 @@ fn the_old_programs_flags_do_their_job() {
         "10",
         "-4",
     ]);
-    let client = Process::start(&["mhd2spdy", "-p", &front, "-b", &format!("http://127.0.0.1:{back}"), "-o", "-s"]);
-    assert_eq!(Client::to(client.address).get("http://site.example/").body, b"ok");
+    let client = Process::start(&[
+        "mhd2spdy",
+        "-p",
+        &front,
+        "-b",
+        &format!("http://127.0.0.1:{back}"),
+        "-o",
+        "-s",
+    ]);
+    assert_eq!(
+        Client::to(client.address).get("http://site.example/").body,
+        b"ok"
+    );
     client.signal("INT");
     let mut client = client;
     assert!(client.child.wait().unwrap().success());
     let mut statistics = String::new();
-    client.child.stdout.take().unwrap().read_to_string(&mut statistics).unwrap();
-    assert!(statistics.contains("tandem_exchanges_total 1"), "{statistics}");
+    client
+        .child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut statistics)
+        .unwrap();
+    assert!(
+        statistics.contains("tandem_exchanges_total 1"),
+        "{statistics}"
+    );
     drop(gateway);
     let (ok, _, error) = run(&["microspdy2http", "-p", &back]);
     assert!(!ok && error.contains("--no-tls"), "{error}");
@@ -313,7 +458,10 @@ fn helps_shells_and_readers() {
         assert!(ok && out.contains("tandem"), "{shell}");
     }
     let (ok, out, _) = run(&["man"]);
-    assert!(ok && out.contains(".TH") && out.contains("early\\-connect"), "{out}");
+    assert!(
+        ok && out.contains(".TH") && out.contains("early\\-connect"),
+        "{out}"
+    );
     let (ok, out, _) = run(&["client", "--help"]);
     assert!(ok && out.contains("Examples:"));
     let (ok, _, error) = run(&["client"]);
@@ -331,5 +479,8 @@ fn the_demo_prints_what_programs_read() {
         assert!(row["time_s"].as_f64().unwrap() > 0.0 && row["bytes_up"].as_u64().unwrap() > 0);
         assert_eq!(row["requests"], outcome["resources"]);
     }
-    assert!(outcome["ratio_time"].as_f64().unwrap() > 0.0 && outcome["ratio_bytes"].as_f64().unwrap() > 0.0);
+    assert!(
+        outcome["ratio_time"].as_f64().unwrap() > 0.0
+            && outcome["ratio_bytes"].as_f64().unwrap() > 0.0
+    );
 }

@@ -1,4 +1,5 @@
-//! Round trips are what costs: how often bytes must turn round before an answer is there, counted, not timed.
+//! Round trips are what costs: how often bytes must turn round before an answer is there, counted,
+//! not timed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,11 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, PATIENCE, Scene, client_options, gateway_options, request, start_client, start_gateway};
+use crate::harness::{
+    Client, PATIENCE, Scene, client_options, gateway_options, request, start_client, start_gateway,
+};
 use crate::isolation::socks_proxy;
 
-/// A path that holds everything back for half a second each way, and counts in how many lumps bytes pass upwards: what
-/// leaves without waiting for an answer leaves in one lump.
+/// A path that holds everything back for half a second each way, and counts in how many lumps bytes
+/// pass upwards: what leaves without waiting for an answer leaves in one lump.
 struct Lumps {
     address: SocketAddr,
     up: Arc<AtomicUsize>,
@@ -39,7 +42,8 @@ fn lumps(to: SocketAddr) -> Lumps {
 /// Bytes held back, and whether they are the last.
 type Held = (Vec<u8>, bool);
 
-/// Passes on what has come within one hold as one lump; a lump begins with the first byte after the last one left.
+/// Passes on what has come within one hold as one lump; a lump begins with the first byte after the
+/// last one left.
 fn hold(mut from: TcpStream, mut to: TcpStream, count: Option<&AtomicUsize>) {
     let held: Arc<(Mutex<Held>, Condvar)> = Arc::default();
     let filling = Arc::clone(&held);
@@ -86,12 +90,15 @@ fn a_request_on_a_fresh_session_waits_for_nothing() {
         let counter = Arc::clone(&up);
         let origin = Scene::new(move |_, mut client| {
             while client.request().is_some() {
-                tell.send(counter.get().unwrap().load(Ordering::SeqCst)).unwrap();
+                tell.send(counter.get().unwrap().load(Ordering::SeqCst))
+                    .unwrap();
                 client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
             }
         });
         let mut options = gateway_options();
-        options.listen = vec![crate::harness::endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        options.listen = vec![crate::harness::endpoint(&format!(
+            "{session}+tcp://127.0.0.1:0"
+        ))];
         let (_gateway, gateway) = start_gateway(options);
         let path = lumps(gateway);
         up.set(Arc::clone(&path.up)).unwrap();
@@ -100,13 +107,22 @@ fn a_request_on_a_fresh_session_waits_for_nothing() {
         let (_client, http, _) = start_client(options);
         let mut client = Client::to(http);
         assert_eq!(client.get(&origin.url("/")).body, b"ok");
-        assert_eq!(told.recv(), Ok(1), "{session}: preface, settings and request in one lump");
-        // Whatever else had to be said, such as the acknowledgement of settings, has gone by itself meanwhile.
+        assert_eq!(
+            told.recv(),
+            Ok(1),
+            "{session}: preface, settings and request in one lump"
+        );
+        // Whatever else had to be said, such as the acknowledgement of settings, has gone by itself
+        // meanwhile.
         std::thread::sleep(HOLD * 3);
         let before = path.up.load(Ordering::SeqCst);
         assert!(before <= 3, "{session}: {before} lumps for one answer");
         assert_eq!(client.get(&origin.url("/")).body, b"ok");
-        assert_eq!(told.recv(), Ok(before + 1), "{session}: one lump for a request over an open session");
+        assert_eq!(
+            told.recv(),
+            Ok(before + 1),
+            "{session}: one lump for a request over an open session"
+        );
     }
 }
 
@@ -132,16 +148,23 @@ fn the_socks_handshake_takes_the_request_along() {
         let mut types = Vec::new();
         while at + 9 <= early.len() {
             types.push(early[at + 3]);
-            at += 9 + usize::from(early[at]) * 65_536 + usize::from(early[at + 1]) * 256 + usize::from(early[at + 2]);
+            at += 9
+                + usize::from(early[at]) * 65_536
+                + usize::from(early[at + 1]) * 256
+                + usize::from(early[at + 2]);
         }
         assert_eq!(at, early.len(), "whole frames");
-        assert!(types.starts_with(&[4]) && types.contains(&1), "settings and request: {types:?}");
+        assert!(
+            types.starts_with(&[4]) && types.contains(&1),
+            "settings and request: {types:?}"
+        );
     }
 }
 
 #[test]
 fn a_tunnel_takes_its_first_bytes_along() {
-    // Over an open session, TLS to port 443 must not wait for the gateway's answer: the client is told at once.
+    // Over an open session, TLS to port 443 must not wait for the gateway's answer: the client is
+    // told at once.
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = start_gateway(gateway_options());
     let path = lumps(gateway);
@@ -152,5 +175,8 @@ fn a_tunnel_takes_its_first_bytes_along() {
     client.send("CONNECT 127.0.0.1:443 HTTP/1.1\r\nHost: 127.0.0.1:443\r\n\r\n");
     assert_eq!(client.head().unwrap().status, 200);
     // Not a benchmark: an answer from beyond the path cannot come before two holds have passed.
-    assert!(begin.elapsed() < HOLD * 2, "answered on this side of the path");
+    assert!(
+        begin.elapsed() < HOLD * 2,
+        "answered on this side of the path"
+    );
 }

@@ -21,10 +21,17 @@ struct Peer {
 
 impl Peer {
     fn to(gateway: SocketAddr, version: Version, full_url_path: bool) -> Self {
-        let config = Config { full_url_path, ..Config::new(MuxConfig::new(Role::Client), version) };
+        let config = Config {
+            full_url_path,
+            ..Config::new(MuxConfig::new(Role::Client), version)
+        };
         let socket = TcpStream::connect(gateway).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { core: Connection::new(config), socket, heard: Vec::new() }
+        Self {
+            core: Connection::new(config),
+            socket,
+            heard: Vec::new(),
+        }
     }
 
     /// Status and body of the answer.
@@ -38,7 +45,9 @@ impl Peer {
             let count = self.socket.read(&mut buffer).unwrap();
             assert!(count > 0, "the gateway closed");
             self.heard.extend_from_slice(&buffer[..count]);
-            self.core.handle_input(Instant::now(), &buffer[..count]).unwrap();
+            self.core
+                .handle_input(Instant::now(), &buffer[..count])
+                .unwrap();
             while let Some(event) = self.core.poll_event() {
                 match event {
                     Event::Response { head, .. } => status = head.status,
@@ -60,7 +69,9 @@ impl Peer {
         while self.core.wants_output() {
             self.core.poll_output(&mut out, usize::MAX);
         }
-        self.socket.write_all(&out.copy_to_bytes(out.remaining())).unwrap();
+        self.socket
+            .write_all(&out.copy_to_bytes(out.remaining()))
+            .unwrap();
     }
 }
 
@@ -72,7 +83,8 @@ fn forward_takes_a_whole_url_as_the_path() {
         options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
         let (_running, gateway) = start_gateway(options);
         for full_url in [true, false] {
-            let answer = Peer::to(gateway, version, full_url).get(&origin.address.to_string(), "/a?b=c");
+            let answer =
+                Peer::to(gateway, version, full_url).get(&origin.address.to_string(), "/a?b=c");
             assert_eq!(answer, (200, b"ok".to_vec()), "{session} {full_url}");
         }
     }
@@ -96,9 +108,16 @@ fn header_compression_is_what_was_asked_for() {
         }
         peer.heard
     };
-    let has = |heard: &[u8], text: &str| heard.windows(text.len()).any(|part| part == text.as_bytes());
-    let (full, safe, off) =
-        (heard(Some(Compression::Full)), heard(Some(Compression::Safe)), heard(Some(Compression::Off)));
+    let has = |heard: &[u8], text: &str| {
+        heard
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    let (full, safe, off) = (
+        heard(Some(Compression::Full)),
+        heard(Some(Compression::Safe)),
+        heard(Some(Compression::Off)),
+    );
     assert!(has(&off, SECRET) && has(&off, "words that anybody may see"));
     assert!(!has(&safe, "words that anybody may see") && !has(&full, "words that anybody may see"));
     // Three times a cookie that is no match.

@@ -33,19 +33,48 @@ fn measured(via: impl Fn(&Pair) -> String, session: &str, direction: Direction) 
 }
 
 fn holds(report: &Report) {
-    assert!(report.throughput_mbit.is_some_and(|rate| rate.mean > 0.0), "{report:?}");
+    assert!(
+        report.throughput_mbit.is_some_and(|rate| rate.mean > 0.0),
+        "{report:?}"
+    );
     let base = report.base.as_ref().unwrap();
-    assert_eq!((base.round_trip.count, base.round_trip.unanswered, base.failed), (20, 0, 0), "{report:?}");
-    assert_eq!((report.measured.round_trip.count, report.measured.failed), (40, 0), "{report:?}");
-    assert!(report.measured.fresh.is_some_and(|fresh| fresh.count == 8 && fresh.unanswered == 0), "{report:?}");
+    assert_eq!(
+        (
+            base.round_trip.count,
+            base.round_trip.unanswered,
+            base.failed
+        ),
+        (20, 0, 0),
+        "{report:?}"
+    );
+    assert_eq!(
+        (report.measured.round_trip.count, report.measured.failed),
+        (40, 0),
+        "{report:?}"
+    );
+    assert!(
+        report
+            .measured
+            .fresh
+            .is_some_and(|fresh| fresh.count == 8 && fresh.unanswered == 0),
+        "{report:?}"
+    );
 }
 
 #[test]
 fn through_connect() {
-    holds(&measured(|pair| format!("http://{}", pair.http), "h2", Direction::Down));
+    holds(&measured(
+        |pair| format!("http://{}", pair.http),
+        "h2",
+        Direction::Down,
+    ));
 }
 
 #[test]
 fn through_socks() {
-    holds(&measured(|pair| format!("socks5://user:password@{}", pair.socks), "spdy3.1", Direction::Up));
+    holds(&measured(
+        |pair| format!("socks5://user:password@{}", pair.socks),
+        "spdy3.1",
+        Direction::Up,
+    ));
 }

@@ -23,7 +23,10 @@ fn a_tunnel_carries_bytes_both_ways_and_half_closes() {
         let echo = echo();
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();
-        client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", echo.address));
+        client.send(format!(
+            "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n",
+            echo.address
+        ));
         assert_eq!(client.head().unwrap().status, 200);
         client.send("ping");
         assert_eq!(client.read_exact(4), b"ping");
@@ -48,13 +51,17 @@ fn a_server_may_speak_first_through_socks() {
     assert_eq!(client.read_exact(9), b"221 bye\r\n");
 }
 
-/// Who waits for the end of what a server says, as for a page that ends with its connection, waits for nothing else; and what
-/// is still to be said goes on.
+/// Who waits for the end of what a server says, as for a page that ends with its connection, waits
+/// for nothing else; and what is still to be said goes on.
 #[test]
 fn a_server_may_close_first() {
-    for (session, way) in
-        [("h2", "http"), ("h2", "socks"), ("h2", "websocket"), ("spdy3.1", "http"), ("spdy3.1", "socks")]
-    {
+    for (session, way) in [
+        ("h2", "http"),
+        ("h2", "socks"),
+        ("h2", "websocket"),
+        ("spdy3.1", "http"),
+        ("spdy3.1", "socks"),
+    ] {
         let (tell, told) = std::sync::mpsc::channel();
         let origin = Scene::new(move |_, mut client| {
             if way == "websocket" {
@@ -76,13 +83,20 @@ fn a_server_may_close_first() {
             }
             "http" => {
                 let mut client = pair.connect();
-                client.send(format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", origin.address));
+                client.send(format!(
+                    "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n",
+                    origin.address
+                ));
                 assert_eq!(client.head().unwrap().status, 200);
                 client
             }
             _ => {
                 let mut client = pair.connect();
-                client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+                client.send(request(
+                    "GET",
+                    &origin.url("/"),
+                    "Connection: Upgrade\r\nUpgrade: websocket\r\n",
+                ));
                 assert_eq!(client.head().unwrap().status, 101);
                 client
             }
@@ -91,7 +105,11 @@ fn a_server_may_close_first() {
         assert!(client.is_closed(), "{session} {way}");
         client.send("thanks");
         client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
-        assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("thanks"), "{session} {way}");
+        assert_eq!(
+            told.recv_timeout(PATIENCE).as_deref(),
+            Ok("thanks"),
+            "{session} {way}"
+        );
     }
 }
 
@@ -99,15 +117,25 @@ fn a_server_may_close_first() {
 fn http_inside_socks_is_http() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
-            client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", asked.line.len(), asked.line));
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}",
+                asked.line.len(),
+                asked.line
+            ));
         }
     });
     let pair = Pair::start();
     let mut client = Client::to(pair.socks);
     assert_eq!(client.socks(&origin.address.to_string(), None), 0);
     for path in ["/one", "/two"] {
-        client.send(format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", origin.address));
-        assert_eq!(client.answer("GET").body, format!("GET {path} HTTP/1.1").as_bytes());
+        client.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n",
+            origin.address
+        ));
+        assert_eq!(
+            client.answer("GET").body,
+            format!("GET {path} HTTP/1.1").as_bytes()
+        );
     }
     // A later request cannot leave for another host than SOCKS named.
     client.send("GET /three HTTP/1.1\r\nHost: other.example\r\n\r\n");
@@ -130,7 +158,10 @@ fn websockets_pass() {
         let asked = client.request().unwrap();
         assert_eq!(asked.line, "GET /chat HTTP/1.1");
         assert_eq!(asked.field("upgrade"), Some("websocket"));
-        assert_eq!(asked.field("sec-websocket-key"), Some("dGhlIHNhbXBsZSBub25jZQ=="));
+        assert_eq!(
+            asked.field("sec-websocket-key"),
+            Some("dGhlIHNhbXBsZSBub25jZQ==")
+        );
         client.send(
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nfirst",
@@ -145,7 +176,10 @@ fn websockets_pass() {
     let answer = client.head().unwrap();
     assert_eq!(answer.status, 101);
     assert_eq!(answer.field("upgrade"), Some("websocket"));
-    assert_eq!(answer.field("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    assert_eq!(
+        answer.field("sec-websocket-accept"),
+        Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")
+    );
     assert_eq!(client.read_exact(5), b"first");
     client.send("abc");
     assert_eq!(client.read_exact(3), b"xyz");
@@ -156,14 +190,29 @@ fn a_refused_upgrade_is_an_ordinary_answer() {
     let origin = Scene::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
     let pair = Pair::start();
     let mut client = pair.connect();
-    client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    client.send(request(
+        "GET",
+        &origin.url("/"),
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n",
+    ));
     let answer = client.answer("GET");
     assert_eq!((answer.status, &answer.body[..]), (426, &b"no"[..]));
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain");
     let mut client = pair.connect();
-    client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    client.send(request(
+        "GET",
+        &origin.url("/"),
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n",
+    ));
     let answer = client.answer("GET");
-    assert_eq!((answer.status, &answer.body[..], answer.field("upgrade-declined")), (200, &b"plain"[..], None));
+    assert_eq!(
+        (
+            answer.status,
+            &answer.body[..],
+            answer.field("upgrade-declined")
+        ),
+        (200, &b"plain"[..], None)
+    );
 }
 
 /// SPDY cannot carry it; that is nothing that a gateway could be blamed for.
@@ -172,7 +221,11 @@ fn a_websocket_over_spdy_is_refused_and_the_session_stays() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let pair = Pair::with("spdy3.1", |_| {}, |_| {});
     let mut client = pair.connect();
-    client.send(request("GET", &origin.url("/"), "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    client.send(request(
+        "GET",
+        &origin.url("/"),
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n",
+    ));
     assert_eq!(client.answer("GET").status, 400);
     assert_eq!(pair.connect().get(&origin.url("/")).body, b"ok");
 }
@@ -183,21 +236,38 @@ fn offers_of_other_protocols_are_not_taken() {
     for session in ["h2", "spdy3.1"] {
         let origin = Scene::new(|_, mut client| {
             while let Some(asked) = client.request() {
-                let length = asked.field("content-length").map_or(0, |length| length.parse().unwrap());
+                let length = asked
+                    .field("content-length")
+                    .map_or(0, |length| length.parse().unwrap());
                 let body = client.read_exact(length);
                 let said = format!("{} {}", asked.line, String::from_utf8(body).unwrap());
-                client.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len()));
+                client.send(format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}",
+                    said.len()
+                ));
             }
         });
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();
         for protocols in ["h2c", "TLS/1.0, HTTP/1.1", "a/1"] {
             let fields = format!("Connection: Upgrade\r\nUpgrade: {protocols}\r\n");
-            client.send(request("POST", &origin.url("/"), &format!("{fields}Content-Length: 4\r\n")));
+            client.send(request(
+                "POST",
+                &origin.url("/"),
+                &format!("{fields}Content-Length: 4\r\n"),
+            ));
             client.send("body");
-            assert_eq!(client.answer("POST").body, b"POST / HTTP/1.1 body", "{session} {protocols}");
+            assert_eq!(
+                client.answer("POST").body,
+                b"POST / HTTP/1.1 body",
+                "{session} {protocols}"
+            );
             client.send(request("GET", &origin.url("/"), &fields));
-            assert_eq!(client.answer("GET").body, b"GET / HTTP/1.1 ", "{session} {protocols}");
+            assert_eq!(
+                client.answer("GET").body,
+                b"GET / HTTP/1.1 ",
+                "{session} {protocols}"
+            );
         }
     }
 }
@@ -205,31 +275,59 @@ fn offers_of_other_protocols_are_not_taken() {
 #[test]
 fn forbidden_tunnels_are_refused_with_the_right_words() {
     let pair = Pair::with("h2", |gateway| gateway.allow_dest = Vec::new(), |_| {});
-    for (target, kind) in
-        [("127.0.0.1:80", "loopback"), ("169.254.169.254:80", "metadata"), ("93.184.216.34:25", "mail port")]
-    {
+    for (target, kind) in [
+        ("127.0.0.1:80", "loopback"),
+        ("169.254.169.254:80", "metadata"),
+        ("93.184.216.34:25", "mail port"),
+    ] {
         let mut client = pair.connect();
-        client.send(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"));
+        client.send(format!(
+            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
+        ));
         let answer = client.answer("CONNECT");
         assert_eq!(answer.status, 403, "{kind}");
-        assert!(answer.field("proxy-status").unwrap().contains("destination_ip_prohibited"), "{kind}");
+        assert!(
+            answer
+                .field("proxy-status")
+                .unwrap()
+                .contains("destination_ip_prohibited"),
+            "{kind}"
+        );
         let mut client = pair.connect();
-        assert_eq!(client.get(&format!("http://{target}/")).status, 403, "{kind}");
+        assert_eq!(
+            client.get(&format!("http://{target}/")).status,
+            403,
+            "{kind}"
+        );
     }
 }
 
 #[test]
 fn socks_tells_what_failed() {
     // A port where nothing listens: bound once, so that no one else has it, then given back.
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let (_running, http, socks) = start_client(client_options(&format!("h2+tcp://{nowhere}")));
     let mut client = Client::to(socks);
-    assert_eq!(client.socks("site.example:22", None), 5, "connection refused");
+    assert_eq!(
+        client.socks("site.example:22", None),
+        5,
+        "connection refused"
+    );
     let mut client = Client::to(http);
     let answer = client.get("http://site.example/");
     assert_eq!(answer.status, 502);
-    assert_eq!(answer.field("proxy-status").unwrap().split(';').next(), Some("client"));
-    assert!(String::from_utf8(answer.body).unwrap().contains("gateway cannot be reached"));
+    assert_eq!(
+        answer.field("proxy-status").unwrap().split(';').next(),
+        Some("client")
+    );
+    assert!(
+        String::from_utf8(answer.body)
+            .unwrap()
+            .contains("gateway cannot be reached")
+    );
     // SOCKS BIND is not a thing here.
     let mut client = Client::to(socks);
     client.send([5, 1, 0, 5, 2, 0, 1, 127, 0, 0, 1, 0, 80]);

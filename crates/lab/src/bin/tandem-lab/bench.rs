@@ -45,10 +45,20 @@ pub(crate) struct ProxyArguments {
     #[command(flatten)]
     common: Common,
     /// Sizes of the answers
-    #[arg(long, value_delimiter = ',', default_value = "1k,10k,1M", value_name = "SIZE")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1k,10k,1M",
+        value_name = "SIZE"
+    )]
     sizes: Vec<Size>,
     /// Proxies to compare with
-    #[arg(long, value_delimiter = ',', default_value = "nghttpx", value_name = "PROXY")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "nghttpx",
+        value_name = "PROXY"
+    )]
     peer: Vec<Proxy>,
     /// Requests of one turn; by size unless given
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(256..))]
@@ -63,7 +73,12 @@ pub(crate) struct SessionArguments {
     #[command(flatten)]
     common: Common,
     /// Session protocols; the first is what the others are compared with
-    #[arg(long, value_delimiter = ',', default_value = "h2,spdy3,spdy3.1", value_name = "SESSION")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "h2,spdy3,spdy3.1",
+        value_name = "SESSION"
+    )]
     sessions: Vec<Protocol>,
     /// Size of the answers
     #[arg(long, default_value = "1k", value_name = "SIZE")]
@@ -83,10 +98,20 @@ pub(crate) struct QuietArguments {
     #[command(flatten)]
     link: LinkText,
     /// Congestion control of our sessions, one run for each
-    #[arg(long, value_delimiter = ',', default_value = "bbr,cubic", value_name = "NAME")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "bbr,cubic",
+        value_name = "NAME"
+    )]
     congestion: Vec<String>,
     /// Congestion control of a pair of nghttpx, one run for each; empty for none
-    #[arg(long, value_delimiter = ',', default_value = "cubic", value_name = "NAME")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "cubic",
+        value_name = "NAME"
+    )]
     naive: Vec<String>,
     /// Unsent bytes in the kernel, for our pair
     #[arg(long, value_name = "BYTES")]
@@ -142,16 +167,28 @@ fn session_plan(arguments: &SessionArguments) -> Result<session::Plan, Box<dyn E
 }
 
 fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> {
-    let QuietArguments { common, mut link, congestion, naive, notsent_lowat, time } = arguments;
+    let QuietArguments {
+        common,
+        mut link,
+        congestion,
+        naive,
+        notsent_lowat,
+        time,
+    } = arguments;
     if link.profile.is_none() && link.rtt.is_none() && link.delay.is_none() {
         link.rtt = Some("100ms".into());
     }
     if link.profile.is_none() && link.rate.is_none() {
         link.rate = Some("100mbit".into());
     }
-    let ours =
-        congestion.into_iter().map(|congestion| Pair::Tandem { congestion, notsent_lowat: notsent_lowat.clone() });
-    let naive = naive.into_iter().filter(|name| !name.is_empty()).map(|congestion| Pair::Nghttpx { congestion });
+    let ours = congestion.into_iter().map(|congestion| Pair::Tandem {
+        congestion,
+        notsent_lowat: notsent_lowat.clone(),
+    });
+    let naive = naive
+        .into_iter()
+        .filter(|name| !name.is_empty())
+        .map(|congestion| Pair::Nghttpx { congestion });
     Ok(quiet::Plan {
         tandem: programs::tandem(common.tandem.as_deref())?,
         link,
@@ -167,7 +204,11 @@ fn say(line: &str) {
 }
 
 #[expect(clippy::print_stdout, reason = "the answer to the command")]
-fn answer(json: bool, report: &impl Serialize, table: impl FnOnce() -> String) -> Result<ExitCode, Box<dyn Error>> {
+fn answer(
+    json: bool,
+    report: &impl Serialize,
+    table: impl FnOnce() -> String,
+) -> Result<ExitCode, Box<dyn Error>> {
     if json {
         println!("{}", serde_json::to_string_pretty(report)?);
     } else {

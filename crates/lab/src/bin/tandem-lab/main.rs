@@ -1,4 +1,5 @@
-//! `tandem-lab`: experiments on emulated networks and on a private Tor network. One module per command.
+//! `tandem-lab`: experiments on emulated networks and on a private Tor network. One module per
+//! command.
 
 mod bench;
 mod origin;

@@ -14,11 +14,12 @@ pub(crate) struct Arguments {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// A page by name (demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES), or a file: recorded page,
-    /// HAR, page model
+    /// A page by name (demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES), or
+    /// a file: recorded page, HAR, page model
     #[arg(long, value_name = "PAGE", default_value = "demo")]
     page: String,
-    /// Host (and port) under which the page's own links reach this origin; several act as shards. By default the address
+    /// Host (and port) under which the page's own links reach this origin; several act as shards.
+    /// By default the address
     #[arg(long, value_name = "HOST[:PORT]")]
     authority: Vec<String>,
 }
@@ -30,12 +31,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         given => given.to_vec(),
     };
     let origin = Origin::new(Site::new(Page::open(&arguments.page)?, &authorities)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(arguments.listen)
             .await
             .map_err(|error| format!("cannot listen on {}: {error}", arguments.listen))?;
-        eprintln!("tandem-lab origin: {} on http://{}/", arguments.page, listener.local_addr()?);
+        eprintln!(
+            "tandem-lab origin: {} on http://{}/",
+            arguments.page,
+            listener.local_addr()?
+        );
         origin.serve(listener).await;
         Ok(ExitCode::SUCCESS)
     })

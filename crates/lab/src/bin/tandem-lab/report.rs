@@ -21,7 +21,10 @@ pub(crate) struct Arguments {
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let html = report::of_directory(&arguments.directory)?;
-    let file = arguments.output.clone().unwrap_or_else(|| arguments.directory.join("report.html"));
+    let file = arguments
+        .output
+        .clone()
+        .unwrap_or_else(|| arguments.directory.join("report.html"));
     if file.as_os_str() == "-" {
         std::io::stdout().write_all(html.as_bytes())?;
     } else {

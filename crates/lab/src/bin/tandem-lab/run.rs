@@ -54,16 +54,28 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
         text = format!("pages = {}\n{text}", serde_json::to_string(&pages)?);
         experiment = Experiment::parse(&text).map_err(named)?.at(&arguments.file);
     }
-    let out = arguments.out.unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
+    let out = arguments
+        .out
+        .unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
     let options = Options {
         tandem: programs::tandem(arguments.tandem.as_deref())?,
         out: out.clone(),
-        selection: Selection { full: arguments.full, passes: arguments.passes.map(usize::from), only: arguments.only },
+        selection: Selection {
+            full: arguments.full,
+            passes: arguments.passes.map(usize::from),
+            only: arguments.only,
+        },
     };
     let mut show = Show::new(arguments.quiet);
-    let tally = run::run(&experiment, &text, &options, &mut |event| show.event(&event));
+    let tally = run::run(&experiment, &text, &options, &mut |event| {
+        show.event(&event)
+    });
     show.finish();
-    let Tally { before, measured, failed } = tally?;
+    let Tally {
+        before,
+        measured,
+        failed,
+    } = tally?;
     let lines = results::read(&out)?;
     if let Some(spread) = report::spread_in_total(&Cells::of(&experiment, &lines).spreads()) {
         say(&spread);
@@ -72,7 +84,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
         "{measured} page loads measured, {failed} failed, {before} were there; `tandem-lab report {}` shows them",
         out.display()
     ));
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(2) })
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(2)
+    })
 }
 
 /// A bar on a terminal, lines elsewhere.
@@ -86,22 +102,41 @@ impl Show {
     fn new(quiet: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(0);
-            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} of {prefix}  {wide_msg}");
+            let style = ProgressStyle::with_template(
+                "{bar:30} {pos}/{len} {elapsed} of {prefix}  {wide_msg}",
+            );
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { quiet, bar, now: String::new() }
+        Self {
+            quiet,
+            bar,
+            now: String::new(),
+        }
     }
 
     fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Note(note) => self.line(note),
-            Event::Begin { done, total, left, setup, point } => self.begin(*done, *total, *left, setup, point),
+            Event::Begin {
+                done,
+                total,
+                left,
+                setup,
+                point,
+            } => self.begin(*done, *total, *left, setup, point),
             Event::End(record) => self.end(record),
         }
     }
 
-    fn begin(&mut self, done: usize, total: usize, left: Option<Duration>, setup: &str, point: &str) {
+    fn begin(
+        &mut self,
+        done: usize,
+        total: usize,
+        left: Option<Duration>,
+        setup: &str,
+        point: &str,
+    ) {
         let left = left.map_or_else(|| "?".to_owned(), in_words);
         self.now = format!("{}/{total}, {left} left: {setup}, {point}", done + 1);
         if let Some(bar) = &self.bar {
@@ -121,7 +156,11 @@ impl Show {
                     self.line(&format!("{}: caution: {trouble}", self.now));
                 }
                 if self.bar.is_none() {
-                    self.line(&format!("{}: {:.2} s", self.now, measured.page_load_ms / 1e3));
+                    self.line(&format!(
+                        "{}: {:.2} s",
+                        self.now,
+                        measured.page_load_ms / 1e3
+                    ));
                 }
             }
         }

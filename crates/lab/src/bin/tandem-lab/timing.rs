@@ -1,4 +1,5 @@
-//! `tandem-lab timing`: throughput and the delay of single stamps beside it, between two ends of anything.
+//! `tandem-lab timing`: throughput and the delay of single stamps beside it, between two ends of
+//! anything.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -54,7 +55,8 @@ pub(crate) struct ClientArguments {
     /// Stamps without bulk, at first
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = text::duration)]
     base: Duration,
-    /// Bulk before anything counts; unless given, until three seconds are within a tenth of the three before
+    /// Bulk before anything counts; unless given, until three seconds are within a tenth of the
+    /// three before
     #[arg(long, value_name = "TIME", value_parser = text::duration)]
     warm_up: Option<Duration>,
     /// Longest wait for a steady rate
@@ -76,7 +78,9 @@ pub(crate) struct ClientArguments {
 
 /// Does it.
 pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     match command {
         Command::Server(arguments) => runtime.block_on(async {
             let server = Server::bind(arguments.listen).await?;
@@ -107,9 +111,20 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
 
 fn plan(arguments: ClientArguments) -> Result<Plan, Box<dyn Error>> {
     let ClientArguments {
-        server, via, streams, direction, interval, fresh, base, warm_up, steady_within, time, ..
+        server,
+        via,
+        streams,
+        direction,
+        interval,
+        fresh,
+        base,
+        warm_up,
+        steady_within,
+        time,
+        ..
     } = arguments;
-    if interval < Duration::from_millis(1) || (!fresh.is_zero() && fresh < Duration::from_millis(1)) {
+    if interval < Duration::from_millis(1) || (!fresh.is_zero() && fresh < Duration::from_millis(1))
+    {
         return Err("--interval and --fresh are at least 1ms".into());
     }
     Ok(Plan {

@@ -19,7 +19,9 @@ use tandem_lab::page::Page;
 use tandem_lab::tornet::layout::MOST_SITES;
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::torrc::Variant;
-use tandem_lab::tornet::{Origin, Request, RunDirectory, State, TornetError, namespaces, take_down, up};
+use tandem_lab::tornet::{
+    Origin, Request, RunDirectory, State, TornetError, namespaces, take_down, up,
+};
 use tandem_link::text;
 
 type Failure = Box<dyn Error>;
@@ -72,10 +74,12 @@ pub(crate) struct UpArguments {
     /// Run no gateways
     #[arg(long)]
     no_gateway: bool,
-    /// Page of site1.test and the onion service, then of site2.test, …; names as for `tandem-lab origin`
+    /// Page of site1.test and the onion service, then of site2.test, …; names as for `tandem-lab
+    /// origin`
     #[arg(long = "page", value_name = "PAGE", default_values = ["thesis", "gallery:100x2000"])]
     pages: Vec<String>,
-    /// Shell command of another origin, listening on port 80; run on the web host and the onion host
+    /// Shell command of another origin, listening on port 80; run on the web host and the onion
+    /// host
     #[arg(long, value_name = "COMMAND", conflicts_with = "pages")]
     origin: Option<String>,
     /// Stay in the foreground until interrupted
@@ -128,7 +132,9 @@ fn request(arguments: &UpArguments) -> Result<Request, Failure> {
         web_delay: arguments.web_delay,
         plain_exits: arguments.plain_exits,
         congestion: arguments.congestion.clone(),
-        variant: Variant { no_conflux: arguments.no_conflux },
+        variant: Variant {
+            no_conflux: arguments.no_conflux,
+        },
         gateway: gateway(arguments)?,
         origin: origin(arguments)?,
     })
@@ -144,9 +150,14 @@ fn origin(arguments: &UpArguments) -> Result<Origin, Failure> {
     let absolute = |page: &String| {
         // A file is opened by a process that may stand elsewhere.
         let file = std::path::absolute(page).ok().filter(|file| file.is_file());
-        Page::open(page).map(|_| file.map_or_else(|| page.clone(), |file| file.display().to_string()))
+        Page::open(page)
+            .map(|_| file.map_or_else(|| page.clone(), |file| file.display().to_string()))
     };
-    let pages = arguments.pages.iter().map(absolute).collect::<Result<_, _>>()?;
+    let pages = arguments
+        .pages
+        .iter()
+        .map(absolute)
+        .collect::<Result<_, _>>()?;
     Ok(Origin::Pages(std::env::current_exe()?, pages))
 }
 
@@ -169,16 +180,35 @@ fn gateway(arguments: &UpArguments) -> Result<Option<PathBuf>, Failure> {
 /// Starts this program again in the background, and shows its log until the network is up.
 fn up_in_background(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     let directory = RunDirectory::of(&request(arguments)?.instance)?;
-    if let Some(state) = directory.load()?.filter(|state| state.supervisor.is_alive()) {
-        return Err(format!("{} is up already (process {})", state.instance, state.supervisor.pid).into());
+    if let Some(state) = directory
+        .load()?
+        .filter(|state| state.supervisor.is_alive())
+    {
+        return Err(format!(
+            "{} is up already (process {})",
+            state.instance, state.supervisor.pid
+        )
+        .into());
     }
     take_down(&arguments.instance.instance, &mut say)?;
     directory.create()?;
     let log = File::create(directory.log_file())?;
     let mut command = Program::new(std::env::current_exe()?);
-    command.args(std::env::args_os().skip(1)).arg("--foreground");
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    sys::prepare(&mut command, ChildSetup { network: None, die_with_parent: false, own_session: true });
+    command
+        .args(std::env::args_os().skip(1))
+        .arg("--foreground");
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    sys::prepare(
+        &mut command,
+        ChildSetup {
+            network: None,
+            die_with_parent: false,
+            own_session: true,
+        },
+    );
     let child = command.spawn()?;
     follow(child, &directory)
 }
@@ -197,7 +227,11 @@ fn follow(mut child: Child, directory: &RunDirectory) -> Result<ExitCode, Failur
                 directory.remove()?;
                 return Err(format!("the network did not come up ({status})").into());
             }
-            return Err(format!("the network did not come up ({status}); see {}", directory.path().display()).into());
+            return Err(format!(
+                "the network did not come up ({status}); see {}",
+                directory.path().display()
+            )
+            .into());
         }
         let state = directory.load()?;
         if let Some(state) = state.filter(|state| state.phase == Phase::Ready) {
@@ -222,25 +256,56 @@ struct Report {
 fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
     let directory = RunDirectory::of(&arguments.instance.instance)?;
     let state = directory.load()?;
-    let alive = state.as_ref().is_some_and(|state| state.supervisor.is_alive());
+    let alive = state
+        .as_ref()
+        .is_some_and(|state| state.supervisor.is_alive());
     let dead: Vec<String> = state
         .iter()
         .flat_map(|state| &state.processes)
         .filter(|process| !process.is_alive())
         .map(|p| format!("{} on {}", p.program, p.node))
         .collect();
-    let counters = if alive { directory.counters().ok() } else { None };
-    let up = alive && state.as_ref().is_some_and(|state| state.phase == Phase::Ready);
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&Report { up, state, dead, counters })?);
+    let counters = if alive {
+        directory.counters().ok()
     } else {
-        print!("{}", in_words(state.as_ref(), alive, &dead, counters.as_ref()));
+        None
+    };
+    let up = alive
+        && state
+            .as_ref()
+            .is_some_and(|state| state.phase == Phase::Ready);
+    if arguments.json {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&Report {
+                up,
+                state,
+                dead,
+                counters
+            })?
+        );
+    } else {
+        print!(
+            "{}",
+            in_words(state.as_ref(), alive, &dead, counters.as_ref())
+        );
     }
-    Ok(if up { ExitCode::SUCCESS } else { ExitCode::from(3) })
+    Ok(if up {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(3)
+    })
 }
 
-fn in_words(state: Option<&State>, alive: bool, dead: &[String], counters: Option<&Snapshot>) -> String {
-    let Some(state) = state else { return "down\n".into() };
+fn in_words(
+    state: Option<&State>,
+    alive: bool,
+    dead: &[String],
+    counters: Option<&Snapshot>,
+) -> String {
+    let Some(state) = state else {
+        return "down\n".into();
+    };
     let mut out = match &state.phase {
         Phase::Failed(reason) => format!("failed: {reason}\n"),
         _ if !alive => "killed: run `tandem-lab tornet down` to remove what is left\n".into(),
@@ -263,8 +328,11 @@ fn in_words(state: Option<&State>, alive: bool, dead: &[String], counters: Optio
 fn describe(state: &State) -> String {
     let ends = &state.endpoints;
     let none = || "none".to_owned();
-    let sites: String =
-        ends.sites.iter().map(|site| format!("http://{}/ ({}): {}\n", site.host, site.address, site.page)).collect();
+    let sites: String = ends
+        .sites
+        .iter()
+        .map(|site| format!("http://{}/ ({}): {}\n", site.host, site.address, site.page))
+        .collect();
     format!(
         "up: {nodes} nodes, {delay} ms between relays, {web} ms from exit to web\n\
          run programs beside the client: ip netns exec {client} COMMAND\n\
@@ -295,10 +363,22 @@ fn exec(arguments: &ExecArguments) -> Result<ExitCode, Failure> {
     let node = state.nodes.iter().find(|node| node.name == arguments.node);
     let Some(node) = node else {
         let names: Vec<&str> = state.nodes.iter().map(|node| node.name.as_str()).collect();
-        return Err(format!("no node {:?}; there are: {}", arguments.node, names.join(", ")).into());
+        return Err(format!(
+            "no node {:?}; there are: {}",
+            arguments.node,
+            names.join(", ")
+        )
+        .into());
     };
     let shell = || vec![std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
-    let command = if arguments.command.is_empty() { shell() } else { arguments.command.clone() };
-    let error = Program::new(namespaces::ip()?).args(["netns", "exec", &node.namespace]).args(command).exec();
+    let command = if arguments.command.is_empty() {
+        shell()
+    } else {
+        arguments.command.clone()
+    };
+    let error = Program::new(namespaces::ip()?)
+        .args(["netns", "exec", &node.namespace])
+        .args(command)
+        .exec();
     Err(error.into())
 }

@@ -6,12 +6,18 @@ use clap::{Args, Parser, Subcommand};
 use tandem_lab::emulator::rtnl::TcpMetrics;
 use tandem_lab::emulator::topology::LinkText;
 
-/// Runs a command behind an emulated link: TCP, UDP and ICMP to anywhere go through it, to the network around it.
+/// Runs a command behind an emulated link: TCP, UDP and ICMP to anywhere go through it, to the
+/// network around it.
 ///
-/// The host around the link is reachable as $TANDEM_LINK_PEER, which is also the command's default route. Links nest.
-/// Values given as A/B are for the two directions: towards the command (download) and from it (upload).
+/// The host around the link is reachable as $TANDEM_LINK_PEER, which is also the command's default
+/// route. Links nest. Values given as A/B are for the two directions: towards the command
+/// (download) and from it (upload).
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_precedence_over_arg = false)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_precedence_over_arg = false
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) mode: Option<Mode>,
@@ -97,6 +103,9 @@ pub(crate) struct RunArguments {
 
 impl RunArguments {
     pub(crate) fn tcp(&self) -> TcpMetrics {
-        TcpMetrics { congestion: self.congestion.clone(), initial_window: self.initcwnd }
+        TcpMetrics {
+            congestion: self.congestion.clone(),
+            initial_window: self.initcwnd,
+        }
     }
 }

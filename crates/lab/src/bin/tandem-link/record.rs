@@ -49,11 +49,15 @@ impl Record {
             directions: link.directions.each_ref().map(ToString::to_string),
         });
         let run = Run {
-            command: std::env::args_os().map(|part| part.to_string_lossy().into_owned()).collect(),
+            command: std::env::args_os()
+                .map(|part| part.to_string_lossy().into_owned())
+                .collect(),
             version: env!("CARGO_PKG_VERSION"),
             seed: topology.seed,
             mtu: arguments.mtu,
-            congestion: tcp.congestion.unwrap_or_else(|| kernel("net/ipv4/tcp_congestion_control")),
+            congestion: tcp
+                .congestion
+                .unwrap_or_else(|| kernel("net/ipv4/tcp_congestion_control")),
             initial_window: tcp.initial_window,
             links: links.collect(),
             machine: Machine {
@@ -67,5 +71,8 @@ impl Record {
 
 /// A setting of the kernel; empty where it has none.
 fn kernel(name: &str) -> String {
-    std::fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default().trim().to_owned()
+    std::fs::read_to_string(format!("/proc/sys/{name}"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }

@@ -1,5 +1,6 @@
-//! `tandem-link self-test`: sends real packets through real links of this machine, and compares what arrives with what was
-//! asked for. [`beside`]: the same packets through other programs of this kind.
+//! `tandem-link self-test`: sends real packets through real links of this machine, and compares
+//! what arrives with what was asked for. [`beside`]: the same packets through other programs of
+//! this kind.
 
 pub(crate) mod beside;
 
@@ -68,7 +69,13 @@ struct Row {
 
 impl Row {
     /// A figure that must not exceed its limit.
-    fn at_most(what: impl Into<String>, wanted: impl Into<String>, value: f64, limit: f64, unit: &str) -> Self {
+    fn at_most(
+        what: impl Into<String>,
+        wanted: impl Into<String>,
+        value: f64,
+        limit: f64,
+        unit: &str,
+    ) -> Self {
         let measured = format!("{value:.3} {unit}");
         Self {
             shell: None,
@@ -98,7 +105,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ("throughput", throughput),
     ];
     let mut rows = Vec::new();
-    let chosen = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let chosen =
+        |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     for (name, test) in tests.into_iter().filter(|(name, _)| chosen(name)) {
         eprintln!("testing {name} …");
         rows.extend(test()?);
@@ -109,7 +117,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         print!("{}", table(&rows));
     }
-    Ok(if rows.iter().all(|row| row.pass) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if rows.iter().all(|row| row.pass) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// For people: a line each, those of a compared program under its name.
@@ -129,7 +141,10 @@ fn table(rows: &[Row]) -> String {
             "FAIL"
         };
         let wanted = if row.limit.is_some() { "wanted: " } else { "" };
-        out += &format!("{word:<4} {:<66} {:>13}   {wanted}{}\n", row.what, row.measured, row.wanted);
+        out += &format!(
+            "{word:<4} {:<66} {:>13}   {wanted}{}\n",
+            row.what, row.measured, row.wanted
+        );
     }
     out
 }
@@ -143,20 +158,35 @@ struct Pair {
 
 impl Pair {
     fn new(there: LinkConfig) -> Result<Self, Failure> {
-        let back = LinkConfig { delay: there.delay, ..LinkConfig::default() };
+        let back = LinkConfig {
+            delay: there.delay,
+            ..LinkConfig::default()
+        };
         let hosts = TwoHosts::set_up([RECEIVER, SENDER], [there, back], 1, &Setup::default())?;
-        let TwoHosts { near: to, far: from, emulator } = hosts;
+        let TwoHosts {
+            near: to,
+            far: from,
+            emulator,
+        } = hosts;
         Ok(Self { from, to, emulator })
     }
 
-    /// Sends `count` datagrams, one each `gap`; returns number, one-way delay in seconds and arrival of each that came.
-    fn probe(&self, port: u16, count: u32, gap: Duration, size: usize) -> Result<Vec<Arrival>, Failure> {
+    /// Sends `count` datagrams, one each `gap`; returns number, one-way delay in seconds and
+    /// arrival of each that came.
+    fn probe(
+        &self,
+        port: u16,
+        count: u32,
+        gap: Duration,
+        size: usize,
+    ) -> Result<Vec<Arrival>, Failure> {
         let receiver = self.to.run(|| UdpSocket::bind((RECEIVER, port)))?;
         let sender = self.from.run(|| UdpSocket::bind((SENDER, port)))?;
         SockRef::from(&receiver).set_recv_buffer_size(8 << 20)?;
         receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
         let start = Instant::now();
-        let sending = thread::spawn(move || send(&sender, (RECEIVER, port).into(), start, count, gap, size));
+        let sending =
+            thread::spawn(move || send(&sender, (RECEIVER, port).into(), start, count, gap, size));
         let receiving = thread::spawn(move || receive(&receiver, start, count));
         let sent = sending.join().map_err(|_| "the sender panicked")?;
         let arrivals = receiving.join().map_err(|_| "the receiver panicked")?;
@@ -202,17 +232,27 @@ fn receive(socket: &UdpSocket, start: Instant, count: u32) -> Vec<Arrival> {
     let mut datagram = [0; 2000];
     while arrivals.len() < count as usize && socket.recv(&mut datagram).is_ok() {
         let at = start.elapsed();
-        let field = |from: usize, to: usize| datagram[from..to].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
+        let field = |from: usize, to: usize| {
+            datagram[from..to]
+                .iter()
+                .fold(0u64, |n, b| n << 8 | u64::from(*b))
+        };
         let delay = at.as_secs_f64() - field(4, 12) as f64 / 1e9;
-        arrivals.push(Arrival { number: field(0, 4) as u32, delay, at });
+        arrivals.push(Arrival {
+            number: field(0, 4) as u32,
+            delay,
+            at,
+        });
     }
     arrivals
 }
 
-/// Times that a case may be tried: on a virtual machine, the host takes the processor away for milliseconds now and then.
+/// Times that a case may be tried: on a virtual machine, the host takes the processor away for
+/// milliseconds now and then.
 const ATTEMPTS: u32 = 3;
 
-/// Probes of one case, one each millisecond: long enough that a single pause of the machine is not a hundredth of it.
+/// Probes of one case, one each millisecond: long enough that a single pause of the machine is not
+/// a hundredth of it.
 const PROBES: u32 = 5000;
 
 /// Packets of 100 Mbit/s in the same time.
@@ -237,12 +277,25 @@ fn machine() -> Result<Vec<Row>, Failure> {
     let value = percentile(&times, 99.0).unwrap_or(f64::INFINITY);
     let worst = times.iter().copied().fold(0.0, f64::max);
     let what = format!("this machine wakes threads late (at most {worst:.1} ms): p99");
-    Ok(vec![Row::at_most(what, "at most 0.3 ms, or the machine is too busy", value, 0.3, "ms")])
+    Ok(vec![Row::at_most(
+        what,
+        "at most 0.3 ms, or the machine is too busy",
+        value,
+        0.3,
+        "ms",
+    )])
 }
 
 fn delays() -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
-    for (ms, bulk) in [(5, false), (50, false), (200, false), (400, false), (50, true), (400, true)] {
+    for (ms, bulk) in [
+        (5, false),
+        (50, false),
+        (200, false),
+        (400, false),
+        (50, true),
+        (400, true),
+    ] {
         for attempt in 1..=ATTEMPTS {
             let measured = delay(ms, bulk, attempt)?;
             if attempt == ATTEMPTS || measured.iter().all(|row| row.pass) {
@@ -258,52 +311,106 @@ fn delay(ms: u64, bulk: bool, attempt: u32) -> Result<Vec<Row>, Failure> {
     let pair = Pair::new(delayed(ms))?;
     let arrivals = thread::scope(|scope| {
         // 100 Mbit/s of full packets beside the probes.
-        let beside = bulk.then(|| scope.spawn(|| pair.probe(9001, BULK, Duration::from_micros(120), FULL).is_ok()));
+        let beside = bulk.then(|| {
+            scope.spawn(|| {
+                pair.probe(9001, BULK, Duration::from_micros(120), FULL)
+                    .is_ok()
+            })
+        });
         let arrivals = pair.probe(9000, PROBES, Duration::from_millis(1), 100);
         beside.map(|thread| thread.join().ok());
         arrivals
     })?;
     let beside = if bulk { " beside 100 Mbit/s" } else { "" };
-    let again = if attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
-    Ok(delay_rows(&format!("delay {ms} ms{beside}{again}"), ms, &arrivals, &pair.emulator))
+    let again = if attempt > 1 {
+        format!(" (attempt {attempt})")
+    } else {
+        String::new()
+    };
+    Ok(delay_rows(
+        &format!("delay {ms} ms{beside}{again}"),
+        ms,
+        &arrivals,
+        &pair.emulator,
+    ))
 }
 
 fn delayed(ms: u64) -> LinkConfig {
-    LinkConfig { delay: Duration::from_millis(ms), ..LinkConfig::default() }
+    LinkConfig {
+        delay: Duration::from_millis(ms),
+        ..LinkConfig::default()
+    }
 }
 
 fn delay_rows(what: &str, ms: u64, arrivals: &[Arrival], emulator: &Emulator) -> Vec<Row> {
-    let errors: Vec<f64> = arrivals.iter().map(|arrival| (arrival.delay * 1e3 - ms as f64).abs()).collect();
+    let errors: Vec<f64> = arrivals
+        .iter()
+        .map(|arrival| (arrival.delay * 1e3 - ms as f64).abs())
+        .collect();
     let row = |percent: f64, limit: f64| {
         let value = percentile(&errors, percent).unwrap_or(f64::INFINITY);
-        Row::at_most(format!("{what}: error at p{percent}"), format!("at most {limit} ms"), value, limit, "ms")
+        Row::at_most(
+            format!("{what}: error at p{percent}"),
+            format!("at most {limit} ms"),
+            value,
+            limit,
+            "ms",
+        )
     };
     let late = emulator.snapshot().lateness;
-    let own = Row::at_most(format!("{what}: emulator late at p99"), "at most 0.3 ms", late.p99_ms, 0.3, "ms");
+    let own = Row::at_most(
+        format!("{what}: emulator late at p99"),
+        "at most 0.3 ms",
+        late.p99_ms,
+        0.3,
+        "ms",
+    );
     vec![row(50.0, 0.2), row(99.0, 0.3), own]
 }
 
 fn rates() -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for mbit in [1, 8, 20, 100] {
-        let queue = QueueLimits { packets: Some(50), bytes: None, codel: None };
+        let queue = QueueLimits {
+            packets: Some(50),
+            bytes: None,
+            codel: None,
+        };
         let rate = Rate::Constant(mbit * 1_000_000);
-        let pair = Pair::new(LinkConfig { rate, queue, ..LinkConfig::default() })?;
+        let pair = Pair::new(LinkConfig {
+            rate,
+            queue,
+            ..LinkConfig::default()
+        })?;
         // A quarter more than fits, for two seconds.
         let packet_time = Duration::from_nanos(12_000_000 / mbit);
         let count = (Duration::from_secs(2).as_nanos() / (packet_time.as_nanos() * 4 / 5)) as u32;
         let arrivals = pair.probe(9000, count, packet_time * 4 / 5, FULL)?;
-        let span = arrivals.last().zip(arrivals.first()).map_or(0.0, |(b, a)| (b.at - a.at).as_secs_f64());
+        let span = arrivals
+            .last()
+            .zip(arrivals.first())
+            .map_or(0.0, |(b, a)| (b.at - a.at).as_secs_f64());
         let measured = (arrivals.len().saturating_sub(1) * 1500 * 8) as f64 / span / 1e6;
         let error = (measured / mbit as f64 - 1.0).abs() * 100.0;
-        rows.push(Row::at_most(format!("rate {mbit} Mbit/s: {measured:.3}"), "error at most 1 %", error, 1.0, "%"));
+        rows.push(Row::at_most(
+            format!("rate {mbit} Mbit/s: {measured:.3}"),
+            "error at most 1 %",
+            error,
+            1.0,
+            "%",
+        ));
     }
     Ok(rows)
 }
 
 fn losses() -> Result<Vec<Row>, Failure> {
     const COUNT: u32 = 40_000;
-    let bursts = Loss::GilbertElliott { worsen: 0.01, recover: 0.25, good: 0.0, bad: 1.0 };
+    let bursts = Loss::GilbertElliott {
+        worsen: 0.01,
+        recover: 0.25,
+        good: 0.0,
+        bad: 1.0,
+    };
     let cases = [
         ("1 %", Loss::Independent(0.01)),
         ("bursts ge:1%,25%", bursts),
@@ -312,32 +419,91 @@ fn losses() -> Result<Vec<Row>, Failure> {
     ];
     let mut rows = Vec::new();
     for (name, loss) in cases {
-        let pair = Pair::new(LinkConfig { loss, ..LinkConfig::default() })?;
+        let pair = Pair::new(LinkConfig {
+            loss,
+            ..LinkConfig::default()
+        })?;
         let arrivals = pair.probe(9000, COUNT, Duration::from_micros(60), 100)?;
         let share = 1.0 - arrivals.len() as f64 / f64::from(COUNT);
         // Variance of a sum of runs: bursts of mean length L count as fewer, larger events.
-        let run = if matches!(loss, Loss::GilbertElliott { .. }) { 7.0 } else { 1.0 };
+        let run = if matches!(loss, Loss::GilbertElliott { .. }) {
+            7.0
+        } else {
+            1.0
+        };
         let deviation = (loss.expected() * run / f64::from(COUNT)).sqrt();
         let off = (share - loss.expected()).abs() / deviation;
-        let what = format!("loss {name}: {:.3} % (expected {:.3})", share * 100.0, loss.expected() * 100.0);
-        rows.push(Row::at_most(what, "within 3.3 standard deviations", off, 3.3, "sd"));
-        let dropped = pair.emulator.stop().0.ports.iter().map(|port| port.dropped_before + port.refused).sum::<u64>();
-        rows.push(Row::at_most(format!("loss {name}: packets lost elsewhere"), "none", dropped as f64, 0.0, ""));
+        let what = format!(
+            "loss {name}: {:.3} % (expected {:.3})",
+            share * 100.0,
+            loss.expected() * 100.0
+        );
+        rows.push(Row::at_most(
+            what,
+            "within 3.3 standard deviations",
+            off,
+            3.3,
+            "sd",
+        ));
+        let dropped = pair
+            .emulator
+            .stop()
+            .0
+            .ports
+            .iter()
+            .map(|port| port.dropped_before + port.refused)
+            .sum::<u64>();
+        rows.push(Row::at_most(
+            format!("loss {name}: packets lost elsewhere"),
+            "none",
+            dropped as f64,
+            0.0,
+            "",
+        ));
     }
     Ok(rows)
 }
 
 fn jitters() -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
-    for (name, shape) in [("exp:5ms,reorder", Shape::Exponential), ("normal:5ms,reorder", Shape::Normal)] {
-        let jitter = Some(Jitter { shape, scale: Duration::from_millis(5), reorder: true });
-        let pair = Pair::new(LinkConfig { jitter, ..delayed(50) })?;
+    for (name, shape) in [
+        ("exp:5ms,reorder", Shape::Exponential),
+        ("normal:5ms,reorder", Shape::Normal),
+    ] {
+        let jitter = Some(Jitter {
+            shape,
+            scale: Duration::from_millis(5),
+            reorder: true,
+        });
+        let pair = Pair::new(LinkConfig {
+            jitter,
+            ..delayed(50)
+        })?;
         let arrivals = pair.probe(9000, 3000, Duration::from_millis(1), 100)?;
-        let inversions = arrivals.windows(2).filter(|pair| pair[1].number < pair[0].number).count();
-        let sample: Vec<f64> = arrivals.iter().map(|arrival| (arrival.delay - 0.05) / 0.005).collect();
-        let d = kolmogorov_smirnov(sample, if shape == Shape::Normal { normal } else { exponential });
+        let inversions = arrivals
+            .windows(2)
+            .filter(|pair| pair[1].number < pair[0].number)
+            .count();
+        let sample: Vec<f64> = arrivals
+            .iter()
+            .map(|arrival| (arrival.delay - 0.05) / 0.005)
+            .collect();
+        let d = kolmogorov_smirnov(
+            sample,
+            if shape == Shape::Normal {
+                normal
+            } else {
+                exponential
+            },
+        );
         let what = format!("jitter {name} ({inversions} inversions)");
-        rows.push(Row::at_most(what, format!("Kolmogorov-Smirnov below {KOLMOGOROV}"), d, KOLMOGOROV, ""));
+        rows.push(Row::at_most(
+            what,
+            format!("Kolmogorov-Smirnov below {KOLMOGOROV}"),
+            d,
+            KOLMOGOROV,
+            "",
+        ));
     }
     Ok(rows)
 }
@@ -346,7 +512,8 @@ fn exponential(x: f64) -> f64 {
     if x < 0.0 { 0.0 } else { 1.0 - (-x).exp() }
 }
 
-/// The normal distribution by its series around 0, which converges fast enough within six deviations.
+/// The normal distribution by its series around 0, which converges fast enough within six
+/// deviations.
 fn normal(x: f64) -> f64 {
     let x = x.clamp(-6.0, 6.0);
     let (mut term, mut sum) = (x, x);
@@ -383,7 +550,16 @@ fn throughput() -> Result<Vec<Row>, Failure> {
     };
     let (_, handshake) = bulk(&Pair::new(delayed(50))?)?;
     let error = (handshake.as_secs_f64() * 1e3 - 100.0).abs();
-    Ok(vec![row, Row::at_most("TCP handshake at 100 ms: error", "at most 0.6 ms", error, 0.6, "ms")])
+    Ok(vec![
+        row,
+        Row::at_most(
+            "TCP handshake at 100 ms: error",
+            "at most 0.6 ms",
+            error,
+            0.6,
+            "ms",
+        ),
+    ])
 }
 
 /// Bits per second of payload over two seconds, and the time of the handshake.

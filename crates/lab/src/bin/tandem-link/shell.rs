@@ -28,7 +28,13 @@ use crate::rootless;
 
 type Failure = Box<dyn Error>;
 
-const SIGNALS: [i32; 5] = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGCHLD];
+const SIGNALS: [i32; 5] = [
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGCHLD,
+];
 
 /// Name of the command's host.
 const INSIDE: &str = "command";
@@ -49,30 +55,44 @@ pub(crate) fn run_link(arguments: &ShellArguments) -> Result<ExitCode, Failure> 
     };
     let topology = Topology {
         seed: arguments.seed,
-        hosts: vec![host(OUTSIDE, peer, Vec::new()), host(INSIDE, own, vec![network])],
+        hosts: vec![
+            host(OUTSIDE, peer, Vec::new()),
+            host(INSIDE, own, vec![network]),
+        ],
         routers: Vec::new(),
-        links: vec![LinkPlan { between: [OUTSIDE.into(), INSIDE.into()], directions }],
+        links: vec![LinkPlan {
+            between: [OUTSIDE.into(), INSIDE.into()],
+            directions,
+        }],
     };
     let variables = [
         ("TANDEM_LINK_PEER", peer.to_string()),
         ("TANDEM_LINK_ADDRESS", own.to_string()),
-        (addresses::NETWORK, format!("{}/{}", network.base, network.bits)),
+        (
+            addresses::NETWORK,
+            format!("{}/{}", network.base, network.bits),
+        ),
     ];
-    let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let variables = variables
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec();
     run(&topology, INSIDE, variables, &arguments.run)
 }
 
 /// A network from a file.
 pub(crate) fn run_topology(arguments: &TopologyArguments) -> Result<ExitCode, Failure> {
     let file = &arguments.file;
-    let text = std::fs::read_to_string(file).map_err(EmulatorError::of(format!("read {}", file.display())))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(EmulatorError::of(format!("read {}", file.display())))?;
     let topology = Topology::parse(&text, &read_trace)?;
     let first = topology.hosts.iter().find(|host| host.name != OUTSIDE);
     let first = first.ok_or("a topology needs a host to run the command on")?;
     let on = arguments.on.as_deref().unwrap_or(&first.name);
     let variable = |host: &HostPlan| {
         let name = host.name.to_uppercase().replace('-', "_");
-        host.addresses.first().map(|address| (format!("TANDEM_LINK_{name}"), address.to_string()))
+        host.addresses
+            .first()
+            .map(|address| (format!("TANDEM_LINK_{name}"), address.to_string()))
     };
     let variables = topology.hosts.iter().filter_map(variable).collect();
     run(&topology, on, variables, &arguments.run)
@@ -84,18 +104,30 @@ fn run(
     variables: Vec<(String, String)>,
     arguments: &RunArguments,
 ) -> Result<ExitCode, Failure> {
-    let Some(place) = topology.hosts.iter().position(|host| host.name == on && on != OUTSIDE) else {
+    let Some(place) = topology
+        .hosts
+        .iter()
+        .position(|host| host.name == on && on != OUTSIDE)
+    else {
         return Err(network::NetworkError::NoHost(on.into()).into());
     };
     let user = rootless::become_administrator()?;
     sys::block_signals(&SIGNALS)?;
     let make = |host: &HostPlan| namespace(host, user.is_some());
-    let namespaces = topology.hosts.iter().map(make).collect::<Result<Vec<_>, _>>()?;
+    let namespaces = topology
+        .hosts
+        .iter()
+        .map(make)
+        .collect::<Result<Vec<_>, _>>()?;
     let setup = Setup {
         no_realtime: arguments.no_realtime,
         mtu: arguments.mtu,
         tcp: arguments.tcp(),
-        captures: arguments.pcap.iter().map(|path| (on.to_owned(), path.clone())).collect(),
+        captures: arguments
+            .pcap
+            .iter()
+            .map(|path| (on.to_owned(), path.clone()))
+            .collect(),
         outside_device: format!("tl{}", std::process::id()),
         relay_outside: user.is_some(),
     };
@@ -103,14 +135,20 @@ fn run(
     if let Some(warning) = emulator.warning().filter(|_| !arguments.quiet) {
         eprintln!("tandem-link: {warning}");
     }
-    if user.is_some() && !arguments.quiet && topology.hosts.iter().any(|host| host.name == OUTSIDE) {
+    if user.is_some() && !arguments.quiet && topology.hosts.iter().any(|host| host.name == OUTSIDE)
+    {
         eprintln!("tandem-link: not root: TCP and UDP go on to the host around through a relay");
     }
-    let mut log = arguments.log.as_ref().map(|path| Log::create(path)).transpose()?;
+    let mut log = arguments
+        .log
+        .as_ref()
+        .map(|path| Log::create(path))
+        .transpose()?;
     let mut variables = variables;
     variables.extend(user.map(|user| (rootless::VARIABLE.to_owned(), user.to_string())));
     let background = start_background(topology, &namespaces, &variables)?;
-    counters::serve(&namespaces[place], on, emulator.watch()).map_err(EmulatorError::of("offer counters"))?;
+    counters::serve(&namespaces[place], on, emulator.watch())
+        .map_err(EmulatorError::of("offer counters"))?;
     variables.push((counters::VARIABLE.to_owned(), counters::NAME.to_owned()));
     let mut program = spawn(&command_line(arguments), &namespaces[place], &variables)?;
     let code = supervise(&mut program.child, &emulator, arguments, &mut log);
@@ -123,8 +161,15 @@ fn run(
 
 /// Without root, the namespace around cannot be part of the network: one of ours stands for it.
 fn namespace(host: &HostPlan, rootless: bool) -> Result<Netns, EmulatorError> {
-    let made = if host.name == OUTSIDE && !rootless { Netns::current() } else { Netns::unnamed() };
-    made.map_err(EmulatorError::of(format!("make a network namespace for {}", host.name)))
+    let made = if host.name == OUTSIDE && !rootless {
+        Netns::current()
+    } else {
+        Netns::unnamed()
+    };
+    made.map_err(EmulatorError::of(format!(
+        "make a network namespace for {}",
+        host.name
+    )))
 }
 
 fn command_line(arguments: &RunArguments) -> Vec<OsString> {
@@ -165,27 +210,43 @@ fn start_background(
 }
 
 /// Starts a command under [`init`] in a process namespace of its own.
-fn spawn(line: &[OsString], namespace: &Netns, variables: &[(String, String)]) -> Result<Program, EmulatorError> {
+fn spawn(
+    line: &[OsString],
+    namespace: &Netns,
+    variables: &[(String, String)],
+) -> Result<Program, EmulatorError> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(init::NAME).args(line).envs(variables.iter().cloned());
+    command
+        .arg0(init::NAME)
+        .args(line)
+        .envs(variables.iter().cloned());
     sys::prepare(
         &mut command,
-        ChildSetup { network: Some(namespace.as_fd()), die_with_parent: true, own_session: false },
+        ChildSetup {
+            network: Some(namespace.as_fd()),
+            die_with_parent: true,
+            own_session: false,
+        },
     );
     spawn_in_new_process_namespace(command).map_err(EmulatorError::of("start the command"))
 }
 
-/// Has a thread of its own be the parent: one that has chosen a process namespace for its children can start no threads,
-/// and without root cannot take the choice back.
+/// Has a thread of its own be the parent: one that has chosen a process namespace for its children
+/// can start no threads, and without root cannot take the choice back.
 fn spawn_in_new_process_namespace(mut command: Command) -> io::Result<Program> {
     let (spawned, child) = channel();
     let (parent, ended) = channel::<()>();
-    thread::Builder::new().name("parent".into()).spawn(move || {
-        let _ = spawned.send(sys::unshare(libc::CLONE_NEWPID).and_then(|()| command.spawn()));
-        let _ = ended.recv();
-    })?;
+    thread::Builder::new()
+        .name("parent".into())
+        .spawn(move || {
+            let _ = spawned.send(sys::unshare(libc::CLONE_NEWPID).and_then(|()| command.spawn()));
+            let _ = ended.recv();
+        })?;
     let child = child.recv().map_err(io::Error::other)??;
-    Ok(Program { child, _parent: parent })
+    Ok(Program {
+        child,
+        _parent: parent,
+    })
 }
 
 /// Waits for the command, passing signals on and writing counters at intervals.
@@ -247,7 +308,10 @@ impl Log {
     fn create(path: &std::path::Path) -> Result<Self, EmulatorError> {
         let action = format!("write log {}", path.display());
         let file = File::create(path).map_err(EmulatorError::of(action))?;
-        let mut log = Self { file: BufWriter::new(file), path: path.display().to_string() };
+        let mut log = Self {
+            file: BufWriter::new(file),
+            path: path.display().to_string(),
+        };
         let line: Vec<String> = std::env::args().collect();
         let header = writeln!(log.file, "# {}\n{LOG_HEADER}", line.join(" "));
         header.map_err(EmulatorError::of(format!("write log {}", log.path)))?;
@@ -255,8 +319,13 @@ impl Log {
     }
 
     fn write(&mut self, snapshot: &Snapshot) -> io::Result<()> {
-        let mut lines = snapshot.links.iter().map(|link| link.log_line(snapshot.time_s));
-        lines.try_for_each(|line| writeln!(self.file, "{line}")).map_err(|e| self.name(e))
+        let mut lines = snapshot
+            .links
+            .iter()
+            .map(|link| link.log_line(snapshot.time_s));
+        lines
+            .try_for_each(|line| writeln!(self.file, "{line}"))
+            .map_err(|e| self.name(e))
     }
 
     fn finish(mut self, snapshot: &Snapshot) -> io::Result<()> {
@@ -269,14 +338,20 @@ impl Log {
     }
 }
 
-fn finish(snapshot: Snapshot, topology: &Topology, arguments: &RunArguments, log: Option<Log>) -> Result<(), Failure> {
+fn finish(
+    snapshot: Snapshot,
+    topology: &Topology,
+    arguments: &RunArguments,
+    log: Option<Log>,
+) -> Result<(), Failure> {
     if !arguments.quiet {
         eprint!("{}", snapshot.summary());
     }
     log.map_or(Ok(()), |log| log.finish(&snapshot))?;
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&Record::new(topology, arguments, snapshot))?;
-        std::fs::write(path, text + "\n").map_err(EmulatorError::of(format!("write {}", path.display())))?;
+        std::fs::write(path, text + "\n")
+            .map_err(EmulatorError::of(format!("write {}", path.display())))?;
     }
     Ok(())
 }

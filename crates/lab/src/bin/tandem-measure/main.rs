@@ -1,6 +1,7 @@
 //! `tandem-measure`: loads pages, by the lab's loader or by Chromium, and says what came of it.
 //!
-//! - [`options`]: the command line. [`run`]: the commands. All they know is in [`tandem_lab::measure`].
+//! - [`options`]: the command line. [`run`]: the commands. All they know is in
+//!   [`tandem_lab::measure`].
 
 mod options;
 mod run;

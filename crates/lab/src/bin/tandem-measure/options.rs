@@ -10,8 +10,8 @@ use tandem_lab::origin::Protocols;
 
 /// Loads pages and measures them.
 ///
-/// A PAGE is built in (demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES) or a file: a recorded
-/// page, a HAR file or a page model.
+/// A PAGE is built in (demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES) or
+/// a file: a recorded page, a HAR file or a page model.
 #[derive(Debug, Parser)]
 #[command(version)]
 pub(crate) struct Arguments {
@@ -35,7 +35,12 @@ pub(crate) struct PageArguments {
     /// The page
     pub(crate) page: String,
     /// Where to serve it; port 0 is any free one, further shards count up from it
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", help_heading = "Origin")]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        default_value = "127.0.0.1:0",
+        help_heading = "Origin"
+    )]
     pub(crate) listen: SocketAddr,
     #[command(flatten)]
     pub(crate) origin: OriginArguments,
@@ -50,7 +55,12 @@ pub(crate) struct ServeArguments {
     /// The page
     pub(crate) page: String,
     /// Where to serve it; further shards count up from the port
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8080", help_heading = "Origin")]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        default_value = "0.0.0.0:8080",
+        help_heading = "Origin"
+    )]
     pub(crate) listen: SocketAddr,
     #[command(flatten)]
     pub(crate) origin: OriginArguments,
@@ -60,7 +70,12 @@ pub(crate) struct ServeArguments {
 #[derive(Debug, Args)]
 pub(crate) struct OriginArguments {
     /// Origins that share the page's hosts; 0 is one for each host
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "Origin")]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "NUMBER",
+        help_heading = "Origin"
+    )]
     pub(crate) shards: usize,
     /// Host (and port) by which an origin is reached, one for each shard; by default its address
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Origin")]
@@ -100,8 +115,8 @@ pub(crate) struct LoadArguments {
     /// The page
     #[arg(required_unless_present = "url")]
     pub(crate) page: Option<String>,
-    /// Host (and port) by which its origin is reached, one for each shard; by default port 8080 of $TANDEM_LINK_PEER, else of
-    /// 127.0.0.1
+    /// Host (and port) by which its origin is reached, one for each shard; by default port 8080 of
+    /// $TANDEM_LINK_PEER, else of 127.0.0.1
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Origin")]
     pub(crate) authority: Vec<String>,
     /// The origin has TLS
@@ -122,12 +137,17 @@ pub(crate) struct ClientArguments {
     /// What loads the page
     #[arg(long, value_enum, default_value = "loader", help_heading = "Client")]
     pub(crate) browser: Browser,
-    /// The way to the origins: http://HOST:PORT or socks5://[USER[:PASSWORD]@]HOST:PORT; with Chromium anything that it
-    /// takes as --proxy-server
+    /// The way to the origins: http://HOST:PORT or socks5://[USER[:PASSWORD]@]HOST:PORT; with
+    /// Chromium anything that it takes as --proxy-server
     #[arg(long, value_name = "URL", help_heading = "Client")]
     pub(crate) proxy: Option<String>,
     /// How often to load it, each time cold
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "Client")]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "NUMBER",
+        help_heading = "Client"
+    )]
     pub(crate) loads: usize,
     /// Time for one load
     #[arg(long, default_value = "300s", value_name = "TIME", value_parser = tandem_link::text::duration, help_heading = "Client")]
@@ -135,8 +155,8 @@ pub(crate) struct ClientArguments {
     /// Loader: what is spoken to the origins
     #[arg(long, value_enum, default_value = "h1", help_heading = "Client")]
     pub(crate) protocol: Spoken,
-    /// Loader: requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. By default 6, or for HTTP/2
-    /// 100
+    /// Loader: requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. By
+    /// default 6, or for HTTP/2 100
     #[arg(long, value_name = "NUMBER", help_heading = "Client")]
     pub(crate) parallel: Option<usize>,
     /// Loader: all resources are known at the start
@@ -146,7 +166,12 @@ pub(crate) struct ClientArguments {
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = rule, help_heading = "Client")]
     pub(crate) resolve: Vec<(String, String)>,
     /// Chromium: a further argument for it
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true, help_heading = "Client")]
+    #[arg(
+        long,
+        value_name = "ARGUMENT",
+        allow_hyphen_values = true,
+        help_heading = "Client"
+    )]
     pub(crate) chromium_argument: Vec<String>,
 }
 
@@ -181,7 +206,12 @@ pub(crate) struct OutputArguments {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) har: Option<PathBuf>,
     /// Recorded with the results
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "Output")]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "NUMBER",
+        help_heading = "Output"
+    )]
     pub(crate) seed: u64,
     /// Print no summary
     #[arg(long, short, help_heading = "Output")]
@@ -191,7 +221,11 @@ pub(crate) struct OutputArguments {
 fn rule(text: &str) -> Result<(String, String), String> {
     let (name, to) = text.split_once('=').ok_or("not NAME=ADDRESS")?;
     let plain = |part: &str| !part.is_empty() && !part.contains([',', ' ']);
-    if plain(name) && plain(to) { Ok((name.into(), to.into())) } else { Err("not NAME=ADDRESS".into()) }
+    if plain(name) && plain(to) {
+        Ok((name.into(), to.into()))
+    } else {
+        Err("not NAME=ADDRESS".into())
+    }
 }
 
 impl ClientArguments {

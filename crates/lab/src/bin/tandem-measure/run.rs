@@ -14,7 +14,8 @@ use tandem_lab::page::{Page, Site};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{
-    Browser, ClientArguments, Command, LoadArguments, OriginArguments, OutputArguments, PageArguments, ServeArguments,
+    Browser, ClientArguments, Command, LoadArguments, OriginArguments, OutputArguments,
+    PageArguments, ServeArguments,
 };
 
 type Failure = Box<dyn Error>;
@@ -22,9 +23,12 @@ type Failure = Box<dyn Error>;
 /// Port of an origin of which nothing else is said.
 const PORT: u16 = 8080;
 
-/// Carries out a command, until a signal ends it: then whatever it has started is gone before the program is.
+/// Carries out a command, until a signal ends it: then whatever it has started is gone before the
+/// program is.
 pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
@@ -46,14 +50,29 @@ async fn carry_out(command: Command) -> Result<ExitCode, Failure> {
     }
 }
 
-async fn start(page: &str, address: std::net::SocketAddr, origin: OriginArguments) -> Result<Served, Failure> {
+async fn start(
+    page: &str,
+    address: std::net::SocketAddr,
+    origin: OriginArguments,
+) -> Result<Served, Failure> {
     let tls = origin.protocols();
-    let listen = Listen { address, shards: origin.shards, authorities: origin.authority, tls };
+    let listen = Listen {
+        address,
+        shards: origin.shards,
+        authorities: origin.authority,
+        tls,
+    };
     Ok(Served::start(Page::open(page)?, &listen).await?)
 }
 
 async fn page(arguments: PageArguments) -> Result<ExitCode, Failure> {
-    let PageArguments { page, listen, origin, client, output } = arguments;
+    let PageArguments {
+        page,
+        listen,
+        origin,
+        client,
+        output,
+    } = arguments;
     let served = start(&page, listen, origin).await?;
     let client_kind = self::client(&client)?;
     let name = served.site().page().name.clone();
@@ -61,7 +80,11 @@ async fn page(arguments: PageArguments) -> Result<ExitCode, Failure> {
 }
 
 async fn serve(arguments: ServeArguments) -> Result<ExitCode, Failure> {
-    let ServeArguments { page, listen, origin } = arguments;
+    let ServeArguments {
+        page,
+        listen,
+        origin,
+    } = arguments;
     let served = start(&page, listen, origin).await?;
     for (shard, address) in served.addresses().iter().enumerate() {
         let name = &served.site().authorities()[shard % served.site().authorities().len()];
@@ -71,19 +94,39 @@ async fn serve(arguments: ServeArguments) -> Result<ExitCode, Failure> {
 }
 
 async fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
-    let LoadArguments { page, authority, tls, url, client, output } = arguments;
+    let LoadArguments {
+        page,
+        authority,
+        tls,
+        url,
+        client,
+        output,
+    } = arguments;
     if let Some(url) = url {
         if client.browser != Browser::Chromium {
-            return Err("--url needs --browser chromium: the loader loads only what it has a model of".into());
+            return Err(
+                "--url needs --browser chromium: the loader loads only what it has a model of"
+                    .into(),
+            );
         }
         let settings = settings(&client);
-        return repeat(url.clone(), &client, &output, || measure::load_url(&settings, &url)).await;
+        return repeat(url.clone(), &client, &output, || {
+            measure::load_url(&settings, &url)
+        })
+        .await;
     }
-    let authorities = if authority.is_empty() { vec![default_authority()] } else { authority };
+    let authorities = if authority.is_empty() {
+        vec![default_authority()]
+    } else {
+        authority
+    };
     let scheme = if tls { Scheme::Https } else { Scheme::Http };
     let site = Site::with_scheme(Page::open(&page.unwrap_or_default())?, scheme, &authorities)?;
     let client_kind = self::client(&client)?;
-    repeat(site.page().name.clone(), &client, &output, || client_kind.load(&site)).await
+    repeat(site.page().name.clone(), &client, &output, || {
+        client_kind.load(&site)
+    })
+    .await
 }
 
 fn default_authority() -> String {
@@ -99,7 +142,11 @@ fn client(arguments: &ClientArguments) -> Result<Client, Failure> {
             protocol,
             per_host,
             resolve: arguments.resolve.clone(),
-            discovery: if arguments.list { Discovery::List } else { Discovery::Triggers },
+            discovery: if arguments.list {
+                Discovery::List
+            } else {
+                Discovery::Triggers
+            },
             deadline: arguments.deadline,
             ..Loader::new(arguments.via()?)
         }),
@@ -130,13 +177,20 @@ where
     for number in 1..=client.loads {
         let outcome = load().await?;
         if let Some(path) = &output.har {
-            write(&numbered(path, number), &serde_json::to_string_pretty(&outcome.har.to_json(&run_of(&report)))?)?;
+            write(
+                &numbered(path, number),
+                &serde_json::to_string_pretty(&outcome.har.to_json(&run_of(&report)))?,
+            )?;
         }
         report.add(outcome);
     }
     write_all(&report, output)?;
     let complete = report.loads.iter().all(Outcome::is_complete);
-    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn run_of(report: &Report) -> serde_json::Value {
@@ -152,8 +206,15 @@ fn write_all(report: &Report, output: &OutputArguments) -> Result<(), Failure> {
     }
     if !output.quiet {
         // Standard output may be taken by the results.
-        let taken = [&output.json, &output.csv].into_iter().flatten().any(|path| is_standard(path));
-        if taken { eprint!("{}", report.text()) } else { write(Path::new("-"), &report.text())? }
+        let taken = [&output.json, &output.csv]
+            .into_iter()
+            .flatten()
+            .any(|path| is_standard(path));
+        if taken {
+            eprint!("{}", report.text())
+        } else {
+            write(Path::new("-"), &report.text())?
+        }
     }
     Ok(())
 }
@@ -166,11 +227,16 @@ fn is_standard(path: &Path) -> bool {
 fn write(path: &Path, text: &str) -> Result<(), MeasureError> {
     let text = format!("{}\n", text.trim_end());
     let written = if is_standard(path) {
-        std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush())
+        std::io::stdout()
+            .write_all(text.as_bytes())
+            .and_then(|()| std::io::stdout().flush())
     } else {
         std::fs::write(path, text)
     };
-    written.map_err(|source| MeasureError::Write { path: path.display().to_string(), source })
+    written.map_err(|source| MeasureError::Write {
+        path: path.display().to_string(),
+        source,
+    })
 }
 
 /// `a.har`, `a.2.har`, `a.3.har` and so on.
@@ -178,6 +244,8 @@ fn numbered(path: &Path, number: usize) -> PathBuf {
     if number == 1 || is_standard(path) {
         return path.to_owned();
     }
-    let extension = path.extension().map_or_else(|| "har".into(), |e| e.to_string_lossy().into_owned());
+    let extension = path
+        .extension()
+        .map_or_else(|| "har".into(), |e| e.to_string_lossy().into_owned());
     path.with_extension(format!("{number}.{extension}"))
 }

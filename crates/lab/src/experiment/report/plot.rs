@@ -1,4 +1,5 @@
-//! Plots as SVG: lines of medians with bars from the least to the greatest pass, and heat maps of gains.
+//! Plots as SVG: lines of medians with bars from the least to the greatest pass, and heat maps of
+//! gains.
 
 use std::fmt::Write as _;
 
@@ -18,7 +19,9 @@ const LEGEND: f64 = 16.0;
 const WIDE: f64 = 8.0;
 
 /// Colours that people who see fewer colours can tell apart too.
-const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444", "#999933"];
+const COLOURS: [&str; 8] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444", "#999933",
+];
 
 /// Seconds over one quantity.
 pub(super) struct Plot<'a> {
@@ -60,8 +63,16 @@ impl Scale {
         let low = values.fold(high, f64::min).max(high * 1e-6);
         let logarithmic = high / low > WIDE;
         // What differs little is not seen on a scale from zero.
-        let from = if logarithmic || high / low < 2.0 { low * 0.9 } else { 0.0 };
-        Self { low: from, high: high * 1.05, logarithmic }
+        let from = if logarithmic || high / low < 2.0 {
+            low * 0.9
+        } else {
+            0.0
+        };
+        Self {
+            low: from,
+            high: high * 1.05,
+            logarithmic,
+        }
     }
 
     fn place(&self, value: f64) -> f64 {
@@ -78,15 +89,24 @@ impl Scale {
         if self.logarithmic {
             let first = self.low.log10().floor() as i32;
             let last = self.high.log10().ceil() as i32;
-            let all = (first..=last).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
-            return all.filter(|tick| (self.low..=self.high).contains(tick)).collect();
+            let all = (first..=last)
+                .flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
+            return all
+                .filter(|tick| (self.low..=self.high).contains(tick))
+                .collect();
         }
         let rough = (self.high - self.low) / 5.0;
         let power = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|step| *step >= rough);
+        let step = [1.0, 2.0, 5.0, 10.0]
+            .map(|digit| digit * power)
+            .into_iter()
+            .find(|step| *step >= rough);
         let step = step.unwrap_or(rough);
         let first = (self.low / step).ceil();
-        (0..=6).map(|count| (first + f64::from(count)) * step).filter(|tick| *tick <= self.high).collect()
+        (0..=6)
+            .map(|count| (first + f64::from(count)) * step)
+            .filter(|tick| *tick <= self.high)
+            .collect()
     }
 }
 
@@ -98,7 +118,10 @@ fn tick_text(tick: f64) -> String {
 
 impl Plot<'_> {
     pub(super) fn svg(&self) -> String {
-        let spread = self.curves.iter().flat_map(|line| line.points.iter().flat_map(|(_, all)| [all.min, all.max]));
+        let spread = self
+            .curves
+            .iter()
+            .flat_map(|line| line.points.iter().flat_map(|(_, all)| [all.min, all.max]));
         let scale = Scale::of(spread);
         let height = HEIGHT + LEGEND * self.curves.len() as f64;
         let mut out = begin(height, self.title);
@@ -124,7 +147,11 @@ impl Plot<'_> {
             );
         }
         let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-        let scale_name = if scale.logarithmic { "seconds, logarithmic" } else { "seconds" };
+        let scale_name = if scale.logarithmic {
+            "seconds, logarithmic"
+        } else {
+            "seconds"
+        };
         let _ = write!(
             out,
             "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text x=\"4\" y=\"{:.1}\">{scale_name}</text>",
@@ -141,12 +168,20 @@ impl Plot<'_> {
     /// Even steps for words; numbers where they belong, if they are not too far apart.
     fn across(&self, index: usize) -> f64 {
         let width = WIDTH - LEFT - RIGHT - 40.0;
-        let numbers: Option<Vec<f64>> = self.labels.iter().map(|label| self.x.number(label)).collect();
+        let numbers: Option<Vec<f64>> = self
+            .labels
+            .iter()
+            .map(|label| self.x.number(label))
+            .collect();
         let even = index as f64 / (self.labels.len().max(2) - 1) as f64;
-        let share = numbers.filter(|numbers| is_even(numbers)).map_or(even, |numbers| {
-            let (low, high) = numbers.iter().fold((f64::MAX, f64::MIN), |(l, h), n| (l.min(*n), h.max(*n)));
-            (numbers[index] - low) / (high - low)
-        });
+        let share = numbers
+            .filter(|numbers| is_even(numbers))
+            .map_or(even, |numbers| {
+                let (low, high) = numbers
+                    .iter()
+                    .fold((f64::MAX, f64::MIN), |(l, h), n| (l.min(*n), h.max(*n)));
+                (numbers[index] - low) / (high - low)
+            });
         LEFT + 20.0 + width * share
     }
 
@@ -158,11 +193,20 @@ impl Plot<'_> {
         let mut sorted: Vec<&(usize, Summary)> = line.points.iter().collect();
         sorted.sort_by(|a, b| at(a.0).total_cmp(&at(b.0)));
         // Between words there is nothing to be on a line.
-        if self.labels.iter().all(|label| self.x.number(label).is_some()) {
-            let place = |(index, all): &&(usize, Summary)| format!("{:.1},{:.1}", at(*index), scale.place(all.median));
+        if self
+            .labels
+            .iter()
+            .all(|label| self.x.number(label).is_some())
+        {
+            let place = |(index, all): &&(usize, Summary)| {
+                format!("{:.1},{:.1}", at(*index), scale.place(all.median))
+            };
             let path: Vec<String> = sorted.iter().map(place).collect();
             let path = path.join(" ");
-            let _ = write!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{path}\"/>");
+            let _ = write!(
+                out,
+                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{path}\"/>"
+            );
         }
         for (index, all) in sorted {
             let (x, y) = (at(*index), scale.place(all.median));
@@ -192,7 +236,10 @@ impl Plot<'_> {
 fn is_even(numbers: &[f64]) -> bool {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let all = sorted.last().zip(sorted.first()).map_or(0.0, |(last, first)| last - first);
+    let all = sorted
+        .last()
+        .zip(sorted.first())
+        .map_or(0.0, |(last, first)| last - first);
     all > 0.0 && sorted.windows(2).all(|two| two[1] - two[0] >= all / 14.0)
 }
 
@@ -203,7 +250,13 @@ impl Heat<'_> {
         let width = SIDE + CELL.0 * self.columns.len() as f64 + 10.0;
         let height = TOP + CELL.1 * self.rows.len() as f64 + 44.0;
         let mut out = open(width, height, self.title);
-        for (row, cells) in self.rows.iter().zip(&self.cells).enumerate().map(|(at, (row, cells))| ((at, row), cells)) {
+        for (row, cells) in self
+            .rows
+            .iter()
+            .zip(&self.cells)
+            .enumerate()
+            .map(|(at, (row, cells))| ((at, row), cells))
+        {
             let y = TOP + CELL.1 * row.0 as f64;
             let _ = write!(
                 out,
@@ -250,7 +303,9 @@ impl Heat<'_> {
 
 /// From red over white to blue; full at 50 %.
 fn colour(gain: Option<f64>) -> String {
-    let Some(gain) = gain else { return "#eee".into() };
+    let Some(gain) = gain else {
+        return "#eee".into();
+    };
     let strength = (gain / 50.0).clamp(-1.0, 1.0);
     let fade = |strength: f64| (255.0 - 135.0 * strength) as u8;
     let other = fade(strength.abs());
@@ -283,24 +338,38 @@ mod tests {
             let scale = Scale::of(values.iter().copied());
             for value in values {
                 let place = scale.place(*value);
-                assert!((TOP..=HEIGHT - BOTTOM).contains(&place), "{value} at {place}");
+                assert!(
+                    (TOP..=HEIGHT - BOTTOM).contains(&place),
+                    "{value} at {place}"
+                );
             }
             assert!(scale.ticks().iter().all(|tick| *tick <= scale.high));
         }
         assert!(Scale::of([1.0, 100.0].into_iter()).logarithmic);
         assert_eq!(Scale::of([4.0, 10.0].into_iter()).ticks(), [0.0, 5.0, 10.0]);
-        assert_eq!(Scale::of([9.0, 10.0].into_iter()).ticks(), [8.5, 9.0, 9.5, 10.0, 10.5]);
-        assert_eq!([0.0, 0.05, 2.5, 100.0].map(tick_text), ["0", "0.05", "2.5", "100"]);
+        assert_eq!(
+            Scale::of([9.0, 10.0].into_iter()).ticks(),
+            [8.5, 9.0, 9.5, 10.0, 10.5]
+        );
+        assert_eq!(
+            [0.0, 0.05, 2.5, 100.0].map(tick_text),
+            ["0", "0.05", "2.5", "100"]
+        );
     }
 
     #[test]
     fn gains_are_blue_and_losses_red() {
-        assert_eq!((colour(Some(0.0)).as_str(), colour(None).as_str()), ("#ffffff", "#eee"));
+        assert_eq!(
+            (colour(Some(0.0)).as_str(), colour(None).as_str()),
+            ("#ffffff", "#eee")
+        );
         assert!(colour(Some(60.0)).ends_with("ff") && colour(Some(-60.0)).starts_with("#ff"));
     }
 
     #[test]
     fn numbers_far_apart_stand_in_even_steps() {
-        assert!(is_even(&[0.0, 100.0, 400.0]) && !is_even(&[64.0, 128.0, 8000.0]) && !is_even(&[3.0]));
+        assert!(
+            is_even(&[0.0, 100.0, 400.0]) && !is_even(&[64.0, 128.0, 8000.0]) && !is_even(&[3.0])
+        );
     }
 }

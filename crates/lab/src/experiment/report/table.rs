@@ -12,12 +12,19 @@ impl Table {
     /// An empty one.
     pub(super) fn new(heads: &[impl AsRef<str>]) -> Self {
         let heads = heads.iter().map(|head| head.as_ref().to_owned()).collect();
-        Self { heads, rows: Vec::new(), text: Vec::new() }
+        Self {
+            heads,
+            rows: Vec::new(),
+            text: Vec::new(),
+        }
     }
 
     /// These columns are text.
     pub(super) fn text_columns(self, text: &[usize]) -> Self {
-        Self { text: text.to_vec(), ..self }
+        Self {
+            text: text.to_vec(),
+            ..self
+        }
     }
 
     /// Adds a row.
@@ -34,12 +41,19 @@ impl Table {
     pub(super) fn html(&self) -> String {
         let line = |cells: &[String], tag: &str| {
             let cells = cells.iter().enumerate().map(|(column, cell)| {
-                let class = if self.text.contains(&column) { " class=\"t\"" } else { "" };
+                let class = if self.text.contains(&column) {
+                    " class=\"t\""
+                } else {
+                    ""
+                };
                 format!("<{tag}{class}>{cell}</{tag}>")
             });
             format!("<tr>{}</tr>\n", cells.collect::<String>())
         };
         let rows: String = self.rows.iter().map(|row| line(row, "td")).collect();
-        format!("<table>\n<thead>{}</thead>\n<tbody>\n{rows}</tbody></table>\n", line(&self.heads, "th"))
+        format!(
+            "<table>\n<thead>{}</thead>\n<tbody>\n{rows}</tbody></table>\n",
+            line(&self.heads, "th")
+        )
     }
 }

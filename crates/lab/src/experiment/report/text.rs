@@ -2,7 +2,8 @@
 
 use crate::stats::Summary;
 
-/// Text that may stand in an element or a quoted attribute; what XML cannot have becomes a question mark.
+/// Text that may stand in an element or a quoted attribute; what XML cannot have becomes a question
+/// mark.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -59,23 +60,38 @@ mod tests {
 
     #[test]
     fn numbers() {
-        let values =
-            [(0.0, "0"), (0.012_34, "0.012"), (4.413, "4.41"), (22.85, "22.9"), (-3.0, "-3.00"), (391.2, "391")];
+        let values = [
+            (0.0, "0"),
+            (0.012_34, "0.012"),
+            (4.413, "4.41"),
+            (22.85, "22.9"),
+            (-3.0, "-3.00"),
+            (391.2, "391"),
+        ];
         for (value, text) in values {
             assert_eq!(number(value), text);
         }
-        assert_eq!((percent(81.06), signed(-22.24)), ("81.1 %".into(), "-22.2 %".into()));
+        assert_eq!(
+            (percent(81.06), signed(-22.24)),
+            ("81.1 %".into(), "-22.2 %".into())
+        );
     }
 
     #[test]
     fn escapes_what_markup_means() {
-        assert_eq!(escaped("a<b> & \"c\"\u{0}\n"), "a&lt;b&gt; &amp; &quot;c&quot;? ");
+        assert_eq!(
+            escaped("a<b> & \"c\"\u{0}\n"),
+            "a&lt;b&gt; &amp; &quot;c&quot;? "
+        );
     }
 
     #[test]
     fn spreads() {
         let of = |values: &[f64]| spread(&Summary::of(values).expect("finite"));
-        assert_eq!((of(&[1.0]), of(&[1.0, 3.0])), ("1.00".into(), "2.00 (1.00–3.00)".into()));
+        assert_eq!(
+            (of(&[1.0]), of(&[1.0, 3.0])),
+            ("1.00".into(), "2.00 (1.00–3.00)".into())
+        );
         assert!(of(&[1.0, 2.0, 3.0]).starts_with("2.00 (1.00–3.00) ±2.48"));
     }
 }

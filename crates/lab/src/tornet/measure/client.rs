@@ -32,19 +32,42 @@ pub(super) struct Client {
 
 impl Client {
     /// Starts one that has no session yet, in this network; its output goes to `log`.
-    pub(super) fn start(network: &Netns, program: &Path, arguments: &[String], log: PathBuf) -> io::Result<Self> {
+    pub(super) fn start(
+        network: &Netns,
+        program: &Path,
+        arguments: &[String],
+        log: PathBuf,
+    ) -> io::Result<Self> {
         let [listen, metrics] = network.run(free_ports)?;
         let output = File::create(&log)?;
         let mut command = Command::new(program);
-        command.args(["client", "--listen", &format!("http://{listen}"), "--metrics", &metrics.to_string()]);
+        command.args([
+            "client",
+            "--listen",
+            &format!("http://{listen}"),
+            "--metrics",
+            &metrics.to_string(),
+        ]);
         command.args(arguments);
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
         sys::prepare(
             &mut command,
-            ChildSetup { network: Some(network.as_fd()), die_with_parent: true, own_session: true },
+            ChildSetup {
+                network: Some(network.as_fd()),
+                die_with_parent: true,
+                own_session: true,
+            },
         );
         sys::unblock_in_child(&mut command);
-        let mut client = Self { process: command.spawn()?, listen, metrics, log };
+        let mut client = Self {
+            process: command.spawn()?,
+            listen,
+            metrics,
+            log,
+        };
         client.wait(network)?;
         Ok(client)
     }
@@ -54,7 +77,10 @@ impl Client {
         for address in [self.listen, self.metrics] {
             while network.run(|| TcpStream::connect(address)).is_err() {
                 if let Some(status) = self.process.try_wait()? {
-                    return Err(io::Error::other(format!("it ended with {status}{}", self.last_words())));
+                    return Err(io::Error::other(format!(
+                        "it ended with {status}{}",
+                        self.last_words()
+                    )));
                 }
                 if Instant::now() > until {
                     return Err(io::ErrorKind::TimedOut.into());
@@ -70,12 +96,16 @@ impl Client {
         network.run(|| {
             let mut stream = TcpStream::connect(self.metrics)?;
             stream.set_read_timeout(Some(METRICS_LIMIT))?;
-            let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.metrics);
+            let request = format!(
+                "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+                self.metrics
+            );
             stream.write_all(request.as_bytes())?;
             let mut text = String::new();
             stream.take(MOST_METRICS).read_to_string(&mut text)?;
             let told = text.starts_with("HTTP/1.1 200 ");
-            told.then_some(text).ok_or_else(|| io::Error::other("the client tells no counters"))
+            told.then_some(text)
+                .ok_or_else(|| io::Error::other("the client tells no counters"))
         })
     }
 
@@ -87,7 +117,10 @@ impl Client {
         if read.is_err() || last.is_empty() {
             return String::new();
         }
-        format!(" (client: {})", last.into_iter().rev().collect::<Vec<_>>().join("; "))
+        format!(
+            " (client: {})",
+            last.into_iter().rev().collect::<Vec<_>>().join("; ")
+        )
     }
 }
 
@@ -108,8 +141,12 @@ fn free_ports() -> io::Result<[SocketAddr; 2]> {
 
 /// A counter in Prometheus' text; 0 where it is not there.
 pub(super) fn counter(text: &str, name: &str) -> u64 {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value
+        .and_then(|value| value.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -118,8 +155,7 @@ mod tests {
 
     #[test]
     fn counters_by_their_whole_name() {
-        let text =
-            "HTTP/1.1 200 OK\r\n\r\n# HELP tandem_pushes_used_total x\ntandem_pushes_used_total 17\ntandem_pushes 3\n";
+        let text = "HTTP/1.1 200 OK\r\n\r\n# HELP tandem_pushes_used_total x\ntandem_pushes_used_total 17\ntandem_pushes 3\n";
         assert_eq!(counter(text, "tandem_pushes_used_total"), 17);
         assert_eq!(counter(text, "tandem_pushes"), 3);
         assert_eq!(counter(text, "tandem_pushes_used"), 0);

@@ -1,4 +1,5 @@
-//! One load: a client started for it, the loader beside it, and the counters of the links around it.
+//! One load: a client started for it, the loader beside it, and the counters of the links around
+//! it.
 
 use std::fs;
 use std::io;
@@ -41,7 +42,8 @@ const SETTLE_LIMIT: u32 = 20;
 pub struct Loaded {
     /// From the loader's first byte to its last.
     pub time_s: f64,
-    /// From the start to the first byte of the first answer: mostly the circuit's, which may have to be built first.
+    /// From the start to the first byte of the first answer: mostly the circuit's, which may have
+    /// to be built first.
     pub first_byte_s: f64,
     /// IP bytes from the client's host into the network.
     pub bytes_up: u64,
@@ -123,7 +125,11 @@ impl Pushes {
     /// Their share of all bytes of bodies that came.
     pub fn waste(self) -> f64 {
         let all = self.body_bytes + self.wasted();
-        if all == 0 { 0.0 } else { self.wasted() as f64 / all as f64 }
+        if all == 0 {
+            0.0
+        } else {
+            self.wasted() as f64 / all as f64
+        }
     }
 }
 
@@ -140,11 +146,19 @@ impl Counted {
     fn of(snapshot: &Snapshot) -> Option<Self> {
         let port = snapshot.port("client")?;
         let link = |from: &str, to: &str| {
-            let link = snapshot.links.iter().find(|link| link.from == from && link.to == to);
+            let link = snapshot
+                .links
+                .iter()
+                .find(|link| link.from == from && link.to == to);
             link.map(|link| link.received)
         };
         let (to_exit, from_exit) = (link("core", "edge")?, link("edge", "core")?);
-        Some(Self { up: port.sent, down: port.received, to_exit, from_exit })
+        Some(Self {
+            up: port.sent,
+            down: port.received,
+            to_exit,
+            from_exit,
+        })
     }
 
     pub(super) fn bytes(self) -> u64 {
@@ -184,10 +198,18 @@ impl<'a> Bench<'a> {
         let directory = RunDirectory::of(&plan.instance)?;
         let up = |state: &State| state.phase == Phase::Ready && state.supervisor.is_alive();
         let state = directory.load()?.filter(up);
-        let state = state.ok_or_else(|| TornetError::State(format!("{} is not up", plan.instance)))?;
+        let state =
+            state.ok_or_else(|| TornetError::State(format!("{} is not up", plan.instance)))?;
         let name = &state.endpoints.client_namespace;
-        let network = Netns::named(name).map_err(TornetError::of(format!("open namespace {name}")))?;
-        Ok(Self { plan, directory, state, network, loads: AtomicUsize::new(0) })
+        let network =
+            Netns::named(name).map_err(TornetError::of(format!("open namespace {name}")))?;
+        Ok(Self {
+            plan,
+            directory,
+            state,
+            network,
+            loads: AtomicUsize::new(0),
+        })
     }
 
     pub(super) const fn plan(&self) -> &Plan {
@@ -209,7 +231,8 @@ impl<'a> Bench<'a> {
         self.directory.counters().ok()?.trouble()
     }
 
-    /// Waits until what went before has ebbed away and tor has fetched what it wanted, for some time at most.
+    /// Waits until what went before has ebbed away and tor has fetched what it wanted, for some
+    /// time at most.
     pub(super) fn settle(&self) -> Result<Counted, MeasureError> {
         let mut before = self.counters()?;
         for _ in 0..SETTLE_LIMIT {
@@ -223,8 +246,8 @@ impl<'a> Bench<'a> {
         Ok(before)
     }
 
-    /// Loads the page once, as a user who is new to the gateway. The inner error is a load that failed; the outer ends
-    /// the measurement.
+    /// Loads the page once, as a user who is new to the gateway. The inner error is a load that
+    /// failed; the outer ends the measurement.
     pub(super) fn load(
         &self,
         subject: &Subject,
@@ -236,19 +259,35 @@ impl<'a> Bench<'a> {
         let site = self.site(subject, setup, &key)?;
         let client = match setup {
             Setup::Plain => None,
-            Setup::Pair { session, push, .. } => match self.start_client(subject.way, session, push) {
-                Ok(client) => Some(client),
-                Err(error) => return Ok(Err(format!("the client did not start: {error}"))),
-            },
+            Setup::Pair { session, push, .. } => {
+                match self.start_client(subject.way, session, push) {
+                    Ok(client) => Some(client),
+                    Err(error) => return Ok(Err(format!("the client did not start: {error}"))),
+                }
+            }
         };
-        let loader = self.loader(subject, setup, client.as_ref().map(|client| client.listen), &key);
-        let once = || self.network.run(|| load_page(&loader, &site)).map_err(|error| error.to_string())?;
+        let loader = self.loader(
+            subject,
+            setup,
+            client.as_ref().map(|client| client.listen),
+            &key,
+        );
+        let once = || {
+            self.network
+                .run(|| load_page(&loader, &site))
+                .map_err(|error| error.to_string())?
+        };
         if self.plan.warm
             && let Err(error) = once()
         {
             return Ok(Err(format!("warming up: {error}")));
         }
-        let metrics = || client.as_ref().map(|client| client.metrics(&self.network)).transpose();
+        let metrics = || {
+            client
+                .as_ref()
+                .map(|client| client.metrics(&self.network))
+                .transpose()
+        };
         let metrics = || metrics().map_err(TornetError::of("read the client's counters"));
         let (before, counted) = (self.settle()?, metrics()?);
         let loaded = once();
@@ -261,57 +300,100 @@ impl<'a> Bench<'a> {
             }
         };
         self.write_har(&load, &site, &format!("{}-{setup}-{number}", subject.name))?;
-        let pushes = counted.zip(metrics()?).map(|(before, after)| Pushes::between(&before, &after, visits));
+        let pushes = counted
+            .zip(metrics()?)
+            .map(|(before, after)| Pushes::between(&before, &after, visits));
         Ok(Ok(summary(&load, moved, subject.way, pushes)))
     }
 
-    /// Has tor fetch the descriptors by which it knows what an exit lets out to a single address: with microdescriptors
-    /// alone it would not use the gateway's exit, though it is named. They are in the directory a consensus or two after
-    /// the network is up.
+    /// Has tor fetch the descriptors by which it knows what an exit lets out to a single address:
+    /// with microdescriptors alone it would not use the gateway's exit, though it is named. They
+    /// are in the directory a consensus or two after the network is up.
     pub(super) fn find_gateways(&self) -> Result<(), MeasureError> {
         let until = Instant::now() + DIRECTORY_LIMIT;
         loop {
             let mut command = Command::new(&self.plan.tandem);
-            command.args(["gateways", "--via", &format!("tor://{}", self.state.endpoints.control)]);
-            let setup = ChildSetup { network: Some(self.network.as_fd()), die_with_parent: true, own_session: true };
+            command.args([
+                "gateways",
+                "--via",
+                &format!("tor://{}", self.state.endpoints.control),
+            ]);
+            let setup = ChildSetup {
+                network: Some(self.network.as_fd()),
+                die_with_parent: true,
+                own_session: true,
+            };
             sys::prepare(&mut command, setup);
             sys::unblock_in_child(&mut command);
-            let ended = command.stdin(Stdio::null()).output().map_err(TornetError::of("run tandem gateways"))?;
+            let ended = command
+                .stdin(Stdio::null())
+                .output()
+                .map_err(TornetError::of("run tandem gateways"))?;
             if ended.status.success() {
                 return Ok(());
             }
             if Instant::now() > until {
-                return Err(MeasureError::NotFound(String::from_utf8_lossy(&ended.stderr).trim().to_owned()));
+                return Err(MeasureError::NotFound(
+                    String::from_utf8_lossy(&ended.stderr).trim().to_owned(),
+                ));
             }
             thread::sleep(Duration::from_secs(1));
         }
     }
 
-    /// The page under a name of its own for each load, so that it is a site that the gateway has never seen; what others
-    /// have visited has one name for all of them.
+    /// The page under a name of its own for each load, so that it is a site that the gateway has
+    /// never seen; what others have visited has one name for all of them.
     fn site(&self, subject: &Subject, setup: Setup, key: &str) -> Result<Site, MeasureError> {
         let ends = &self.state.endpoints;
         let host = match subject.way {
-            Way::Exit => ends.sites.iter().find(|site| site.page == subject.page).map(|site| {
-                let visited = format!("visited-{}", std::process::id());
-                let label = if setup.push() == Some(Push::Visited) { &visited } else { key };
-                format!("{label}.{}", site.host)
-            }),
+            Way::Exit => ends
+                .sites
+                .iter()
+                .find(|site| site.page == subject.page)
+                .map(|site| {
+                    let visited = format!("visited-{}", std::process::id());
+                    let label = if setup.push() == Some(Push::Visited) {
+                        &visited
+                    } else {
+                        key
+                    };
+                    format!("{label}.{}", site.host)
+                }),
             Way::Onion => ends.onion.clone(),
         };
-        let host = host.ok_or_else(|| TornetError::State(format!("nobody serves {}", subject.page)))?;
+        let host =
+            host.ok_or_else(|| TornetError::State(format!("nobody serves {}", subject.page)))?;
         Ok(Site::new(Page::open(&subject.page)?, &[host])?)
     }
 
-    fn loader(&self, subject: &Subject, setup: Setup, proxy: Option<SocketAddr>, key: &str) -> Loader {
+    fn loader(
+        &self,
+        subject: &Subject,
+        setup: Setup,
+        proxy: Option<SocketAddr>,
+        key: &str,
+    ) -> Loader {
         let (via, per_host, headers) = match (setup, proxy) {
             (Setup::Pair { in_flight, .. }, Some(proxy)) => {
                 let isolation = ("Proxy-Authorization".to_owned(), format!("Key {key}"));
-                (Via::Http { proxy: proxy.to_string() }, in_flight, vec![isolation])
+                (
+                    Via::Http {
+                        proxy: proxy.to_string(),
+                    },
+                    in_flight,
+                    vec![isolation],
+                )
             }
             _ => {
                 let credentials = Some((key.to_owned(), "x".to_owned()));
-                (Via::Socks5 { proxy: self.state.endpoints.socks.clone(), credentials }, BROWSER_CONNECTIONS, vec![])
+                (
+                    Via::Socks5 {
+                        proxy: self.state.endpoints.socks.clone(),
+                        credentials,
+                    },
+                    BROWSER_CONNECTIONS,
+                    vec![],
+                )
             }
         };
         Loader {
@@ -325,18 +407,25 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Starts a client that has no session yet. Its exit is named, so that looking for one is not in the numbers.
+    /// Starts a client that has no session yet. Its exit is named, so that looking for one is not
+    /// in the numbers.
     fn start_client(&self, way: Way, session: Protocol, push: Push) -> io::Result<Client> {
         let ends = &self.state.endpoints;
         let Protocol { name, port } = session;
         let (gateway, via) = match way {
             Way::Exit => {
                 let exit = &ends.exit_fingerprint;
-                (format!("{name}+tcp://{MARKER}:{port}?exit={exit}"), format!("tor://{}", ends.control))
+                (
+                    format!("{name}+tcp://{MARKER}:{port}?exit={exit}"),
+                    format!("tor://{}", ends.control),
+                )
             }
             Way::Onion => {
                 let onion = ends.onion.as_deref().unwrap_or_default();
-                (format!("{name}+tcp://{onion}:{port}"), format!("socks5://{}", ends.socks))
+                (
+                    format!("{name}+tcp://{onion}:{port}"),
+                    format!("socks5://{}", ends.socks),
+                )
             }
         };
         let mut arguments = vec!["--gateway".to_owned(), gateway, "--via".to_owned(), via];
@@ -347,17 +436,24 @@ impl<'a> Bench<'a> {
     }
 
     fn write_har(&self, load: &Load, site: &Site, name: &str) -> Result<(), MeasureError> {
-        let Some(directory) = &self.plan.har else { return Ok(()) };
+        let Some(directory) = &self.plan.har else {
+            return Ok(());
+        };
         let file = directory.join(format!("{}.har", name.replace([' ', '/', ',', ':'], "-")));
         let har = loader_har(load, loader::Protocol::Http1, site).to_json(&serde_json::Value::Null);
-        Ok(fs::write(&file, har.to_string()).map_err(TornetError::of(format!("write {}", file.display())))?)
+        Ok(fs::write(&file, har.to_string())
+            .map_err(TornetError::of(format!("write {}", file.display())))?)
     }
 }
 
 /// Within the calling thread's network. The inner error is the load's.
 fn load_page(loader: &Loader, site: &Site) -> io::Result<Result<Load, String>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(loader.load(site)).map_err(|error| error.to_string()))
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime
+        .block_on(loader.load(site))
+        .map_err(|error| error.to_string()))
 }
 
 fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loaded {
@@ -367,7 +463,12 @@ fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loa
         packets_up: moved.to_exit.packets,
         packets_down: moved.from_exit.packets,
     });
-    let first_byte = load.requests.iter().map(|request| request.end() - request.receive).min().unwrap_or_default();
+    let first_byte = load
+        .requests
+        .iter()
+        .map(|request| request.end() - request.receive)
+        .min()
+        .unwrap_or_default();
     Loaded {
         time_s: load.time.as_secs_f64(),
         first_byte_s: first_byte.as_secs_f64(),
@@ -390,23 +491,57 @@ mod tests {
     use crate::emulator::report::{LinkReport, PortReport};
 
     fn traffic(bytes: u64) -> Traffic {
-        Traffic { packets: bytes / 100, bytes }
+        Traffic {
+            packets: bytes / 100,
+            bytes,
+        }
     }
 
     fn link(from: &str, to: &str, bytes: u64) -> LinkReport {
-        LinkReport { from: from.into(), to: to.into(), received: traffic(bytes), ..LinkReport::default() }
+        LinkReport {
+            from: from.into(),
+            to: to.into(),
+            received: traffic(bytes),
+            ..LinkReport::default()
+        }
     }
 
     #[test]
     fn counts_both_ends_of_the_path() {
-        let client =
-            PortReport { host: "client".into(), sent: traffic(300), received: traffic(4000), ..PortReport::default() };
-        let links = vec![link("web", "edge", 9000), link("core", "edge", 500), link("edge", "core", 6000)];
-        let snapshot = Snapshot { ports: vec![client], links, ..Snapshot::default() };
+        let client = PortReport {
+            host: "client".into(),
+            sent: traffic(300),
+            received: traffic(4000),
+            ..PortReport::default()
+        };
+        let links = vec![
+            link("web", "edge", 9000),
+            link("core", "edge", 500),
+            link("edge", "core", 6000),
+        ];
+        let snapshot = Snapshot {
+            ports: vec![client],
+            links,
+            ..Snapshot::default()
+        };
         let now = Counted::of(&snapshot).expect("all links are there");
-        let moved = now - Counted { up: traffic(100), to_exit: traffic(200), ..Counted::default() };
-        assert_eq!((moved.bytes(), moved.to_exit.bytes, moved.from_exit.packets), (4200, 300, 60));
-        assert!(Counted::of(&Snapshot { links: Vec::new(), ..snapshot }).is_none());
+        let moved = now
+            - Counted {
+                up: traffic(100),
+                to_exit: traffic(200),
+                ..Counted::default()
+            };
+        assert_eq!(
+            (moved.bytes(), moved.to_exit.bytes, moved.from_exit.packets),
+            (4200, 300, 60)
+        );
+        assert!(
+            Counted::of(&Snapshot {
+                links: Vec::new(),
+                ..snapshot
+            })
+            .is_none()
+        );
     }
 
     #[test]

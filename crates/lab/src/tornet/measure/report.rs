@@ -1,5 +1,5 @@
-//! What was measured: a row per page, way and setup, compared with plain HTTP/1.1 and with the pair without push in the
-//! same run.
+//! What was measured: a row per page, way and setup, compared with plain HTTP/1.1 and with the pair
+//! without push in the same run.
 
 use std::fmt::Write as _;
 
@@ -104,8 +104,12 @@ pub(super) fn report(
 ) -> Report {
     let mut rows = Vec::new();
     for (subject, loads) in subjects.iter().zip(loads) {
-        let own: Vec<Row> =
-            subject.setups.iter().zip(loads).map(|(&setup, loads)| row(subject, setup, loads)).collect();
+        let own: Vec<Row> = subject
+            .setups
+            .iter()
+            .zip(loads)
+            .map(|(&setup, loads)| row(subject, setup, loads))
+            .collect();
         let compared = own.iter().map(|row| row.clone().beside(&own));
         rows.extend(compared);
     }
@@ -135,11 +139,21 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
     }
     let middle = |value: fn(&Loaded) -> f64| median(&good.iter().map(value).collect::<Vec<_>>());
     let exit = |value: fn(ExitLink) -> u64| {
-        median(&good.iter().filter_map(|load| Some(value(load.exit?) as f64)).collect::<Vec<_>>())
+        median(
+            &good
+                .iter()
+                .filter_map(|load| Some(value(load.exit?) as f64))
+                .collect::<Vec<_>>(),
+        )
     };
     let pushed = setup.push().is_some_and(|push| push != Push::Off);
     let pushes = |value: fn(Pushes) -> f64| {
-        median(&good.iter().filter_map(|load| load.pushes.filter(|_| pushed).map(value)).collect::<Vec<_>>())
+        median(
+            &good
+                .iter()
+                .filter_map(|load| load.pushes.filter(|_| pushed).map(value))
+                .collect::<Vec<_>>(),
+        )
     };
     Row {
         page: subject.name.clone(),
@@ -173,9 +187,18 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
 type Column = (&'static str, usize, fn(&Row) -> String);
 
 const COLUMNS: [Column; 16] = [
-    ("seconds", 7, |row| row.time_s.map_or_else(nothing, |time| format!("{:.2}", time.median))),
-    ("min-max", 13, |row| row.time_s.map_or_else(nothing, |time| format!("{:.2}-{:.2}", time.min, time.max))),
-    ("first", 5, |row| row.first_byte_s.map_or_else(nothing, |time| format!("{time:.2}"))),
+    ("seconds", 7, |row| {
+        row.time_s
+            .map_or_else(nothing, |time| format!("{:.2}", time.median))
+    }),
+    ("min-max", 13, |row| {
+        row.time_s
+            .map_or_else(nothing, |time| format!("{:.2}-{:.2}", time.min, time.max))
+    }),
+    ("first", 5, |row| {
+        row.first_byte_s
+            .map_or_else(nothing, |time| format!("{time:.2}"))
+    }),
     ("% HTTP", 6, |row| share(row.ratio_time)),
     ("% pair", 6, |row| share(row.ratio_without_push)),
     ("bytes up", 9, |row| number(row.bytes_up)),
@@ -217,8 +240,11 @@ impl Row {
 
     /// Compares it with other rows of the same page, the first of which is plain HTTP/1.1.
     fn beside(mut self, rows: &[Self]) -> Self {
-        let ratio = |own: Option<f64>, other: Option<f64>| Some(own? / other.filter(|other| *other > 0.0)?);
-        let base = rows.iter().find(|row| Some(&row.setup) == self.without_push.as_ref());
+        let ratio =
+            |own: Option<f64>, other: Option<f64>| Some(own? / other.filter(|other| *other > 0.0)?);
+        let base = rows
+            .iter()
+            .find(|row| Some(&row.setup) == self.without_push.as_ref());
         self.ratio_without_push = ratio(self.seconds(), base.and_then(Self::seconds));
         if let Some(plain) = rows.first() {
             self.ratio_time = ratio(self.seconds(), plain.seconds());
@@ -228,7 +254,12 @@ impl Row {
     }
 
     fn line(&self) -> String {
-        let mut line = format!("{:<24} {:<5} {:<22}", self.page, self.way.to_string(), self.setup);
+        let mut line = format!(
+            "{:<24} {:<5} {:<22}",
+            self.page,
+            self.way.to_string(),
+            self.setup
+        );
         for (_, width, value) in COLUMNS {
             let _ = write!(line, " {:>width$}", value(self));
         }
@@ -251,8 +282,17 @@ impl Report {
             out += &row.line();
             out.push('\n');
         }
-        let state = if self.warm { "the page once before" } else { "nothing before: new circuit, new session" };
-        let Self { passes, visits, known, .. } = self;
+        let state = if self.warm {
+            "the page once before"
+        } else {
+            "nothing before: new circuit, new session"
+        };
+        let Self {
+            passes,
+            visits,
+            known,
+            ..
+        } = self;
         let rate = self.background.bytes_per_s;
         let _ = writeln!(
             out,
@@ -264,7 +304,11 @@ impl Report {
         }
         for row in &self.rows {
             for failure in &row.failures {
-                let _ = writeln!(out, "failed: {} ({}), {}: {failure}", row.page, row.way, row.setup);
+                let _ = writeln!(
+                    out,
+                    "failed: {} ({}), {}: {failure}",
+                    row.page, row.way, row.setup
+                );
             }
         }
         if let Some(trouble) = &self.trouble {
@@ -286,7 +330,12 @@ mod tests {
             bytes_down: bytes * 3,
             packets_up: 5,
             packets_down: 7,
-            exit: Some(ExitLink { bytes_up: bytes + 1, bytes_down: bytes * 4, packets_up: 6, packets_down: 8 }),
+            exit: Some(ExitLink {
+                bytes_up: bytes + 1,
+                bytes_down: bytes * 4,
+                packets_up: 6,
+                packets_down: 8,
+            }),
             loader_up: 1,
             loader_down: 2,
             connections: 6,
@@ -305,7 +354,10 @@ mod tests {
             bytes_used: 500,
             body_bytes: 1000,
         };
-        Loaded { pushes: Some(pushes), ..loaded(time_s, 70) }
+        Loaded {
+            pushes: Some(pushes),
+            ..loaded(time_s, 70)
+        }
     }
 
     fn plan() -> Plan {
@@ -328,11 +380,21 @@ mod tests {
     }
 
     fn pair(push: Push) -> Setup {
-        Setup::Pair { session: "h2".parse().expect("spoken"), in_flight: 6, push }
+        Setup::Pair {
+            session: "h2".parse().expect("spoken"),
+            in_flight: 6,
+            push,
+        }
     }
 
     fn subject(name: &str, setups: Vec<Setup>) -> Subject {
-        Subject { page: "/x/p.json".into(), name: name.into(), way: Way::Exit, discovery: Discovery::Triggers, setups }
+        Subject {
+            page: "/x/p.json".into(),
+            name: name.into(),
+            way: Way::Exit,
+            discovery: Discovery::Triggers,
+            setups,
+        }
     }
 
     const QUIET: Background = Background { bytes_per_s: 12.0 };
@@ -340,18 +402,44 @@ mod tests {
     #[test]
     fn compares_medians_and_tells_failures() {
         let subject = subject("p", vec![Setup::Plain, pair(Push::Off)]);
-        let plain = vec![Ok(loaded(10.0, 100)), Ok(loaded(8.0, 100)), Ok(loaded(30.0, 100))];
-        let ours = vec![Ok(loaded(1.0, 70)), Err("no answer".to_owned()), Ok(loaded(2.0, 70))];
+        let plain = vec![
+            Ok(loaded(10.0, 100)),
+            Ok(loaded(8.0, 100)),
+            Ok(loaded(30.0, 100)),
+        ];
+        let ours = vec![
+            Ok(loaded(1.0, 70)),
+            Err("no answer".to_owned()),
+            Ok(loaded(2.0, 70)),
+        ];
         let report = report(&plan(), &[subject], vec![vec![plain, ours]], QUIET, None);
         assert_eq!(report.rows[0].ratio_time, Some(1.0));
         assert_eq!(report.rows[1].time_s.expect("two loads").median, 1.5);
-        assert_eq!((report.rows[1].ratio_time, report.rows[1].first_byte_s), (Some(0.15), Some(0.375)));
+        assert_eq!(
+            (report.rows[1].ratio_time, report.rows[1].first_byte_s),
+            (Some(0.15), Some(0.375))
+        );
         assert_eq!(report.rows[1].ratio_bytes, Some(0.7));
-        assert_eq!((report.rows[1].exit_bytes_up, report.rows[1].exit_packets_down), (Some(71.0), Some(8.0)));
-        assert_eq!((report.rows[1].waste, report.rows[1].ratio_without_push), (None, None));
+        assert_eq!(
+            (
+                report.rows[1].exit_bytes_up,
+                report.rows[1].exit_packets_down
+            ),
+            (Some(71.0), Some(8.0))
+        );
+        assert_eq!(
+            (report.rows[1].waste, report.rows[1].ratio_without_push),
+            (None, None)
+        );
         let table = report.table();
-        assert!(table.contains("15.0") && table.contains("70.0") && table.contains("1 failed"), "{table}");
-        assert!(table.contains("failed: p (exit), h2 x6: no answer"), "{table}");
+        assert!(
+            table.contains("15.0") && table.contains("70.0") && table.contains("1 failed"),
+            "{table}"
+        );
+        assert!(
+            table.contains("failed: p (exit), h2 x6: no answer"),
+            "{table}"
+        );
         assert!(report.verdicts.is_empty());
     }
 
@@ -359,23 +447,44 @@ mod tests {
     fn push_is_judged_beside_the_pair_without_it() {
         let setups = vec![Setup::Plain, pair(Push::Off), pair(Push::Visited)];
         let subjects = [subject("fast", setups.clone()), subject("slow", setups)];
-        let fast =
-            vec![vec![Ok(loaded(10.0, 9))], vec![Ok(loaded(4.0, 9)), Ok(loaded(4.0, 9))], vec![Ok(pushed(2.0, 0))]];
-        let slow =
-            vec![vec![Ok(loaded(10.0, 9))], vec![Ok(loaded(2.0, 9)), Ok(loaded(4.0, 9))], vec![Ok(pushed(4.5, 1000))]];
+        let fast = vec![
+            vec![Ok(loaded(10.0, 9))],
+            vec![Ok(loaded(4.0, 9)), Ok(loaded(4.0, 9))],
+            vec![Ok(pushed(2.0, 0))],
+        ];
+        let slow = vec![
+            vec![Ok(loaded(10.0, 9))],
+            vec![Ok(loaded(2.0, 9)), Ok(loaded(4.0, 9))],
+            vec![Ok(pushed(4.5, 1000))],
+        ];
         let report = report(&plan(), &subjects, vec![fast, slow], QUIET, None);
         assert_eq!(report.rows[2].ratio_without_push, Some(0.5));
-        assert_eq!((report.rows[5].ratio_without_push, report.rows[5].waste), (Some(1.5), Some(0.5)));
+        assert_eq!(
+            (report.rows[5].ratio_without_push, report.rows[5].waste),
+            (Some(1.5), Some(0.5))
+        );
         let verdict = &report.verdicts[0];
-        assert_eq!((verdict.setup.as_str(), verdict.pages), ("h2 x6 push, visited", 2));
-        assert_eq!((verdict.ratio_without_push, verdict.ratio_plain), (Some(1.0), Some(0.325)));
+        assert_eq!(
+            (verdict.setup.as_str(), verdict.pages),
+            ("h2 x6 push, visited", 2)
+        );
+        assert_eq!(
+            (verdict.ratio_without_push, verdict.ratio_plain),
+            (Some(1.0), Some(0.325))
+        );
         assert!((verdict.waste - 1.0 / 3.0).abs() < 1e-12);
         assert_eq!(
             (&verdict.slower, &verdict.wasteful),
-            (&vec!["slow (exit)".to_owned()], &vec!["slow (exit)".to_owned()])
+            (
+                &vec!["slow (exit)".to_owned()],
+                &vec!["slow (exit)".to_owned()]
+            )
         );
         let table = report.table();
-        assert!(table.contains("20+5") && table.contains("slower than without push: slow (exit)"), "{table}");
+        assert!(
+            table.contains("20+5") && table.contains("slower than without push: slow (exit)"),
+            "{table}"
+        );
     }
 
     #[test]
@@ -383,16 +492,35 @@ mod tests {
         let subject = subject("p", vec![Setup::Plain, pair(Push::Off), pair(Push::First)]);
         let without = vec![Ok(loaded(2.0, 9)), Ok(loaded(4.0, 9))];
         let with = vec![Ok(pushed(3.5, 0)), Ok(pushed(6.0, 0))];
-        let report = report(&plan(), &[subject], vec![vec![Vec::new(), without, with]], QUIET, None);
+        let report = report(
+            &plan(),
+            &[subject],
+            vec![vec![Vec::new(), without, with]],
+            QUIET,
+            None,
+        );
         assert!(report.rows[2].ratio_without_push.expect("both have times") > 1.5);
         assert!(report.verdicts[0].slower.is_empty());
     }
 
     #[test]
     fn nothing_loaded_is_no_number() {
-        let subject = Subject { way: Way::Onion, ..subject("p", vec![Setup::Plain]) };
-        let report = report(&plan(), &[subject], vec![vec![vec![Err("down".to_owned())]]], QUIET, None);
+        let subject = Subject {
+            way: Way::Onion,
+            ..subject("p", vec![Setup::Plain])
+        };
+        let report = report(
+            &plan(),
+            &[subject],
+            vec![vec![vec![Err("down".to_owned())]]],
+            QUIET,
+            None,
+        );
         assert!(report.rows[0].time_s.is_none() && report.rows[0].ratio_time.is_none());
-        assert!(report.table().contains("failed: p (onion), HTTP/1.1 x6: down"));
+        assert!(
+            report
+                .table()
+                .contains("failed: p (onion), HTTP/1.1 x6: down")
+        );
     }
 }

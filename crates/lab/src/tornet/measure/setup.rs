@@ -1,4 +1,5 @@
-//! What a page is loaded with: the way to it, the session protocol, requests in flight, and what the gateway pushes.
+//! What a page is loaded with: the way to it, the session protocol, requests in flight, and what
+//! the gateway pushes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +43,9 @@ impl FromStr for Protocol {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = GATEWAY_PORTS.iter().find(|(name, _)| *name == text);
         let names = || GATEWAY_PORTS.map(|(name, _)| name).join(", ");
-        found.map(|&(name, port)| Self { name, port }).ok_or_else(|| format!("not one of {}", names()))
+        found
+            .map(|&(name, port)| Self { name, port })
+            .ok_or_else(|| format!("not one of {}", names()))
     }
 }
 
@@ -87,7 +90,13 @@ impl Setup {
     pub const fn without_push(self) -> Self {
         match self {
             Self::Plain => Self::Plain,
-            Self::Pair { session, in_flight, .. } => Self::Pair { session, in_flight, push: Push::Off },
+            Self::Pair {
+                session, in_flight, ..
+            } => Self::Pair {
+                session,
+                in_flight,
+                push: Push::Off,
+            },
         }
     }
 }
@@ -96,7 +105,11 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str("HTTP/1.1 x6"),
-            Self::Pair { session, in_flight, push } => {
+            Self::Pair {
+                session,
+                in_flight,
+                push,
+            } => {
                 let push = match push {
                     Push::Off => "",
                     Push::First => " push, first",
@@ -115,14 +128,26 @@ mod tests {
     #[test]
     fn protocols_by_name() {
         assert_eq!("h2".parse::<Protocol>().expect("spoken").port, 9980);
-        assert_eq!("spdy3.1".parse::<Protocol>().expect("spoken").name, "spdy3.1");
-        assert!("http".parse::<Protocol>().expect_err("no session of many").contains("h2"));
+        assert_eq!(
+            "spdy3.1".parse::<Protocol>().expect("spoken").name,
+            "spdy3.1"
+        );
+        assert!(
+            "http"
+                .parse::<Protocol>()
+                .expect_err("no session of many")
+                .contains("h2")
+        );
     }
 
     #[test]
     fn setups_have_names() {
         let session = "h2".parse().expect("spoken");
-        let pushed = Setup::Pair { session, in_flight: 32, push: Push::Visited };
+        let pushed = Setup::Pair {
+            session,
+            in_flight: 32,
+            push: Push::Visited,
+        };
         assert_eq!(pushed.to_string(), "h2 x32 push, visited");
         assert_eq!(pushed.without_push().to_string(), "h2 x32");
         assert_eq!(Setup::Plain.to_string(), "HTTP/1.1 x6");

@@ -1,5 +1,5 @@
-//! What the rows say of push, over all pages: how it compares with the same pair without it and with plain HTTP/1.1, where
-//! it was slower, and what it wasted.
+//! What the rows say of push, over all pages: how it compares with the same pair without it and
+//! with plain HTTP/1.1, where it was slower, and what it wasted.
 
 use std::fmt::Write as _;
 
@@ -39,20 +39,32 @@ pub(super) fn verdicts(rows: &[Row]) -> Vec<Verdict> {
             setups.push(&row.setup);
         }
     }
-    setups.into_iter().map(|setup| verdict(setup, rows)).collect()
+    setups
+        .into_iter()
+        .map(|setup| verdict(setup, rows))
+        .collect()
 }
 
 fn verdict(setup: &str, rows: &[Row]) -> Verdict {
     let own: Vec<&Row> = rows.iter().filter(|row| row.setup == setup).collect();
-    let middle = |value: fn(&Row) -> Option<f64>| median(&own.iter().filter_map(|row| value(row)).collect::<Vec<_>>());
+    let middle = |value: fn(&Row) -> Option<f64>| {
+        median(&own.iter().filter_map(|row| value(row)).collect::<Vec<_>>())
+    };
     let named = |which: &dyn Fn(&Row) -> bool| {
-        own.iter().filter(|row| which(row)).map(|row| format!("{} ({})", row.page, row.way)).collect::<Vec<_>>()
+        own.iter()
+            .filter(|row| which(row))
+            .map(|row| format!("{} ({})", row.page, row.way))
+            .collect::<Vec<_>>()
     };
     let slower = |row: &Row| {
         let base = rows.iter().find(|other| {
-            other.page == row.page && other.way == row.way && Some(&other.setup) == row.without_push.as_ref()
+            other.page == row.page
+                && other.way == row.way
+                && Some(&other.setup) == row.without_push.as_ref()
         });
-        row.time_s.zip(base.and_then(|base| base.time_s)).is_some_and(|(own, base)| own.min > base.max)
+        row.time_s
+            .zip(base.and_then(|base| base.time_s))
+            .is_some_and(|(own, base)| own.min > base.max)
     };
     Verdict {
         setup: setup.to_owned(),
@@ -69,15 +81,24 @@ fn verdict(setup: &str, rows: &[Row]) -> Verdict {
 fn waste<'a>(loads: impl Iterator<Item = &'a Loaded>) -> f64 {
     let pushes = loads.filter_map(|load| load.pushes);
     let (wasted, all) = pushes.fold((0, 0), |(wasted, all), pushes: Pushes| {
-        (wasted + pushes.wasted(), all + pushes.wasted() + pushes.body_bytes)
+        (
+            wasted + pushes.wasted(),
+            all + pushes.wasted() + pushes.body_bytes,
+        )
     });
-    if all == 0 { 0.0 } else { wasted as f64 / all as f64 }
+    if all == 0 {
+        0.0
+    } else {
+        wasted as f64 / all as f64
+    }
 }
 
 impl Verdict {
     /// A few lines for people.
     pub(super) fn text(&self) -> String {
-        let share = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{:.1} %", value * 100.0));
+        let share = |value: Option<f64>| {
+            value.map_or_else(|| "-".into(), |value| format!("{:.1} %", value * 100.0))
+        };
         let mut out = format!(
             "{}, medians over {} pages: {} of the time without push, {} of HTTP/1.1 x6; {:.1} % of bytes wasted\n",
             self.setup,
@@ -86,7 +107,10 @@ impl Verdict {
             share(self.ratio_plain),
             self.waste * 100.0
         );
-        for (what, pages) in [("slower than without push", &self.slower), ("over a tenth wasted", &self.wasteful)] {
+        for (what, pages) in [
+            ("slower than without push", &self.slower),
+            ("over a tenth wasted", &self.wasteful),
+        ] {
             if !pages.is_empty() {
                 let _ = writeln!(out, "{}, {what}: {}", self.setup, pages.join(", "));
             }

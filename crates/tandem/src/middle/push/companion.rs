@@ -1,5 +1,5 @@
-//! The gateway's side of a session's companion (see [`crate::companion`]): takes reports, and carries the pushes whose page
-//! is over. It ends when the client ends its body.
+//! The gateway's side of a session's companion (see [`crate::companion`]): takes reports, and
+//! carries the pushes whose page is over. It ends when the client ends its body.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -15,7 +15,11 @@ use crate::metrics::METRICS;
 /// Answers the request for a companion; a session has one at a time.
 pub(super) fn answer(session: &Rc<SessionState>, exchange: Exchange) -> Reply {
     if session.companion.replace(true) {
-        return Reply::fail(Error::new(Kind::Busy, Side::Client, "the session has a companion already"));
+        return Reply::fail(Error::new(
+            Kind::Busy,
+            Side::Client,
+            "the session has a companion already",
+        ));
     }
     Reply::new(Carrying {
         session: Rc::clone(session),
@@ -81,7 +85,12 @@ impl SessionState {
     }
 
     fn reported(self: &Rc<Self>, fate: Fate, url: u32) {
-        let Some(Promised { url, page, urge, .. }) = self.promised.borrow_mut().remove(&url) else { return };
+        let Some(Promised {
+            url, page, urge, ..
+        }) = self.promised.borrow_mut().remove(&url)
+        else {
+            return;
+        };
         let learned = self.pushing.learned.as_ref();
         match fate {
             Fate::Used => METRICS.pushes_used.add(1),
@@ -97,7 +106,9 @@ impl SessionState {
             Fate::Wasted | Fate::Cancelled => self.given.borrow_mut().doubt(&url),
         }
         match (fate, learned) {
-            (Fate::Used | Fate::Late, Some(learned)) => learned.used(self.peer.session, &page.url, &url),
+            (Fate::Used | Fate::Late, Some(learned)) => {
+                learned.used(self.peer.session, &page.url, &url)
+            }
             (Fate::Cancelled, Some(learned)) => learned.cancelled(self.peer.session, &url),
             _ => {}
         }

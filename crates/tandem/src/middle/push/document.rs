@@ -1,5 +1,5 @@
-//! A document that is read as it passes: HTML, CSS or the head of a module, plain or compressed (`gzip`, `deflate`), up to a
-//! bound.
+//! A document that is read as it passes: HTML, CSS or the head of a module, plain or compressed
+//! (`gzip`, `deflate`), up to a bound.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -35,7 +35,10 @@ impl Use {
     pub(super) fn of(need: &Need) -> Self {
         match need.kind {
             Kind::Document => Self::Frame(need.url.as_str().into()),
-            kind => Self::Part { kind, frame: need.frame.clone() },
+            kind => Self::Part {
+                kind,
+                frame: need.frame.clone(),
+            },
         }
     }
 
@@ -79,7 +82,11 @@ impl Sort {
     /// What a head says that its body is.
     pub(super) fn of(head: &ResponseHead) -> Option<Self> {
         let said = head.fields.get("content-type").unwrap_or_default();
-        let said = said.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+        let said = said
+            .split(|&byte| byte == b';')
+            .next()
+            .unwrap_or_default()
+            .trim_ascii();
         let said = std::str::from_utf8(said).ok()?;
         let is = |name: &str| said.eq_ignore_ascii_case(name);
         Some(match () {
@@ -139,8 +146,9 @@ impl Document {
         Sort::of(head).is_some() && codings.iter().any(|of| coding.eq_ignore_ascii_case(of))
     }
 
-    /// A reader for the answer with this head to a request for `url`, made for `purpose`, in the document at `page`, whose
-    /// browser said what images it accepts; `None` if a browser would not read it. At most `limit` bytes of it are.
+    /// A reader for the answer with this head to a request for `url`, made for `purpose`, in the
+    /// document at `page`, whose browser said what images it accepts; `None` if a browser would not
+    /// read it. At most `limit` bytes of it are.
     pub(super) fn of(
         url: &str,
         head: &ResponseHead,
@@ -168,8 +176,18 @@ impl Document {
             Sort::Style => Scanner::css(url)?.page(page).referrer(policy),
             Sort::Script => Scanner::script(url)?.page(page).referrer(policy),
         };
-        let reading = Reading { scanner, purpose, found: Vec::new(), read: 0, limit };
-        let coding = head.fields.get("content-encoding").unwrap_or_default().to_ascii_lowercase();
+        let reading = Reading {
+            scanner,
+            purpose,
+            found: Vec::new(),
+            read: 0,
+            limit,
+        };
+        let coding = head
+            .fields
+            .get("content-encoding")
+            .unwrap_or_default()
+            .to_ascii_lowercase();
         match coding.as_slice() {
             b"" | b"identity" => Some(Self::Plain(Box::new(reading))),
             b"gzip" | b"x-gzip" => Some(Self::Gzip(Box::new(GzDecoder::new(reading)))),
@@ -178,7 +196,8 @@ impl Document {
         }
     }
 
-    /// Reads on. False once there is no use in more: enough was read, or it is not what it says it is.
+    /// Reads on. False once there is no use in more: enough was read, or it is not what it says it
+    /// is.
     pub(super) fn read(&mut self, bytes: &[u8]) -> bool {
         let read = match self {
             Self::Plain(reading) => reading.write_all(bytes),
@@ -211,7 +230,9 @@ impl Document {
         let reading = self.reading();
         let mut needs = std::mem::take(&mut reading.found);
         if let Some(frame) = reading.purpose.frame() {
-            needs.iter_mut().for_each(|need| need.frame = Some(Arc::clone(frame)));
+            needs
+                .iter_mut()
+                .for_each(|need| need.frame = Some(Arc::clone(frame)));
         }
         needs
     }
@@ -219,7 +240,10 @@ impl Document {
     /// What the page itself, if this is it, has said of what its requests tell.
     pub(super) fn policy(&mut self) -> Option<Referrer> {
         let reading = self.reading();
-        reading.scanner.policy().filter(|_| matches!(reading.purpose, Use::Page))
+        reading
+            .scanner
+            .policy()
+            .filter(|_| matches!(reading.purpose, Use::Page))
     }
 
     fn reading(&mut self) -> &mut Reading {
@@ -247,11 +271,22 @@ mod tests {
     }
 
     fn read(coding: &str, body: &[u8], cut: usize) -> Vec<String> {
-        let mut document =
-            Document::of("http://h/dir/page", &head(coding), Use::Page, "http://h/dir/page", b"", MAX_PAGE).unwrap();
+        let mut document = Document::of(
+            "http://h/dir/page",
+            &head(coding),
+            Use::Page,
+            "http://h/dir/page",
+            b"",
+            MAX_PAGE,
+        )
+        .unwrap();
         assert!(body.chunks(cut).all(|piece| document.read(piece)));
         document.finish();
-        document.take_needs().into_iter().map(|need| need.url).collect()
+        document
+            .take_needs()
+            .into_iter()
+            .map(|need| need.url)
+            .collect()
     }
 
     #[test]
@@ -260,14 +295,30 @@ mod tests {
         gzip.write_all(PAGE).unwrap();
         let mut deflate = ZlibEncoder::new(Vec::new(), Compression::default());
         deflate.write_all(PAGE).unwrap();
-        for (coding, body) in
-            [("", PAGE.to_vec()), ("gzip", gzip.finish().unwrap()), ("deflate", deflate.finish().unwrap())]
-        {
+        for (coding, body) in [
+            ("", PAGE.to_vec()),
+            ("gzip", gzip.finish().unwrap()),
+            ("deflate", deflate.finish().unwrap()),
+        ] {
             for cut in [1, 7, 1000] {
-                assert_eq!(read(coding, &body, cut), ["http://h/a.css", "http://h/dir/b.png"], "{coding} {cut}");
+                assert_eq!(
+                    read(coding, &body, cut),
+                    ["http://h/a.css", "http://h/dir/b.png"],
+                    "{coding} {cut}"
+                );
             }
         }
-        assert!(Document::of("http://h/", &head("br"), Use::Page, "http://h/", b"", MAX_PAGE).is_none());
+        assert!(
+            Document::of(
+                "http://h/",
+                &head("br"),
+                Use::Page,
+                "http://h/",
+                b"",
+                MAX_PAGE
+            )
+            .is_none()
+        );
     }
 
     #[test]
@@ -277,10 +328,26 @@ mod tests {
             bomb.write_all(&vec![b' '; 1 << 20]).unwrap();
         }
         let bomb = bomb.finish().unwrap();
-        let mut document = Document::of("http://h/", &head("gzip"), Use::Page, "http://h/", b"", MAX_PAGE).unwrap();
+        let mut document = Document::of(
+            "http://h/",
+            &head("gzip"),
+            Use::Page,
+            "http://h/",
+            b"",
+            MAX_PAGE,
+        )
+        .unwrap();
         assert!(bomb.chunks(4096).any(|piece| !document.read(piece)));
         assert!(document.reading().read <= MAX_PAGE);
-        let mut document = Document::of("http://h/", &head("gzip"), Use::Page, "http://h/", b"", MAX_PAGE).unwrap();
+        let mut document = Document::of(
+            "http://h/",
+            &head("gzip"),
+            Use::Page,
+            "http://h/",
+            b"",
+            MAX_PAGE,
+        )
+        .unwrap();
         assert!(!document.read(b"<img src=x> is no gzip at all"));
     }
 }

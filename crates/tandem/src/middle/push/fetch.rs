@@ -100,7 +100,11 @@ impl Fetch {
             ready!(ticket.poll_enter(cx));
         }
         if self.page.is_abandoned() {
-            return Poll::Ready(Err(Error::new(Kind::Reset, Side::Client, "nobody waits for the page")));
+            return Poll::Ready(Err(Error::new(
+                Kind::Reset,
+                Side::Client,
+                "nobody waits for the page",
+            )));
         }
         if let Some(exchange) = self.exchange.take() {
             self.reply = Some(self.next.call(exchange));
@@ -118,7 +122,11 @@ impl Fetch {
                 let spent = !self.sized && !self.page.spend(data.len() as u64);
                 let most = self.page.session.limits().asset_bytes;
                 if spent && self.received > most && !self.wanted {
-                    return Err(Error::new(Kind::TooLarge, Side::Local, "a push without end"));
+                    return Err(Error::new(
+                        Kind::TooLarge,
+                        Side::Local,
+                        "a push without end",
+                    ));
                 }
                 self.page.read(&mut self.document, &data);
                 Ok(Part::Data(data))
@@ -135,15 +143,25 @@ impl Fetch {
         let length = length.unwrap_or(0);
         let fits = length <= self.page.session.limits().asset_bytes && self.page.spend(length);
         if !may_be_pushed(&head) || !fits {
-            return Err(Error::new(Kind::Forbidden, Side::Local, "the answer is not to be pushed"));
+            return Err(Error::new(
+                Kind::Forbidden,
+                Side::Local,
+                "the answer is not to be pushed",
+            ));
         }
         self.given = true;
         self.page.session.note_given(&self.target.url, &head);
-        self.document = self.page.document(&self.target.url, &head, self.purpose.clone());
+        self.document = self
+            .page
+            .document(&self.target.url, &head, self.purpose.clone());
         match redirect(&self.target.url, &head) {
             Some(mut target) => {
                 target.kind = self.purpose.kind();
-                target.frame = self.purpose.frame().cloned().filter(|_| target.kind != For::Document);
+                target.frame = self
+                    .purpose
+                    .frame()
+                    .cloned()
+                    .filter(|_| target.kind != For::Document);
                 self.page.redirect(&self.target.url, target);
             }
             None => self.page.settle(&self.target.url, &head),
@@ -203,7 +221,9 @@ impl Parts for Fetch {
             return Poll::Ready(Some(part));
         }
         loop {
-            let Some(reply) = &mut self.reply else { return Poll::Ready(None) };
+            let Some(reply) = &mut self.reply else {
+                return Poll::Ready(None);
+            };
             let promised = self.page.session.carried.get();
             let part = match ready!(reply.poll_part(cx)) {
                 Some(Ok(Part::Hints(_) | Part::Pushed { .. })) => continue,
@@ -218,7 +238,8 @@ impl Parts for Fetch {
                 self.end();
             }
             if self.page.session.carried.get() != promised {
-                // The companion has been woken, and goes first: a promise leaves before what mentions it.
+                // The companion has been woken, and goes first: a promise leaves before what
+                // mentions it.
                 self.held = Some(part);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -236,19 +257,30 @@ impl Drop for Fetch {
     }
 }
 
-/// Whether an answer may go to a client that has not asked for it: nothing that must not be kept, depends on who asks, or
-/// is no complete answer to a plain GET.
+/// Whether an answer may go to a client that has not asked for it: nothing that must not be kept,
+/// depends on who asks, or is no complete answer to a plain GET.
 fn may_be_pushed(head: &ResponseHead) -> bool {
-    let varies = ["*", "cookie", "authorization"].iter().any(|name| head.fields.has_token("vary", name));
+    let varies = ["*", "cookie", "authorization"]
+        .iter()
+        .any(|name| head.fields.has_token("vary", name));
     is_pushable(head.status) && !varies && !head.fields.has_token("cache-control", "no-store")
 }
 
-/// Where a redirect leads. One that sets a cookie may lead to what can be asked for once, with that cookie.
+/// Where a redirect leads. One that sets a cookie may lead to what can be asked for once, with that
+/// cookie.
 pub(super) fn redirect(url: &str, head: &ResponseHead) -> Option<Need> {
     if !matches!(head.status, 301 | 302 | 303 | 307 | 308) || head.fields.contains("set-cookie") {
         return None;
     }
     let target = String::from_utf8_lossy(head.fields.get("location")?).into_owned();
     let url = scan::resolve(url, &target)?;
-    Some(Need { url, kind: For::Document, urgency: 0, anonymous: false, referrer: None, via: None, frame: None })
+    Some(Need {
+        url,
+        kind: For::Document,
+        urgency: 0,
+        anonymous: false,
+        referrer: None,
+        via: None,
+        frame: None,
+    })
 }

@@ -1,4 +1,5 @@
-//! How many pushes of a session are fetched at once, and in which order: the most urgent first, then as they were named.
+//! How many pushes of a session are fetched at once, and in which order: the most urgent first,
+//! then as they were named.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,13 +31,21 @@ impl State {
 
 impl Gate {
     pub(super) fn new(free: usize) -> Rc<Self> {
-        Rc::new(Self(RefCell::new(State { free, issued: 0, waiting: BTreeMap::new() })))
+        Rc::new(Self(RefCell::new(State {
+            free,
+            issued: 0,
+            waiting: BTreeMap::new(),
+        })))
     }
 
     pub(super) fn ticket(self: &Rc<Self>, urgency: u8) -> Ticket {
         let mut state = self.0.borrow_mut();
         state.issued += 1;
-        Ticket { gate: Rc::clone(self), place: (urgency.saturating_add(1), state.issued), inside: false }
+        Ticket {
+            gate: Rc::clone(self),
+            place: (urgency.saturating_add(1), state.issued),
+            inside: false,
+        }
     }
 }
 
@@ -54,7 +63,10 @@ impl Ticket {
             return Poll::Ready(());
         }
         let mut state = self.gate.0.borrow_mut();
-        let first = state.waiting.first_key_value().is_none_or(|(first, _)| *first >= self.place);
+        let first = state
+            .waiting
+            .first_key_value()
+            .is_none_or(|(first, _)| *first >= self.place);
         if state.free == 0 || !first {
             state.waiting.insert(self.place, cx.waker().clone());
             return Poll::Pending;
@@ -68,7 +80,8 @@ impl Ticket {
 }
 
 impl Ticket {
-    /// Somebody waits for what it is for: it goes before all that nobody has asked for. Poll it again afterwards.
+    /// Somebody waits for what it is for: it goes before all that nobody has asked for. Poll it
+    /// again afterwards.
     pub(super) fn hurry(&mut self) {
         let mut state = self.gate.0.borrow_mut();
         let waited = state.waiting.remove(&self.place).is_some();
@@ -113,9 +126,12 @@ mod tests {
         let gate = Gate::new(1);
         let mut first = gate.ticket(0);
         assert!(first.poll_enter(&cx).is_ready());
-        let (mut urgent, mut asked, mut also_asked) = (gate.ticket(0), gate.ticket(7), gate.ticket(7));
+        let (mut urgent, mut asked, mut also_asked) =
+            (gate.ticket(0), gate.ticket(7), gate.ticket(7));
         assert!(
-            [&mut urgent, &mut also_asked, &mut asked].into_iter().all(|ticket| ticket.poll_enter(&cx).is_pending())
+            [&mut urgent, &mut also_asked, &mut asked]
+                .into_iter()
+                .all(|ticket| ticket.poll_enter(&cx).is_pending())
         );
         also_asked.hurry();
         asked.hurry();

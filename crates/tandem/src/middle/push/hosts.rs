@@ -1,12 +1,14 @@
 //! Which other sites a client asks at all.
 //!
-//! A page names things of other sites that some browsers never ask for: their users block advertisers and counters. A push
-//! would fetch them all the same, at the cost of bytes, and tell that site that somebody is here. So of another site only
-//! these are pushed:
+//! A page names things of other sites that some browsers never ask for: their users block
+//! advertisers and counters. A push would fetch them all the same, at the cost of bytes, and tell
+//! that site that somebody is here. So of another site only these are pushed:
 //!
 //! * style sheets and fonts, without which nothing is shown;
-//! * what several users needed (`auto`), unless this client was offered something of that host and did not want it;
-//! * everything else once the client has asked that host for anything, or used a push of it; until then it waits.
+//! * what several users needed (`auto`), unless this client was offered something of that host and
+//!   did not want it;
+//! * everything else once the client has asked that host for anything, or used a push of it; until
+//!   then it waits.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -24,8 +26,8 @@ const MAX_HOSTS: usize = 1024;
 /// Needs that wait at most.
 const MAX_WAITING: usize = 1024;
 
-/// How long what is asked for together may take to arrive: of a host that is asked for the first time, browsers ask for
-/// several things at once, and what has been asked for is not to be pushed.
+/// How long what is asked for together may take to arrive: of a host that is asked for the first
+/// time, browsers ask for several things at once, and what has been asked for is not to be pushed.
 const GATHER: Duration = Duration::from_millis(10);
 
 /// The hosts of a session. By authority, as needs and requests have it.
@@ -49,7 +51,8 @@ impl Hosts {
             return true;
         }
         remember(&mut self.offered, host);
-        let taken = matches!(need.kind, Kind::Style | Kind::Font) || (learned && !self.shunned.contains(host));
+        let taken = matches!(need.kind, Kind::Style | Kind::Font)
+            || (learned && !self.shunned.contains(host));
         if taken {
             self.waiting.retain(|(_, waiting)| waiting.url != need.url);
         } else if self.waiting.len() < MAX_WAITING {
@@ -79,8 +82,9 @@ impl Hosts {
 
     /// What waits for a host.
     fn release(&mut self, of: &str) -> Vec<(Rc<Page>, Need)> {
-        let (released, waiting) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|(_, need)| host(&need.url) == of);
+        let (released, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|(_, need)| host(&need.url) == of);
         self.waiting = waiting;
         released
     }
@@ -97,8 +101,8 @@ fn remember(hosts: &mut HashSet<String>, host: &str) -> bool {
 }
 
 impl SessionState {
-    /// The client asks a host for something, or used a push of it: what waits for that may come, but for what is asked for in
-    /// the same moment.
+    /// The client asks a host for something, or used a push of it: what waits for that may come,
+    /// but for what is asked for in the same moment.
     pub(super) fn note_host(self: &Rc<Self>, url: &str) {
         let of = host(url);
         let mut hosts = self.hosts.borrow_mut();
@@ -110,7 +114,9 @@ impl SessionState {
         let (session, of) = (Rc::downgrade(self), of.to_owned());
         tokio::task::spawn_local(async move {
             tokio::time::sleep(GATHER).await;
-            let Some(session) = session.upgrade() else { return };
+            let Some(session) = session.upgrade() else {
+                return;
+            };
             let released = session.hosts.borrow_mut().release(&of);
             for (page, need) in released {
                 page.promise_one(need);
@@ -119,8 +125,9 @@ impl SessionState {
     }
 }
 
-/// Whether two authorities are likely one site's: the same host, whatever the port, or names that end alike. Without the
-/// list of all suffixes that is a guess: two last labels, or three below the likes of `co.uk`.
+/// Whether two authorities are likely one site's: the same host, whatever the port, or names that
+/// end alike. Without the list of all suffixes that is a guess: two last labels, or three below the
+/// likes of `co.uk`.
 pub(super) fn is_same_site(one: &str, other: &str) -> bool {
     let (one, other) = (without_port(one), without_port(other));
     if one == other {
@@ -130,7 +137,9 @@ pub(super) fn is_same_site(one: &str, other: &str) -> bool {
         return false;
     }
     let mut labels = one.rsplit('.').zip(other.rsplit('.'));
-    let (Some(top), Some(second)) = (labels.next(), labels.next()) else { return false };
+    let (Some(top), Some(second)) = (labels.next(), labels.next()) else {
+        return false;
+    };
     let alike = top.0 == top.1 && second.0 == second.1;
     let general = top.0.len() == 2 && second.0.len() <= 3;
     alike && (!general || labels.next().is_some_and(|(one, other)| one == other))
@@ -158,7 +167,10 @@ mod tests {
             ("[2001:db8::1]:1", "[2001:db8::1]"),
             ("localhost", "localhost:9"),
         ] {
-            assert!(is_same_site(one, other) && is_same_site(other, one), "{one} {other}");
+            assert!(
+                is_same_site(one, other) && is_same_site(other, one),
+                "{one} {other}"
+            );
         }
         for (one, other) in [
             ("a.test", "b.test"),
@@ -169,7 +181,10 @@ mod tests {
             ("192.0.2.1", "198.0.2.1"),
             ("", "a.test"),
         ] {
-            assert!(!is_same_site(one, other) && !is_same_site(other, one), "{one} {other}");
+            assert!(
+                !is_same_site(one, other) && !is_same_site(other, one),
+                "{one} {other}"
+            );
         }
     }
 }

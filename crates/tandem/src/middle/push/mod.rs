@@ -1,4 +1,5 @@
-//! Push: the gateway finds out what a page will need, fetches it, and sends it before the browser asks.
+//! Push: the gateway finds out what a page will need, fetches it, and sends it before the browser
+//! asks.
 //!
 //! ```text
 //!  answer to a GET ──┬─ its head: Link, X-Associated-Content ([`named`])         ┐
@@ -6,10 +7,11 @@
 //!                    └─ what others needed with it ([`crate::learned`])          ┘   fetched in order ([`gate`])
 //! ```
 //!
-//! A promise leaves before the bytes that mention the resource, so that the client never asks for what is on its way; its
-//! data leaves after everything that was asked for. Fetches go down the same pipeline as requests, so the same limits and the
-//! same policy hold for them. Cookies go to the page's own origin only. A push that comes too late for its page's
-//! stream goes with the session's companion ([`crate::companion`]).
+//! A promise leaves before the bytes that mention the resource, so that the client never asks for
+//! what is on its way; its data leaves after everything that was asked for. Fetches go down the
+//! same pipeline as requests, so the same limits and the same policy hold for them. Cookies go to
+//! the page's own origin only. A push that comes too late for its page's stream goes with the
+//! session's companion ([`crate::companion`]).
 
 mod companion;
 mod document;
@@ -33,7 +35,8 @@ use tandem_predict::scan::{Kind, Need, resolve, split};
 use tandem_predict::{Candidate, Exchange as Seen, Worth};
 
 use crate::companion::{
-    Asked, FIELD, Treatment, asks_for_page, is_companion, is_particular, is_plain, is_reserved, origin_of, url_hash,
+    Asked, FIELD, Treatment, asks_for_page, is_companion, is_particular, is_plain, is_reserved,
+    origin_of, url_hash,
 };
 use crate::error::{Error, Kind as Fault, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
@@ -89,10 +92,17 @@ impl Push {
     /// A stage for the session of `peer` on `path`.
     pub fn new(pushing: &Rc<Pushing>, path: &Path, peer: Peer, next: Rc<dyn Stage>) -> Self {
         let limits = Limits::new(pushing.own_origin_only);
-        let gauge = if pushing.by_path && pushing.learned.is_some() { Gauge::of(path).map(Rc::new) } else { None };
+        let gauge = if pushing.by_path && pushing.learned.is_some() {
+            Gauge::of(path).map(Rc::new)
+        } else {
+            None
+        };
         let session = SessionState {
             peer,
-            user: pushing.learned.as_ref().map_or(0, |learned| learned.user(peer.session, peer.address)),
+            user: pushing
+                .learned
+                .as_ref()
+                .map_or(0, |learned| learned.user(peer.session, peer.address)),
             pushing: Rc::clone(pushing),
             limits,
             gauge: gauge.as_ref().map(Rc::downgrade),
@@ -109,7 +119,11 @@ impl Push {
             hosts: RefCell::default(),
             last: RefCell::default(),
         };
-        Self { session: Rc::new(session), _gauge: gauge, next }
+        Self {
+            session: Rc::new(session),
+            _gauge: gauge,
+            next,
+        }
     }
 }
 
@@ -124,7 +138,8 @@ impl Drop for Push {
     }
 }
 
-/// The stage of a session for which nothing is pushed: it knows no companion, and asks nobody else for one.
+/// The stage of a session for which nothing is pushed: it knows no companion, and asks nobody else
+/// for one.
 pub struct NoPush {
     /// Where exchanges go on.
     pub next: Rc<dyn Stage>,
@@ -132,13 +147,21 @@ pub struct NoPush {
 
 impl Stage for NoPush {
     fn call(&self, exchange: Exchange) -> Reply {
-        if is_reserved(&exchange.request.authority) { unknown() } else { self.next.call(exchange) }
+        if is_reserved(&exchange.request.authority) {
+            unknown()
+        } else {
+            self.next.call(exchange)
+        }
     }
 }
 
 /// What a name is answered with that is nobody's.
 fn unknown() -> Reply {
-    Reply::fail(Error::new(Fault::Dns, Side::Origin, "no origin has this name"))
+    Reply::fail(Error::new(
+        Fault::Dns,
+        Side::Origin,
+        "no origin has this name",
+    ))
 }
 
 impl Stage for Push {
@@ -155,12 +178,22 @@ impl Stage for Push {
         if !exchange.peer.push && self.session.pushing.learned.is_none() {
             return self.next.call(exchange);
         }
-        let Some(asked) = Request::of(&exchange, &self.next) else { return self.next.call(exchange) };
+        let Some(asked) = Request::of(&exchange, &self.next) else {
+            return self.next.call(exchange);
+        };
         self.session.note_asked(&asked);
         let reply = self.next.call(exchange);
         let (session, asked) = (Rc::clone(&self.session), Rc::new(asked));
-        let watched =
-            Watched { session, asked, page: None, reply, document: None, held: None, unsized_body: None, over: false };
+        let watched = Watched {
+            session,
+            asked,
+            page: None,
+            reply,
+            document: None,
+            held: None,
+            unsized_body: None,
+            over: false,
+        };
         Reply::new(watched)
     }
 }
@@ -180,7 +213,14 @@ impl Request {
     fn of(exchange: &Exchange, next: &Rc<dyn Stage>) -> Option<Self> {
         let url = resolve(&url_of(&exchange.request), "")?;
         let (head, isolation) = (exchange.request.clone(), exchange.isolation.clone());
-        Some(Self { hash: url_hash(&head), head, url, peer: exchange.peer, isolation, next: Rc::clone(next) })
+        Some(Self {
+            hash: url_hash(&head),
+            head,
+            url,
+            peer: exchange.peer,
+            isolation,
+            next: Rc::clone(next),
+        })
     }
 }
 
@@ -225,7 +265,8 @@ struct Shown {
 }
 
 impl Shown {
-    /// Whether a request for a page that names `referer` its cause, so soon, is for a part of this one.
+    /// Whether a request for a page that names `referer` its cause, so soon, is for a part of this
+    /// one.
     fn is_cause(&self, referer: &[u8]) -> bool {
         let is = |url: &String| url.as_bytes() == referer;
         self.at.elapsed() < FRAMES && (is(&self.url) || self.frames.iter().any(is))
@@ -290,7 +331,10 @@ impl AllGiven {
     }
 
     fn get(&self, url: &str) -> Option<Given> {
-        self.recent.get(url).or_else(|| self.before.get(url)).copied()
+        self.recent
+            .get(url)
+            .or_else(|| self.before.get(url))
+            .copied()
     }
 
     fn insert(&mut self, url: String, given: Given) {
@@ -318,11 +362,16 @@ impl SessionState {
         self.limits
     }
 
-    /// Whether the client has it already: to use again, or as a push whose end it has not reported. The latter is of use to
-    /// the page that it was made for, and to its own origin's.
+    /// Whether the client has it already: to use again, or as a push whose end it has not reported.
+    /// The latter is of use to the page that it was made for, and to its own origin's.
     fn has(&self, target: &Target, request: &RequestHead) -> bool {
         let Target { url, hash, asked } = target;
-        if let Some(push) = self.promised.borrow().get(hash).filter(|push| push.url == *url) {
+        if let Some(push) = self
+            .promised
+            .borrow()
+            .get(hash)
+            .filter(|push| push.url == *url)
+        {
             return push.asked.is_of_same_page(*asked, &origin_of(request));
         }
         let given = self.given.borrow().get(url);
@@ -337,7 +386,12 @@ impl SessionState {
         }
         let Target { url, hash, asked } = target;
         self.given.borrow_mut().insert(url.clone(), Given::Reusable);
-        let push = Promised { asked: *asked, url: url.clone(), page: Rc::clone(page), urge: Rc::clone(urge) };
+        let push = Promised {
+            asked: *asked,
+            url: url.clone(),
+            page: Rc::clone(page),
+            urge: Rc::clone(urge),
+        };
         if promised.insert(*hash, push).is_some() {
             // The client lets go of it without a word.
             METRICS.pushes_wasted.add(1);
@@ -358,7 +412,9 @@ impl SessionState {
         }
         let (scheme, authority, path) = split(url)?;
         let request = RequestHead::get(Scheme::parse(scheme.as_bytes())?, authority, path);
-        let push = promised.get(&url_hash(&request)).filter(|push| push.url == url)?;
+        let push = promised
+            .get(&url_hash(&request))
+            .filter(|push| push.url == url)?;
         Some(Rc::clone(&push.page))
     }
 
@@ -366,7 +422,10 @@ impl SessionState {
     fn withdraw(&self, target: &Target, urge: &Rc<Urge>) {
         let mut promised = self.promised.borrow_mut();
         // Another may have been promised since, for another page.
-        if promised.get(&target.hash).is_none_or(|push| Rc::ptr_eq(&push.urge, urge)) {
+        if promised
+            .get(&target.hash)
+            .is_none_or(|push| Rc::ptr_eq(&push.urge, urge))
+        {
             promised.remove(&target.hash);
             self.forget_given(target);
         }
@@ -376,7 +435,8 @@ impl SessionState {
         self.given.borrow_mut().remove(&target.url);
     }
 
-    /// The client gets the answer with this head: whether it can use it again decides if it may be given it again.
+    /// The client gets the answer with this head: whether it can use it again decides if it may be
+    /// given it again.
     fn note_given(&self, url: &str, head: &ResponseHead) {
         let mut given = self.given.borrow_mut();
         match () {
@@ -386,23 +446,35 @@ impl SessionState {
         }
     }
 
-    /// A request is here. Who asks for what he was given, as if he had never seen it, has lost what he had (a new profile,
-    /// an emptied cache, another browser): it is his to get again, what the last page did without as well.
+    /// A request is here. Who asks for what he was given, as if he had never seen it, has lost what
+    /// he had (a new profile, an emptied cache, another browser): it is his to get again, what the
+    /// last page did without as well.
     fn note_asked(self: &Rc<Self>, asked: &Request) {
-        let Request { head: request, url, .. } = asked;
+        let Request {
+            head: request, url, ..
+        } = asked;
         self.asking.borrow_mut().push(asked.hash);
         self.note_host(url);
         if self.given.borrow().is_empty() && self.held.borrow().is_empty() {
             return;
         }
-        let checks = ["if-none-match", "if-modified-since"].iter().any(|name| request.fields.contains(name))
-            || ["no-cache", "max-age=0"].iter().any(|word| request.fields.has_token("cache-control", word));
-        let given = self.given.borrow().get(url).is_some_and(|given| given != Given::Unsure);
+        let checks = ["if-none-match", "if-modified-since"]
+            .iter()
+            .any(|name| request.fields.contains(name))
+            || ["no-cache", "max-age=0"]
+                .iter()
+                .any(|word| request.fields.has_token("cache-control", word));
+        let given = self
+            .given
+            .borrow()
+            .get(url)
+            .is_some_and(|given| given != Given::Unsure);
         let had = given || self.held.borrow().contains(&asked.hash);
         if checks || !had {
             return;
         }
-        // A push whose end has not been reported has come to nothing, as one of a redirect does over SPDY: only it was lost.
+        // A push whose end has not been reported has come to nothing, as one of a redirect does
+        // over SPDY: only it was lost.
         if self.promised.borrow_mut().remove(&asked.hash).is_some() {
             self.given.borrow_mut().remove(url);
             return;
@@ -415,7 +487,8 @@ impl SessionState {
         }
     }
 
-    /// A promise without a stream of its page's: it goes with the companion, while there is one or may be one soon.
+    /// A promise without a stream of its page's: it goes with the companion, while there is one or
+    /// may be one soon.
     fn promise_later(&self, promise: Part) {
         let mut later = self.later.borrow_mut();
         if self.closed.get() || later.ready.len() >= self.limits.page_pushes {
@@ -425,14 +498,15 @@ impl SessionState {
             return;
         }
         later.ready.push_back(promise);
-        self.carried.set(self.carried.get() + u64::from(self.companion.get()));
+        self.carried
+            .set(self.carried.get() + u64::from(self.companion.get()));
         if let Some(waker) = later.waker.take() {
             waker.wake();
         }
     }
 
-    /// A page is about to be sent: whether anything is pushed with it. What belongs to a page that was just sent, as a frame
-    /// does, shares its treatment, and the client is told nothing new.
+    /// A page is about to be sent: whether anything is pushed with it. What belongs to a page that
+    /// was just sent, as a frame does, shares its treatment, and the client is told nothing new.
     fn treat(&self, url: &str, request: &RequestHead) -> (Treatment, bool) {
         if self.is_frame(request)
             && let Some(page) = &mut *self.page.borrow_mut()
@@ -449,21 +523,31 @@ impl SessionState {
         };
         count.add(1);
         self.hosts.borrow_mut().turn();
-        let shown = Shown { url: url.to_owned(), at: Instant::now(), treatment, frames: Vec::new() };
+        let shown = Shown {
+            url: url.to_owned(),
+            at: Instant::now(),
+            treatment,
+            frames: Vec::new(),
+        };
         self.page.replace(Some(shown));
         (treatment, true)
     }
 
     /// Whether what a request asks for, a page itself, is part of the page that was shown last.
     fn is_frame(&self, request: &RequestHead) -> bool {
-        let Some(referer) = request.fields.get("referer") else { return false };
+        let Some(referer) = request.fields.get("referer") else {
+            return false;
+        };
         let page = self.page.borrow();
         page.as_ref().is_some_and(|page| page.is_cause(referer))
     }
 
     /// Whether what a request asks for belongs to a page that gets no pushes.
     fn is_held_out(&self) -> bool {
-        self.page.borrow().as_ref().is_some_and(|page| page.treatment == Treatment::HeldOut)
+        self.page
+            .borrow()
+            .as_ref()
+            .is_some_and(|page| page.treatment == Treatment::HeldOut)
     }
 
     /// When a push pays on this session's path, if that is to decide and can be told.
@@ -474,16 +558,22 @@ impl SessionState {
 
     /// Tells the predictor of an answer and asks what will be needed with it.
     fn learn(&self, url: &str, request: &RequestHead, head: &ResponseHead) -> Vec<Candidate> {
-        let Some(learned) = &self.pushing.learned else { return Vec::new() };
-        // What only a login shows is nobody else's, and what depends on more than a browser says by itself helps nobody.
+        let Some(learned) = &self.pushing.learned else {
+            return Vec::new();
+        };
+        // What only a login shows is nobody else's, and what depends on more than a browser says by
+        // itself helps nobody.
         let particular = request.fields.get("accept").is_some_and(is_particular);
         if !is_plain(&request.fields) || particular {
             return Vec::new();
         }
         let asked = |name: &str| request.fields.get(name).map(String::from_utf8_lossy);
         let (referer, agent) = (asked("referer"), asked("user-agent"));
-        // What a push brings along belongs to its page. Of the push itself the client tells later, in a while.
-        let page = referer.as_ref().and_then(|referer| self.page_of_push(referer));
+        // What a push brings along belongs to its page. Of the push itself the client tells later,
+        // in a while.
+        let page = referer
+            .as_ref()
+            .and_then(|referer| self.page_of_push(referer));
         let (destination, accept) = (asked("sec-fetch-dest"), asked("accept"));
         let content_type = head.fields.get("content-type").map(String::from_utf8_lossy);
         // A frame is asked for as its page's images are, and brings what its page needs with it.
@@ -496,7 +586,10 @@ impl SessionState {
             get: true,
             status: head.status,
             size: content_length(&head.fields).ok().flatten().unwrap_or(0),
-            referer: page.as_ref().map(|page| page.url.as_str()).or(referer.as_deref()),
+            referer: page
+                .as_ref()
+                .map(|page| page.url.as_str())
+                .or(referer.as_deref()),
             agent: agent.as_deref(),
             content_type: content_type.as_deref(),
             destination: destination.as_deref().or_else(|| frame.then_some("iframe")),
@@ -511,18 +604,25 @@ impl SessionState {
 
 impl Drop for SessionState {
     fn drop(&mut self) {
-        METRICS.pushes_wasted.add(self.promised.borrow().len() as u64);
+        METRICS
+            .pushes_wasted
+            .add(self.promised.borrow().len() as u64);
         if let Some(learned) = &self.pushing.learned {
             learned.session_closed(self.peer.session);
         }
     }
 }
 
-/// Whether the browser's cache will hold an answer for a while (RFC 9111 section 4.2, the heuristic included).
+/// Whether the browser's cache will hold an answer for a while (RFC 9111 section 4.2, the heuristic
+/// included).
 fn is_reusable(head: &ResponseHead) -> bool {
     let fields = &head.fields;
-    let never = ["no-store", "no-cache", "max-age=0"].iter().any(|word| fields.has_token("cache-control", word));
-    let says = fields.get("cache-control").is_some_and(|value| value.windows(7).any(|part| part == b"max-age"));
+    let never = ["no-store", "no-cache", "max-age=0"]
+        .iter()
+        .any(|word| fields.has_token("cache-control", word));
+    let says = fields
+        .get("cache-control")
+        .is_some_and(|value| value.windows(7).any(|part| part == b"max-age"));
     !never && (says || fields.contains("expires") || fields.contains("last-modified"))
 }
 
@@ -603,7 +703,9 @@ impl Watched {
 
     fn end(&mut self, whole: bool) {
         self.over = true;
-        if let (true, Some(size), Some(learned)) = (whole, self.unsized_body, &self.session.pushing.learned) {
+        if let (true, Some(size), Some(learned)) =
+            (whole, self.unsized_body, &self.session.pushing.learned)
+        {
             learned.body_sent(&self.asked.url, size);
         }
         if let Some(page) = &self.page {
@@ -621,7 +723,8 @@ impl Watched {
             session.note_given(&asked.url, head);
         }
         let candidates = session.learn(&asked.url, &asked.head, head);
-        self.unsized_body = (head.status == 200 && !head.fields.contains("content-length")).then_some(0);
+        self.unsized_body =
+            (head.status == 200 && !head.fields.contains("content-length")).then_some(0);
         if !asked.peer.push {
             return;
         }
@@ -633,8 +736,11 @@ impl Watched {
                 head.fields.set(FIELD, treatment.as_str());
             }
         }
-        // A page that the browser only checks, or loads again, comes with what its cache has, or with nothing from ours.
-        let known = ["if-none-match", "if-modified-since"].iter().any(|name| asked.head.fields.contains(name))
+        // A page that the browser only checks, or loads again, comes with what its cache has, or
+        // with nothing from ours.
+        let known = ["if-none-match", "if-modified-since"]
+            .iter()
+            .any(|name| asked.head.fields.contains(name))
             || asked.head.fields.has_token("cache-control", "no-cache");
         if session.is_held_out() || known {
             return;
@@ -646,7 +752,11 @@ impl Watched {
             return;
         }
         let page = Page::new(session, asked);
-        self.document = if readable { page.document(page.url(), head, Use::Page) } else { None };
+        self.document = if readable {
+            page.document(page.url(), head, Use::Page)
+        } else {
+            None
+        };
         match target {
             Some(target) => page.redirect(page.url(), target),
             None => page.settle(page.url(), head),
@@ -654,7 +764,12 @@ impl Watched {
         page.promise(needs);
         let learned = page.session.pushing.learned.as_ref();
         let asker = |url: &str| learned.and_then(|learned| learned.own_asker(url));
-        page.promise_learned(candidates.iter().filter_map(|candidate| learned_need(candidate, asker)).collect());
+        page.promise_learned(
+            candidates
+                .iter()
+                .filter_map(|candidate| learned_need(candidate, asker))
+                .collect(),
+        );
         self.page = Some(page);
     }
 }
@@ -676,7 +791,8 @@ fn is_page(head: &ResponseHead) -> bool {
     matches!(Sort::of(head), Some(Sort::Html))
 }
 
-/// What others needed, as a need, and who asked for it if not the page. A page by itself is the reader's to choose.
+/// What others needed, as a need, and who asked for it if not the page. A page by itself is the
+/// reader's to choose.
 fn learned_need(candidate: &Candidate, asker: impl Fn(&str) -> Option<String>) -> Option<Need> {
     let (kind, urgency) = match candidate.kind {
         Learnt::Style => (Kind::Style, 1),
@@ -692,6 +808,17 @@ fn learned_need(candidate: &Candidate, asker: impl Fn(&str) -> Option<String>) -
     let kind = if frame { Kind::Document } else { kind };
     // Fonts are fetched by CORS always, data as a rule.
     let anonymous = matches!(kind, Kind::Font | Kind::Fetch);
-    let (url, via) = (candidate.url.to_string(), asker(&candidate.url).map(Arc::from));
-    Some(Need { url, kind, urgency, anonymous, referrer: None, via, frame: None })
+    let (url, via) = (
+        candidate.url.to_string(),
+        asker(&candidate.url).map(Arc::from),
+    );
+    Some(Need {
+        url,
+        kind,
+        urgency,
+        anonymous,
+        referrer: None,
+        via,
+        frame: None,
+    })
 }

@@ -1,5 +1,6 @@
-//! What an origin's head says that a page will need: `X-Associated-Content: "url"[:priority], …` (mod_spdy's field, meant
-//! for the gateway and taken out here) and `Link: <url>; rel=preload; as=…` (RFC 8288), unless it says `nopush`.
+//! What an origin's head says that a page will need: `X-Associated-Content: "url"[:priority], …`
+//! (mod_spdy's field, meant for the gateway and taken out here) and `Link: <url>; rel=preload;
+//! as=…` (RFC 8288), unless it says `nopush`.
 
 use tandem_http::ResponseHead;
 use tandem_predict::scan::{Kind, Need, resolve};
@@ -10,8 +11,15 @@ pub(crate) fn named(page: &str, head: &mut ResponseHead) -> Vec<Need> {
     for value in head.fields.get_all("x-associated-content") {
         for item in String::from_utf8_lossy(value).split(',') {
             let mut quoted = item.trim().splitn(3, '"');
-            let (Some(""), Some(url), Some(rest)) = (quoted.next(), quoted.next(), quoted.next()) else { continue };
-            let priority = rest.trim().strip_prefix(':').and_then(|n| n.parse().ok()).filter(|n| *n < 8);
+            let (Some(""), Some(url), Some(rest)) = (quoted.next(), quoted.next(), quoted.next())
+            else {
+                continue;
+            };
+            let priority = rest
+                .trim()
+                .strip_prefix(':')
+                .and_then(|n| n.parse().ok())
+                .filter(|n| *n < 8);
             needs.extend(need(page, url, Kind::Other, priority.unwrap_or(4)));
         }
     }
@@ -38,9 +46,14 @@ fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
 fn preloads(page: &str, value: &str, needs: &mut Vec<Need>) {
     let mut rest = value;
     while let Some((_, after)) = rest.split_once('<') {
-        let Some((url, after)) = after.split_once('>') else { break };
+        let Some((url, after)) = after.split_once('>') else {
+            break;
+        };
         // Parameters run up to the next target.
-        let (parameters, _) = after.split_once(",<").or_else(|| after.split_once(", <")).unwrap_or((after, ""));
+        let (parameters, _) = after
+            .split_once(",<")
+            .or_else(|| after.split_once(", <"))
+            .unwrap_or((after, ""));
         rest = &after[parameters.len()..];
         let parameter = |name: &str| {
             parameters
@@ -48,8 +61,11 @@ fn preloads(page: &str, value: &str, needs: &mut Vec<Need>) {
                 .find_map(|p| p.trim().strip_prefix(name)?.trim().strip_prefix('='))
                 .map(|v| v.trim().trim_end_matches(',').trim_matches('"'))
         };
-        let is_preload = parameter("rel").is_some_and(|rel| rel.split(' ').any(|r| r.eq_ignore_ascii_case("preload")));
-        let nopush = parameters.split(';').any(|p| p.trim().eq_ignore_ascii_case("nopush"));
+        let is_preload = parameter("rel")
+            .is_some_and(|rel| rel.split(' ').any(|r| r.eq_ignore_ascii_case("preload")));
+        let nopush = parameters
+            .split(';')
+            .any(|p| p.trim().eq_ignore_ascii_case("nopush"));
         if is_preload && !nopush {
             let (kind, urgency) = match parameter("as") {
                 Some("style") => (Kind::Style, 1),
@@ -70,13 +86,24 @@ mod tests {
     #[test]
     fn reads_both_fields() {
         let mut head = ResponseHead::new(200);
-        head.fields.push("x-associated-content", "\"/a.css\":1, \"http://h/b.js\", nonsense, \"");
+        head.fields.push(
+            "x-associated-content",
+            "\"/a.css\":1, \"http://h/b.js\", nonsense, \"",
+        );
         head.fields.push("link", "</c.css>; rel=preload; as=style, </d>; rel=next, <e.png>;rel=\"preload\";as=image, </f>; rel=preload; nopush");
         let needs = named("http://h/dir/page", &mut head);
-        let found: Vec<_> = needs.iter().map(|need| (need.url.as_str(), need.urgency)).collect();
+        let found: Vec<_> = needs
+            .iter()
+            .map(|need| (need.url.as_str(), need.urgency))
+            .collect();
         assert_eq!(
             found,
-            [("http://h/a.css", 1), ("http://h/b.js", 4), ("http://h/c.css", 1), ("http://h/dir/e.png", 4)]
+            [
+                ("http://h/a.css", 1),
+                ("http://h/b.js", 4),
+                ("http://h/c.css", 1),
+                ("http://h/dir/e.png", 4)
+            ]
         );
         assert!(!head.fields.contains("x-associated-content") && head.fields.contains("link"));
     }

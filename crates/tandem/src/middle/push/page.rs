@@ -19,8 +19,8 @@ use crate::metrics::METRICS;
 /// Bytes of a cookie that do not fit a header table: they are sent again with each promise.
 const LONG_COOKIE: usize = 2048;
 
-/// Of what browsers ask for only once it is nearly in sight, so much is likely to be: the first few screens of a page. The
-/// rest is pushed where others needed it.
+/// Of what browsers ask for only once it is nearly in sight, so much is likely to be: the first few
+/// screens of a page. The rest is pushed where others needed it.
 const LAZY: usize = 16;
 
 /// Hosts that a page names, as far as they are remembered.
@@ -31,8 +31,8 @@ pub(super) struct Page {
     pub(super) session: Rc<SessionState>,
     pub(super) asked: Rc<Request>,
     place: RefCell<Rc<Place>>,
-    /// The document that asked for it, where it is none itself but part of one: a style sheet or a script that the browser
-    /// asked for.
+    /// The document that asked for it, where it is none itself but part of one: a style sheet or a
+    /// script that the browser asked for.
     cause: Option<Rc<Place>>,
     /// URLs promised with it, and its own.
     known: RefCell<HashSet<String>>,
@@ -43,7 +43,8 @@ pub(super) struct Page {
     named: RefCell<HashSet<String>>,
     /// What others needed with it, of hosts that it has not named yet.
     expected: RefCell<Vec<Need>>,
-    /// Its document is where it was asked for, or where redirects have led: it is known what it is asked for from.
+    /// Its document is where it was asked for, or where redirects have led: it is known what it is
+    /// asked for from.
     settled: Cell<bool>,
     referrer: Cell<Referrer>,
     /// Nobody waits for the page any more.
@@ -51,23 +52,32 @@ pub(super) struct Page {
     left: Left,
 }
 
-/// Where a page's document is, as far as redirects have told: what it needs is asked for from there.
+/// Where a page's document is, as far as redirects have told: what it needs is asked for from
+/// there.
 struct Place {
     authority: String,
     url: String,
 }
 
 impl Place {
-    /// That of the document that a request for part of one is made by; of its address, that may be no more than the origin.
+    /// That of the document that a request for part of one is made by; of its address, that may be
+    /// no more than the origin.
     fn cause(request: &RequestHead) -> Option<Self> {
         if asks_for_page(request) {
             return None;
         }
-        let fields = ["referer", "origin"].into_iter().filter_map(|name| request.fields.get(name));
-        fields.filter_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, "")).find_map(|url| {
-            let (_, authority, _) = scan::split(&url)?;
-            Some(Self { authority: authority.to_owned(), url })
-        })
+        let fields = ["referer", "origin"]
+            .into_iter()
+            .filter_map(|name| request.fields.get(name));
+        fields
+            .filter_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, ""))
+            .find_map(|url| {
+                let (_, authority, _) = scan::split(&url)?;
+                Some(Self {
+                    authority: authority.to_owned(),
+                    url,
+                })
+            })
     }
 }
 
@@ -105,7 +115,10 @@ impl Page {
             },
             session,
             known: RefCell::new(HashSet::from([asked.url.clone()])),
-            place: RefCell::new(Rc::new(Place { authority: asked.head.authority.clone(), url: asked.url.clone() })),
+            place: RefCell::new(Rc::new(Place {
+                authority: asked.head.authority.clone(),
+                url: asked.url.clone(),
+            })),
             cause: Place::cause(&asked.head).map(Rc::new),
             asked,
             promises: RefCell::default(),
@@ -131,7 +144,8 @@ impl Page {
         self.cause.clone().unwrap_or_else(|| self.place())
     }
 
-    /// What is at `from` leads elsewhere; where that is the page's document itself, so does the page.
+    /// What is at `from` leads elsewhere; where that is the page's document itself, so does the
+    /// page.
     pub(super) fn redirect(self: &Rc<Self>, from: &str, mut target: Need) {
         if from == self.place().url {
             // It is no page that sends the browser on.
@@ -146,8 +160,8 @@ impl Page {
         self.promise(vec![target]);
     }
 
-    /// What is at `url` is an answer, no redirect; where that is the page's document, its head says how much it tells others,
-    /// and what others needed with it may come.
+    /// What is at `url` is an answer, no redirect; where that is the page's document, its head says
+    /// how much it tells others, and what others needed with it may come.
     pub(super) fn settle(self: &Rc<Self>, url: &str, head: &ResponseHead) {
         if url == self.place().url && !self.settled.replace(true) {
             self.referrer.set(referrer_policy(head).unwrap_or_default());
@@ -155,13 +169,32 @@ impl Page {
         }
     }
 
-    /// A reader of the answer with this head to a request for `url`, which is this page or belongs to it. What is asked for
-    /// as something else than it turns out to be is not read: a browser would not, either.
-    pub(super) fn document(&self, url: &str, head: &ResponseHead, purpose: Use) -> Option<Document> {
-        let purpose = if url == self.place().url { Use::Page } else { purpose };
+    /// A reader of the answer with this head to a request for `url`, which is this page or belongs
+    /// to it. What is asked for as something else than it turns out to be is not read: a browser
+    /// would not, either.
+    pub(super) fn document(
+        &self,
+        url: &str,
+        head: &ResponseHead,
+        purpose: Use,
+    ) -> Option<Document> {
+        let purpose = if url == self.place().url {
+            Use::Page
+        } else {
+            purpose
+        };
         let accept = self.asked.head.fields.get("accept").unwrap_or_default();
-        let mut document = Document::of(url, head, purpose, &self.whole().url, accept, self.left.reading.get())?;
-        self.left.reading.set(self.left.reading.get() - document.limit());
+        let mut document = Document::of(
+            url,
+            head,
+            purpose,
+            &self.whole().url,
+            accept,
+            self.left.reading.get(),
+        )?;
+        self.left
+            .reading
+            .set(self.left.reading.get() - document.limit());
         Some(document)
     }
 
@@ -183,7 +216,9 @@ impl Page {
         if let Some(mut document) = document.take() {
             document.finish();
             self.promise(document.take_needs());
-            self.left.reading.set(self.left.reading.get() + document.unread());
+            self.left
+                .reading
+                .set(self.left.reading.get() + document.unread());
         }
     }
 
@@ -249,8 +284,8 @@ impl Page {
         }
     }
 
-    /// The same for what others needed with it: of its own host, or of hosts that it names itself, once it does. Whoever could
-    /// have others fetch what he likes would see them come.
+    /// The same for what others needed with it: of its own host, or of hosts that it names itself,
+    /// once it does. Whoever could have others fetch what he likes would see them come.
     pub(super) fn promise_learned(self: &Rc<Self>, needs: Vec<Need>) {
         self.expected.replace(needs);
         self.promise_expected();
@@ -307,7 +342,8 @@ impl Page {
         }
     }
 
-    /// Whether it is likely to be asked for while the page loads; each that is lazy makes the next less so.
+    /// Whether it is likely to be asked for while the page loads; each that is lazy makes the next
+    /// less so.
     fn is_near(&self, need: &Need) -> bool {
         if need.urgency < scan::LAZY || !matches!(need.kind, Kind::Image | Kind::Document) {
             return true;
@@ -331,15 +367,23 @@ impl Page {
         if self.is_refused(&need) {
             return;
         }
-        let Some((request, cost)) = self.request_for(&need) else { return };
-        let target = Target { hash: url_hash(&request), asked: Asked::of(&request.fields), url: need.url.clone() };
+        let Some((request, cost)) = self.request_for(&need) else {
+            return;
+        };
+        let target = Target {
+            hash: url_hash(&request),
+            asked: Asked::of(&request.fields),
+            url: need.url.clone(),
+        };
         if self.session.is_asked(&target) {
             return;
         }
         if self.session.has(&target, &request) {
             return self.skip(need);
         }
-        let Some(left) = self.left.promises.get().checked_sub(cost) else { return };
+        let Some(left) = self.left.promises.get().checked_sub(cost) else {
+            return;
+        };
         let urge = Rc::new(Urge::default());
         if !self.session.admits(&target, &self.asked, &urge) {
             return;
@@ -355,9 +399,20 @@ impl Page {
             priority,
         };
         let ticket = self.session.gate.ticket(need.urgency);
-        let reply = Reply::new(Fetch::new(Rc::clone(self), ticket, exchange, target, Use::of(&need), urge));
+        let reply = Reply::new(Fetch::new(
+            Rc::clone(self),
+            ticket,
+            exchange,
+            target,
+            Use::of(&need),
+            urge,
+        ));
         self.known.borrow_mut().insert(need.url);
-        let promise = Part::Pushed { request, reply, priority };
+        let promise = Part::Pushed {
+            request,
+            reply,
+            priority,
+        };
         let mut promises = self.promises.borrow_mut();
         if promises.over {
             drop(promises);
@@ -369,7 +424,8 @@ impl Page {
         }
     }
 
-    /// The request that the browser would make, as far as that can be known, and what its promise costs in bytes.
+    /// The request that the browser would make, as far as that can be known, and what its promise
+    /// costs in bytes.
     fn request_for(&self, need: &Need) -> Option<(RequestHead, usize)> {
         let (scheme, authority, path) = scan::split(&need.url)?;
         let scheme = Scheme::parse(scheme.as_bytes())?;
@@ -378,33 +434,44 @@ impl Page {
         let whole = self.whole();
         let document = need.frame.as_deref().unwrap_or(&whole.url);
         let (document_scheme, document_host, _) = scan::split(document)?;
-        let same_origin = scheme.as_str() == document_scheme && authority.eq_ignore_ascii_case(document_host);
-        // What is fetched over TLS reaches the gateway as a tunnel only; nobody would ask for it in the clear.
-        if (scheme != page.scheme && scheme == Scheme::Https) || (!own && self.session.limits().own_origin_only) {
+        let same_origin =
+            scheme.as_str() == document_scheme && authority.eq_ignore_ascii_case(document_host);
+        // What is fetched over TLS reaches the gateway as a tunnel only; nobody would ask for it in
+        // the clear.
+        if (scheme != page.scheme && scheme == Scheme::Https)
+            || (!own && self.session.limits().own_origin_only)
+        {
             return None;
         }
-        // What only a login shows: answers to it are the asker's own, and some logins count their uses.
+        // What only a login shows: answers to it are the asker's own, and some logins count their
+        // uses.
         if own && page.fields.contains("authorization") {
             return None;
         }
         if !own {
-            self.left.foreign.set(self.left.foreign.get().checked_sub(1)?);
+            self.left
+                .foreign
+                .set(self.left.foreign.get().checked_sub(1)?);
         }
         let mut fields: Fields = page
             .fields
             .iter()
             .filter(|field| {
-                // Another origin's document, in a frame or behind a redirect, does not have them sent; that which had them sent
-                // for its style sheet does for the images of that.
+                // Another origin's document, in a frame or behind a redirect, does not have them
+                // sent; that which had them sent for its style sheet does for the images of that.
                 let part_of_it = self.cause.is_some() && need.frame.is_none() && !need.anonymous;
                 let cookie = own && (same_origin || part_of_it);
-                INHERITED.iter().any(|name| name.as_bytes() == field.name) || (cookie && field.name == b"cookie")
+                INHERITED.iter().any(|name| name.as_bytes() == field.name)
+                    || (cookie && field.name == b"cookie")
             })
             .map(|field| (field.name, field.value))
             .collect();
         match need.kind {
             Kind::Document => fields.push("accept", page.fields.get("accept").unwrap_or(b"*/*")),
-            kind => fields.push("accept", accept(kind, page.fields.get("user-agent").unwrap_or_default())),
+            kind => fields.push(
+                "accept",
+                accept(kind, page.fields.get("user-agent").unwrap_or_default()),
+            ),
         }
         if !same_origin && need.anonymous {
             fields.push("origin", format!("{document_scheme}://{document_host}"));
@@ -414,7 +481,9 @@ impl Page {
         let (asker_scheme, asker_host, _) = scan::split(asker)?;
         let to_own = scheme.as_str() == asker_scheme && authority.eq_ignore_ascii_case(asker_host);
         match (need.referrer.unwrap_or_else(|| self.referrer.get()), to_own) {
-            (Referrer::OriginToOthers | Referrer::Own, true) | (Referrer::Whole, _) => fields.push("referer", asker),
+            (Referrer::OriginToOthers | Referrer::Own, true) | (Referrer::Whole, _) => {
+                fields.push("referer", asker)
+            }
             (Referrer::OriginToOthers, false) | (Referrer::Origin, _) => {
                 fields.push("referer", format!("{asker_scheme}://{asker_host}/"));
             }
@@ -422,17 +491,28 @@ impl Page {
         }
         let cookie = fields.get("cookie").map_or(0, <[u8]>::len);
         let cost = need.url.len() + if cookie > LONG_COOKIE { cookie } else { 0 };
-        let authority = if own { page.authority.clone() } else { authority.to_owned() };
-        Some((RequestHead { fields, ..RequestHead::get(scheme, authority, path) }, cost))
+        let authority = if own {
+            page.authority.clone()
+        } else {
+            authority.to_owned()
+        };
+        Some((
+            RequestHead {
+                fields,
+                ..RequestHead::get(scheme, authority, path)
+            },
+            cost,
+        ))
     }
 }
 
-/// What a head says of how much its own requests tell others (Referrer Policy section 4.1; the last word that is known
-/// counts).
+/// What a head says of how much its own requests tell others (Referrer Policy section 4.1; the last
+/// word that is known counts).
 pub(super) fn referrer_policy(head: &ResponseHead) -> Option<Referrer> {
     let values = head.fields.get_all("referrer-policy");
-    let words =
-        values.flat_map(|value| value.split(|&byte| byte == b',')).filter_map(|word| std::str::from_utf8(word).ok());
+    let words = values
+        .flat_map(|value| value.split(|&byte| byte == b','))
+        .filter_map(|word| std::str::from_utf8(word).ok());
     words.filter_map(Referrer::parse).last()
 }
 
@@ -443,7 +523,12 @@ pub(super) fn host(url: &str) -> &str {
 
 /// What a request asks for, as an absolute URL.
 pub(super) fn url_of(request: &RequestHead) -> String {
-    format!("{}://{}{}", request.scheme.as_str(), request.authority, request.path)
+    format!(
+        "{}://{}{}",
+        request.scheme.as_str(),
+        request.authority,
+        request.path
+    )
 }
 
 /// After everything that was asked for, whose default is 3.
@@ -458,12 +543,22 @@ fn priority(urgency: u8) -> Priority {
 
 /// What browsers say they accept where answers may differ by it (Fetch standard, section 4.1).
 fn accept(kind: Kind, agent: &[u8]) -> &'static str {
-    let is = |name: &str| agent.windows(name.len()).any(|part| part == name.as_bytes());
+    let is = |name: &str| {
+        agent
+            .windows(name.len())
+            .any(|part| part == name.as_bytes())
+    };
     match kind {
         Kind::Style => "text/css,*/*;q=0.1",
-        Kind::Image if is("Chrome/") => "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8",
-        Kind::Image if is("Firefox/") => "image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5",
-        Kind::Font if is("Firefox/") => "application/font-woff2;q=1.0,application/font-woff;q=0.9,*/*;q=0.8",
+        Kind::Image if is("Chrome/") => {
+            "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8"
+        }
+        Kind::Image if is("Firefox/") => {
+            "image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5"
+        }
+        Kind::Font if is("Firefox/") => {
+            "application/font-woff2;q=1.0,application/font-woff;q=0.9,*/*;q=0.8"
+        }
         _ => "*/*",
     }
 }

@@ -1,7 +1,9 @@
-//! Buffers that bodies are read into, used again as soon as the last piece of what they held has left.
+//! Buffers that bodies are read into, used again as soon as the last piece of what they held has
+//! left.
 //!
-//! A body in passage otherwise takes fresh memory for every read, and the allocator hands the pages back and forth with
-//! the kernel. The last buffer given back is taken first, while it is still in the processor's cache.
+//! A body in passage otherwise takes fresh memory for every read, and the allocator hands the pages
+//! back and forth with the kernel. The last buffer given back is taken first, while it is still in
+//! the processor's cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -18,7 +20,8 @@ const SIZE: usize = 64 << 10;
 /// Buffers that a thread keeps for later.
 const KEPT: usize = 192;
 
-/// Reads shorter than this are copied out: a slow origin's crumbs must not hold a whole buffer each.
+/// Reads shorter than this are copied out: a slow origin's crumbs must not hold a whole buffer
+/// each.
 const COPY_BELOW: usize = SIZE / 4;
 
 thread_local! {
@@ -26,7 +29,8 @@ thread_local! {
 }
 
 fn take() -> Box<[u8]> {
-    FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE].into())
+    FREE.with_borrow_mut(Vec::pop)
+        .unwrap_or_else(|| vec![0; SIZE].into())
 }
 
 fn give_back(buffer: Box<[u8]>) {
@@ -58,7 +62,8 @@ impl Drop for Filled {
     }
 }
 
-/// Reads what is there, at most a buffer; empty at the end. No buffer is held while nothing is there.
+/// Reads what is there, at most a buffer; empty at the end. No buffer is held while nothing is
+/// there.
 pub(super) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Bytes> {
     poll_fn(|cx| {
         let mut buffer = take();
@@ -66,7 +71,9 @@ pub(super) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Bytes
         let polled = Pin::new(&mut *from).poll_read(cx, &mut into);
         let len = into.filled().len();
         match polled {
-            Poll::Ready(Ok(())) if len >= COPY_BELOW => Poll::Ready(Ok(Bytes::from_owner(Filled { buffer, len }))),
+            Poll::Ready(Ok(())) if len >= COPY_BELOW => {
+                Poll::Ready(Ok(Bytes::from_owner(Filled { buffer, len })))
+            }
             polled => {
                 let copied = Bytes::copy_from_slice(&buffer[..len]);
                 give_back(buffer);
@@ -118,7 +125,9 @@ mod tests {
 
     #[test]
     fn few_are_kept() {
-        let pieces: Vec<Bytes> = (0..KEPT + 3).map(|_| now(read(&mut &[1; SIZE][..])).expect("memory")).collect();
+        let pieces: Vec<Bytes> = (0..KEPT + 3)
+            .map(|_| now(read(&mut &[1; SIZE][..])).expect("memory"))
+            .collect();
         drop(pieces);
         assert_eq!(kept(), KEPT);
     }

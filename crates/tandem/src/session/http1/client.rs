@@ -39,19 +39,32 @@ enum State {
 
 impl std::fmt::Debug for Http1Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Http1Client").field("busy", &self.busy.get()).finish_non_exhaustive()
+        f.debug_struct("Http1Client")
+            .field("busy", &self.busy.get())
+            .finish_non_exhaustive()
     }
 }
 
 impl Http1Client {
     /// A connection that will be dialled when first used.
-    pub fn connect(session: Http1Session, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Self {
-        Self { session, state: RefCell::new(State::Dialing(dial)), busy: Cell::new(false) }
+    pub fn connect(
+        session: Http1Session,
+        dial: LocalBoxFuture<'static, Result<Path, Error>>,
+    ) -> Self {
+        Self {
+            session,
+            state: RefCell::new(State::Dialing(dial)),
+            busy: Cell::new(false),
+        }
     }
 
     /// A connection over a path that stands.
     pub fn over(session: Http1Session, path: Path) -> Self {
-        Self { session, state: RefCell::new(State::Idle(path)), busy: Cell::new(false) }
+        Self {
+            session,
+            state: RefCell::new(State::Idle(path)),
+            busy: Cell::new(false),
+        }
     }
 
     /// The path, checked for having been closed while it was idle.
@@ -63,12 +76,17 @@ impl Http1Client {
                 if is_quiet(&mut path) {
                     return Ok(path);
                 }
-                Err(Error::new(Kind::Reset, Side::Origin, "the kept connection had been closed")
-                    .with_retry(Retry::Safe))
+                Err(Error::new(
+                    Kind::Reset,
+                    Side::Origin,
+                    "the kept connection had been closed",
+                )
+                .with_retry(Retry::Safe))
             }
-            State::Taken => {
-                Err(Error::new(Kind::Reset, Side::Origin, "the connection is used up").with_retry(Retry::Safe))
-            }
+            State::Taken => Err(
+                Error::new(Kind::Reset, Side::Origin, "the connection is used up")
+                    .with_retry(Retry::Safe),
+            ),
         }
     }
 
@@ -81,14 +99,22 @@ impl Http1Client {
         path.write_all(&out).await.map_err(sent_error)?;
         path.flush().await.map_err(sent_error)?;
         let asked = Rc::new(Cell::new(Instant::now()));
-        let reading = Reading { session: &self.session, method: &exchange.request.method, buf: out, asked };
+        let reading = Reading {
+            session: &self.session,
+            method: &exchange.request.method,
+            buf: out,
+            asked,
+        };
         if exchange.body.is_empty() {
             if let Some(path) = reading.whole(path, sink).await? {
                 *self.state.borrow_mut() = State::Idle(path);
             }
         } else if tunnel {
             reading.tunnel(path, exchange, sink).await?;
-        } else if let Some(path) = reading.with_upload(path, exchange.body.share(), framing, sink).await? {
+        } else if let Some(path) = reading
+            .with_upload(path, exchange.body.share(), framing, sink)
+            .await?
+        {
             *self.state.borrow_mut() = State::Idle(path);
         }
         Ok(())
@@ -111,17 +137,27 @@ fn request_framing(exchange: &Exchange) -> Framing {
     if exchange.body.is_empty() || exchange.request.is_connect() {
         return Framing::None;
     }
-    exchange.body.length().map_or(Framing::Chunked, Framing::Length)
+    exchange
+        .body
+        .length()
+        .map_or(Framing::Chunked, Framing::Length)
 }
 
 fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Framing) {
     match &request.protocol {
-        // What HTTP/2 asks with extended CONNECT, HTTP/1.1 asks with an upgrade (RFC 8441 section 5).
+        // What HTTP/2 asks with extended CONNECT, HTTP/1.1 asks with an upgrade (RFC 8441 section
+        // 5).
         Some(protocol) => {
-            let upgraded = RequestHead { method: Method::Get, protocol: None, ..request.clone() };
+            let upgraded = RequestHead {
+                method: Method::Get,
+                protocol: None,
+                ..request.clone()
+            };
             h1::write_request(out, &upgraded, form, Framing::None, Some(protocol));
         }
-        None if request.is_connect() => h1::write_request(out, request, Form::Authority, Framing::None, None),
+        None if request.is_connect() => {
+            h1::write_request(out, request, Form::Authority, Framing::None, None)
+        }
         None => h1::write_request(out, request, form, framing, None),
     }
 }
@@ -136,7 +172,8 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The answer to a request without a body. Gives the path back when another exchange may use it.
+    /// The answer to a request without a body. Gives the path back when another exchange may use
+    /// it.
     async fn whole(mut self, mut path: Path, sink: &mut Sink) -> Result<Option<Path>, Error> {
         self.buf.clear();
         let response = self.heads(&mut path, sink).await?;
@@ -145,7 +182,8 @@ impl Reading<'_> {
         Ok((keep && self.buf.is_empty()).then_some(path))
     }
 
-    /// The same while a task of its own sends the body: an answer may come before the request is complete.
+    /// The same while a task of its own sends the body: an answer may come before the request is
+    /// complete.
     async fn with_upload(
         mut self,
         path: Path,
@@ -161,7 +199,9 @@ impl Reading<'_> {
             // Whoever waited has gone with its exchange, if this fails.
             let _ = done.send(upload(write, body, framing, &asked).await);
         });
-        let response = self.heads_or_failed_upload(&mut read, &mut uploaded, sink).await?;
+        let response = self
+            .heads_or_failed_upload(&mut read, &mut uploaded, sink)
+            .await?;
         let keep = response.keep_alive;
         self.rest(&mut read, response, sink).await?;
         match uploaded.try_recv() {
@@ -189,7 +229,8 @@ impl Reading<'_> {
             if !finished && let Poll::Ready(result) = Pin::new(&mut *uploaded).poll(cx) {
                 finished = true;
                 match result {
-                    // The asking side's fault ends the exchange; the origin may have answered before it stopped reading.
+                    // The asking side's fault ends the exchange; the origin may have answered
+                    // before it stopped reading.
                     Ok(Err(error)) if error.side == Side::Client => return Poll::Ready(Err(error)),
                     Ok(Err(error)) => failed = Some(error),
                     Ok(Ok(_)) | Err(_) => {}
@@ -201,7 +242,12 @@ impl Reading<'_> {
     }
 
     /// CONNECT and upgrades: bytes both ways once the other end has agreed.
-    async fn tunnel(mut self, path: Path, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
+    async fn tunnel(
+        mut self,
+        path: Path,
+        exchange: &Exchange,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         self.buf.clear();
         let upgrade = exchange.request.protocol.is_some();
         let (mut read, write) = tokio::io::split(path);
@@ -210,21 +256,37 @@ impl Reading<'_> {
             self.method = &get;
         }
         let mut response = self.heads(&mut read, sink).await?;
-        let agreed = if upgrade { response.head.status == 101 } else { (200..300).contains(&response.head.status) };
+        let agreed = if upgrade {
+            response.head.status == 101
+        } else {
+            (200..300).contains(&response.head.status)
+        };
         if !agreed {
             if upgrade && (200..300).contains(&response.head.status) {
-                // Success means agreement to extended CONNECT (RFC 8441): say that this one is an ordinary answer.
+                // Success means agreement to extended CONNECT (RFC 8441): say that this one is an
+                // ordinary answer.
                 response.head.fields.push(super::DECLINED, "1");
             }
             return self.rest(&mut read, response, sink).await;
         }
         response.head.status = 200;
         sink.send(Part::Head(response.head)).await;
-        tunnel(read, write, exchange.body.share(), std::mem::take(&mut self.buf), sink).await
+        tunnel(
+            read,
+            write,
+            exchange.body.share(),
+            std::mem::take(&mut self.buf),
+            sink,
+        )
+        .await
     }
 
     /// Reads interim heads and the final one.
-    async fn heads<R: AsyncRead + Unpin>(&mut self, path: &mut R, sink: &mut Sink) -> Result<h1::Response, Error> {
+    async fn heads<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &mut R,
+        sink: &mut Sink,
+    ) -> Result<h1::Response, Error> {
         let mut interim = Interim::default();
         loop {
             let parsed = if self.buf.is_empty() {
@@ -235,11 +297,23 @@ impl Reading<'_> {
             };
             let Some((response, consumed)) = parsed else {
                 self.buf.reserve(FIRST_READ);
-                let read = timed(self.session.response_timeout, &self.asked, path.read_buf(&mut self.buf)).await?;
+                let read = timed(
+                    self.session.response_timeout,
+                    &self.asked,
+                    path.read_buf(&mut self.buf),
+                )
+                .await?;
                 if read == 0 {
-                    let retry = if self.buf.is_empty() { Retry::IfIdempotent } else { Retry::Never };
-                    let error =
-                        Error::new(Kind::Truncated, Side::Origin, "the connection was closed before the response");
+                    let retry = if self.buf.is_empty() {
+                        Retry::IfIdempotent
+                    } else {
+                        Retry::Never
+                    };
+                    let error = Error::new(
+                        Kind::Truncated,
+                        Side::Origin,
+                        "the connection was closed before the response",
+                    );
                     return Err(error.with_retry(retry));
                 }
                 continue;
@@ -262,7 +336,11 @@ impl Reading<'_> {
         sink: &mut Sink,
     ) -> Result<(), Error> {
         if response.head.status == 101 {
-            return Err(Error::new(Kind::Protocol, Side::Origin, "an upgrade that was not asked for"));
+            return Err(Error::new(
+                Kind::Protocol,
+                Side::Origin,
+                "an upgrade that was not asked for",
+            ));
         }
         let mut decoder = Decoder::new(response.framing);
         sink.send(Part::Head(response.head)).await;
@@ -270,11 +348,20 @@ impl Reading<'_> {
         let mut input = self.buf.split().freeze();
         while !decoder.is_done() {
             if input.is_empty() {
-                input = timed(self.session.response_timeout, &self.asked, buffers::read(path)).await?;
+                input = timed(
+                    self.session.response_timeout,
+                    &self.asked,
+                    buffers::read(path),
+                )
+                .await?;
                 if input.is_empty() {
-                    return decoder
-                        .finish()
-                        .map_err(|_| Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
+                    return decoder.finish().map_err(|_| {
+                        Error::new(
+                            Kind::Truncated,
+                            Side::Origin,
+                            "the response's body ended too early",
+                        )
+                    });
                 }
             }
             let decoded = decoder.decode(&input).map_err(bad)?;
@@ -283,9 +370,18 @@ impl Reading<'_> {
                 sink.send(Part::Data(piece.slice(decoded.data))).await;
             } else if decoded.consumed == 0 && !decoder.is_done() {
                 // Half a chunk head: more must come before anything can be said.
-                let more = timed(self.session.response_timeout, &self.asked, buffers::read(path)).await?;
+                let more = timed(
+                    self.session.response_timeout,
+                    &self.asked,
+                    buffers::read(path),
+                )
+                .await?;
                 if more.is_empty() {
-                    return Err(Error::new(Kind::Truncated, Side::Origin, "the response's body ended too early"));
+                    return Err(Error::new(
+                        Kind::Truncated,
+                        Side::Origin,
+                        "the response's body ended too early",
+                    ));
                 }
                 input = [&input[..], &more[..]].concat().into();
             }
@@ -309,7 +405,9 @@ async fn timed<T>(
     loop {
         match tokio::time::timeout_at(until, &mut read).await {
             Ok(Ok(read)) => return Ok(read),
-            Ok(Err(error)) => return Err(Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)),
+            Ok(Err(error)) => {
+                return Err(Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent));
+            }
             Err(_) if asked.get() + limit > until => until = asked.get() + limit,
             Err(_) => return Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
         }
@@ -331,7 +429,11 @@ async fn upload(
             Some(Ok(Chunk::Data(data))) => {
                 if let Some(left) = &mut left {
                     *left = left.checked_sub(data.len() as u64).ok_or_else(|| {
-                        Error::new(Kind::BadRequest, Side::Client, "more body than content-length says")
+                        Error::new(
+                            Kind::BadRequest,
+                            Side::Client,
+                            "more body than content-length says",
+                        )
                     })?;
                 }
                 if chunked {
@@ -358,7 +460,11 @@ async fn upload(
                     h1::write_last_chunk(&mut out, None);
                     write.write_all(&out).await.map_err(sent_error)?;
                 } else if left.is_some_and(|left| left > 0) {
-                    return Err(Error::new(Kind::Truncated, Side::Client, "the request's body ended too early"));
+                    return Err(Error::new(
+                        Kind::Truncated,
+                        Side::Client,
+                        "the request's body ended too early",
+                    ));
                 }
                 write.flush().await.map_err(sent_error)?;
                 return Ok(write);
@@ -377,7 +483,8 @@ pub(crate) async fn tunnel(
 ) -> Result<(), Error> {
     let (done, uploaded) = tokio::sync::oneshot::channel::<()>();
     let _task = Task::spawn(async move {
-        while let Some(Ok(Chunk::Data(data))) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+        while let Some(Ok(Chunk::Data(data))) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await
+        {
             if write.write_all(&data).await.is_err() {
                 break;
             }
@@ -393,7 +500,8 @@ pub(crate) async fn tunnel(
     }
     loop {
         let data = buffers::read(&mut read).await;
-        let data = data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
+        let data =
+            data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
         if data.is_empty() {
             break;
         }
@@ -406,7 +514,11 @@ pub(crate) async fn tunnel(
 }
 
 impl Connected for Http1Client {
-    fn run<'a>(&'a self, exchange: &'a mut Exchange, sink: &'a mut Sink) -> LocalBoxFuture<'a, Result<(), Error>> {
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+        sink: &'a mut Sink,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             self.busy.set(true);
             let result = self.exchange(exchange, sink).await;

@@ -1,7 +1,9 @@
-//! The answering end of one HTTP/1.1 connection: reads a request, hands the exchange on, writes its reply.
+//! The answering end of one HTTP/1.1 connection: reads a request, hands the exchange on, writes its
+//! reply.
 //!
-//! Used beside the browser (absolute-form, CONNECT, upgrades) and by gateways that listen for HTTP/1.1. A response that
-//! cannot be completed is never ended as if it were: the connection is reset instead.
+//! Used beside the browser (absolute-form, CONNECT, upgrades) and by gateways that listen for
+//! HTTP/1.1. A response that cannot be completed is never ended as if it were: the connection is
+//! reset instead.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -32,8 +34,8 @@ const GATHER: usize = 64 << 10;
 /// Bytes of a body read at a time; also the most that a pipelining client may send ahead.
 const READ_SIZE: usize = 16 << 10;
 
-/// Which origin-form requests (`GET /path` with a Host field) a server takes; a forward proxy must not become a
-/// transparent one by accident.
+/// Which origin-form requests (`GET /path` with a Host field) a server takes; a forward proxy must
+/// not become a transparent one by accident.
 #[derive(Clone, Debug)]
 pub enum OriginForm {
     /// All: the server stands for the origins themselves.
@@ -70,9 +72,27 @@ impl Http1Server {
     }
 
     /// Serves `path`, of which `early` has been read already.
-    pub fn with_early(session: Http1Session, path: Path, peer: Peer, stage: Rc<dyn Stage>, early: BytesMut) -> Self {
-        let io = Io { path, buf: early, body: None, trailers: None, raw: false, eof: false };
-        Self { session, io: Rc::new(RefCell::new(io)), peer, stage }
+    pub fn with_early(
+        session: Http1Session,
+        path: Path,
+        peer: Peer,
+        stage: Rc<dyn Stage>,
+        early: BytesMut,
+    ) -> Self {
+        let io = Io {
+            path,
+            buf: early,
+            body: None,
+            trailers: None,
+            raw: false,
+            eof: false,
+        };
+        Self {
+            session,
+            io: Rc::new(RefCell::new(io)),
+            peer,
+            stage,
+        }
     }
 
     /// Runs until the connection ends, or the drain lets it end between two exchanges.
@@ -96,7 +116,9 @@ impl Http1Server {
                     None => None,
                 }
             };
-            let Some(request) = request else { return self.close().await };
+            let Some(request) = request else {
+                return self.close().await;
+            };
             let keep_alive = request.keep_alive && !drain.has_begun();
             if !self.serve_one(request, keep_alive).await? {
                 return self.close().await;
@@ -139,16 +161,31 @@ impl Http1Server {
                 begun = Some(Instant::now());
             }
             // One time for the whole head, however few bytes come at a time.
-            let limit = begun.map_or(timeouts.idle, |begun| timeouts.head.saturating_sub(begun.elapsed()));
-            match tokio::time::timeout(limit, std::future::poll_fn(|cx| self.io.borrow_mut().poll_fill(cx))).await {
+            let limit = begun.map_or(timeouts.idle, |begun| {
+                timeouts.head.saturating_sub(begun.elapsed())
+            });
+            match tokio::time::timeout(
+                limit,
+                std::future::poll_fn(|cx| self.io.borrow_mut().poll_fill(cx)),
+            )
+            .await
+            {
                 Ok(Ok(0)) if self.io.borrow().buf.is_empty() => return Ok(None),
                 Ok(Ok(0)) => {
-                    return Err(Error::new(Kind::Truncated, Side::Client, "the client closed within a request's head"));
+                    return Err(Error::new(
+                        Kind::Truncated,
+                        Side::Client,
+                        "the client closed within a request's head",
+                    ));
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
                 Err(_) if begun.is_some() => {
-                    let error = Error::new(Kind::Timeout, Side::Client, "the request's head did not arrive in time");
+                    let error = Error::new(
+                        Kind::Timeout,
+                        Side::Client,
+                        "the request's head did not arrive in time",
+                    );
                     self.answer(ResponseHead::new(408), Bytes::new()).await?;
                     return Err(error);
                 }
@@ -171,16 +208,25 @@ impl Http1Server {
     async fn answer(&self, mut head: ResponseHead, body: Bytes) -> Result<(), Error> {
         head.fields.set("content-length", body.len().to_string());
         let reply = Reply::ready(head, body);
-        let mut writer =
-            Writer::new(Rc::clone(&self.io), reply, &Method::Get, Version::Http11, false, self.session.timeouts.write);
+        let mut writer = Writer::new(
+            Rc::clone(&self.io),
+            reply,
+            &Method::Get,
+            Version::Http11,
+            false,
+            self.session.timeouts.write,
+        );
         std::future::poll_fn(|cx| writer.poll(cx)).await?;
         self.close().await?;
-        // What the client still sends is read away for a moment, or its stack would drop the answer with a reset.
+        // What the client still sends is read away for a moment, or its stack would drop the answer
+        // with a reset.
         let mut sink = [0; 4096];
         let linger = async {
             for _ in 0..64 {
                 let mut buf = ReadBuf::new(&mut sink);
-                let read = |cx: &mut Context<'_>| Pin::new(&mut self.io.borrow_mut().path).poll_read(cx, &mut buf);
+                let read = |cx: &mut Context<'_>| {
+                    Pin::new(&mut self.io.borrow_mut().path).poll_read(cx, &mut buf)
+                };
                 std::future::poll_fn(read).await.ok();
                 if buf.filled().is_empty() {
                     break;
@@ -193,16 +239,29 @@ impl Http1Server {
 
     /// Serves one exchange; says whether the connection can carry another.
     async fn serve_one(&self, request: Request, keep_alive: bool) -> Result<bool, Error> {
-        let Request { mut head, form, version, framing, upgrade, .. } = request;
-        // What else may be offered need not be taken (RFC 9110 section 7.8), and a body would have nowhere to go.
+        let Request {
+            mut head,
+            form,
+            version,
+            framing,
+            upgrade,
+            ..
+        } = request;
+        // What else may be offered need not be taken (RFC 9110 section 7.8), and a body would have
+        // nowhere to go.
         let plain = head.method == Method::Get && matches!(framing, Framing::None);
-        let upgrade = upgrade.filter(|protocol| plain && protocol.eq_ignore_ascii_case("websocket"));
-        if let (Form::Origin | Form::Asterisk, OriginForm::Only(own)) = (&form, &self.session.origin_form)
-            && !own.iter().any(|authority| authority.eq_ignore_ascii_case(&head.authority))
+        let upgrade =
+            upgrade.filter(|protocol| plain && protocol.eq_ignore_ascii_case("websocket"));
+        if let (Form::Origin | Form::Asterisk, OriginForm::Only(own)) =
+            (&form, &self.session.origin_form)
+            && !own
+                .iter()
+                .any(|authority| authority.eq_ignore_ascii_case(&head.authority))
         {
             let mut refusal = ResponseHead::new(421);
             refusal.fields.push("content-type", "text/plain");
-            self.answer(refusal, Bytes::from_static(b"Misdirected request.\n")).await?;
+            self.answer(refusal, Bytes::from_static(b"Misdirected request.\n"))
+                .await?;
             return Ok(false);
         }
         let method = head.method.clone();
@@ -221,7 +280,14 @@ impl Http1Server {
         };
         let reply = self.stage.call(exchange);
         let patience = self.session.timeouts.write;
-        let mut writer = Writer::new(Rc::clone(&self.io), reply, &method, version, keep_alive, patience);
+        let mut writer = Writer::new(
+            Rc::clone(&self.io),
+            reply,
+            &method,
+            version,
+            keep_alive,
+            patience,
+        );
         writer.upgrade = upgrade;
         writer.who = self.session.who;
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
@@ -238,26 +304,44 @@ impl Http1Server {
         Ok(keep_alive && self.skip_body().await)
     }
 
-    fn request_body(&self, head: &tandem_http::RequestHead, framing: Framing, tunnel: bool) -> Body {
+    fn request_body(
+        &self,
+        head: &tandem_http::RequestHead,
+        framing: Framing,
+        tunnel: bool,
+    ) -> Body {
         let mut io = self.io.borrow_mut();
         io.raw = tunnel;
         io.trailers = None;
         if tunnel {
-            return Body::new(ConnectionBody { io: Rc::clone(&self.io) }, None);
+            return Body::new(
+                ConnectionBody {
+                    io: Rc::clone(&self.io),
+                },
+                None,
+            );
         }
         match framing {
             Framing::None | Framing::Length(0) => Body::empty(),
             framing => {
                 io.body = Some(Decoder::new(framing));
                 let length = content_length(&head.fields).ok().flatten();
-                Body::new(ConnectionBody { io: Rc::clone(&self.io) }, length)
+                Body::new(
+                    ConnectionBody {
+                        io: Rc::clone(&self.io),
+                    },
+                    length,
+                )
             }
         }
     }
 
-    /// Reads away what is left of a small unread body; false where the connection had better be closed.
+    /// Reads away what is left of a small unread body; false where the connection had better be
+    /// closed.
     async fn skip_body(&self) -> bool {
-        let mut source = ConnectionBody { io: Rc::clone(&self.io) };
+        let mut source = ConnectionBody {
+            io: Rc::clone(&self.io),
+        };
         let mut left = READ_SIZE;
         while self.io.borrow().body.is_some() {
             let next = std::future::poll_fn(|cx| source.poll_chunk(cx));
@@ -277,13 +361,14 @@ impl Io {
         self.buf.reserve(READ_SIZE);
         let Self { path, buf, .. } = self;
         let mut read = std::pin::pin!(path.read_buf(buf));
-        let count = ready!(read.as_mut().poll(cx)).map_err(|error| Error::io(&error, Side::Client))?;
+        let count =
+            ready!(read.as_mut().poll(cx)).map_err(|error| Error::io(&error, Side::Client))?;
         self.eof |= count == 0;
         Poll::Ready(Ok(count))
     }
 
-    /// Whether the client has gone while it should be waiting for an answer. What it pipelines meanwhile is kept, up to
-    /// a bound; beyond it nothing is read, and its going is noticed later.
+    /// Whether the client has gone while it should be waiting for an answer. What it pipelines
+    /// meanwhile is kept, up to a bound; beyond it nothing is read, and its going is noticed later.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.eof && self.buf.len() < READ_SIZE {
             match ready!(self.poll_fill(cx)) {
@@ -291,7 +376,11 @@ impl Io {
                 Ok(_) => {}
             }
         }
-        if self.eof { Poll::Ready(()) } else { Poll::Pending }
+        if self.eof {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }
 
@@ -307,15 +396,23 @@ impl Chunks for ConnectionBody {
             if io.buf.is_empty() && !io.eof {
                 ready!(io.poll_fill(cx))?;
             }
-            return Poll::Ready((!io.buf.is_empty()).then(|| Ok(Chunk::Data(io.buf.split().freeze()))));
+            return Poll::Ready(
+                (!io.buf.is_empty()).then(|| Ok(Chunk::Data(io.buf.split().freeze()))),
+            );
         }
         loop {
-            let Io { buf, body, trailers, .. } = &mut *io;
+            let Io {
+                buf,
+                body,
+                trailers,
+                ..
+            } = &mut *io;
             let Some(decoder) = body else {
                 return Poll::Ready(trailers.take().map(|fields| Ok(Chunk::Trailers(fields))));
             };
-            let decoded =
-                decoder.decode(buf).map_err(|error| Error::new(Kind::BadRequest, Side::Client, error.to_string()))?;
+            let decoded = decoder
+                .decode(buf)
+                .map_err(|error| Error::new(Kind::BadRequest, Side::Client, error.to_string()))?;
             let piece = buf.split_to(decoded.consumed).freeze();
             if decoder.is_done() {
                 *trailers = decoder.trailers().filter(|fields| !fields.is_empty());
@@ -415,7 +512,11 @@ impl Writer {
             if waiting {
                 let mut io = self.io.borrow_mut();
                 if io.body.is_none() && !io.raw && io.poll_gone(cx).is_ready() {
-                    return Poll::Ready(Err(Error::new(Kind::Reset, Side::Client, "the client has gone")));
+                    return Poll::Ready(Err(Error::new(
+                        Kind::Reset,
+                        Side::Client,
+                        "the client has gone",
+                    )));
                 }
                 return Poll::Pending;
             }
@@ -425,15 +526,21 @@ impl Writer {
     fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut io = self.io.borrow_mut();
         if self.state == Writing::Tunnel {
-            return Pin::new(&mut io.path).poll_shutdown(cx).map_err(|error| Error::io(&error, Side::Client));
+            return Pin::new(&mut io.path)
+                .poll_shutdown(cx)
+                .map_err(|error| Error::io(&error, Side::Client));
         }
-        Pin::new(&mut io.path).poll_flush(cx).map_err(|error| Error::io(&error, Side::Client))
+        Pin::new(&mut io.path)
+            .poll_flush(cx)
+            .map_err(|error| Error::io(&error, Side::Client))
     }
 
     /// Takes parts while they come and fit; true when the reply has to be waited for.
     fn poll_gather(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         while self.out.len() < GATHER {
-            let Some(reply) = &mut self.reply else { return Ok(false) };
+            let Some(reply) = &mut self.reply else {
+                return Ok(false);
+            };
             match reply.poll_part(cx) {
                 Poll::Pending => return Ok(true),
                 Poll::Ready(Some(Ok(part))) => self.put(part)?,
@@ -469,7 +576,8 @@ impl Writer {
             Part::Data(data) => self.put_data(data)?,
             Part::Trailers(fields) => {
                 if self.state == Writing::Chunked {
-                    self.out.put_with(|out| h1::write_last_chunk(out, Some(&fields)));
+                    self.out
+                        .put_with(|out| h1::write_last_chunk(out, Some(&fields)));
                     self.state = Writing::Done;
                 }
             }
@@ -480,9 +588,16 @@ impl Writer {
         Ok(())
     }
 
-    fn write_head(&mut self, head: &ResponseHead, framing: Framing, keep_alive: bool, upgrade: Option<&str>) {
+    fn write_head(
+        &mut self,
+        head: &ResponseHead,
+        framing: Framing,
+        keep_alive: bool,
+        upgrade: Option<&str>,
+    ) {
         let version = self.version;
-        self.out.put_with(|out| h1::write_response(out, head, version, framing, keep_alive, upgrade));
+        self.out
+            .put_with(|out| h1::write_response(out, head, version, framing, keep_alive, upgrade));
     }
 
     fn put_head(&mut self, mut head: ResponseHead) {
@@ -498,14 +613,17 @@ impl Writer {
             self.write_head(&head, Framing::None, true, upgrade.as_deref());
             return;
         }
-        // A tunnel that was refused ends the connection: what the client sent ahead belongs to nobody.
+        // A tunnel that was refused ends the connection: what the client sent ahead belongs to
+        // nobody.
         self.keep_alive &= !self.connect && self.upgrade.is_none();
         let length = content_length(&head.fields).ok().flatten();
         let bodyless = self.head_request || matches!(head.status, 204 | 304);
         let (framing, state) = match (bodyless, length) {
             (true, _) => (Framing::None, Writing::Empty),
             (false, Some(length)) => (Framing::Length(length), Writing::Length(length)),
-            (false, None) if self.version == Version::Http11 => (Framing::Chunked, Writing::Chunked),
+            (false, None) if self.version == Version::Http11 => {
+                (Framing::Chunked, Writing::Chunked)
+            }
             (false, None) => {
                 self.keep_alive = false;
                 (Framing::UntilClose, Writing::UntilClose)
@@ -519,13 +637,18 @@ impl Writer {
     fn put_data(&mut self, data: Bytes) -> Result<(), Error> {
         match &mut self.state {
             Writing::Length(left) => {
-                *left = left
-                    .checked_sub(data.len() as u64)
-                    .ok_or_else(|| Error::new(Kind::Protocol, Side::Origin, "more body than content-length says"))?;
+                *left = left.checked_sub(data.len() as u64).ok_or_else(|| {
+                    Error::new(
+                        Kind::Protocol,
+                        Side::Origin,
+                        "more body than content-length says",
+                    )
+                })?;
                 self.out.put_bytes(data);
             }
             Writing::Chunked if !data.is_empty() => {
-                self.out.put_with(|out| h1::write_chunk_head(out, data.len()));
+                self.out
+                    .put_with(|out| h1::write_chunk_head(out, data.len()));
                 self.out.put_bytes(data);
                 self.out.put_slice(b"\r\n");
             }
@@ -539,9 +662,19 @@ impl Writer {
         match self.state {
             Writing::Chunked => self.out.put_with(|out| h1::write_last_chunk(out, None)),
             Writing::Length(left) if left > 0 => {
-                return Err(Error::new(Kind::Truncated, Side::Peer, "the response's body ended too early"));
+                return Err(Error::new(
+                    Kind::Truncated,
+                    Side::Peer,
+                    "the response's body ended too early",
+                ));
             }
-            Writing::Head => return Err(Error::new(Kind::Internal, Side::Local, "a reply without a head")),
+            Writing::Head => {
+                return Err(Error::new(
+                    Kind::Internal,
+                    Side::Local,
+                    "a reply without a head",
+                ));
+            }
             _ => {}
         }
         Ok(())
@@ -560,13 +693,25 @@ impl Writer {
             match polled {
                 Poll::Pending => {
                     let patience = self.patience;
-                    let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                    let stuck = self
+                        .stuck
+                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
                     if stuck.as_mut().poll(cx).is_ready() {
-                        return Err(Error::new(Kind::Timeout, Side::Client, "the client takes no bytes"));
+                        return Err(Error::new(
+                            Kind::Timeout,
+                            Side::Client,
+                            "the client takes no bytes",
+                        ));
                     }
                     return Ok(Poll::Pending);
                 }
-                Poll::Ready(Ok(0)) => return Err(Error::new(Kind::Reset, Side::Client, "the client takes no bytes")),
+                Poll::Ready(Ok(0)) => {
+                    return Err(Error::new(
+                        Kind::Reset,
+                        Side::Client,
+                        "the client takes no bytes",
+                    ));
+                }
                 Poll::Ready(Ok(written)) => {
                     self.out.advance(written);
                     self.stuck = None;

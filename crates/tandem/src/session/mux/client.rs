@@ -23,9 +23,11 @@ use crate::transport::LocalBoxFuture;
 pub struct MuxClient {
     shared: Rc<Shared>,
     protocol: Multiplexed,
-    /// Shown until a request that took it along has been answered, then never again on this session.
+    /// Shown until a request that took it along has been answered, then never again on this
+    /// session.
     token: RefCell<Option<Rc<str>>>,
-    /// After so long without a word from the other end, whether it is still there is asked with the next request.
+    /// After so long without a word from the other end, whether it is still there is asked with the
+    /// next request.
     rest: Duration,
     /// The silence in which that was asked, by when it began.
     asked_in: Cell<Option<Heard>>,
@@ -37,18 +39,24 @@ const HALF_CLOSED: Duration = Duration::from_secs(60);
 /// What such a ping carries.
 const AWAKE: u32 = 0x7a9e;
 
-/// Times for the answer: so many round trips of the session's first answer, and within these bounds.
+/// Times for the answer: so many round trips of the session's first answer, and within these
+/// bounds.
 const PATIENCE: (u32, Duration, Duration) = (3, Duration::from_secs(2), Duration::from_secs(10));
 
 impl std::fmt::Debug for MuxClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MuxClient").field("active", &self.shared.core.borrow().active()).finish_non_exhaustive()
+        f.debug_struct("MuxClient")
+            .field("active", &self.shared.core.borrow().active())
+            .finish_non_exhaustive()
     }
 }
 
 impl MuxClient {
     /// Begins a session: the core collects what is to be sent while `dial` is under way.
-    pub fn connect(session: &MuxSession, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Self {
+    pub fn connect(
+        session: &MuxSession,
+        dial: LocalBoxFuture<'static, Result<Path, Error>>,
+    ) -> Self {
         let shared = Shared::new(session.new_core(Role::Client));
         let task_shared = Rc::clone(&shared);
         let (timeouts, write_limit) = (session.timeouts.clone(), session.write_limit);
@@ -58,16 +66,35 @@ impl MuxClient {
                 Err(error) => task_shared.end(&error),
                 Ok(path) => {
                     SESSION_DIAL.stop(dialling, 0);
-                    let owner = Asking { shared: Rc::clone(&task_shared) };
-                    let driver = Driver::new(task_shared, path, owner, Side::Peer, timeouts, write_limit, None);
+                    let owner = Asking {
+                        shared: Rc::clone(&task_shared),
+                    };
+                    let driver = Driver::new(
+                        task_shared,
+                        path,
+                        owner,
+                        Side::Peer,
+                        timeouts,
+                        write_limit,
+                        None,
+                    );
                     if let Err(error) = driver.run().await {
                         tracing::debug!(%error, "session ended");
                     }
                 }
             }
         });
-        let (token, rest) = (RefCell::new(session.token.clone()), session.timeouts.probe_after / 2);
-        Self { shared, protocol: session.protocol, token, rest, asked_in: Cell::default() }
+        let (token, rest) = (
+            RefCell::new(session.token.clone()),
+            session.timeouts.probe_after / 2,
+        );
+        Self {
+            shared,
+            protocol: session.protocol,
+            token,
+            rest,
+            asked_in: Cell::default(),
+        }
     }
 
     /// Opens a stream for the request, waiting while the peer allows no more at once.
@@ -77,7 +104,9 @@ impl MuxClient {
         let token = self.token.borrow().clone();
         if let Some(token) = &token {
             let mut with_token = request.clone();
-            with_token.fields.push("proxy-authorization", format!("Bearer {token}"));
+            with_token
+                .fields
+                .push("proxy-authorization", format!("Bearer {token}"));
             shown = with_token;
             request = &shown;
         }
@@ -105,11 +134,18 @@ impl MuxClient {
             return Poll::Pending;
         }
         let encoding = HEADERS_ENCODE.start();
-        let opened = self.shared.core.borrow_mut().open(request, exchange.body.is_empty(), exchange.priority);
+        let opened = self.shared.core.borrow_mut().open(
+            request,
+            exchange.body.is_empty(),
+            exchange.priority,
+        );
         match opened {
             Ok(id) => {
                 HEADERS_ENCODE.stop(encoding, id);
-                self.shared.streams.borrow_mut().insert(id, super::Stream::default());
+                self.shared
+                    .streams
+                    .borrow_mut()
+                    .insert(id, super::Stream::default());
                 self.shared.kick();
                 Poll::Ready(Ok(id))
             }
@@ -121,25 +157,43 @@ impl MuxClient {
                 let error = Error::new(Kind::Busy, Side::Peer, "the session takes no new requests");
                 Poll::Ready(Err(error.with_retry(Retry::Safe)))
             }
-            Err(error) => Poll::Ready(Err(Error::new(Kind::BadRequest, Side::Client, error.to_string()))),
+            Err(error) => Poll::Ready(Err(Error::new(
+                Kind::BadRequest,
+                Side::Client,
+                error.to_string(),
+            ))),
         }
     }
 }
 
 impl Connected for MuxClient {
-    fn run<'a>(&'a self, exchange: &'a mut Exchange, sink: &'a mut Sink) -> LocalBoxFuture<'a, Result<(), Error>> {
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+        sink: &'a mut Sink,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let waiting = SESSION_STREAM.start();
             let id = self.open(exchange).await?;
             SESSION_STREAM.stop(waiting, id);
-            self.shared.watch.exchange(id, self.shared.established.get());
-            let mut stream = OwnStream { shared: Rc::clone(&self.shared), id, done: false };
+            self.shared
+                .watch
+                .exchange(id, self.shared.established.get());
+            let mut stream = OwnStream {
+                shared: Rc::clone(&self.shared),
+                id,
+                done: false,
+            };
             let uploaded = Rc::new(Uploaded::default());
             let _upload = if exchange.body.is_empty() {
                 uploaded.done.set(true);
                 None
             } else {
-                let (shared, body, uploaded) = (Rc::clone(&self.shared), exchange.body.share(), Rc::clone(&uploaded));
+                let (shared, body, uploaded) = (
+                    Rc::clone(&self.shared),
+                    exchange.body.share(),
+                    Rc::clone(&uploaded),
+                );
                 Some(Task::spawn(async move {
                     upload(shared, id, body, &uploaded).await;
                     uploaded.finish();
@@ -182,7 +236,9 @@ impl Connected for MuxClient {
     }
 
     fn is_closed(&self) -> bool {
-        self.shared.ended.borrow().is_some() || self.shared.draining.get() || !self.shared.core.borrow().is_open()
+        self.shared.ended.borrow().is_some()
+            || self.shared.draining.get()
+            || !self.shared.core.borrow().is_open()
     }
 
     fn is_established(&self) -> bool {
@@ -194,7 +250,10 @@ impl Connected for MuxClient {
     }
 
     fn has_rested(&self) -> bool {
-        self.shared.heard.get().is_some_and(|heard| heard.elapsed() >= self.rest)
+        self.shared
+            .heard
+            .get()
+            .is_some_and(|heard| heard.elapsed() >= self.rest)
     }
 
     fn promises_have_fields(&self) -> bool {
@@ -214,7 +273,10 @@ impl Connected for MuxClient {
             if self.shared.established.get() {
                 return Poll::Ready(Ok(()));
             }
-            self.shared.waiting.borrow_mut().push_back(cx.waker().clone());
+            self.shared
+                .waiting
+                .borrow_mut()
+                .push_back(cx.waker().clone());
             Poll::Pending
         }))
     }
@@ -222,13 +284,24 @@ impl Connected for MuxClient {
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
             let shared = &self.shared;
-            if let Some(heard) = shared.heard.get().filter(|heard| heard.elapsed() >= self.rest) {
+            if let Some(heard) = shared
+                .heard
+                .get()
+                .filter(|heard| heard.elapsed() >= self.rest)
+            {
                 if self.asked_in.replace(Some(heard)) != Some(heard) {
                     shared.core.borrow_mut().ping(AWAKE);
                     shared.kick();
                 }
                 let (trips, least, most) = PATIENCE;
-                tokio::time::sleep(shared.answered_in.get().saturating_mul(trips).clamp(least, most)).await;
+                tokio::time::sleep(
+                    shared
+                        .answered_in
+                        .get()
+                        .saturating_mul(trips)
+                        .clamp(least, most),
+                )
+                .await;
                 if shared.heard.get() == Some(heard) {
                     return;
                 }
@@ -263,8 +336,16 @@ impl Parts for OwnStream {
             Some(Inbound::Data(data)) => Some(Ok(Part::Data(data))),
             Some(Inbound::Trailers(fields)) => Some(Ok(Part::Trailers(fields))),
             Some(Inbound::Pushed { id, request }) => {
-                let reply = Reply::new(Self { shared: Rc::clone(&self.shared), id, done: false });
-                Some(Ok(Part::Pushed { request, reply, priority: Priority::default() }))
+                let reply = Reply::new(Self {
+                    shared: Rc::clone(&self.shared),
+                    id,
+                    done: false,
+                });
+                Some(Ok(Part::Pushed {
+                    request,
+                    reply,
+                    priority: Priority::default(),
+                }))
             }
             Some(Inbound::Failed(error)) => {
                 self.done = true;
@@ -276,7 +357,10 @@ impl Parts for OwnStream {
     }
 
     fn prioritise(&mut self, priority: Priority) {
-        self.shared.core.borrow_mut().set_priority(self.id, priority);
+        self.shared
+            .core
+            .borrow_mut()
+            .set_priority(self.id, priority);
         self.shared.kick();
     }
 }
@@ -284,9 +368,14 @@ impl Parts for OwnStream {
 impl Drop for OwnStream {
     fn drop(&mut self) {
         if !self.done {
-            let complete =
-                self.shared.streams.borrow().get(&self.id).is_none_or(|s| s.complete && s.inbound.is_empty());
-            self.shared.forget(self.id, (!complete).then_some(Reason::Cancel));
+            let complete = self
+                .shared
+                .streams
+                .borrow()
+                .get(&self.id)
+                .is_none_or(|s| s.complete && s.inbound.is_empty());
+            self.shared
+                .forget(self.id, (!complete).then_some(Reason::Cancel));
         }
     }
 }
@@ -308,7 +397,8 @@ impl Uploaded {
         self.notify.notify_one();
     }
 
-    /// Resolves at its end, or once nothing of it comes any more: a tunnel whose far end has closed is hardly one.
+    /// Resolves at its end, or once nothing of it comes any more: a tunnel whose far end has closed
+    /// is hardly one.
     async fn rest(&self) {
         while !self.done.get() {
             let moved = self.moved.get();
@@ -325,7 +415,10 @@ async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Upl
     let mut left = body.length();
     loop {
         uploaded.blocked.set(true);
-        if std::future::poll_fn(|cx| shared.poll_room(id, cx.waker())).await.is_err() {
+        if std::future::poll_fn(|cx| shared.poll_room(id, cx.waker()))
+            .await
+            .is_err()
+        {
             return;
         }
         uploaded.blocked.set(false);
@@ -352,7 +445,11 @@ async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Upl
                 core.reset(id, Reason::Cancel);
                 drop(core);
                 if let Some(stream) = shared.streams.borrow_mut().get_mut(&id) {
-                    stream.fail(Error::new(Kind::Truncated, Side::Client, "the request's body ended too early"));
+                    stream.fail(Error::new(
+                        Kind::Truncated,
+                        Side::Client,
+                        "the request's body ended too early",
+                    ));
                 }
                 shared.kick();
                 return;

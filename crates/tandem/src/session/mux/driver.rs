@@ -21,11 +21,12 @@ use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_DECODE, SOCKET_READ, SOCKET_WAIT, SOCKET_WRITE};
 use crate::session::{Drain, Timeouts};
 
-/// Bytes read at a time, into a buffer that all sessions of the thread share: an idle session holds none.
+/// Bytes read at a time, into a buffer that all sessions of the thread share: an idle session holds
+/// none.
 const READ_SIZE: usize = 64 << 10;
 
-/// Most bytes asked of the core at a time while the socket takes everything at once: then nothing waits that could have
-/// been overtaken, and fewer, larger writes cost less.
+/// Most bytes asked of the core at a time while the socket takes everything at once: then nothing
+/// waits that could have been overtaken, and fewer, larger writes cost less.
 const FAST_WRITE: usize = 128 << 10;
 
 /// How long a session that has ended waits for the other end to close.
@@ -34,15 +35,16 @@ const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Reads in a row before the exchanges get their turn.
 const READS_PER_TURN: usize = 8;
 
-/// What asks gets no further hearing while so many bytes of heads and the like wait for it to take them: they are bounded
-/// by nothing else.
+/// What asks gets no further hearing while so many bytes of heads and the like wait for it to take
+/// them: they are bounded by nothing else.
 const BACKLOG: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
 }
 
-/// What the driver does with requests and the like: the server starts exchanges, the client notes the peer's wishes.
+/// What the driver does with requests and the like: the server starts exchanges, the client notes
+/// the peer's wishes.
 pub(super) trait Owner {
     fn handle_event(&mut self, event: Event);
     /// Whether the session ends once no exchange is left.
@@ -77,7 +79,8 @@ struct Clock {
     sleep: Pin<Box<Sleep>>,
     read_at: Instant,
     used_at: Instant,
-    /// Since when the other end may ask, until it has: what connects and asks for nothing takes a place from others.
+    /// Since when the other end may ask, until it has: what connects and asks for nothing takes a
+    /// place from others.
     unasked_since: Option<Instant>,
     /// Since when bytes have been waiting without any leaving.
     stuck_since: Option<Instant>,
@@ -95,8 +98,13 @@ impl<O: Owner> Driver<O> {
         drain: Option<Drain>,
     ) -> Self {
         let now = Instant::now();
-        let first = timeouts.probe_after.min(timeouts.idle).min(timeouts.write).min(timeouts.head);
-        // From now on it can say when it wants to be looked at again, even before the other end has said anything.
+        let first = timeouts
+            .probe_after
+            .min(timeouts.idle)
+            .min(timeouts.write)
+            .min(timeouts.head);
+        // From now on it can say when it wants to be looked at again, even before the other end has
+        // said anything.
         shared.core.borrow_mut().handle_timeout(now);
         Self {
             shared,
@@ -126,21 +134,26 @@ impl<O: Owner> Driver<O> {
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let result = std::future::poll_fn(|cx| self.poll(cx)).await;
         let error = match &result {
-            Ok(()) => Error::new(Kind::Reset, self.side, "the session has ended").with_retry(Retry::Safe),
+            Ok(()) => {
+                Error::new(Kind::Reset, self.side, "the session has ended").with_retry(Retry::Safe)
+            }
             Err(error) => error.clone(),
         };
         self.shared.end(&error);
         if result.is_ok() {
             let shut = std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx));
             if let Ok(Ok(())) = tokio::time::timeout(self.timeouts.head, shut).await {
-                let _ = tokio::time::timeout(LINGER, std::future::poll_fn(|cx| self.poll_linger(cx))).await;
+                let _ =
+                    tokio::time::timeout(LINGER, std::future::poll_fn(|cx| self.poll_linger(cx)))
+                        .await;
             }
         }
         result
     }
 
-    /// Takes what the other end still says until it has closed: a connection that is closed with bytes unread is reset, and
-    /// the other end may lose what it has not read itself (RFC 9112 section 9.6).
+    /// Takes what the other end still says until it has closed: a connection that is closed with
+    /// bytes unread is reset, and the other end may lose what it has not read itself (RFC 9112
+    /// section 9.6).
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         SCRATCH.with_borrow_mut(|scratch| {
             loop {
@@ -198,9 +211,18 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// What was read and written may have set the core a time that is earlier than what is waited for.
+    /// What was read and written may have set the core a time that is earlier than what is waited
+    /// for.
     fn hasten_clock(&mut self, cx: &mut Context<'_>) {
-        let Some(at) = self.shared.core.borrow().poll_timeout().map(tokio::time::Instant::from_std) else { return };
+        let Some(at) = self
+            .shared
+            .core
+            .borrow()
+            .poll_timeout()
+            .map(tokio::time::Instant::from_std)
+        else {
+            return;
+        };
         let mut sleep = self.clock.sleep.as_mut();
         if at < sleep.deadline() {
             sleep.as_mut().reset(at);
@@ -218,7 +240,8 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Only the end that answers waits for the other like this, so that the two never wait for each other.
+    /// Only the end that answers waits for the other like this, so that the two never wait for each
+    /// other.
     fn has_backlog(&self) -> bool {
         self.side == Side::Client && self.shared.core.borrow().backlog() >= BACKLOG
     }
@@ -227,7 +250,8 @@ impl<O: Owner> Driver<O> {
         for turn in 0..READS_PER_TURN {
             self.deaf = self.has_backlog();
             if self.deaf {
-                // A sign of life is not missed where nobody listens: what is stuck is known by what it does not take.
+                // A sign of life is not missed where nobody listens: what is stuck is known by what
+                // it does not take.
                 self.clock.probed_at = None;
                 return Ok(());
             }
@@ -248,12 +272,17 @@ impl<O: Owner> Driver<O> {
                         self.clock.probed_at = None;
                         SOCKET_READ.note(buf.filled().len() as u64, 0);
                         let decoding = HEADERS_DECODE.start();
-                        let fatal = self.shared.core.borrow_mut().handle_input(now, buf.filled());
+                        let fatal = self
+                            .shared
+                            .core
+                            .borrow_mut()
+                            .handle_input(now, buf.filled());
                         took = decoding.elapsed();
                         match fatal {
                             Ok(()) => Ok(Some(buf.filled().len())),
                             Err(error) => {
-                                let error = Error::new(Kind::Protocol, self.side, error.to_string());
+                                let error =
+                                    Error::new(Kind::Protocol, self.side, error.to_string());
                                 Err(error.with_retry(Retry::IfIdempotent))
                             }
                         }
@@ -275,7 +304,11 @@ impl<O: Owner> Driver<O> {
                         self.ending = Some(Ok(()));
                         return Ok(());
                     }
-                    let error = Error::new(Kind::Truncated, self.side, "the session's connection was closed");
+                    let error = Error::new(
+                        Kind::Truncated,
+                        self.side,
+                        "the session's connection was closed",
+                    );
                     return Err(error.with_retry(Retry::IfIdempotent));
                 }
                 Some(_) => {
@@ -306,7 +339,10 @@ impl<O: Owner> Driver<O> {
             if matches!(event, Event::Request { .. }) {
                 self.clock.unasked_since = None;
             }
-            heads |= matches!(event, Event::Request { .. } | Event::Response { .. } | Event::Push { .. });
+            heads |= matches!(
+                event,
+                Event::Request { .. } | Event::Response { .. } | Event::Push { .. }
+            );
             if let Some(event) = self.shared.dispatch(event, self.side) {
                 self.owner.handle_event(event);
             }
@@ -319,14 +355,18 @@ impl<O: Owner> Driver<O> {
                 let mut core = self.shared.core.borrow_mut();
                 self.shared.watch.look(&**core);
                 if core.wants_output() {
-                    let limit =
-                        if self.whole_writes >= 3 { FAST_WRITE.max(self.write_limit) } else { self.write_limit };
+                    let limit = if self.whole_writes >= 3 {
+                        FAST_WRITE.max(self.write_limit)
+                    } else {
+                        self.write_limit
+                    };
                     core.poll_output(&mut self.out, limit);
                     self.filled = SOCKET_WAIT.start();
                     self.shared.watch.look(&**core);
                 }
                 drop(core);
-                // Streams whose queues have drained are told at once: what they add may leave in the same turn.
+                // Streams whose queues have drained are told at once: what they add may leave in
+                // the same turn.
                 self.dispatch();
             }
             if self.out.is_empty() {
@@ -351,7 +391,11 @@ impl<O: Owner> Driver<O> {
                     return Ok(());
                 }
                 Poll::Ready(Ok(0)) => {
-                    return Err(Error::new(Kind::Reset, self.side, "the session's connection takes no bytes"));
+                    return Err(Error::new(
+                        Kind::Reset,
+                        self.side,
+                        "the session's connection takes no bytes",
+                    ));
                 }
                 Poll::Ready(Ok(written)) => {
                     self.out.advance(written);
@@ -359,8 +403,14 @@ impl<O: Owner> Driver<O> {
                     if self.out.is_empty() {
                         SOCKET_WAIT.stop(self.filled.take(), 0);
                     }
-                    self.unsent.get_or_insert_with(|| Unsent::of(&self.path)).wrote(&self.path, written);
-                    self.whole_writes = if self.out.is_empty() { self.whole_writes.saturating_add(1) } else { 0 };
+                    self.unsent
+                        .get_or_insert_with(|| Unsent::of(&self.path))
+                        .wrote(&self.path, written);
+                    self.whole_writes = if self.out.is_empty() {
+                        self.whole_writes.saturating_add(1)
+                    } else {
+                        0
+                    };
                     self.clock.stuck_since = None;
                 }
                 Poll::Ready(Err(error)) => return Err(Error::io(&error, self.side)),
@@ -368,8 +418,9 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Idle sessions end, and those on which nobody asks; silent ones are asked for a sign of life, then given up; stuck ones
-    /// are cut off. Each limit is looked at when the earliest of them could have passed, not at every byte.
+    /// Idle sessions end, and those on which nobody asks; silent ones are asked for a sign of life,
+    /// then given up; stuck ones are cut off. Each limit is looked at when the earliest of them
+    /// could have passed, not at every byte.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         while self.clock.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -379,30 +430,58 @@ impl<O: Owner> Driver<O> {
             if active {
                 self.clock.used_at = now;
             }
-            if self.clock.stuck_since.is_some_and(|since| now - since >= self.timeouts.write) {
-                return Err(Error::new(Kind::Timeout, self.side, "the other end takes no bytes"));
+            if self
+                .clock
+                .stuck_since
+                .is_some_and(|since| now - since >= self.timeouts.write)
+            {
+                return Err(Error::new(
+                    Kind::Timeout,
+                    self.side,
+                    "the other end takes no bytes",
+                ));
             }
             match self.clock.probed_at {
                 Some(at) if now - at >= self.timeouts.probe_timeout => {
-                    let error = Error::new(Kind::Timeout, self.side, "the other end gives no sign of life");
+                    let error = Error::new(
+                        Kind::Timeout,
+                        self.side,
+                        "the other end gives no sign of life",
+                    );
                     return Err(error.with_retry(Retry::IfIdempotent));
                 }
-                None if active && !self.deaf && now - self.clock.read_at >= self.timeouts.probe_after => {
+                None if active
+                    && !self.deaf
+                    && now - self.clock.read_at >= self.timeouts.probe_after =>
+                {
                     core.ping(0x7a9d);
                     self.clock.probed_at = Some(now);
                 }
                 _ => {}
             }
             // Who has begun a session may have one ready, but not for ever.
-            let patience = if self.shared.established.get() { self.timeouts.idle } else { self.timeouts.head };
-            let unasked = self.clock.unasked_since.map(|since| patience.saturating_sub(now - since));
-            let idle = !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle;
+            let patience = if self.shared.established.get() {
+                self.timeouts.idle
+            } else {
+                self.timeouts.head
+            };
+            let unasked = self
+                .clock
+                .unasked_since
+                .map(|since| patience.saturating_sub(now - since));
+            let idle =
+                !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle;
             if idle || unasked.is_some_and(|left| left.is_zero()) {
                 core.go_away(Reason::NoError);
                 self.ending = Some(Ok(()));
             }
             let limits = &self.timeouts;
-            let mut wait = limits.idle.min(limits.write).min(limits.probe_after).min(limits.probe_timeout) / 2;
+            let mut wait = limits
+                .idle
+                .min(limits.write)
+                .min(limits.probe_after)
+                .min(limits.probe_timeout)
+                / 2;
             if let Some(left) = unasked {
                 wait = wait.min(left);
             }
@@ -411,7 +490,10 @@ impl<O: Owner> Driver<O> {
             }
             drop(core);
             let wait = wait.max(std::time::Duration::from_millis(10));
-            self.clock.sleep.as_mut().reset(tokio::time::Instant::now() + wait);
+            self.clock
+                .sleep
+                .as_mut()
+                .reset(tokio::time::Instant::now() + wait);
         }
         Ok(())
     }

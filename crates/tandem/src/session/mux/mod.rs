@@ -1,4 +1,5 @@
-//! Multiplexed sessions: one task that drives a sans-IO core ([`tandem_http::Mux`]) on a path, for HTTP/2 and SPDY alike.
+//! Multiplexed sessions: one task that drives a sans-IO core ([`tandem_http::Mux`]) on a path, for
+//! HTTP/2 and SPDY alike.
 //!
 //! ```text
 //!            ┌───────── Driver (one task) ─────────┐
@@ -7,8 +8,8 @@
 //!            └─────────────────────────────────────┘
 //! ```
 //!
-//! The core is asked what to send only when the socket takes more, and for little at a time, so that it decides late who
-//! sends next. All wakes of one turn of the event loop end in one write.
+//! The core is asked what to send only when the socket takes more, and for little at a time, so
+//! that it decides late who sends next. All wakes of one turn of the event loop end in one write.
 
 mod client;
 mod driver;
@@ -24,7 +25,9 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use tandem_http::{Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, StreamId};
+use tandem_http::{
+    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, StreamId,
+};
 
 use watch::{Arrivals, Watch};
 
@@ -88,7 +91,10 @@ pub struct MuxSession {
 
 impl NewCore for MuxSession {
     fn new_core(&self, role: Role) -> Box<dyn Mux> {
-        let config = MuxConfig { role, ..self.config.clone() };
+        let config = MuxConfig {
+            role,
+            ..self.config.clone()
+        };
         let spdy = |version: Version| {
             // The other end is our gateway to all origins, not an origin itself.
             let config = tandem_spdy::Config {
@@ -121,11 +127,13 @@ impl Session for MuxSession {
     }
 }
 
-/// Pieces of a body that wait for their reader are joined up to this size: what a piece costs beside its bytes, which is all
-/// that flow control counts, would be hundreds of times as much where they come one by one.
+/// Pieces of a body that wait for their reader are joined up to this size: what a piece costs
+/// beside its bytes, which is all that flow control counts, would be hundreds of times as much
+/// where they come one by one.
 const JOINED: usize = 4 << 10;
 
-/// What the driver and the exchanges of a session share. One thread, so a cell; never borrowed across an await.
+/// What the driver and the exchanges of a session share. One thread, so a cell; never borrowed
+/// across an await.
 struct Shared {
     core: RefCell<Box<dyn Mux>>,
     streams: RefCell<Streams>,
@@ -143,7 +151,8 @@ struct Shared {
     watch: Watch,
 }
 
-/// A moment by both clocks: a machine that sleeps stops the one, whoever sets the time moves the other.
+/// A moment by both clocks: a machine that sleeps stops the one, whoever sets the time moves the
+/// other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Heard(Instant, SystemTime);
 
@@ -190,7 +199,8 @@ struct Stream {
     writer: Option<Waker>,
     /// Nothing more will arrive.
     complete: bool,
-    /// It was reset, or its session has ended: known to its writer even after its reader has taken the error.
+    /// It was reset, or its session has ended: known to its writer even after its reader has taken
+    /// the error.
     failed: bool,
     interim: Interim,
     arrivals: Arrivals,
@@ -211,10 +221,13 @@ enum Inbound {
 
 impl Stream {
     fn put(&mut self, inbound: Inbound) {
-        if let (Inbound::Data(data), Some(Inbound::Data(last))) = (&inbound, self.inbound.back_mut())
+        if let (Inbound::Data(data), Some(Inbound::Data(last))) =
+            (&inbound, self.inbound.back_mut())
             && last.len() + data.len() <= JOINED
         {
-            let mut joined = std::mem::take(last).try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+            let mut joined = std::mem::take(last)
+                .try_into_mut()
+                .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
             joined.extend_from_slice(data);
             *last = joined.freeze();
             return self.wake_reader();
@@ -292,13 +305,16 @@ impl Shared {
         self.kick();
     }
 
-    /// Passes what concerns one stream to it; gives back what it cannot settle: requests and the session's own events.
+    /// Passes what concerns one stream to it; gives back what it cannot settle: requests and the
+    /// session's own events.
     fn dispatch(&self, event: Event, side: Side) -> Option<Event> {
         let mut streams = self.streams.borrow_mut();
         let (id, inbound, end) = match event {
             Event::Informational { id, head } => (id, Some(Inbound::Informational(head)), false),
             Event::Response { id, head, end } => (id, Some(Inbound::Response(head)), end),
-            Event::Data { id, data, end } => (id, (!data.is_empty()).then_some(Inbound::Data(data)), end),
+            Event::Data { id, data, end } => {
+                (id, (!data.is_empty()).then_some(Inbound::Data(data)), end)
+            }
             Event::Trailers { id, fields } => (id, Some(Inbound::Trailers(fields)), true),
             Event::Reset { id, reason } => {
                 drop(streams);
@@ -306,7 +322,8 @@ impl Shared {
                 self.wake_waiting();
                 if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
                     if stream.complete && side == Side::Peer {
-                        // The answer is whole; only the rest of the request is not wanted (RFC 9113 section 8.1).
+                        // The answer is whole; only the rest of the request is not wanted (RFC 9113
+                        // section 8.1).
                         stream.wake_writer();
                     } else {
                         stream.fail(reset_error(reason, side));
@@ -314,7 +331,11 @@ impl Shared {
                 }
                 return None;
             }
-            Event::Push { parent, id, request } => {
+            Event::Push {
+                parent,
+                id,
+                request,
+            } => {
                 if streams.get(&parent).is_none_or(|stream| stream.failed) {
                     drop(streams);
                     self.core.borrow_mut().reset(id, Reason::Cancel);
@@ -336,7 +357,10 @@ impl Shared {
                 }
                 return None;
             }
-            other @ (Event::Request { .. } | Event::Settings | Event::GoAway { .. } | Event::Pong { .. }) => {
+            other @ (Event::Request { .. }
+            | Event::Settings
+            | Event::GoAway { .. }
+            | Event::Pong { .. }) => {
                 return Some(other);
             }
         };
@@ -367,10 +391,13 @@ impl Shared {
         None
     }
 
-    /// The next thing that arrived on a stream; `None` at its end. Data is credited to the peer as it is taken.
+    /// The next thing that arrived on a stream; `None` at its end. Data is credited to the peer as
+    /// it is taken.
     fn poll_inbound(&self, id: StreamId, waker: &Waker) -> Poll<Option<Inbound>> {
         let mut streams = self.streams.borrow_mut();
-        let Some(stream) = streams.get_mut(&id) else { return Poll::Ready(None) };
+        let Some(stream) = streams.get_mut(&id) else {
+            return Poll::Ready(None);
+        };
         let Some(inbound) = stream.inbound.pop_front() else {
             if stream.complete {
                 return Poll::Ready(None);
@@ -398,7 +425,9 @@ impl Shared {
         }
         let room = self.core.borrow().send_room(id);
         let mut streams = self.streams.borrow_mut();
-        let Some(stream) = streams.get_mut(&id) else { return Poll::Ready(Err(())) };
+        let Some(stream) = streams.get_mut(&id) else {
+            return Poll::Ready(Err(()));
+        };
         if stream.failed {
             return Poll::Ready(Err(()));
         }
@@ -421,10 +450,15 @@ impl Shared {
             core.reset(id, reason);
             self.watch.forget(id);
         }
-        // A push that nobody has taken goes with the stream that it came on, and so do those that came on it.
+        // A push that nobody has taken goes with the stream that it came on, and so do those that
+        // came on it.
         let mut unwanted = vec![id];
         while let Some(id) = unwanted.pop() {
-            for inbound in streams.remove(&id).into_iter().flat_map(|stream| stream.inbound) {
+            for inbound in streams
+                .remove(&id)
+                .into_iter()
+                .flat_map(|stream| stream.inbound)
+            {
                 match inbound {
                     Inbound::Data(data) => core.release(id, data.len()),
                     Inbound::Pushed { id, .. } => {
@@ -451,10 +485,24 @@ fn set_waker(slot: &mut Option<Waker>, waker: &Waker) {
 /// What a reset by the other end means to whoever waits.
 fn reset_error(reason: Reason, side: Side) -> Error {
     let (kind, retry, detail) = match reason {
-        Reason::Refused => (Kind::Busy, Retry::Safe, "the request was refused unprocessed"),
-        Reason::Connect => (Kind::Unreachable, Retry::Never, "the far end could not connect or lost its connection"),
-        Reason::Cancel | Reason::NoError => (Kind::Reset, Retry::Never, "the exchange was cancelled"),
-        Reason::Protocol => (Kind::Protocol, Retry::Never, "the exchange broke the protocol"),
+        Reason::Refused => (
+            Kind::Busy,
+            Retry::Safe,
+            "the request was refused unprocessed",
+        ),
+        Reason::Connect => (
+            Kind::Unreachable,
+            Retry::Never,
+            "the far end could not connect or lost its connection",
+        ),
+        Reason::Cancel | Reason::NoError => {
+            (Kind::Reset, Retry::Never, "the exchange was cancelled")
+        }
+        Reason::Protocol => (
+            Kind::Protocol,
+            Retry::Never,
+            "the exchange broke the protocol",
+        ),
         _ => (Kind::Reset, Retry::Never, "the exchange was reset"),
     };
     Error::new(kind, side, detail).with_retry(retry)
@@ -473,16 +521,25 @@ mod tests {
         while from.wants_output() {
             from.poll_output(&mut out, usize::MAX);
         }
-        to.handle_input(Instant::now(), &out.copy_to_bytes(out.remaining())).expect("a session that goes on");
+        to.handle_input(Instant::now(), &out.copy_to_bytes(out.remaining()))
+            .expect("a session that goes on");
     }
 
-    /// The asking end of a session with one request under way, and its other end, which has that request.
+    /// The asking end of a session with one request under way, and its other end, which has that
+    /// request.
     fn asked() -> (Rc<Shared>, h2::Connection, StreamId) {
-        let config = MuxConfig { push: true, ..MuxConfig::new(Role::Client) };
+        let config = MuxConfig {
+            push: true,
+            ..MuxConfig::new(Role::Client)
+        };
         let shared = Shared::new(Box::new(h2::Connection::new(config)));
         let mut peer = h2::Connection::new(MuxConfig::new(Role::Server));
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
-        let id = shared.core.borrow_mut().open(&request, true, Priority::default()).expect("room for a stream");
+        let id = shared
+            .core
+            .borrow_mut()
+            .open(&request, true, Priority::default())
+            .expect("room for a stream");
         shared.streams.borrow_mut().insert(id, Stream::default());
         pass(&mut **shared.core.borrow_mut(), &mut peer);
         (shared, peer, id)
@@ -502,7 +559,9 @@ mod tests {
     fn a_push_that_nobody_took_is_forgotten_with_its_parent() {
         let (shared, mut peer, id) = asked();
         let request = RequestHead::get(Scheme::Http, "site.example", "/style.css");
-        let pushed = peer.push(id, &request, Priority::default()).expect("a client that takes pushes");
+        let pushed = peer
+            .push(id, &request, Priority::default())
+            .expect("a client that takes pushes");
         peer.respond(pushed, &ResponseHead::new(200), false);
         peer.send_data(pushed, Bytes::from_static(b"p {}"), false);
         arrive(&shared, &mut peer);
@@ -522,8 +581,15 @@ mod tests {
             arrive(&shared, &mut peer);
         }
         let mut streams = shared.streams.borrow_mut();
-        let waiting = streams.remove(&id).expect("a stream that nobody forgot").inbound;
-        assert!(waiting.len() <= 2 + body.len() / JOINED, "{}", waiting.len());
+        let waiting = streams
+            .remove(&id)
+            .expect("a stream that nobody forgot")
+            .inbound;
+        assert!(
+            waiting.len() <= 2 + body.len() / JOINED,
+            "{}",
+            waiting.len()
+        );
         let pieces = waiting.into_iter().filter_map(|inbound| match inbound {
             Inbound::Data(data) => Some(data),
             _ => None,
@@ -541,7 +607,9 @@ mod tests {
         let streams = shared.streams.borrow();
         let waiting = &streams[&id].inbound;
         assert_eq!(waiting.len(), Interim::MOST.heads + 1);
-        assert!(matches!(waiting.back(), Some(Inbound::Failed(error)) if error.kind == Kind::Protocol));
+        assert!(
+            matches!(waiting.back(), Some(Inbound::Failed(error)) if error.kind == Kind::Protocol)
+        );
         assert!(shared.core.borrow().is_open() && shared.core.borrow().active() == 0);
     }
 
@@ -549,9 +617,17 @@ mod tests {
     fn silence_is_told_by_the_clock_that_saw_more_of_it() {
         let (now, today) = (Instant::now(), SystemTime::now());
         let hour = Duration::from_secs(3600);
-        assert!(Heard(now, today - hour).elapsed() >= hour, "the machine slept");
+        assert!(
+            Heard(now, today - hour).elapsed() >= hour,
+            "the machine slept"
+        );
         let second = Duration::from_secs(1);
-        let earlier = now.checked_sub(second).expect("the machine has run for a second");
-        assert!((second..hour).contains(&Heard(earlier, today + hour).elapsed()), "the time was set back");
+        let earlier = now
+            .checked_sub(second)
+            .expect("the machine has run for a second");
+        assert!(
+            (second..hour).contains(&Heard(earlier, today + hour).elapsed()),
+            "the time was set back"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The answering end of a multiplexed session: each request becomes an exchange, each reply is pumped into its stream.
+//! The answering end of a multiplexed session: each request becomes an exchange, each reply is
+//! pumped into its stream.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -27,9 +28,20 @@ pub(super) fn serve(
     drain: Drain,
 ) -> LocalBoxFuture<'static, Result<(), Error>> {
     let shared = Shared::new(session.new_core(Role::Server));
-    let owner = Answering { shared: Rc::clone(&shared), peer, stage };
-    let driver =
-        Driver::new(shared, path, owner, Side::Client, session.timeouts.clone(), session.write_limit, Some(drain));
+    let owner = Answering {
+        shared: Rc::clone(&shared),
+        peer,
+        stage,
+    };
+    let driver = Driver::new(
+        shared,
+        path,
+        owner,
+        Side::Client,
+        session.timeouts.clone(),
+        session.write_limit,
+        Some(drain),
+    );
     Box::pin(driver.run())
 }
 
@@ -41,17 +53,49 @@ struct Answering {
 
 impl Owner for Answering {
     fn handle_event(&mut self, event: Event) {
-        let Event::Request { id, head, end, priority } = event else { return };
-        self.shared.streams.borrow_mut().insert(id, Stream { complete: end, ..Stream::default() });
+        let Event::Request {
+            id,
+            head,
+            end,
+            priority,
+        } = event
+        else {
+            return;
+        };
+        self.shared.streams.borrow_mut().insert(
+            id,
+            Stream {
+                complete: end,
+                ..Stream::default()
+            },
+        );
         let body = if end {
             Body::empty()
         } else {
-            let length = content_length(&head.fields).ok().flatten().filter(|_| !head.is_connect());
-            Body::new(StreamBody { shared: Rc::clone(&self.shared), id }, length)
+            let length = content_length(&head.fields)
+                .ok()
+                .flatten()
+                .filter(|_| !head.is_connect());
+            Body::new(
+                StreamBody {
+                    shared: Rc::clone(&self.shared),
+                    id,
+                },
+                length,
+            )
         };
         let bodyless = head.method == Method::Head;
-        let peer = Peer { push: self.shared.core.borrow().peer_takes_pushes(), ..self.peer };
-        let exchange = Exchange { request: head, body, isolation: Isolation::none(), peer, priority };
+        let peer = Peer {
+            push: self.shared.core.borrow().peer_takes_pushes(),
+            ..self.peer
+        };
+        let exchange = Exchange {
+            request: head,
+            body,
+            isolation: Isolation::none(),
+            peer,
+            priority,
+        };
         let pump = Pump {
             shared: Rc::clone(&self.shared),
             id,
@@ -83,12 +127,14 @@ impl Chunks for StreamBody {
             Some(Inbound::Data(data)) => Some(Ok(Chunk::Data(data))),
             Some(Inbound::Trailers(fields)) => Some(Ok(Chunk::Trailers(fields))),
             Some(Inbound::Failed(error)) => Some(Err(error)),
-            Some(Inbound::Informational(_) | Inbound::Response(_) | Inbound::Pushed { .. }) | None => None,
+            Some(Inbound::Informational(_) | Inbound::Response(_) | Inbound::Pushed { .. })
+            | None => None,
         })
     }
 }
 
-/// Pulls a reply and puts its parts into a stream, one part behind, so that the end can ride on the last of them.
+/// Pulls a reply and puts its parts into a stream, one part behind, so that the end can ride on the
+/// last of them.
 struct Pump {
     shared: Rc<Shared>,
     id: StreamId,
@@ -147,18 +193,28 @@ impl Pump {
             return true;
         }
         let mut streams = self.shared.streams.borrow_mut();
-        let Some(stream) = streams.get_mut(&self.id) else { return true };
+        let Some(stream) = streams.get_mut(&self.id) else {
+            return true;
+        };
         set_waker(&mut stream.writer, cx.waker());
         stream.failed
     }
 
     /// The other end tells its wish to the source of the reply, the source its own to the session.
     fn reprioritise(&mut self) {
-        let wish = self.shared.streams.borrow_mut().get_mut(&self.id).and_then(|stream| stream.priority.take());
+        let wish = self
+            .shared
+            .streams
+            .borrow_mut()
+            .get_mut(&self.id)
+            .and_then(|stream| stream.priority.take());
         if let Some(priority) = wish {
             self.reply.prioritise(priority);
         } else if let Some(priority) = self.reply.take_priority() {
-            self.shared.core.borrow_mut().set_priority(self.id, priority);
+            self.shared
+                .core
+                .borrow_mut()
+                .set_priority(self.id, priority);
             self.shared.kick();
         }
     }
@@ -182,7 +238,11 @@ impl Pump {
                 core.send_trailers(self.id, &fields);
                 self.finished = true;
             }
-            Part::Pushed { request, reply, priority } => {
+            Part::Pushed {
+                request,
+                reply,
+                priority,
+            } => {
                 drop(core);
                 push(&self.shared, self.id, &request, reply, priority);
             }
@@ -195,16 +255,23 @@ impl Pump {
         self.flush_held(true);
         if !self.finished {
             if self.head_sent {
-                self.shared.core.borrow_mut().send_data(self.id, Bytes::new(), true);
+                self.shared
+                    .core
+                    .borrow_mut()
+                    .send_data(self.id, Bytes::new(), true);
             } else {
-                self.shared.core.borrow_mut().reset(self.id, Reason::Internal);
+                self.shared
+                    .core
+                    .borrow_mut()
+                    .reset(self.id, Reason::Internal);
             }
             self.finished = true;
             self.shared.kick();
         }
     }
 
-    /// Before the head, a failure is a response of its own; after it, the stream must not look complete.
+    /// Before the head, a failure is a response of its own; after it, the stream must not look
+    /// complete.
     fn fail(&mut self, error: &Error) {
         if self.finished {
             return;
@@ -226,18 +293,31 @@ impl Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        // A complete answer ends its stream by itself, even while the request still comes: a reset would drop what of it
-        // is queued in the core.
-        self.shared.forget(self.id, (!self.finished).then_some(Reason::Cancel));
+        // A complete answer ends its stream by itself, even while the request still comes: a reset
+        // would drop what of it is queued in the core.
+        self.shared
+            .forget(self.id, (!self.finished).then_some(Reason::Cancel));
     }
 }
 
-fn push(shared: &Rc<Shared>, parent: StreamId, request: &RequestHead, reply: Reply, priority: Priority) {
+fn push(
+    shared: &Rc<Shared>,
+    parent: StreamId,
+    request: &RequestHead,
+    reply: Reply,
+    priority: Priority,
+) {
     let encoding = HEADERS_ENCODE.start();
     let opened = shared.core.borrow_mut().push(parent, request, priority);
     let Ok(id) = opened else { return };
     HEADERS_ENCODE.stop(encoding, id);
-    shared.streams.borrow_mut().insert(id, Stream { complete: true, ..Stream::default() });
+    shared.streams.borrow_mut().insert(
+        id,
+        Stream {
+            complete: true,
+            ..Stream::default()
+        },
+    );
     let pump = Pump {
         shared: Rc::clone(shared),
         id,

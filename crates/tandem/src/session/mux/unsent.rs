@@ -1,9 +1,10 @@
-//! How much unsent data a session over BBR lets wait in the kernel (`TCP_NOTSENT_LOWAT`): what the path takes in about ten
-//! milliseconds.
+//! How much unsent data a session over BBR lets wait in the kernel (`TCP_NOTSENT_LOWAT`): what the
+//! path takes in about ten milliseconds.
 //!
-//! Less would run dry before this process gets its turn. BBR takes nothing that it measures on a dry socket for the path's
-//! limit, so it would never leave its start-up phase, and go on to send at 2.9 times the path's rate into a full queue.
-//! More could not be overtaken by a late, urgent answer. Other congestion controls keep what the socket was given.
+//! Less would run dry before this process gets its turn. BBR takes nothing that it measures on a
+//! dry socket for the path's limit, so it would never leave its start-up phase, and go on to send
+//! at 2.9 times the path's rate into a full queue. More could not be overtaken by a late, urgent
+//! answer. Other congestion controls keep what the socket was given.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,12 @@ impl Unsent {
     }
 
     const fn starting_at(least: u32) -> Self {
-        Self { least, now: least, since: None, written: 0 }
+        Self {
+            least,
+            now: least,
+            since: None,
+            written: 0,
+        }
     }
 
     /// The socket has taken bytes.
@@ -67,7 +73,8 @@ impl Unsent {
         let wanted = (rate / SHARE).min(MOST.into()) as u32;
         let limit = wanted.next_power_of_two().clamp(self.least, MOST);
         // Half as much may be chance; it comes down once it is a quarter.
-        let changes = limit > self.now || limit < self.now / 2 || (limit == self.least && limit < self.now);
+        let changes =
+            limit > self.now || limit < self.now / 2 || (limit == self.least && limit < self.now);
         changes.then(|| {
             self.now = limit;
             limit
@@ -94,10 +101,24 @@ mod tests {
     #[test]
     fn follows_the_rate() {
         let (mut unsent, mut clock) = (Unsent::starting_at(LEAST), Instant::now());
-        assert_eq!(second_at(&mut unsent, &mut clock, 1_250_000), None, "10 Mbit/s need no more than the least");
-        assert_eq!(second_at(&mut unsent, &mut clock, 11_900_000), Some(128 << 10));
-        assert_eq!(second_at(&mut unsent, &mut clock, 6_000_000), None, "half is not yet a change");
-        assert_eq!(second_at(&mut unsent, &mut clock, 1_000_000_000), Some(MOST));
+        assert_eq!(
+            second_at(&mut unsent, &mut clock, 1_250_000),
+            None,
+            "10 Mbit/s need no more than the least"
+        );
+        assert_eq!(
+            second_at(&mut unsent, &mut clock, 11_900_000),
+            Some(128 << 10)
+        );
+        assert_eq!(
+            second_at(&mut unsent, &mut clock, 6_000_000),
+            None,
+            "half is not yet a change"
+        );
+        assert_eq!(
+            second_at(&mut unsent, &mut clock, 1_000_000_000),
+            Some(MOST)
+        );
         assert_eq!(second_at(&mut unsent, &mut clock, 100_000), Some(LEAST));
     }
 
@@ -109,18 +130,28 @@ mod tests {
         assert_eq!(unsent.limit_after(100, clock), Some(LEAST));
     }
 
-    /// The limit of a socket after much has been written to it; `None` where the kernel lacks the congestion control.
+    /// The limit of a socket after much has been written to it; `None` where the kernel lacks the
+    /// congestion control.
     async fn limit_after_much(congestion: &str, given: u32) -> Option<u32> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let stream = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
-        SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes()).ok()?;
-        SockRef::from(&stream).set_tcp_notsent_lowat(given).expect("Linux has it");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let stream = tokio::net::TcpStream::connect(listener.local_addr().expect("bound"))
+            .await
+            .expect("connects");
+        SockRef::from(&stream)
+            .set_tcp_congestion(congestion.as_bytes())
+            .ok()?;
+        SockRef::from(&stream)
+            .set_tcp_notsent_lowat(given)
+            .expect("Linux has it");
         let path = Path::Tcp(stream);
         let mut unsent = Unsent::of(&path);
         unsent.wrote(&path, 1);
         unsent.since = unsent.since.map(|since| since - SPAN);
         unsent.wrote(&path, 2_000_000);
-        path.tcp().and_then(|stream| SockRef::from(stream).tcp_notsent_lowat().ok())
+        path.tcp()
+            .and_then(|stream| SockRef::from(stream).tcp_notsent_lowat().ok())
     }
 
     #[tokio::test]
@@ -128,7 +159,10 @@ mod tests {
         let told = limit_after_much("bbr", LEAST).await;
         assert!(told.is_none_or(|told| told == MOST), "{told:?}");
         let left_alone = limit_after_much("bbr", u32::MAX).await;
-        assert!(left_alone.is_none_or(|left| left == u32::MAX), "{left_alone:?}");
+        assert!(
+            left_alone.is_none_or(|left| left == u32::MAX),
+            "{left_alone:?}"
+        );
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
-//! What a session notes for its observation points ([`crate::probe`]), while anybody watches: how long bodies wait in
-//! the core and behind which flow-control window, how long exchanges wait for the other end, and arrivals for readers.
+//! What a session notes for its observation points ([`crate::probe`]), while anybody watches: how
+//! long bodies wait in the core and behind which flow-control window, how long exchanges wait for
+//! the other end, and arrivals for readers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -57,7 +58,9 @@ impl Watch {
             bodies
                 .entry(id)
                 .or_default()
-                .note(core.unsent(id), Instant::now(), |point, time| point.note_time(time, id));
+                .note(core.unsent(id), Instant::now(), |point, time| {
+                    point.note_time(time, id)
+                });
             self.watching.set(true);
         }
     }
@@ -148,7 +151,10 @@ impl Arrivals {
     }
 
     pub(super) fn take(&mut self, id: StreamId) {
-        if let Some((_, stamp)) = self.watched.pop_front_if(|(number, _)| *number == self.taken) {
+        if let Some((_, stamp)) = self
+            .watched
+            .pop_front_if(|(number, _)| *number == self.taken)
+        {
             QUEUE_READER.stop(stamp, id);
         }
         self.taken = self.taken.wrapping_add(1);
@@ -160,13 +166,18 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// What is told at each step, in milliseconds: bytes unsent, the window that is shut, the moment.
+    /// What is told at each step, in milliseconds: bytes unsent, the window that is shut, the
+    /// moment.
     fn told(steps: &[(usize, Option<Window>, u64)]) -> Vec<(String, u128)> {
         let (mut body, begin, told) = (Body::default(), Instant::now(), RefCell::new(Vec::new()));
         for (bytes, shut, at) in steps {
-            let unsent = Unsent { bytes: *bytes, shut: *shut };
+            let unsent = Unsent {
+                bytes: *bytes,
+                shut: *shut,
+            };
             body.note(unsent, begin + Duration::from_millis(*at), |point, time| {
-                told.borrow_mut().push((point.full_name(), time.as_millis()));
+                told.borrow_mut()
+                    .push((point.full_name(), time.as_millis()));
             });
         }
         told.into_inner()
@@ -178,17 +189,39 @@ mod tests {
 
     #[test]
     fn a_part_waits_until_its_last_byte_has_left() {
-        let steps = [(100, None, 0), (150, None, 5), (90, None, 7), (60, None, 10), (50, None, 20), (0, None, 30)];
+        let steps = [
+            (100, None, 0),
+            (150, None, 5),
+            (90, None, 7),
+            (60, None, 10),
+            (50, None, 20),
+            (0, None, 30),
+        ];
         assert_eq!(told(&steps), [core(20), core(25)]);
-        assert_eq!(told(&[(10, None, 0), (4, None, 1), (9, None, 2), (0, None, 9)]), [core(9), core(7)]);
+        assert_eq!(
+            told(&[(10, None, 0), (4, None, 1), (9, None, 2), (0, None, 9)]),
+            [core(9), core(7)]
+        );
     }
 
     #[test]
     fn a_shut_window_is_told_when_it_opens_or_another_takes_its_place() {
         let (stream, session) = (Some(Window::Stream), Some(Window::Session));
-        let steps = [(9, stream, 0), (9, stream, 4), (9, session, 6), (9, None, 7), (9, session, 8), (0, None, 20)];
+        let steps = [
+            (9, stream, 0),
+            (9, stream, 4),
+            (9, session, 6),
+            (9, None, 7),
+            (9, session, 8),
+            (0, None, 20),
+        ];
         let flow = |window: &str, time| (format!("flow.{window}"), time);
-        let expected = [flow("stream", 6), flow("session", 1), core(20), flow("session", 12)];
+        let expected = [
+            flow("stream", 6),
+            flow("session", 1),
+            core(20),
+            flow("session", 12),
+        ];
         assert_eq!(told(&steps), expected);
     }
 }

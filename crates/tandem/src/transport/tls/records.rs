@@ -1,8 +1,9 @@
 //! A path over TLS, and how large its records are.
 //!
-//! Nothing of a record can be read before all of it has come (RFC 8446 section 5.2): 16 kB are 0.13 s at 1 Mbit/s, for which
-//! the other end could already have read a document and asked for what it names. Small records cost bytes and processor time
-//! instead. So the first of them after silence fit into packets of their own, later ones last about ten milliseconds.
+//! Nothing of a record can be read before all of it has come (RFC 8446 section 5.2): 16 kB are 0.13
+//! s at 1 Mbit/s, for which the other end could already have read a document and asked for what it
+//! names. Small records cost bytes and processor time instead. So the first of them after silence
+//! fit into packets of their own, later ones last about ten milliseconds.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,7 +18,8 @@ use crate::path::Path;
 /// Fills a packet on any path with a header of its own and of a tunnel or two.
 const PACKET: usize = 1400;
 
-/// So many bytes go in records of one packet: what a connection may send before anybody has answered.
+/// So many bytes go in records of one packet: what a connection may send before anybody has
+/// answered.
 const EARLY: usize = 14 << 10;
 
 /// After so much silence it is as in the beginning.
@@ -45,7 +47,10 @@ pub struct TlsPath {
 impl TlsPath {
     /// After the handshake.
     pub(super) fn new(stream: TlsStream<Path>) -> Self {
-        Self { stream, sizes: Sizes::default() }
+        Self {
+            stream,
+            sizes: Sizes::default(),
+        }
     }
 
     /// The TLS stream.
@@ -53,7 +58,8 @@ impl TlsPath {
         &self.stream
     }
 
-    /// Waits until the socket has taken all earlier records: what waits in here can no longer be overtaken.
+    /// Waits until the socket has taken all earlier records: what waits in here can no longer be
+    /// overtaken.
     fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.stream.get_ref().1.wants_write() {
             Pin::new(&mut self.stream).poll_flush(cx)
@@ -64,13 +70,21 @@ impl TlsPath {
 }
 
 impl AsyncRead for TlsPath {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for TlsPath {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
@@ -108,10 +122,14 @@ impl AsyncWrite for TlsPath {
     }
 }
 
-/// At most `limit` bytes from the beginning of `bufs`, as far as `into` has room; says how many parts that makes.
+/// At most `limit` bytes from the beginning of `bufs`, as far as `into` has room; says how many
+/// parts that makes.
 fn first_bytes<'a>(bufs: &'a [IoSlice<'_>], mut limit: usize, into: &mut [IoSlice<'a>]) -> usize {
     let mut count = 0;
-    for (place, buf) in into.iter_mut().zip(bufs.iter().filter(|buf| !buf.is_empty())) {
+    for (place, buf) in into
+        .iter_mut()
+        .zip(bufs.iter().filter(|buf| !buf.is_empty()))
+    {
         let part = &buf[..buf.len().min(limit)];
         *place = IoSlice::new(part);
         limit -= part.len();
@@ -139,17 +157,30 @@ struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { last: None, early: 0, written: 0, since: None, steady: LEAST }
+        Self {
+            last: None,
+            early: 0,
+            written: 0,
+            since: None,
+            steady: LEAST,
+        }
     }
 }
 
 impl Sizes {
     /// Most bytes of the next record; `None` where it need not be cut.
     fn limit(&mut self, now: Instant) -> Option<usize> {
-        if self.last.is_some_and(|last| now.saturating_duration_since(last) >= SILENCE) {
+        if self
+            .last
+            .is_some_and(|last| now.saturating_duration_since(last) >= SILENCE)
+        {
             *self = Self::default();
         }
-        let limit = if self.early < EARLY { PACKET } else { self.steady };
+        let limit = if self.early < EARLY {
+            PACKET
+        } else {
+            self.steady
+        };
         (limit < MOST).then_some(limit)
     }
 
@@ -191,10 +222,18 @@ mod tests {
         }
         assert!((EARLY..EARLY + PACKET).contains(&early), "{early}");
         assert_eq!(sizes.limit(clock), Some(LEAST), "before a rate is known");
-        assert_eq!(second_at(&mut sizes, &mut clock, 125_000), Some(LEAST), "1 Mbit/s");
+        assert_eq!(
+            second_at(&mut sizes, &mut clock, 125_000),
+            Some(LEAST),
+            "1 Mbit/s"
+        );
         let eight = second_at(&mut sizes, &mut clock, 1_000_000).expect("cut");
         assert!((9_000..12_000).contains(&eight), "{eight}");
-        assert_eq!(second_at(&mut sizes, &mut clock, 12_500_000), None, "100 Mbit/s");
+        assert_eq!(
+            second_at(&mut sizes, &mut clock, 12_500_000),
+            None,
+            "100 Mbit/s"
+        );
         clock += SILENCE;
         assert_eq!(sizes.limit(clock), Some(PACKET));
     }
@@ -205,7 +244,11 @@ mod tests {
         let taken = |limit: usize, room: usize| {
             let mut into = [IoSlice::new(&[]); 4];
             let count = first_bytes(&parts, limit, &mut into[..room]);
-            into[..count].iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect::<Vec<_>>().join("|")
+            into[..count]
+                .iter()
+                .map(|part| String::from_utf8_lossy(part).into_owned())
+                .collect::<Vec<_>>()
+                .join("|")
         };
         assert_eq!(taken(4, 4), "ab|cd");
         assert_eq!(taken(2, 4), "ab");

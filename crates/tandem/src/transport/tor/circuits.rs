@@ -1,5 +1,5 @@
-//! Circuits as Tor's control port tells them (control-spec, `CIRC` events), and which relays may share one (path-spec
-//! section 2.2).
+//! Circuits as Tor's control port tells them (control-spec, `CIRC` events), and which relays may
+//! share one (path-spec section 2.2).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,12 +24,28 @@ pub(crate) fn parse_circuits(status: &str) -> Vec<Circuit> {
 fn parse_circuit(line: &str) -> Option<Circuit> {
     let mut words = line.split(' ');
     let (id, state) = (words.next()?, words.next()?);
-    // Names that users chose come last and may say anything: what Tor says itself stands before them.
-    let purpose = line.split(' ').find_map(|word| word.strip_prefix("PURPOSE="))?;
-    let path = words.next().filter(|word| word.starts_with('$')).unwrap_or_default();
-    let path = path.split(',').filter(|hop| !hop.is_empty()).map(fingerprint).collect::<Option<Vec<_>>>()?;
-    let id = Some(id).filter(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric()))?;
-    Some(Circuit { id: id.into(), built: state == "BUILT", path, purpose: purpose.into() })
+    // Names that users chose come last and may say anything: what Tor says itself stands before
+    // them.
+    let purpose = line
+        .split(' ')
+        .find_map(|word| word.strip_prefix("PURPOSE="))?;
+    let path = words
+        .next()
+        .filter(|word| word.starts_with('$'))
+        .unwrap_or_default();
+    let path = path
+        .split(',')
+        .filter(|hop| !hop.is_empty())
+        .map(fingerprint)
+        .collect::<Option<Vec<_>>>()?;
+    let id =
+        Some(id).filter(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric()))?;
+    Some(Circuit {
+        id: id.into(),
+        built: state == "BUILT",
+        path,
+        purpose: purpose.into(),
+    })
 }
 
 /// Of `$FINGERPRINT`, alone or before a name.
@@ -39,12 +55,17 @@ fn fingerprint(hop: &str) -> Option<String> {
     (ends && digits.bytes().all(|b| b.is_ascii_hexdigit())).then(|| digits.to_ascii_uppercase())
 }
 
-/// How far the stream on this circuit has come, in an answer to `GETINFO stream-status`: the furthest, of several.
+/// How far the stream on this circuit has come, in an answer to `GETINFO stream-status`: the
+/// furthest, of several.
 pub(crate) fn stream_on(status: &str, circuit: &str) -> Option<StreamState> {
     let on_it = status.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (state, own) = (words.next()?, words.next()?);
-        (own == circuit).then_some(if state == "SUCCEEDED" { StreamState::Open } else { StreamState::Opening })
+        (own == circuit).then_some(if state == "SUCCEEDED" {
+            StreamState::Open
+        } else {
+            StreamState::Opening
+        })
     });
     on_it.max()
 }
@@ -64,8 +85,8 @@ pub(crate) struct Relay {
     fingerprint: String,
     nickname: String,
     addresses: Vec<IpAddr>,
-    /// Whom it says to belong to: `$FINGERPRINT` or nicknames. Only what both say counts: else a relay could drive others
-    /// away from the circuits that end at it.
+    /// Whom it says to belong to: `$FINGERPRINT` or nicknames. Only what both say counts: else a
+    /// relay could drive others away from the circuits that end at it.
     family: Vec<String>,
     /// Families that let it in, by their keys.
     keys: Vec<String>,
@@ -73,20 +94,33 @@ pub(crate) struct Relay {
     sealed: bool,
 }
 
-/// From a relay's entry in the consensus (dir-spec section 3.4.1) and its microdescriptor or descriptor.
+/// From a relay's entry in the consensus (dir-spec section 3.4.1) and its microdescriptor or
+/// descriptor.
 pub(crate) fn parse_relay(fingerprint: &str, entry: &str, description: &str) -> Option<Relay> {
-    let r: Vec<&str> = entry.lines().find_map(|line| line.strip_prefix("r "))?.split(' ').collect();
+    let r: Vec<&str> = entry
+        .lines()
+        .find_map(|line| line.strip_prefix("r "))?
+        .split(' ')
+        .collect();
     // Nickname, identity, digest, date, time, address.
     let (nickname, address) = (r.first()?, r.get(5)?.parse::<IpAddr>().ok()?);
-    let others = entry.lines().filter_map(|line| line.strip_prefix("a ")?.parse().ok());
+    let others = entry
+        .lines()
+        .filter_map(|line| line.strip_prefix("a ")?.parse().ok());
     let mut relay = Relay {
         fingerprint: fingerprint.into(),
         nickname: (*nickname).into(),
-        addresses: std::iter::once(address).chain(others.map(|address: SocketAddr| address.ip())).collect(),
+        addresses: std::iter::once(address)
+            .chain(others.map(|address: SocketAddr| address.ip()))
+            .collect(),
         ..Relay::default()
     };
     for line in description.lines() {
-        let mut words = line.strip_prefix("opt ").unwrap_or(line).split(' ').filter(|word| !word.is_empty());
+        let mut words = line
+            .strip_prefix("opt ")
+            .unwrap_or(line)
+            .split(' ')
+            .filter(|word| !word.is_empty());
         match words.next() {
             Some("family") => relay.family.extend(words.map(str::to_owned)),
             Some("family-ids") => relay.keys.extend(words.map(str::to_owned)),
@@ -108,7 +142,8 @@ impl Relay {
     fn is_kin_of(&self, other: &Self) -> bool {
         let declared = self.names(other) && other.names(self);
         let by_key = self.keys.iter().any(|key| other.keys.contains(key));
-        let unknown = self.sealed && (other.sealed || !other.keys.is_empty()) || other.sealed && !self.keys.is_empty();
+        let unknown = self.sealed && (other.sealed || !other.keys.is_empty())
+            || other.sealed && !self.keys.is_empty();
         declared || by_key || unknown
     }
 
@@ -118,26 +153,28 @@ impl Relay {
             (IpAddr::V6(a), IpAddr::V6(b)) => a.octets()[..4] == b.octets()[..4],
             _ => false,
         };
-        self.addresses.iter().any(|a| other.addresses.iter().any(|b| near(a, b)))
+        self.addresses
+            .iter()
+            .any(|a| other.addresses.iter().any(|b| near(a, b)))
     }
 }
 
-/// Whether these may be one circuit: all different, of different families, and of different networks where that is
-/// asked for.
+/// Whether these may be one circuit: all different, of different families, and of different
+/// networks where that is asked for.
 pub(crate) fn may_share(relays: &[Relay], distinct_subnets: bool) -> bool {
     relays.iter().enumerate().all(|(index, a)| {
-        relays[..index]
-            .iter()
-            .all(|b| a.fingerprint != b.fingerprint && !a.is_kin_of(b) && !(distinct_subnets && a.is_near(b)))
+        relays[..index].iter().all(|b| {
+            a.fingerprint != b.fingerprint && !a.is_kin_of(b) && !(distinct_subnets && a.is_near(b))
+        })
     })
 }
 
 /// Settings that decide about building circuits, as one question of control-spec's `GETCONF`.
-pub(crate) const SETTINGS: &str =
-    "EnforceDistinctSubnets NodeFamily UseBridges __LeaveStreamsUnattached __DisablePredictedCircuits";
+pub(crate) const SETTINGS: &str = "EnforceDistinctSubnets NodeFamily UseBridges __LeaveStreamsUnattached __DisablePredictedCircuits";
 
-/// Whether relays of one circuit must be of different networks; `None` if no circuit should be built: the user wants
-/// none ahead, has families of his own or bridges, of which too little is known, or attaches streams himself.
+/// Whether relays of one circuit must be of different networks; `None` if no circuit should be
+/// built: the user wants none ahead, has families of his own or bridges, of which too little is
+/// known, or attaches streams himself.
 pub(crate) fn distinct_subnets<'a>(settings: impl Iterator<Item = &'a str>) -> Option<bool> {
     let mut distinct = None;
     for setting in settings {
@@ -168,8 +205,10 @@ mod tests {
              9 BUILT $12~short PURPOSE=GENERAL\n10 BUILT\nx;y BUILT PURPOSE=GENERAL\n\n"
         );
         let circuits = parse_circuits(&status);
-        let brief: Vec<_> =
-            circuits.iter().map(|c| (c.id.as_str(), c.built, c.path.len(), c.purpose.as_str())).collect();
+        let brief: Vec<_> = circuits
+            .iter()
+            .map(|c| (c.id.as_str(), c.built, c.path.len(), c.purpose.as_str()))
+            .collect();
         let expected = [
             ("5", true, 3, "GENERAL"),
             ("6", false, 0, "CONTROLLER"),
@@ -189,7 +228,11 @@ mod tests {
     }
 
     fn relay(fingerprint: &str, entry: &str, description: &str) -> Relay {
-        let entry = entry.replacen("r ", &format!("r n{} id digest 2026-01-01 00:00:00 ", &fingerprint[..1]), 1);
+        let entry = entry.replacen(
+            "r ",
+            &format!("r n{} id digest 2026-01-01 00:00:00 ", &fingerprint[..1]),
+            1,
+        );
         parse_relay(fingerprint, &entry, &format!("onion-key\n{description}")).expect("complete")
     }
 
@@ -203,7 +246,10 @@ mod tests {
             ]
         };
         assert!(may_share(&path(""), true));
-        assert!(may_share(&path(&format!("family ${B} ${C} nB")), true), "what one side alone says");
+        assert!(
+            may_share(&path(&format!("family ${B} ${C} nB")), true),
+            "what one side alone says"
+        );
         let mut same = path("");
         same[2] = same[0].clone();
         assert!(!may_share(&same, false), "guard and exit are one relay");
@@ -214,8 +260,16 @@ mod tests {
         for (a, b, near) in [
             ("r 1.1.1.1 9001 0", "r 1.1.255.255 9001 0", true),
             ("r 1.1.1.1 9001 0", "r 1.2.1.1 9001 0", false),
-            ("r 1.1.1.1 9001 0\na [2001:db8:1::1]:1", "r 1.2.1.1 9001 0\na [2001:db8:2::1]:1", true),
-            ("r 1.1.1.1 9001 0\na [2001:db8::1]:1", "r 1.2.1.1 9001 0\na [2001:db9::1]:1", false),
+            (
+                "r 1.1.1.1 9001 0\na [2001:db8:1::1]:1",
+                "r 1.2.1.1 9001 0\na [2001:db8:2::1]:1",
+                true,
+            ),
+            (
+                "r 1.1.1.1 9001 0\na [2001:db8::1]:1",
+                "r 1.2.1.1 9001 0\na [2001:db9::1]:1",
+                false,
+            ),
         ] {
             let path = [relay(A, a, ""), relay(B, b, "")];
             assert_eq!(may_share(&path, true), !near, "{a} {b}");
@@ -226,16 +280,35 @@ mod tests {
     #[test]
     fn families_are_kept_apart() {
         let kin = |a: &str, b: &str| {
-            let path = [relay(A, "r 1.1.1.1 1 0", a), relay(B, "r 2.1.1.1 1 0", b), relay(C, "r 3.1.1.1 1 0", "")];
+            let path = [
+                relay(A, "r 1.1.1.1 1 0", a),
+                relay(B, "r 2.1.1.1 1 0", b),
+                relay(C, "r 3.1.1.1 1 0", ""),
+            ];
             !may_share(&path, true)
         };
-        assert!(kin(&format!("family ${B}"), &format!("family ${C} ${A}=nA")));
-        assert!(kin("opt family nX nb", "family NA"), "nicknames, whatever their case");
+        assert!(kin(
+            &format!("family ${B}"),
+            &format!("family ${C} ${A}=nA")
+        ));
+        assert!(
+            kin("opt family nX nb", "family NA"),
+            "nicknames, whatever their case"
+        );
         assert!(!kin(&format!("family ${C}"), &format!("family ${A}")));
-        assert!(kin("family-ids ed25519:x ed25519:y", "family-ids ed25519:y"));
+        assert!(kin(
+            "family-ids ed25519:x ed25519:y",
+            "family-ids ed25519:y"
+        ));
         assert!(!kin("family-ids ed25519:x", "family-ids ed25519:y"));
-        assert!(kin("family-cert", "family-cert"), "which families is not known");
-        assert!(kin("family-cert", "family-ids ed25519:y") && kin("family-ids ed25519:y", "family-cert"));
+        assert!(
+            kin("family-cert", "family-cert"),
+            "which families is not known"
+        );
+        assert!(
+            kin("family-cert", "family-ids ed25519:y")
+                && kin("family-ids ed25519:y", "family-cert")
+        );
         assert!(!kin("family-cert", ""), "who is in none is in no other's");
     }
 
@@ -243,9 +316,11 @@ mod tests {
     fn a_relay_of_which_too_little_is_known_is_none() {
         let entry = "r one id digest 2026-01-01 00:00:00 1.1.1.1 1 0\ns Running";
         assert!(parse_relay(A, entry, "onion-key\n").is_some());
-        for (entry, description) in
-            [(entry, ""), ("", "onion-key\n"), ("r one id digest 2026-01-01 00:00:00", "onion-key\n")]
-        {
+        for (entry, description) in [
+            (entry, ""),
+            ("", "onion-key\n"),
+            ("r one id digest 2026-01-01 00:00:00", "onion-key\n"),
+        ] {
             assert_eq!(parse_relay(A, entry, description), None);
         }
     }
@@ -253,19 +328,35 @@ mod tests {
     #[test]
     fn settings_forbid_circuits() {
         let ask = |changed: &str| {
-            let usual = ["EnforceDistinctSubnets=1", "NodeFamily", "UseBridges=0", "__LeaveStreamsUnattached=0"];
+            let usual = [
+                "EnforceDistinctSubnets=1",
+                "NodeFamily",
+                "UseBridges=0",
+                "__LeaveStreamsUnattached=0",
+            ];
             let name = changed.split('=').next();
-            distinct_subnets(usual.into_iter().filter(|line| line.split('=').next() != name).chain([changed]))
+            distinct_subnets(
+                usual
+                    .into_iter()
+                    .filter(|line| line.split('=').next() != name)
+                    .chain([changed]),
+            )
         };
         assert_eq!(ask("__DisablePredictedCircuits=0"), Some(true));
         assert_eq!(ask("EnforceDistinctSubnets=0"), Some(false));
         assert_eq!(ask("NodeFamily="), Some(true));
-        for changed in
-            ["NodeFamily=$A,$B", "UseBridges=1", "__LeaveStreamsUnattached=1", "__DisablePredictedCircuits=1"]
-        {
+        for changed in [
+            "NodeFamily=$A,$B",
+            "UseBridges=1",
+            "__LeaveStreamsUnattached=1",
+            "__DisablePredictedCircuits=1",
+        ] {
             assert_eq!(ask(changed), None, "{changed}");
         }
-        assert_eq!(distinct_subnets(["Unrecognized configuration key"].into_iter()), None);
+        assert_eq!(
+            distinct_subnets(["Unrecognized configuration key"].into_iter()),
+            None
+        );
     }
 
     proptest::proptest! {

@@ -1,4 +1,5 @@
-//! Tor's control port: asking, having full descriptors fetched, and circuits. <https://spec.torproject.org/control-spec>.
+//! Tor's control port: asking, having full descriptors fetched, and circuits.
+//! <https://spec.torproject.org/control-spec>.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -48,7 +49,8 @@ pub struct Control {
     before: Before,
 }
 
-/// Whoever waited for descriptors has gone, as when the program ends: Tor is not left to fetch them for ever.
+/// Whoever waited for descriptors has gone, as when the program ends: Tor is not left to fetch them
+/// for ever.
 impl Drop for Control {
     fn drop(&mut self) {
         if let Some(command) = std::mem::take(&mut self.before).command() {
@@ -79,7 +81,11 @@ impl Before {
     /// What puts it back, if it was changed.
     fn command(self) -> Option<String> {
         let before = self.0?;
-        let verb = if before.contains('=') { "SETCONF" } else { "RESETCONF" };
+        let verb = if before.contains('=') {
+            "SETCONF"
+        } else {
+            "RESETCONF"
+        };
         Some(format!("{verb} {before}"))
     }
 }
@@ -88,25 +94,41 @@ impl Before {
 static FETCHING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn gateway_address(host: &str) -> Result<Ipv4Addr, Error> {
-    host.parse().map_err(|_| unreachable("a gateway at an exit has an IPv4 address such as 192.0.2.80"))
+    host.parse()
+        .map_err(|_| unreachable("a gateway at an exit has an IPv4 address such as 192.0.2.80"))
 }
 
 /// The value of `key` in an answer to `GETINFO`; a refusal has none.
 fn value(lines: Vec<Line>, key: &str) -> Option<String> {
     let prefix = format!("{key}=");
-    let line = lines.into_iter().find(|line| line.code < 400 && line.text.starts_with(&prefix))?;
-    Some(line.data.unwrap_or_else(|| line.text[prefix.len()..].to_owned()))
+    let line = lines
+        .into_iter()
+        .find(|line| line.code < 400 && line.text.starts_with(&prefix))?;
+    Some(
+        line.data
+            .unwrap_or_else(|| line.text[prefix.len()..].to_owned()),
+    )
 }
 
 impl Control {
-    /// Connects and authenticates with what the client accepts: nothing, the given password, or a proof that its cookie is
-    /// known.
+    /// Connects and authenticates with what the client accepts: nothing, the given password, or a
+    /// proof that its cookie is known.
     pub async fn connect(via: &Via, password: Option<&str>) -> Result<Self, Error> {
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
         let stream: Box<dyn Stream> = match via {
-            Via::TorPort(address) => Box::new(tokio::net::TcpStream::connect(address).await.map_err(io)?),
-            Via::TorSocket(path) => Box::new(tokio::net::UnixStream::connect(path).await.map_err(io)?),
-            Via::Socks(_) => return Err(Error::new(Kind::Internal, Side::Local, "a SOCKS port is no control port")),
+            Via::TorPort(address) => {
+                Box::new(tokio::net::TcpStream::connect(address).await.map_err(io)?)
+            }
+            Via::TorSocket(path) => {
+                Box::new(tokio::net::UnixStream::connect(path).await.map_err(io)?)
+            }
+            Via::Socks(_) => {
+                return Err(Error::new(
+                    Kind::Internal,
+                    Side::Local,
+                    "a SOCKS port is no control port",
+                ));
+            }
         };
         let mut control = Self::over(stream);
         control.authenticate(password).await?;
@@ -115,26 +137,46 @@ impl Control {
 
     /// A connection that needs no authentication, or had it.
     pub(crate) fn over(stream: Box<dyn Stream>) -> Self {
-        Self { stream: BufReader::new(stream), before: Before::default() }
+        Self {
+            stream: BufReader::new(stream),
+            before: Before::default(),
+        }
     }
 
     async fn authenticate(&mut self, password: Option<&str>) -> Result<(), Error> {
         let info = self.ask("PROTOCOLINFO 1").await?;
-        let auth = info.iter().find(|line| line.text.starts_with("AUTH ")).map_or("", |line| &line.text);
-        let methods = auth.split("METHODS=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        let auth = info
+            .iter()
+            .find(|line| line.text.starts_with("AUTH "))
+            .map_or("", |line| &line.text);
+        let methods = auth
+            .split("METHODS=")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next())
+            .unwrap_or_default();
         let has = |method: &str| methods.split(',').any(|m| m == method);
         let command = if has("NULL") {
             "AUTHENTICATE".into()
         } else if let (true, Some(password)) = (has("HASHEDPASSWORD"), password) {
-            format!("AUTHENTICATE \"{}\"", password.replace('\\', "\\\\").replace('"', "\\\""))
+            format!(
+                "AUTHENTICATE \"{}\"",
+                password.replace('\\', "\\\\").replace('"', "\\\"")
+            )
         } else if has("SAFECOOKIE") {
-            // Never the cookie itself: Tor has had this way since 2012, and a thief would offer that one only.
-            let file = auth.split("COOKIEFILE=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+            // Never the cookie itself: Tor has had this way since 2012, and a thief would offer
+            // that one only.
+            let file = auth
+                .split("COOKIEFILE=\"")
+                .nth(1)
+                .and_then(|rest| rest.split('"').next())
+                .unwrap_or_default();
             let proof = Proof::begin(file.as_ref())?;
             let answer = self.ask(&proof.challenge()).await?;
             proof.response(answer.first().map_or("", |line| &line.text))?
         } else {
-            return Err(unreachable("Tor's control port wants a password: give --tor-password-file"));
+            return Err(unreachable(
+                "Tor's control port wants a password: give --tor-password-file",
+            ));
         };
         self.ask(&command).await.map(drop)
     }
@@ -145,7 +187,10 @@ impl Control {
         match lines.iter().find(|line| line.code >= 400) {
             Some(line) => {
                 let verb = command.split(' ').next().unwrap_or_default();
-                Err(unreachable(format!("Tor refused {verb}: {} {}", line.code, line.text)))
+                Err(unreachable(format!(
+                    "Tor refused {verb}: {} {}",
+                    line.code, line.text
+                )))
             }
             None => Ok(lines),
         }
@@ -154,7 +199,11 @@ impl Control {
     /// Sends a command and reads its answer, whatever it is.
     async fn reply(&mut self, command: &str) -> Result<Vec<Line>, Error> {
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
-        self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).await.map_err(io)?;
+        self.stream
+            .get_mut()
+            .write_all(format!("{command}\r\n").as_bytes())
+            .await
+            .map_err(io)?;
         self.stream.get_mut().flush().await.map_err(io)?;
         let mut lines = Vec::new();
         let mut budget = ANSWER_LIMIT;
@@ -173,16 +222,22 @@ impl Control {
 
     async fn text_line(&mut self, budget: &mut usize) -> Result<String, Error> {
         let mut bytes = Vec::new();
-        let mut limited = tokio::io::AsyncReadExt::take(&mut self.stream, (*budget as u64).min(LINE_LIMIT));
+        let mut limited =
+            tokio::io::AsyncReadExt::take(&mut self.stream, (*budget as u64).min(LINE_LIMIT));
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
-        tokio::time::timeout(Duration::from_secs(60), limited.read_until(b'\n', &mut bytes))
-            .await
-            .map_err(|_| unreachable("Tor's control port does not answer"))?
-            .map_err(io)?;
+        tokio::time::timeout(
+            Duration::from_secs(60),
+            limited.read_until(b'\n', &mut bytes),
+        )
+        .await
+        .map_err(|_| unreachable("Tor's control port does not answer"))?
+        .map_err(io)?;
         if !bytes.ends_with(b"\n") {
             return Err(unreachable("Tor closed its control port"));
         }
-        *budget = budget.checked_sub(bytes.len()).ok_or_else(|| unreachable("Tor's answer is too long"))?;
+        *budget = budget
+            .checked_sub(bytes.len())
+            .ok_or_else(|| unreachable("Tor's answer is too long"))?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.trim_end_matches(['\r', '\n']).to_owned())
     }
@@ -208,7 +263,14 @@ impl Control {
             }
             data = Some(all);
         }
-        Ok((Line { code, text: rest, data }, separator == b' '))
+        Ok((
+            Line {
+                code,
+                text: rest,
+                data,
+            },
+            separator == b' ',
+        ))
     }
 
     async fn info(&mut self, key: &str) -> Result<String, Error> {
@@ -224,18 +286,26 @@ impl Control {
     /// The first SOCKS port over TCP.
     pub async fn socks_port(&mut self) -> Result<SocketAddr, Error> {
         let listeners = self.info("net/listeners/socks").await?;
-        let port = listeners.split(' ').find_map(|listener| listener.trim_matches('"').parse().ok());
+        let port = listeners
+            .split(' ')
+            .find_map(|listener| listener.trim_matches('"').parse().ok());
         port.ok_or_else(|| unreachable("the Tor client has no SOCKS port over TCP: set SocksPort"))
     }
 
-    /// Exits that announce `host:port` with an exact line of their policy. A Tor client that has just started, and finds
-    /// none, is asked again for as long as `patience`.
-    pub async fn gateways(&mut self, host: &str, port: u16, patience: Duration) -> Result<Vec<GatewayExit>, Error> {
+    /// Exits that announce `host:port` with an exact line of their policy. A Tor client that has
+    /// just started, and finds none, is asked again for as long as `patience`.
+    pub async fn gateways(
+        &mut self,
+        host: &str,
+        port: u16,
+        patience: Duration,
+    ) -> Result<Vec<GatewayExit>, Error> {
         let address = gateway_address(host)?;
         let _alone = FETCHING.lock().await;
         let deadline = Instant::now() + patience;
         loop {
-            // The consensus is told in the flavour in use: after the change it would have to be fetched first.
+            // The consensus is told in the flavour in use: after the change it would have to be
+            // fetched first.
             let weights = self.relays(deadline).await?;
             let found = self.wait_for_descriptors(&weights, address, port).await;
             self.restore().await?;
@@ -246,8 +316,9 @@ impl Control {
         }
     }
 
-    /// Has Tor hold the full descriptor of the relay with this fingerprint, and checks that it announces `host:port`: by
-    /// its microdescriptor alone, Tor would not use it for a port that few exits allow.
+    /// Has Tor hold the full descriptor of the relay with this fingerprint, and checks that it
+    /// announces `host:port`: by its microdescriptor alone, Tor would not use it for a port that
+    /// few exits allow.
     pub async fn descriptor(
         &mut self,
         fingerprint: &str,
@@ -259,9 +330,12 @@ impl Control {
         let _alone = FETCHING.lock().await;
         let deadline = Instant::now() + patience;
         loop {
-            let mut known = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
+            let mut known = self
+                .info_if_known(&format!("desc/id/{fingerprint}"))
+                .await?;
             let good = |text: &String| announces(text, address, port);
-            let is_relay = known.is_some() || self.relays(deadline).await?.contains_key(fingerprint);
+            let is_relay =
+                known.is_some() || self.relays(deadline).await?.contains_key(fingerprint);
             if is_relay && !known.as_ref().is_some_and(good) {
                 let fetched = self.wait_for_descriptor(fingerprint, good).await;
                 self.restore().await?;
@@ -270,7 +344,9 @@ impl Control {
             let problem = match known {
                 Some(text) if good(&text) => return Ok(()),
                 Some(_) => "the exit with that fingerprint announces no gateway at that address",
-                None if is_relay => "the descriptor of the exit with that fingerprint did not arrive in time",
+                None if is_relay => {
+                    "the descriptor of the exit with that fingerprint did not arrive in time"
+                }
                 None => "Tor knows no running relay with that fingerprint",
             };
             if !self.may_improve(deadline).await? {
@@ -287,10 +363,17 @@ impl Control {
                 return Ok(weights);
             }
             if Instant::now() >= deadline {
-                let phase = self.info_if_known("status/bootstrap-phase").await?.unwrap_or_default();
-                let percent = phase.split(' ').find_map(|word| word.strip_prefix("PROGRESS=")?.parse::<u8>().ok());
+                let phase = self
+                    .info_if_known("status/bootstrap-phase")
+                    .await?
+                    .unwrap_or_default();
+                let percent = phase
+                    .split(' ')
+                    .find_map(|word| word.strip_prefix("PROGRESS=")?.parse::<u8>().ok());
                 let progress = percent.map_or_else(String::new, |n| format!(" ({n} % done)"));
-                return Err(unreachable(format!("Tor has not started yet{progress}: it knows no relays")));
+                return Err(unreachable(format!(
+                    "Tor has not started yet{progress}: it knows no relays"
+                )));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -298,19 +381,25 @@ impl Control {
 
     /// Whether it is worth asking again, after a pause: Tor has just started, and there is time.
     async fn may_improve(&mut self, deadline: Instant) -> Result<bool, Error> {
-        let uptime = self.info_if_known("uptime").await?.and_then(|seconds| seconds.parse().ok());
-        let again = uptime.is_some_and(|seconds: u64| seconds < YOUNG) && Instant::now() + PAUSE < deadline;
+        let uptime = self
+            .info_if_known("uptime")
+            .await?
+            .and_then(|seconds| seconds.parse().ok());
+        let again =
+            uptime.is_some_and(|seconds: u64| seconds < YOUNG) && Instant::now() + PAUSE < deadline;
         if again {
             tokio::time::sleep(PAUSE * 5).await;
         }
         Ok(again)
     }
 
-    /// Has Tor fetch full descriptors, or still do: another program of ours may just have ended and put back what was.
-    /// Where Tor fetches them already, whoever had it do so will see to it.
+    /// Has Tor fetch full descriptors, or still do: another program of ours may just have ended and
+    /// put back what was. Where Tor fetches them already, whoever had it do so will see to it.
     async fn fetch_full(&mut self) -> Result<(), Error> {
         let now = self.ask("GETCONF UseMicrodescriptors").await?;
-        let now = now.first().map_or("UseMicrodescriptors", |line| line.text.as_str());
+        let now = now
+            .first()
+            .map_or("UseMicrodescriptors", |line| line.text.as_str());
         if now == FULL {
             return Ok(());
         }
@@ -320,7 +409,9 @@ impl Control {
 
     /// Back to what the user had, whatever came of it.
     async fn restore(&mut self) -> Result<(), Error> {
-        let Some(command) = std::mem::take(&mut self.before).command() else { return Ok(()) };
+        let Some(command) = std::mem::take(&mut self.before).command() else {
+            return Ok(());
+        };
         self.ask(&command).await.map(drop)
     }
 
@@ -334,7 +425,9 @@ impl Control {
         let mut still = 0;
         loop {
             self.fetch_full().await?;
-            let known = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
+            let known = self
+                .info_if_known(&format!("desc/id/{fingerprint}"))
+                .await?;
             still += u32::from(known.is_some());
             if known.as_ref().is_some_and(&good) || still >= STILL || Instant::now() >= deadline {
                 return Ok(known);
@@ -343,7 +436,8 @@ impl Control {
         }
     }
 
-    /// Full descriptors arrive over some seconds: asks until as many are there as relays, or no more come.
+    /// Full descriptors arrive over some seconds: asks until as many are there as relays, or no
+    /// more come.
     async fn wait_for_descriptors(
         &mut self,
         weights: &HashMap<String, u64>,
@@ -354,8 +448,14 @@ impl Control {
         let (mut last, mut still) = (0, 0);
         loop {
             self.fetch_full().await?;
-            let text = self.info_if_known("desc/all-recent").await?.unwrap_or_default();
-            let count = text.lines().filter(|line| line.starts_with("router ")).count();
+            let text = self
+                .info_if_known("desc/all-recent")
+                .await?
+                .unwrap_or_default();
+            let count = text
+                .lines()
+                .filter(|line| line.starts_with("router "))
+                .count();
             still = if count == last { still + 1 } else { 0 };
             last = count;
             let complete = count > 0 && (count >= weights.len() || still >= STILL);
@@ -367,8 +467,15 @@ impl Control {
     }
 
     /// Has `name` lead to `host` through the relay with this fingerprint.
-    pub async fn map_to_exit(&mut self, name: &str, host: &str, fingerprint: &str) -> Result<(), Error> {
-        self.ask(&format!("MAPADDRESS {name}={host}.{fingerprint}.exit")).await.map(drop)
+    pub async fn map_to_exit(
+        &mut self,
+        name: &str,
+        host: &str,
+        fingerprint: &str,
+    ) -> Result<(), Error> {
+        self.ask(&format!("MAPADDRESS {name}={host}.{fingerprint}.exit"))
+            .await
+            .map(drop)
     }
 
     /// Circuits that this Tor client has begun and not closed.
@@ -376,43 +483,69 @@ impl Control {
         Ok(parse_circuits(&self.info("circuit-status").await?))
     }
 
-    /// What is known of a relay; nothing if that is not enough to say whom it may share a circuit with.
+    /// What is known of a relay; nothing if that is not enough to say whom it may share a circuit
+    /// with.
     pub(crate) async fn relay(&mut self, fingerprint: &str) -> Result<Option<Relay>, Error> {
-        let Some(entry) = self.info_if_known(&format!("ns/id/{fingerprint}")).await? else { return Ok(None) };
+        let Some(entry) = self.info_if_known(&format!("ns/id/{fingerprint}")).await? else {
+            return Ok(None);
+        };
         let mut description = self.info_if_known(&format!("md/id/{fingerprint}")).await?;
         if description.as_ref().is_none_or(String::is_empty) {
-            description = self.info_if_known(&format!("desc/id/{fingerprint}")).await?;
+            description = self
+                .info_if_known(&format!("desc/id/{fingerprint}"))
+                .await?;
         }
-        Ok(parse_relay(fingerprint, &entry, &description.unwrap_or_default()))
+        Ok(parse_relay(
+            fingerprint,
+            &entry,
+            &description.unwrap_or_default(),
+        ))
     }
 
     /// Whether relays of one circuit must be of different networks; `None` if none should be built.
     pub(crate) async fn distinct_subnets(&mut self) -> Result<Option<bool>, Error> {
-        let lines = self.reply(&format!("GETCONF {}", circuits::SETTINGS)).await?;
-        Ok(circuits::distinct_subnets(lines.iter().map(|line| line.text.as_str())))
+        let lines = self
+            .reply(&format!("GETCONF {}", circuits::SETTINGS))
+            .await?;
+        Ok(circuits::distinct_subnets(
+            lines.iter().map(|line| line.text.as_str()),
+        ))
     }
 
     /// Begins a circuit; gives Tor's number for it, nothing if Tor does not want to.
-    pub(crate) async fn extend_circuit(&mut self, arguments: &str) -> Result<Option<String>, Error> {
+    pub(crate) async fn extend_circuit(
+        &mut self,
+        arguments: &str,
+    ) -> Result<Option<String>, Error> {
         let lines = self.reply(&format!("EXTENDCIRCUIT {arguments}")).await?;
-        let begun = lines.first().filter(|line| line.code < 400).and_then(|line| line.text.strip_prefix("EXTENDED "));
+        let begun = lines
+            .first()
+            .filter(|line| line.code < 400)
+            .and_then(|line| line.text.strip_prefix("EXTENDED "));
         Ok(begun.map(str::to_owned))
     }
 
     /// Lets streams use a circuit; whether it is still there.
     pub(crate) async fn make_general(&mut self, circuit: &str) -> Result<bool, Error> {
-        let lines = self.reply(&format!("SETCIRCUITPURPOSE {circuit} purpose=general")).await?;
+        let lines = self
+            .reply(&format!("SETCIRCUITPURPOSE {circuit} purpose=general"))
+            .await?;
         Ok(lines.iter().all(|line| line.code < 400))
     }
 
     /// How far the stream on this circuit has come, if there is one.
     pub(crate) async fn stream_on(&mut self, circuit: &str) -> Result<Option<StreamState>, Error> {
-        Ok(circuits::stream_on(&self.info("stream-status").await?, circuit))
+        Ok(circuits::stream_on(
+            &self.info("stream-status").await?,
+            circuit,
+        ))
     }
 
     /// Closes a circuit, unless there are streams on it. One that is gone already is as good.
     pub(crate) async fn close_unused(&mut self, circuit: &str) -> Result<(), Error> {
-        self.reply(&format!("CLOSECIRCUIT {circuit} IfUnused")).await.map(drop)
+        self.reply(&format!("CLOSECIRCUIT {circuit} IfUnused"))
+            .await
+            .map(drop)
     }
 
     /// The same as the last word on this connection, where nothing can be waited for.
@@ -422,7 +555,8 @@ impl Control {
 
     /// So few bytes fit into the socket's buffer; if not, nothing more can be done.
     fn send_without_answer(&mut self, command: &str) {
-        let _ = Pin::new(self.stream.get_mut()).poll_write(&mut Context::from_waker(Waker::noop()), command.as_bytes());
+        let _ = Pin::new(self.stream.get_mut())
+            .poll_write(&mut Context::from_waker(Waker::noop()), command.as_bytes());
     }
 }
 
@@ -433,13 +567,22 @@ mod tests {
     /// What is said to a control port that offers `methods` and names `file`.
     async fn said(methods: &str, file: &std::path::Path) -> String {
         let (near, far) = tokio::io::duplex(4096);
-        let offer =
-            format!("250-AUTH METHODS={methods} COOKIEFILE=\"{}\"\r\n250 OK\r\n250 AUTHCHALLENGE\r\n", file.display());
+        let offer = format!(
+            "250-AUTH METHODS={methods} COOKIEFILE=\"{}\"\r\n250 OK\r\n250 AUTHCHALLENGE\r\n",
+            file.display()
+        );
         let (read, mut write) = tokio::io::split(far);
         write.write_all(offer.as_bytes()).await.unwrap();
-        assert!(Control::over(Box::new(near)).authenticate(None).await.is_err());
+        assert!(
+            Control::over(Box::new(near))
+                .authenticate(None)
+                .await
+                .is_err()
+        );
         let mut said = String::new();
-        tokio::io::AsyncReadExt::read_to_string(&mut BufReader::new(read), &mut said).await.unwrap();
+        tokio::io::AsyncReadExt::read_to_string(&mut BufReader::new(read), &mut said)
+            .await
+            .unwrap();
         said
     }
 
@@ -452,10 +595,16 @@ mod tests {
         assert!(changing.is_err(), "there is no answer yet");
         drop(control);
         let mut said = String::new();
-        tokio::io::AsyncReadExt::read_to_string(&mut far, &mut said).await.unwrap();
+        tokio::io::AsyncReadExt::read_to_string(&mut far, &mut said)
+            .await
+            .unwrap();
         assert_eq!(
             said.lines().collect::<Vec<_>>(),
-            ["GETCONF UseMicrodescriptors", "SETCONF UseMicrodescriptors=0", "RESETCONF UseMicrodescriptors"]
+            [
+                "GETCONF UseMicrodescriptors",
+                "SETCONF UseMicrodescriptors=0",
+                "RESETCONF UseMicrodescriptors"
+            ]
         );
     }
 
@@ -463,10 +612,17 @@ mod tests {
     async fn no_file_that_a_control_port_names_is_sent_to_it() {
         let file = std::env::temp_dir().join(format!("tandem-secret-{}", std::process::id()));
         std::fs::write(&file, "a secret key of exactly 32 bytes").unwrap();
-        let said = [said("COOKIE", &file).await, said("COOKIE,SAFECOOKIE", &file).await];
+        let said = [
+            said("COOKIE", &file).await,
+            said("COOKIE,SAFECOOKIE", &file).await,
+        ];
         std::fs::remove_file(&file).unwrap();
         assert_eq!(said[0], "PROTOCOLINFO 1\r\n");
-        assert!(said[1].starts_with("PROTOCOLINFO 1\r\nAUTHCHALLENGE SAFECOOKIE "), "{}", said[1]);
+        assert!(
+            said[1].starts_with("PROTOCOLINFO 1\r\nAUTHCHALLENGE SAFECOOKIE "),
+            "{}",
+            said[1]
+        );
         assert_eq!(said[1].lines().count(), 2, "{}", said[1]);
     }
 }

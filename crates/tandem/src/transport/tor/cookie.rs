@@ -1,6 +1,7 @@
-//! Tor's cookie: a file that whoever may control a Tor client can read. Each end shows the other that it has read it, and
-//! neither says what it holds (SAFECOOKIE in <https://spec.torproject.org/control-spec/commands.html>): what answers at
-//! the control port may be anybody's, and may name any file.
+//! Tor's cookie: a file that whoever may control a Tor client can read. Each end shows the other
+//! that it has read it, and neither says what it holds (SAFECOOKIE in
+//! <https://spec.torproject.org/control-spec/commands.html>): what answers at the control port may
+//! be anybody's, and may name any file.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -46,14 +47,25 @@ impl Proof {
 
     /// What Tor is told, once its answer to the challenge shows that it knows the cookie.
     pub(super) fn response(&self, answer: &str) -> Result<String, Error> {
-        let value = |key: &str| answer.split(' ').find_map(|word| unhex(word.strip_prefix(key)?));
+        let value = |key: &str| {
+            answer
+                .split(' ')
+                .find_map(|word| unhex(word.strip_prefix(key)?))
+        };
         let (Some(proof), Some(theirs)) = (value("SERVERHASH="), value("SERVERNONCE=")) else {
-            return Err(unreachable("what answers at Tor's control port does not know its protocol"));
+            return Err(unreachable(
+                "what answers at Tor's control port does not know its protocol",
+            ));
         };
         if self.hash(SERVER, &theirs)[..] != proof {
-            return Err(unreachable("what answers at Tor's control port does not know Tor's cookie"));
+            return Err(unreachable(
+                "what answers at Tor's control port does not know Tor's cookie",
+            ));
         }
-        Ok(format!("AUTHENTICATE {}", hex(&self.hash(CONTROLLER, &theirs))))
+        Ok(format!(
+            "AUTHENTICATE {}",
+            hex(&self.hash(CONTROLLER, &theirs))
+        ))
     }
 
     fn hash(&self, key: &str, theirs: &Bytes) -> Vec<u8> {
@@ -63,20 +75,31 @@ impl Proof {
 
 /// A cookie file's bytes. What is no such file is not read, and not waited for.
 fn read(file: &Path) -> io::Result<Bytes> {
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(file)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.len() != SIZE as u64 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of 32 bytes"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "not a file of 32 bytes",
+        ));
     }
     let mut cookie = Bytes::default();
     file.read_exact(&mut cookie)?;
     Ok(cookie)
 }
 
-/// RFC 2104, from the library that is there for TLS. Nothing, which is nobody's hash, if it could not.
+/// RFC 2104, from the library that is there for TLS. Nothing, which is nobody's hash, if it could
+/// not.
 fn hmac_sha256(key: &str, message: &[u8]) -> Vec<u8> {
     let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13();
-    let tag = suite.map(|suite| suite.hkdf_provider.hmac_sign(&OkmBlock::new(key.as_bytes()), message));
+    let tag = suite.map(|suite| {
+        suite
+            .hkdf_provider
+            .hmac_sign(&OkmBlock::new(key.as_bytes()), message)
+    });
     tag.map_or_else(Vec::new, |tag| tag.as_ref().to_vec())
 }
 
@@ -104,7 +127,8 @@ mod tests {
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("tandem-cookie-{name}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("tandem-cookie-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         folder
     }
@@ -112,8 +136,12 @@ mod tests {
     #[test]
     fn the_hash_is_the_standard_s() {
         // RFC 4231 section 4.3.
-        let expected = unhex("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843").unwrap();
-        assert_eq!(hmac_sha256("Jefe", b"what do ya want for nothing?"), expected);
+        let expected =
+            unhex("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843").unwrap();
+        assert_eq!(
+            hmac_sha256("Jefe", b"what do ya want for nothing?"),
+            expected
+        );
     }
 
     #[test]
@@ -125,11 +153,22 @@ mod tests {
             path
         };
         assert_eq!(read(&file("cookie", &[7; SIZE])).unwrap(), [7; SIZE]);
-        for not in [file("short", &[7; SIZE - 1]), file("long", &[7; SIZE + 1]), folder.clone(), "/dev/zero".into()] {
+        for not in [
+            file("short", &[7; SIZE - 1]),
+            file("long", &[7; SIZE + 1]),
+            folder.clone(),
+            "/dev/zero".into(),
+        ] {
             assert!(read(&not).is_err(), "{not:?}");
         }
         let pipe = folder.join("pipe");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
         assert!(read(&pipe).is_err(), "and nobody waits for its writer");
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -142,12 +181,33 @@ mod tests {
         let ours = Proof::begin(&file).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
         let nonce = hex(&[9; SIZE]);
-        let answer = |hash: &[u8]| format!("AUTHCHALLENGE SERVERHASH={} SERVERNONCE={nonce}", hex(hash).to_uppercase());
-        assert_eq!(ours.challenge(), format!("AUTHCHALLENGE SAFECOOKIE {}", hex(&ours.nonce)));
-        let told = ours.response(&answer(&ours.hash(SERVER, &[9; SIZE]))).unwrap();
-        assert_eq!(told, format!("AUTHENTICATE {}", hex(&ours.hash(CONTROLLER, &[9; SIZE]))));
-        let guessed = Proof { cookie: [8; SIZE], nonce: ours.nonce };
-        for wrong in [answer(&guessed.hash(SERVER, &[9; SIZE])), answer(&[]), "AUTHCHALLENGE".into(), String::new()] {
+        let answer = |hash: &[u8]| {
+            format!(
+                "AUTHCHALLENGE SERVERHASH={} SERVERNONCE={nonce}",
+                hex(hash).to_uppercase()
+            )
+        };
+        assert_eq!(
+            ours.challenge(),
+            format!("AUTHCHALLENGE SAFECOOKIE {}", hex(&ours.nonce))
+        );
+        let told = ours
+            .response(&answer(&ours.hash(SERVER, &[9; SIZE])))
+            .unwrap();
+        assert_eq!(
+            told,
+            format!("AUTHENTICATE {}", hex(&ours.hash(CONTROLLER, &[9; SIZE])))
+        );
+        let guessed = Proof {
+            cookie: [8; SIZE],
+            nonce: ours.nonce,
+        };
+        for wrong in [
+            answer(&guessed.hash(SERVER, &[9; SIZE])),
+            answer(&[]),
+            "AUTHCHALLENGE".into(),
+            String::new(),
+        ] {
             assert!(ours.response(&wrong).is_err(), "{wrong}");
         }
     }

@@ -1,4 +1,5 @@
-//! What Tor's directory says: relays and weights of a consensus, exit policies of full descriptors (dir-spec).
+//! What Tor's directory says: relays and weights of a consensus, exit policies of full descriptors
+//! (dir-spec).
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -29,8 +30,14 @@ pub(crate) fn parse_weights(consensus: &str) -> HashMap<String, u64> {
             if let (true, Some(fingerprint)) = (running, &current) {
                 weights.insert(fingerprint.clone(), 0);
             }
-        } else if let (Some(rest), Some(fingerprint), true) = (line.strip_prefix("w Bandwidth="), &current, running) {
-            let bandwidth = rest.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        } else if let (Some(rest), Some(fingerprint), true) =
+            (line.strip_prefix("w Bandwidth="), &current, running)
+        {
+            let bandwidth = rest
+                .split(' ')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0);
             weights.insert(fingerprint.clone(), bandwidth);
         }
     }
@@ -71,13 +78,23 @@ pub(crate) fn parse_gateways(
     port: u16,
 ) -> Vec<GatewayExit> {
     let mut found = Vec::new();
-    for descriptor in descriptors.split("\nrouter ").map(|d| d.strip_prefix("router ").unwrap_or(d)) {
+    for descriptor in descriptors
+        .split("\nrouter ")
+        .map(|d| d.strip_prefix("router ").unwrap_or(d))
+    {
         let mut names = descriptor.split(' ');
-        let (Some(nickname), Some(relay_address)) = (names.next(), names.next()) else { continue };
-        let fingerprint =
-            descriptor.lines().find_map(|line| line.trim_start_matches("opt ").strip_prefix("fingerprint "));
-        let Some(fingerprint) = fingerprint.map(|text| text.replace(' ', "")) else { continue };
-        let Some(&bandwidth) = weights.get(&fingerprint) else { continue };
+        let (Some(nickname), Some(relay_address)) = (names.next(), names.next()) else {
+            continue;
+        };
+        let fingerprint = descriptor
+            .lines()
+            .find_map(|line| line.trim_start_matches("opt ").strip_prefix("fingerprint "));
+        let Some(fingerprint) = fingerprint.map(|text| text.replace(' ', "")) else {
+            continue;
+        };
+        let Some(&bandwidth) = weights.get(&fingerprint) else {
+            continue;
+        };
         if announces(descriptor, address, port) {
             found.push(GatewayExit {
                 fingerprint,
@@ -90,11 +107,17 @@ pub(crate) fn parse_gateways(
     found
 }
 
-/// Whether the first policy line that covers the address is exactly the one that announces a gateway.
+/// Whether the first policy line that covers the address is exactly the one that announces a
+/// gateway.
 pub(crate) fn announces(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
     let exact = format!("accept {address}:{port}");
     for line in descriptor.lines() {
-        let Some(pattern) = line.strip_prefix("accept ").or_else(|| line.strip_prefix("reject ")) else { continue };
+        let Some(pattern) = line
+            .strip_prefix("accept ")
+            .or_else(|| line.strip_prefix("reject "))
+        else {
+            continue;
+        };
         if line == exact {
             return true;
         }
@@ -106,11 +129,14 @@ pub(crate) fn announces(descriptor: &str, address: Ipv4Addr, port: u16) -> bool 
 }
 
 fn covers(pattern: &str, address: Ipv4Addr, port: u16) -> bool {
-    let Some((net, ports)) = pattern.rsplit_once(':') else { return false };
+    let Some((net, ports)) = pattern.rsplit_once(':') else {
+        return false;
+    };
     let ports_match = match ports.split_once('-') {
         _ if ports == "*" => true,
         Some((low, high)) => {
-            low.parse().is_ok_and(|low: u16| low <= port) && high.parse().is_ok_and(|high: u16| port <= high)
+            low.parse().is_ok_and(|low: u16| low <= port)
+                && high.parse().is_ok_and(|high: u16| port <= high)
         }
         None => ports.parse() == Ok(port),
     };
@@ -147,10 +173,16 @@ mod tests {
         let find = |policy: &str| parse_gateways(&descriptor(policy), &weights, address, 9980);
         let found = find("accept 192.0.2.80:9980\nreject *:*");
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].bandwidth, found[0].nickname.as_str()), (700, "one"));
+        assert_eq!(
+            (found[0].bandwidth, found[0].nickname.as_str()),
+            (700, "one")
+        );
         assert!(find("reject 192.0.2.0/24:*\naccept 192.0.2.80:9980").is_empty());
         assert!(find("accept *:9980\nreject *:*").is_empty());
-        assert_eq!(find("reject 10.0.0.0/8:*\nreject *:25\naccept 192.0.2.80:9980").len(), 1);
+        assert_eq!(
+            find("reject 10.0.0.0/8:*\nreject *:25\naccept 192.0.2.80:9980").len(),
+            1
+        );
     }
 
     proptest::proptest! {

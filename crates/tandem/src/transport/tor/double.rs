@@ -48,7 +48,8 @@ pub(super) struct Circuits {
     pub(super) slow: u32,
     /// Streams that others put on a circuit as soon as there is one for all.
     pub(super) grabbed: bool,
-    /// What becomes of the stream on a circuit that was given away; with nothing, it takes another one.
+    /// What becomes of the stream on a circuit that was given away; with nothing, it takes another
+    /// one.
     pub(super) stream: &'static str,
     pub(super) open: Vec<Standing>,
     /// About settings and circuits, as they came.
@@ -84,12 +85,18 @@ impl Circuits {
 
     /// Circuits of the purpose in which they are kept.
     pub(super) fn kept(&self) -> Vec<&Standing> {
-        self.open.iter().filter(|circuit| circuit.purpose == "CONTROLLER" && circuit.slow == 0).collect()
+        self.open
+            .iter()
+            .filter(|circuit| circuit.purpose == "CONTROLLER" && circuit.slow == 0)
+            .collect()
     }
 
     /// Commands that begin so.
     pub(super) fn count(&self, verb: &str) -> usize {
-        self.commands.iter().filter(|command| command.starts_with(verb)).count()
+        self.commands
+            .iter()
+            .filter(|command| command.starts_with(verb))
+            .count()
     }
 
     fn answer(&mut self, command: &str) -> Option<String> {
@@ -97,26 +104,40 @@ impl Circuits {
         Some(match words[..] {
             ["GETCONF", "EnforceDistinctSubnets", ..] => {
                 self.commands.push(command.to_owned());
-                format!("250-EnforceDistinctSubnets=1\r\n250-{}\r\n250 UseBridges=0\r\n", self.setting)
+                format!(
+                    "250-EnforceDistinctSubnets=1\r\n250-{}\r\n250 UseBridges=0\r\n",
+                    self.setting
+                )
             }
             ["GETINFO", key @ "circuit-status"] => data(key, &self.status()),
             ["GETINFO", key @ "stream-status"] => data(key, &self.streams()),
             ["GETINFO", key] if key.starts_with("ns/id/") => {
                 // Relays whose names begin with different letters are in different networks.
                 let octet = key.as_bytes()[6];
-                data(key, &format!("r {} id digest 2026-01-01 00:00:00 198.{octet}.1.1 5001 0\n", &key[6..12]))
+                data(
+                    key,
+                    &format!(
+                        "r {} id digest 2026-01-01 00:00:00 198.{octet}.1.1 5001 0\n",
+                        &key[6..12]
+                    ),
+                )
             }
-            ["GETINFO", key] if key.starts_with("md/id/") => data(key, &format!("onion-key\n{}\n", self.family)),
+            ["GETINFO", key] if key.starts_with("md/id/") => {
+                data(key, &format!("onion-key\n{}\n", self.family))
+            }
             ["EXTENDCIRCUIT", "0"] => self.model(command),
             ["EXTENDCIRCUIT", "0", path, "purpose=controller"] => {
-                let path =
-                    path.split(',').map(|hop| hop.strip_prefix('$').expect("a fingerprint").to_owned()).collect();
+                let path = path
+                    .split(',')
+                    .map(|hop| hop.strip_prefix('$').expect("a fingerprint").to_owned())
+                    .collect();
                 self.begin(command, path, "CONTROLLER")
             }
             ["SETCIRCUITPURPOSE", id, "purpose=general"] => self.give(id),
             ["CLOSECIRCUIT", id, "IfUnused"] => {
                 self.commands.push(command.to_owned());
-                self.open.retain(|circuit| circuit.id != id || !circuit.stream.is_empty());
+                self.open
+                    .retain(|circuit| circuit.id != id || !circuit.stream.is_empty());
                 "250 OK\r\n".into()
             }
             _ => return None,
@@ -135,8 +156,18 @@ impl Circuits {
         self.commands.push(command.to_owned());
         self.number += 1;
         let (id, slow) = (self.number.to_string(), self.slow);
-        let stream = if self.grabbed && purpose == "GENERAL" { "SUCCEEDED" } else { "" };
-        self.open.push(Standing { id: id.clone(), path, purpose, slow, stream });
+        let stream = if self.grabbed && purpose == "GENERAL" {
+            "SUCCEEDED"
+        } else {
+            ""
+        };
+        self.open.push(Standing {
+            id: id.clone(),
+            path,
+            purpose,
+            slow,
+            stream,
+        });
         format!("250 EXTENDED {id}\r\n")
     }
 
@@ -150,19 +181,36 @@ impl Circuits {
 
     fn status(&mut self) -> String {
         let tell = |circuit: &mut Standing| {
-            let Standing { id, path, purpose, .. } = circuit.clone();
+            let Standing {
+                id, path, purpose, ..
+            } = circuit.clone();
             let built = circuit.slow == 0;
             circuit.slow = circuit.slow.saturating_sub(1);
-            let path: Vec<_> = path[..if built { 3 } else { 1 }].iter().map(|hop| format!("${hop}~x")).collect();
+            let path: Vec<_> = path[..if built { 3 } else { 1 }]
+                .iter()
+                .map(|hop| format!("${hop}~x"))
+                .collect();
             let state = if built { "BUILT" } else { "EXTENDED" };
-            format!("{id} {state} {} BUILD_FLAGS=NEED_CAPACITY PURPOSE={purpose} TIME_CREATED=x\n", path.join(","))
+            format!(
+                "{id} {state} {} BUILD_FLAGS=NEED_CAPACITY PURPOSE={purpose} TIME_CREATED=x\n",
+                path.join(",")
+            )
         };
         self.open.iter_mut().map(tell).collect()
     }
 
     fn streams(&self) -> String {
-        let on = self.open.iter().filter(|circuit| !circuit.stream.is_empty());
-        on.map(|circuit| format!("7 {} {} 192.0.2.80.{FINGERPRINT}.exit:9980\n", circuit.stream, circuit.id)).collect()
+        let on = self
+            .open
+            .iter()
+            .filter(|circuit| !circuit.stream.is_empty());
+        on.map(|circuit| {
+            format!(
+                "7 {} {} 192.0.2.80.{FINGERPRINT}.exit:9980\n",
+                circuit.stream, circuit.id
+            )
+        })
+        .collect()
     }
 }
 
@@ -177,7 +225,10 @@ pub(super) const fn relay(letter: &'static str) -> &'static str {
 }
 
 fn data(key: &str, text: &str) -> String {
-    format!("250+{key}=\r\n{}.\r\n250 OK\r\n", text.replace('\n', "\r\n"))
+    format!(
+        "250+{key}=\r\n{}.\r\n250 OK\r\n",
+        text.replace('\n', "\r\n")
+    )
 }
 
 impl Double {
@@ -200,7 +251,11 @@ impl Double {
     }
 
     fn descriptor(&self) -> String {
-        let policy = if self.fetched >= self.announced_after { "accept 192.0.2.80:9980" } else { "accept *:80" };
+        let policy = if self.fetched >= self.announced_after {
+            "accept 192.0.2.80:9980"
+        } else {
+            "accept *:80"
+        };
         format!(
             "router one 198.18.1.1 5001 0 0\nfingerprint 0001 0203 0405 0607 0809 0A0B 0C0D 0E0F 1011 1213\n{policy}\nreject *:*\n"
         )
@@ -225,9 +280,10 @@ impl Double {
             "AUTHENTICATE" => "250 OK\r\n".into(),
             "GETINFO net/listeners/socks" => one("net/listeners/socks", &format!("\"{socks}\"")),
             "GETINFO uptime" => one("uptime", &self.uptime.to_string()),
-            "GETINFO status/bootstrap-phase" => {
-                one("status/bootstrap-phase", "NOTICE BOOTSTRAP PROGRESS=30 TAG=loading_status SUMMARY=\"x\"")
-            }
+            "GETINFO status/bootstrap-phase" => one(
+                "status/bootstrap-phase",
+                "NOTICE BOOTSTRAP PROGRESS=30 TAG=loading_status SUMMARY=\"x\"",
+            ),
             "GETINFO ns/all" if self.starting > 0 => {
                 self.starting -= 1;
                 "551 Internal error\r\n".into()
@@ -254,7 +310,11 @@ impl Double {
                 "250 OK\r\n".into()
             }
             "GETINFO desc/all-recent" => {
-                let text = if self.arrive() { self.descriptor() } else { String::new() };
+                let text = if self.arrive() {
+                    self.descriptor()
+                } else {
+                    String::new()
+                };
                 data("desc/all-recent", &text)
             }
             _ if command == format!("GETINFO desc/id/{FINGERPRINT}") && self.arrive() => {
@@ -267,7 +327,10 @@ impl Double {
                 self.mapped.push(command.to_owned());
                 "250 OK\r\n".into()
             }
-            other => self.circuits.answer(other).unwrap_or_else(|| panic!("the client asked {other:?}")),
+            other => self
+                .circuits
+                .answer(other)
+                .unwrap_or_else(|| panic!("the client asked {other:?}")),
         }
     }
 }
@@ -282,7 +345,11 @@ async fn converse(stream: TcpStream, socks: SocketAddr, state: Rc<RefCell<Double
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     state.borrow_mut().connections += 1;
-    while stream.read_line(&mut line).await.is_ok_and(|count| count > 0) {
+    while stream
+        .read_line(&mut line)
+        .await
+        .is_ok_and(|count| count > 0)
+    {
         let command = std::mem::take(&mut line);
         let begins = |part: Option<&str>| part.is_some_and(|part| command.starts_with(part));
         let (silent, hangs_up) = (state.borrow().silent, state.borrow().hangs_up);

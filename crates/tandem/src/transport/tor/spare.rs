@@ -1,13 +1,18 @@
 //! A circuit of three hops to the gateway's exit, kept ready for the next isolation key.
 //!
-//! To reach an exit by name, Tor lengthens a ready circuit of three hops by a fourth where it has none that ends there,
-//! and the first stream waits for it. So one is built ahead, in its own purpose, which keeps other programs' streams off it:
+//! To reach an exit by name, Tor lengthens a ready circuit of three hops by a fourth where it has
+//! none that ends there, and the first stream waits for it. So one is built ahead, in its own
+//! purpose, which keeps other programs' streams off it:
 //!
-//! 1. Tor builds a circuit of its own choice (`EXTENDCIRCUIT 0`). Nobody uses it; its guard and middle are taken over.
-//! 2. If they may share a circuit with the exit, by the rules that Tor has for its own, one of the three is built.
-//! 3. Who dials has it made an ordinary one just before; his is the first stream that fits it. Then it starts over.
+//! 1. Tor builds a circuit of its own choice (`EXTENDCIRCUIT 0`). Nobody uses it; its guard and
+//!    middle are taken over.
+//! 2. If they may share a circuit with the exit, by the rules that Tor has for its own, one of the
+//!    three is built.
+//! 3. Who dials has it made an ordinary one just before; his is the first stream that fits it. Then
+//!    it starts over.
 //!
-//! One circuit at a time, after failures ever later. Whatever goes wrong, Tor goes its own way. <https://spec.torproject.org/control-spec>.
+//! One circuit at a time, after failures ever later. Whatever goes wrong, Tor goes its own way.
+//! <https://spec.torproject.org/control-spec>.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -42,7 +47,8 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Tor itself keeps unused circuits, and builds them ahead, for half an hour to an hour after the last use.
+    /// Tor itself keeps unused circuits, and builds them ahead, for half an hour to an hour after
+    /// the last use.
     pub(crate) const USUAL: Self = Self {
         look: Duration::from_millis(100),
         watch: Duration::from_secs(15),
@@ -55,7 +61,8 @@ impl Times {
     };
 }
 
-/// Circuits that are asked of Tor in a row until one has a guard and a middle that may share one with the exit.
+/// Circuits that are asked of Tor in a row until one has a guard and a middle that may share one
+/// with the exit.
 const MODELS: usize = 3;
 
 /// What dialling may wait for the control port: it answers at once, as a rule.
@@ -72,15 +79,24 @@ pub(crate) struct Patience {
 
 impl Patience {
     pub(crate) const fn new(times: Times) -> Self {
-        Self { times, failures: Cell::new(0), last: Cell::new(None), until: Cell::new(None) }
+        Self {
+            times,
+            failures: Cell::new(0),
+            last: Cell::new(None),
+            until: Cell::new(None),
+        }
     }
 
-    /// Another failure. They are forgotten when none has followed for as long as the longest pause: an exit that lets a
-    /// stream begin has proved nothing.
+    /// Another failure. They are forgotten when none has followed for as long as the longest pause:
+    /// an exit that lets a stream begin has proved nothing.
     pub(crate) fn lose(&self) {
         let now = Instant::now();
-        let before = self.last.replace(Some(now)).filter(|last| now - *last <= self.times.pauses.1 + self.pause());
-        self.failures.set(before.map_or(0, |_| self.failures.get()).saturating_add(1));
+        let before = self
+            .last
+            .replace(Some(now))
+            .filter(|last| now - *last <= self.times.pauses.1 + self.pause());
+        self.failures
+            .set(before.map_or(0, |_| self.failures.get()).saturating_add(1));
         self.until.set(Some(now + self.lost()));
     }
 
@@ -88,25 +104,33 @@ impl Patience {
     fn lost(&self) -> Duration {
         let (first, last) = self.times.pauses;
         let doublings = self.failures.get().checked_sub(1);
-        doublings.map_or(Duration::ZERO, |n| first.saturating_mul(1 << n.min(16)).min(last))
+        doublings.map_or(Duration::ZERO, |n| {
+            first.saturating_mul(1 << n.min(16)).min(last)
+        })
     }
 
     fn note(&self, outcome: Outcome) {
         match outcome {
             Outcome::Failed => self.lose(),
             Outcome::Unused => self.until.set(Some(Instant::now() + self.times.pauses.0)),
-            // The exit sees circuits come and go: one that always follows another at once would be the same user's.
-            Outcome::Good => self.until.set(Some(Instant::now() + at_random(self.times.rest))),
+            // The exit sees circuits come and go: one that always follows another at once would be
+            // the same user's.
+            Outcome::Good => self
+                .until
+                .set(Some(Instant::now() + at_random(self.times.rest))),
         }
     }
 
     /// What is left of the pause.
     pub(crate) fn pause(&self) -> Duration {
-        self.until.get().map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+        self.until.get().map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(Instant::now())
+        })
     }
 }
 
-/// A time with this mean, exponentially distributed: how much of it has passed tells nothing of the rest.
+/// A time with this mean, exponentially distributed: how much of it has passed tells nothing of the
+/// rest.
 fn at_random(mean: Duration) -> Duration {
     // From above 0 to 1.
     let share = ((super::random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
@@ -126,8 +150,8 @@ enum Outcome {
 /// Dropped as soon as whoever dials can go on: the circuit is an ordinary one, or there is none.
 type Ask = oneshot::Sender<()>;
 
-/// Keeps a circuit ready as long as it lives, in a task that ends by itself then: not in the middle of a command, whose
-/// circuit nobody would know.
+/// Keeps a circuit ready as long as it lives, in a task that ends by itself then: not in the middle
+/// of a command, whose circuit nobody would know.
 #[derive(Debug)]
 pub(crate) struct Spare(mpsc::Sender<Ask>);
 
@@ -196,9 +220,23 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(control: Control, exit: String, asks: mpsc::Receiver<Ask>, patience: &Rc<Patience>) -> Self {
+    fn new(
+        control: Control,
+        exit: String,
+        asks: mpsc::Receiver<Ask>,
+        patience: &Rc<Patience>,
+    ) -> Self {
         let (patience, times) = (Rc::clone(patience), patience.times);
-        Self { control, exit, asks, wanted: None, asked: Instant::now(), own: None, patience, times }
+        Self {
+            control,
+            exit,
+            asks,
+            wanted: None,
+            asked: Instant::now(),
+            own: None,
+            patience,
+            times,
+        }
     }
 
     async fn run(mut self) -> End {
@@ -222,9 +260,13 @@ impl Keeper {
 
     /// From a circuit's beginning until it is in use.
     async fn one(&mut self) -> Result<Outcome, End> {
-        let Some([guard, middle]) = self.model().await? else { return Ok(Outcome::Failed) };
+        let Some([guard, middle]) = self.model().await? else {
+            return Ok(Outcome::Failed);
+        };
         let path = format!("0 ${guard},${middle},${} purpose=controller", self.exit);
-        let Some(id) = self.begin(&path).await? else { return Ok(Outcome::Failed) };
+        let Some(id) = self.begin(&path).await? else {
+            return Ok(Outcome::Failed);
+        };
         match self.wait_for_demand(&id).await? {
             Demand::Wanted if self.control.make_general(&id).await? => {
                 self.wanted = None;
@@ -259,14 +301,23 @@ impl Keeper {
     }
 
     async fn circuit(&mut self, id: &str) -> Result<Option<Circuit>, End> {
-        Ok(self.control.circuits().await?.into_iter().find(|circuit| circuit.id == id))
+        Ok(self
+            .control
+            .circuits()
+            .await?
+            .into_iter()
+            .find(|circuit| circuit.id == id))
     }
 
     /// A guard and a middle of Tor's own choice that may stand before the exit.
     async fn model(&mut self) -> Result<Option<[String; 2]>, End> {
-        let Some(distinct) = self.control.distinct_subnets().await? else { return Ok(None) };
+        let Some(distinct) = self.control.distinct_subnets().await? else {
+            return Ok(None);
+        };
         for _ in 0..MODELS {
-            let Some([guard, middle]) = self.chosen_by_tor().await? else { return Ok(None) };
+            let Some([guard, middle]) = self.chosen_by_tor().await? else {
+                return Ok(None);
+            };
             let mut relays = Vec::new();
             for fingerprint in [&guard, &middle, &self.exit] {
                 relays.extend(self.control.relay(fingerprint).await?);
@@ -278,16 +329,20 @@ impl Keeper {
         Ok(None)
     }
 
-    /// The first two hops of a circuit that Tor builds, and that nobody else uses then or later: else a middle could tell
-    /// that two identities are one user's.
+    /// The first two hops of a circuit that Tor builds, and that nobody else uses then or later:
+    /// else a middle could tell that two identities are one user's.
     async fn chosen_by_tor(&mut self) -> Result<Option<[String; 2]>, End> {
-        let Some(id) = self.begin("0").await? else { return Ok(None) };
+        let Some(id) = self.begin("0").await? else {
+            return Ok(None);
+        };
         let begun = Instant::now();
         let path = loop {
             match self.circuit(&id).await? {
                 Some(circuit) if circuit.purpose != "GENERAL" => return Ok(None),
                 Some(circuit) if circuit.built => break circuit.path,
-                Some(_) if begun.elapsed() < self.times.build => self.pause(self.times.look, false).await?,
+                Some(_) if begun.elapsed() < self.times.build => {
+                    self.pause(self.times.look, false).await?
+                }
                 _ => return Ok(None),
             }
         };
@@ -300,7 +355,8 @@ impl Keeper {
         Ok(Some([guard, middle]))
     }
 
-    /// One that is not built yet can be given away, too: a stream waits for it instead of lengthening another.
+    /// One that is not built yet can be given away, too: a stream waits for it instead of
+    /// lengthening another.
     async fn wait_for_demand(&mut self, id: &str) -> Result<Demand, End> {
         let begun = Instant::now();
         let lifetime = self.times.age / 2 + at_random(self.times.age / 2);
@@ -317,7 +373,17 @@ impl Keeper {
             match begun.elapsed() {
                 age if age > self.times.build && !built => return Ok(Demand::Gone),
                 age if age > lifetime => return Ok(Demand::Aged),
-                _ => self.pause(if built { self.times.watch } else { self.times.look }, true).await?,
+                _ => {
+                    self.pause(
+                        if built {
+                            self.times.watch
+                        } else {
+                            self.times.look
+                        },
+                        true,
+                    )
+                    .await?
+                }
             }
         }
     }
@@ -327,14 +393,18 @@ impl Keeper {
         let given = Instant::now();
         let mut unused_since = None;
         loop {
-            let Some(circuit) = self.circuit(id).await? else { return Ok(Outcome::Failed) };
+            let Some(circuit) = self.circuit(id).await? else {
+                return Ok(Outcome::Failed);
+            };
             match self.control.stream_on(id).await? {
                 Some(StreamState::Open) => {
                     self.own = None;
                     return Ok(Outcome::Good);
                 }
                 Some(StreamState::Opening) => unused_since = None,
-                None if circuit.built && self.is_over(&mut unused_since) => return Ok(Outcome::Unused),
+                None if circuit.built && self.is_over(&mut unused_since) => {
+                    return Ok(Outcome::Unused);
+                }
                 None => {}
             }
             if given.elapsed() > self.times.build {
@@ -409,7 +479,8 @@ mod tests {
         }
 
         async fn ready(&self) {
-            self.until(|double| !double.circuits.kept().is_empty()).await;
+            self.until(|double| !double.circuits.kept().is_empty())
+                .await;
         }
 
         fn tor(&self) -> &Tor {
@@ -427,32 +498,65 @@ mod tests {
     }
 
     fn target() -> Target {
-        Target { host: "192.0.2.80".into(), port: 9980 }
+        Target {
+            host: "192.0.2.80".into(),
+            port: 9980,
+        }
     }
 
     /// Plays a scene with a Tor client that has found its exit.
-    fn play<F: Future<Output = ()>>(times: Times, change: impl FnOnce(&mut Double), scene: impl FnOnce(Scene) -> F) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    fn play<F: Future<Output = ()>>(
+        times: Times,
+        change: impl FnOnce(&mut Double),
+        scene: impl FnOnce(Scene) -> F,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            let (control, socks) = (TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await);
+            let (control, socks) = (
+                TcpListener::bind("127.0.0.1:0").await,
+                TcpListener::bind("127.0.0.1:0").await,
+            );
             let (control, socks) = (control.expect("listens"), socks.expect("listens"));
             let address = control.local_addr().expect("bound");
-            let mut double = Double { has_descriptor: true, fetched: 1, ..Double::new() };
+            let mut double = Double {
+                has_descriptor: true,
+                fetched: 1,
+                ..Double::new()
+            };
             change(&mut double);
             let double = Rc::new(RefCell::new(double));
-            tokio::task::spawn_local(accept(control, socks.local_addr().expect("bound"), Rc::clone(&double)));
+            tokio::task::spawn_local(accept(
+                control,
+                socks.local_addr().expect("bound"),
+                Rc::clone(&double),
+            ));
             let exit = Exit::Fingerprint(FINGERPRINT.into());
-            let mut tor = Tor::new(Via::TorPort(address), None, Some(exit), SocketOptions::default());
+            let mut tor = Tor::new(
+                Via::TorPort(address),
+                None,
+                Some(exit),
+                SocketOptions::default(),
+            );
             tor.patience = Rc::new(Patience::new(times));
             tor.get_ready(&target()).await;
-            scene(Scene { double, tor: Some(tor) }).await;
+            scene(Scene {
+                double,
+                tor: Some(tor),
+            })
+            .await;
         });
     }
 
     #[test]
     fn a_circuit_of_three_is_ready_before_anybody_dials_and_again_after() {
         let others = |double: &mut Double| {
-            double.circuits.models = vec![[relay("A"), relay("B"), relay("C")], [relay("A"), relay("D"), relay("C")]];
+            double.circuits.models = vec![
+                [relay("A"), relay("B"), relay("C")],
+                [relay("A"), relay("D"), relay("C")],
+            ];
         };
         play(QUICK, others, |scene| async move {
             for middle in [relay("B"), relay("D")] {
@@ -463,13 +567,25 @@ mod tests {
                 assert_eq!(kept[0].path, [relay("A"), middle, FINGERPRINT]);
                 let id = kept[0].id.clone();
                 let model = (id.parse::<u32>().expect("a number") - 1).to_string();
-                assert!(circuits.commands.contains(&format!("CLOSECIRCUIT {model} IfUnused")), "{circuits:?}");
+                assert!(
+                    circuits
+                        .commands
+                        .contains(&format!("CLOSECIRCUIT {model} IfUnused")),
+                    "{circuits:?}"
+                );
                 scene.dial().await;
-                let given = scene.circuits().open.into_iter().find(|circuit| circuit.id == id).expect("in use");
+                let given = scene
+                    .circuits()
+                    .open
+                    .into_iter()
+                    .find(|circuit| circuit.id == id)
+                    .expect("in use");
                 assert_eq!(given.purpose, "GENERAL", "before the stream is there");
             }
             // Tor builds no more: those that are in use stay.
-            scene.until(|double| double.circuits.kept().is_empty()).await;
+            scene
+                .until(|double| double.circuits.kept().is_empty())
+                .await;
             assert_eq!(scene.circuits().open.len(), 2);
         });
     }
@@ -478,12 +594,21 @@ mod tests {
     fn only_what_may_stand_before_the_exit_does() {
         let (a, b, c) = (relay("A"), relay("B"), relay("C"));
         let odd = |double: &mut Double| {
-            double.circuits.models = vec![[FINGERPRINT, b, c], [a, FINGERPRINT, c], [a, a, c], [c, b, FINGERPRINT]];
+            double.circuits.models = vec![
+                [FINGERPRINT, b, c],
+                [a, FINGERPRINT, c],
+                [a, a, c],
+                [c, b, FINGERPRINT],
+            ];
         };
         play(QUICK, odd, |scene| async move {
             scene.ready().await;
             assert_eq!(scene.circuits().kept()[0].path, [c, b, FINGERPRINT]);
-            assert_eq!(scene.circuits().count("EXTENDCIRCUIT 0 $"), 1, "the others were not even tried");
+            assert_eq!(
+                scene.circuits().count("EXTENDCIRCUIT 0 $"),
+                1,
+                "the others were not even tried"
+            );
         });
     }
 
@@ -496,7 +621,10 @@ mod tests {
         type Change = fn(&mut Circuits);
         let changes: [(Change, bool); 5] = [
             (|circuits| circuits.setting = "NodeFamily=$A,$B", false),
-            (|circuits| circuits.setting = "__DisablePredictedCircuits=1", false),
+            (
+                |circuits| circuits.setting = "__DisablePredictedCircuits=1",
+                false,
+            ),
             (|circuits| circuits.models.clear(), false),
             (|circuits| circuits.grabbed = true, true),
             (|circuits| circuits.family = FAMILY, true),
@@ -506,12 +634,22 @@ mod tests {
                 QUICK,
                 |double| change(&mut double.circuits),
                 |scene| async move {
-                    scene.until(|double| double.circuits.count("GETCONF") > 2).await;
+                    scene
+                        .until(|double| double.circuits.count("GETCONF") > 2)
+                        .await;
                     scene.dial().await;
                     let circuits = scene.circuits();
                     assert_eq!(circuits.count("EXTENDCIRCUIT 0 $"), 0, "{circuits:?}");
-                    assert_eq!(circuits.count("EXTENDCIRCUIT") > 0, asks_for_models, "{circuits:?}");
-                    assert_eq!(scene.double.borrow().connections, 1, "one connection, not one for each time");
+                    assert_eq!(
+                        circuits.count("EXTENDCIRCUIT") > 0,
+                        asks_for_models,
+                        "{circuits:?}"
+                    );
+                    assert_eq!(
+                        scene.double.borrow().connections,
+                        1,
+                        "one connection, not one for each time"
+                    );
                 },
             );
         }
@@ -519,8 +657,10 @@ mod tests {
 
     #[test]
     fn a_circuit_that_dies_or_takes_too_long_is_replaced() {
-        let change: [fn(&mut Circuits); 2] =
-            [|circuits| circuits.open.clear(), |circuits| circuits.open[0].purpose = "MEASURE_TIMEOUT"];
+        let change: [fn(&mut Circuits); 2] = [
+            |circuits| circuits.open.clear(),
+            |circuits| circuits.open[0].purpose = "MEASURE_TIMEOUT",
+        ];
         for change in change {
             play(
                 QUICK,
@@ -529,7 +669,15 @@ mod tests {
                     scene.ready().await;
                     let first = scene.circuits().kept()[0].id.clone();
                     change(&mut scene.double.borrow_mut().circuits);
-                    scene.until(|double| double.circuits.kept().iter().any(|circuit| circuit.id != first)).await;
+                    scene
+                        .until(|double| {
+                            double
+                                .circuits
+                                .kept()
+                                .iter()
+                                .any(|circuit| circuit.id != first)
+                        })
+                        .await;
                     assert_eq!(scene.circuits().kept().len(), 1);
                 },
             );
@@ -539,10 +687,15 @@ mod tests {
     #[test]
     fn one_that_grows_old_is_exchanged() {
         play(
-            Times { age: Duration::from_millis(10), ..QUICK },
+            Times {
+                age: Duration::from_millis(10),
+                ..QUICK
+            },
             |_| {},
             |scene| async move {
-                scene.until(|double| double.circuits.count("EXTENDCIRCUIT 0 $") > 2).await;
+                scene
+                    .until(|double| double.circuits.count("EXTENDCIRCUIT 0 $") > 2)
+                    .await;
                 scene.until(|double| double.circuits.open.len() <= 1).await;
             },
         );
@@ -557,7 +710,15 @@ mod tests {
                 scene.ready().await;
                 let first = scene.circuits().kept()[0].id.clone();
                 scene.dial().await;
-                scene.until(|double| double.circuits.open.iter().all(|circuit| circuit.id != first)).await;
+                scene
+                    .until(|double| {
+                        double
+                            .circuits
+                            .open
+                            .iter()
+                            .all(|circuit| circuit.id != first)
+                    })
+                    .await;
                 scene.ready().await;
             },
         );
@@ -569,14 +730,27 @@ mod tests {
             QUICK,
             |double| double.circuits.slow = 1,
             |scene| async move {
-                scene.until(|double| double.circuits.count("EXTENDCIRCUIT 0") > 0).await;
+                scene
+                    .until(|double| double.circuits.count("EXTENDCIRCUIT 0") > 0)
+                    .await;
                 scene.double.borrow_mut().circuits.slow = u32::MAX;
-                let unfinished =
-                    |double: &Double| double.circuits.open.iter().any(|circuit| circuit.purpose == "CONTROLLER");
+                let unfinished = |double: &Double| {
+                    double
+                        .circuits
+                        .open
+                        .iter()
+                        .any(|circuit| circuit.purpose == "CONTROLLER")
+                };
                 scene.until(unfinished).await;
                 scene.dial().await;
                 let circuits = scene.circuits();
-                assert!(circuits.open.iter().all(|circuit| circuit.purpose == "GENERAL"), "{circuits:?}");
+                assert!(
+                    circuits
+                        .open
+                        .iter()
+                        .all(|circuit| circuit.purpose == "GENERAL"),
+                    "{circuits:?}"
+                );
             },
         );
     }
@@ -596,13 +770,19 @@ mod tests {
 
     #[test]
     fn a_control_port_that_closes_or_falls_silent_holds_nobody_up() {
-        for (silent, hangs_up) in [(Some("SETCIRCUITPURPOSE"), None), (None, Some("SETCIRCUITPURPOSE"))] {
+        for (silent, hangs_up) in [
+            (Some("SETCIRCUITPURPOSE"), None),
+            (None, Some("SETCIRCUITPURPOSE")),
+        ] {
             play(
                 QUICK,
                 |_| {},
                 |scene| async move {
                     scene.ready().await;
-                    (scene.double.borrow_mut().silent, scene.double.borrow_mut().hangs_up) = (silent, hangs_up);
+                    (
+                        scene.double.borrow_mut().silent,
+                        scene.double.borrow_mut().hangs_up,
+                    ) = (silent, hangs_up);
                     scene.dial().await;
                     scene.dial().await;
                 },
@@ -618,7 +798,17 @@ mod tests {
             |scene| async move {
                 scene.ready().await;
                 scene.double.borrow_mut().hangs_up = Some("GETINFO circuit-status");
-                scene.until(|_| !scene.tor().spare.borrow().as_ref().expect("begun").is_kept()).await;
+                scene
+                    .until(|_| {
+                        !scene
+                            .tor()
+                            .spare
+                            .borrow()
+                            .as_ref()
+                            .expect("begun")
+                            .is_kept()
+                    })
+                    .await;
                 scene.double.borrow_mut().hangs_up = None;
                 scene.double.borrow_mut().circuits.open.clear();
                 assert_eq!(scene.double.borrow().connections, 1, "nobody has dialled");
@@ -634,12 +824,23 @@ mod tests {
     #[test]
     fn without_anybody_who_dials_none_is_kept() {
         play(
-            Times { idle: Duration::from_secs(1), ..QUICK },
+            Times {
+                idle: Duration::from_secs(1),
+                ..QUICK
+            },
             |_| {},
             |scene| async move {
                 scene.ready().await;
                 scene.until(|double| double.circuits.open.is_empty()).await;
-                assert!(!scene.tor().spare.borrow().as_ref().expect("begun").is_kept());
+                assert!(
+                    !scene
+                        .tor()
+                        .spare
+                        .borrow()
+                        .as_ref()
+                        .expect("begun")
+                        .is_kept()
+                );
                 scene.dial().await;
                 scene.ready().await;
                 assert_eq!(scene.double.borrow().connections, 2);
@@ -659,7 +860,11 @@ mod tests {
         assert_eq!(pauses[39], Duration::from_secs(600));
         for outcome in [Outcome::Unused, Outcome::Good] {
             patience.note(outcome);
-            assert_eq!(patience.lost(), Duration::from_secs(600), "no proof of anything");
+            assert_eq!(
+                patience.lost(),
+                Duration::from_secs(600),
+                "no proof of anything"
+            );
         }
         let patience = Patience::new(QUICK);
         (0..3).for_each(|_| patience.lose());
@@ -673,17 +878,26 @@ mod tests {
     fn the_next_is_begun_at_no_time_that_could_be_told() {
         let mean = Duration::from_secs(10);
         let times: Vec<_> = (0..4000).map(|_| at_random(mean).as_secs_f64()).collect();
-        let share = |below: f64| times.iter().filter(|time| **time < below).count() as f64 / times.len() as f64;
+        let share = |below: f64| {
+            times.iter().filter(|time| **time < below).count() as f64 / times.len() as f64
+        };
         // Six deviations of such a sample.
         for (below, expected) in [(1.0, 0.095), (10.0, 0.632), (30.0, 0.950)] {
-            assert!((share(below) - expected).abs() < 0.05, "{below}: {}", share(below));
+            assert!(
+                (share(below) - expected).abs() < 0.05,
+                "{below}: {}",
+                share(below)
+            );
         }
     }
 
     #[test]
     fn a_gateway_that_does_not_answer_costs_no_circuits() {
         play(
-            Times { pauses: (Duration::from_secs(600), Duration::from_secs(600)), ..QUICK },
+            Times {
+                pauses: (Duration::from_secs(600), Duration::from_secs(600)),
+                ..QUICK
+            },
             |_| {},
             |scene| async move {
                 scene.ready().await;
@@ -691,7 +905,9 @@ mod tests {
                     scene.dial().await;
                     scene.tor().failed();
                 }
-                scene.until(|double| double.circuits.kept().is_empty()).await;
+                scene
+                    .until(|double| double.circuits.kept().is_empty())
+                    .await;
                 assert_eq!(scene.circuits().count("EXTENDCIRCUIT 0 $"), 1);
             },
         );

@@ -1,4 +1,5 @@
-//! `tandem-lab tornet measure`: pages over the private Tor network, plain and through the pair, with and without push.
+//! `tandem-lab tornet measure`: pages over the private Tor network, plain and through the pair,
+//! with and without push.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -22,18 +23,33 @@ pub(crate) struct Arguments {
     /// The program under test; by default `tandem` beside this program
     #[arg(long, value_name = "FILE")]
     tandem: Option<PathBuf>,
-    /// Pages by name, or files (recorded pages, HAR, page models), or directories of such; a network that is up must serve
-    /// them, otherwise one is brought up for the measurement
-    #[arg(long, value_delimiter = ',', default_value = "thesis,gallery:100x2000", value_name = "PAGE")]
+    /// Pages by name, or files (recorded pages, HAR, page models), or directories of such; a
+    /// network that is up must serve them, otherwise one is brought up for the measurement
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "thesis,gallery:100x2000",
+        value_name = "PAGE"
+    )]
     pages: Vec<String>,
     /// Session protocols between client and gateway
-    #[arg(long, value_delimiter = ',', default_value = "h2,spdy3.1", value_name = "SESSION")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "h2,spdy3.1",
+        value_name = "SESSION"
+    )]
     sessions: Vec<Protocol>,
     /// Requests that the loader has in flight at the client; a browser has 6
     #[arg(long, value_delimiter = ',', default_value = "6", value_name = "NUMBER", value_parser = in_flight)]
     in_flight: Vec<usize>,
     /// What the gateway pushes, a setup for each
-    #[arg(long, value_delimiter = ',', default_value = "off,first,visited", value_name = "WHAT")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "off,first,visited",
+        value_name = "WHAT"
+    )]
     push: Vec<Push>,
     /// Visits of other users before the first load of a visited site
     #[arg(long, default_value_t = 4, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
@@ -79,7 +95,10 @@ enum Known {
 }
 
 fn in_flight(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|count| (1..=1000).contains(count)).ok_or_else(|| "not a number from 1 to 1000".to_owned())
+    text.parse()
+        .ok()
+        .filter(|count| (1..=1000).contains(count))
+        .ok_or_else(|| "not a number from 1 to 1000".to_owned())
 }
 
 /// Measures.
@@ -89,7 +108,8 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let no_conflux = arguments.no_conflux;
     let plan = plan(arguments)?;
     if let Some(directory) = &plan.har {
-        std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
     }
     sys::block_signals(&SIGNALS)?;
     let network = Network::of(&plan, no_conflux)?;
@@ -101,12 +121,20 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         print!("{}", report.table());
     }
     let complete = report.rows.iter().all(|row| row.failures.is_empty());
-    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(4) })
+    Ok(if complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(4)
+    })
 }
 
 fn plan(arguments: Arguments) -> Result<Plan, Box<dyn Error>> {
     let tandem = tandem_lab::bench::programs::tandem(arguments.tandem.as_deref())?;
-    let mut ways = if arguments.no_exit { Vec::new() } else { vec![Way::Exit] };
+    let mut ways = if arguments.no_exit {
+        Vec::new()
+    } else {
+        vec![Way::Exit]
+    };
     ways.extend(arguments.onion.then_some(Way::Onion));
     Ok(Plan {
         instance: arguments.instance.instance,
@@ -135,14 +163,19 @@ fn pages(given: &[String]) -> Result<Vec<String>, Failure> {
     for page in given {
         let path = Path::new(page);
         let mut files = match std::fs::read_dir(path) {
-            Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?,
+            Ok(entries) => entries
+                .map(|entry| Ok(entry?.path()))
+                .collect::<std::io::Result<Vec<_>>>()?,
             Err(_) if path.is_file() => vec![path.to_owned()],
             Err(_) => {
                 pages.push(page.clone());
                 continue;
             }
         };
-        let is_page = |file: &PathBuf| file.extension().is_some_and(|end| end == "json" || end == "har");
+        let is_page = |file: &PathBuf| {
+            file.extension()
+                .is_some_and(|end| end == "json" || end == "har")
+        };
         files.retain(|file| !path.is_dir() || is_page(file));
         if files.is_empty() {
             return Err(format!("no page in {page}").into());
@@ -166,20 +199,32 @@ impl Network {
         let instance = plan.instance.clone();
         let state = RunDirectory::of(&instance)?.load()?;
         if state.is_some_and(|state| state.phase == Phase::Ready && state.supervisor.is_alive()) {
-            return Ok(Self { instance, own: false });
+            return Ok(Self {
+                instance,
+                own: false,
+            });
         }
-        let network = Self { instance, own: true };
+        let network = Self {
+            instance,
+            own: true,
+        };
         let mut up = Program::new(std::env::current_exe()?);
-        up.args(["tornet", "up", "--instance", &network.instance, "--gateway"]).arg(&plan.tandem);
+        up.args(["tornet", "up", "--instance", &network.instance, "--gateway"])
+            .arg(&plan.tandem);
         up.args(plan.pages.iter().flat_map(|page| ["--page", page]));
         up.args(no_conflux.then_some("--no-conflux"));
         sys::prepare(&mut up, ChildSetup::default());
         sys::unblock_in_child(&mut up);
         let status = up.stdin(Stdio::null()).status()?;
-        if status.success() { Ok(network) } else { Err("no network to measure".into()) }
+        if status.success() {
+            Ok(network)
+        } else {
+            Err("no network to measure".into())
+        }
     }
 
-    /// A signal ends the measurement, and the network if it is ours; the client dies with this process.
+    /// A signal ends the measurement, and the network if it is ours; the client dies with this
+    /// process.
     fn end_on_signals(&self) -> std::io::Result<()> {
         let own = self.own.then(|| self.instance.clone());
         let watch = move || {
@@ -189,7 +234,10 @@ impl Network {
             }
             std::process::exit(130);
         };
-        std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(watch)
+            .map(drop)
     }
 }
 

@@ -1,5 +1,6 @@
-//! `self-test --beside SHELL`: throughput and delay through other programs that run a command behind an emulated link, in
-//! alternation with this one. Everything is measured out here; the command that they run is this program's other end.
+//! `self-test --beside SHELL`: throughput and delay through other programs that run a command
+//! behind an emulated link, in alternation with this one. Everything is measured out here; the
+//! command that they run is this program's other end.
 //!
 //! ```text
 //!   here: listener, datagrams        SHELL's link        shell-end, run by SHELL
@@ -58,8 +59,9 @@ enum Task {
 /// What to compare, and for how long.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArguments {
-    /// Measure throughput and delay of another program of this kind beside this one, in alternation: how it begins, a command
-    /// to follow, such as 'mm-delay {ms}' or 'mm-link up down'; {ms} stands for the delay (repeatable)
+    /// Measure throughput and delay of another program of this kind beside this one, in
+    /// alternation: how it begins, a command to follow, such as 'mm-delay {ms}' or 'mm-link up
+    /// down'; {ms} stands for the delay (repeatable)
     #[arg(long, value_name = "SHELL", help_heading = "Beside other programs")]
     pub(super) beside: Vec<String>,
     /// Turns that each gets
@@ -86,13 +88,30 @@ pub(crate) struct EndArguments {
 
 impl EndArguments {
     const fn new(task: Task, port: u16, sink: u16, secret: u64, time: Duration) -> Self {
-        Self { task, port, sink, secret, time: time.as_millis() as u64 }
+        Self {
+            task,
+            port,
+            sink,
+            secret,
+            time: time.as_millis() as u64,
+        }
     }
 
     fn to_arguments(&self) -> Vec<String> {
-        let task = self.task.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let numbers = [u64::from(self.port), u64::from(self.sink), self.secret, self.time];
-        std::iter::once(task).chain(numbers.iter().map(u64::to_string)).collect()
+        let task = self
+            .task
+            .to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default();
+        let numbers = [
+            u64::from(self.port),
+            u64::from(self.sink),
+            self.secret,
+            self.time,
+        ];
+        std::iter::once(task)
+            .chain(numbers.iter().map(u64::to_string))
+            .collect()
     }
 }
 
@@ -106,7 +125,11 @@ struct Shell {
 
 impl Shell {
     fn new(name: &str, line: String) -> Self {
-        Self { name: name.to_owned(), line, figures: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            line,
+            figures: Vec::new(),
+        }
     }
 
     fn add(&mut self, what: String, unit: &'static str, value: f64) {
@@ -135,14 +158,25 @@ impl Shell {
 
 /// Measures this program and others.
 pub(super) fn compare(arguments: &CompareArguments) -> Result<Vec<Row>, Failure> {
-    let CompareArguments { beside, turns, time } = arguments;
+    let CompareArguments {
+        beside,
+        turns,
+        time,
+    } = arguments;
     let mut rows = Vec::new();
     let own = std::env::current_exe()?;
     for other in beside {
         let delayed = other.contains(PLACE);
-        let option = if delayed { format!("--delay {PLACE}ms ") } else { String::new() };
+        let option = if delayed {
+            format!("--delay {PLACE}ms ")
+        } else {
+            String::new()
+        };
         let quoted = own.display().to_string().replace('\'', "'\\''");
-        let ours = Shell::new(&format!("tandem-link {option}--"), format!("'{quoted}' --quiet {option}--"));
+        let ours = Shell::new(
+            &format!("tandem-link {option}--"),
+            format!("'{quoted}' --quiet {option}--"),
+        );
         // What may not work comes first.
         let mut shells = [Shell::new(other, other.clone()), ours];
         for turn in 1..=*turns {
@@ -159,8 +193,16 @@ pub(super) fn compare(arguments: &CompareArguments) -> Result<Vec<Row>, Failure>
 fn take_turn(shell: &mut Shell, delayed: bool, time: Duration) -> Result<(), Failure> {
     let delays: &[u32] = if delayed { &[0, DELAY_MS] } else { &[0] };
     for ms in delays {
-        let place = if delayed { format!(" at {ms} ms") } else { String::new() };
-        let Throughput { out, back, processor } = bulk(&shell.line, *ms, time)?;
+        let place = if delayed {
+            format!(" at {ms} ms")
+        } else {
+            String::new()
+        };
+        let Throughput {
+            out,
+            back,
+            processor,
+        } = bulk(&shell.line, *ms, time)?;
         shell.add(format!("TCP out{place}"), "Gbit/s", out);
         shell.add(format!("TCP back{place}"), "Gbit/s", back);
         shell.add(format!("its processor time{place}"), "s/Gbit", processor);
@@ -169,10 +211,14 @@ fn take_turn(shell: &mut Shell, delayed: bool, time: Duration) -> Result<(), Fai
     for (task, beside) in [(Task::Probe, ""), (Task::ProbeBeside, " beside 100 Mbit/s")] {
         let delays = probe(&shell.line, due, task, time)?;
         let lost = 1.0 - delays.len() as f64 / f64::from(count(time, GAP));
-        let errors: Vec<f64> = delays.iter().map(|delay| (delay - f64::from(due)).abs()).collect();
+        let errors: Vec<f64> = delays
+            .iter()
+            .map(|delay| (delay - f64::from(due)).abs())
+            .collect();
         let what = if delayed { "delay error" } else { "delay" };
         for percent in [50.0, 99.0] {
-            let value = percentile(&errors, percent).ok_or_else(|| format!("{}: no datagram came", shell.name))?;
+            let value = percentile(&errors, percent)
+                .ok_or_else(|| format!("{}: no datagram came", shell.name))?;
             shell.add(format!("{what}{beside}, p{percent}"), "ms", value);
         }
         shell.add(format!("datagrams lost{beside}"), "%", lost * 100.0);
@@ -217,11 +263,17 @@ fn bulk(line: &str, ms: u32, time: Duration) -> Result<Throughput, Failure> {
             Ok(_) | Err(_) => {}
         }
     }
-    let (Some(out), Some(back), Some(own)) = (out, back, own) else { return Err(running.failure()) };
+    let (Some(out), Some(back), Some(own)) = (out, back, own) else {
+        return Err(running.failure());
+    };
     // What the shell has used, and with it the command, is known once both have ended.
     let all = processor_time()?.1 - before;
     let processor = (all - own).max(0.0) / (out.bits + back.bits) * 1e9;
-    Ok(Throughput { out: out.rate(), back: back.rate(), processor })
+    Ok(Throughput {
+        out: out.rate(),
+        back: back.rate(),
+        processor,
+    })
 }
 
 /// One-way delays in milliseconds.
@@ -232,15 +284,25 @@ fn probe(line: &str, ms: u32, task: Task, time: Duration) -> Result<Vec<f64>, Fa
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let secret = secret();
     let ports = (socket.local_addr()?.port(), sink.local_addr()?.port());
-    let mut running = Running::start(line, ms, &EndArguments::new(task, ports.0, ports.1, secret, time))?;
+    let mut running = Running::start(
+        line,
+        ms,
+        &EndArguments::new(task, ports.0, ports.1, secret, time),
+    )?;
     let (due, limit) = (count(time, GAP) as usize, time + LIMIT);
     let listening = thread::spawn(move || {
         let _ = sys::use_realtime(PROBE_PRIORITY);
         let (mut delays, mut heard, mut datagram) = (Vec::new(), Instant::now(), [0; 2000]);
         while delays.len() < due && heard.elapsed() < if delays.is_empty() { limit } else { LAST } {
-            let Ok(16..) = socket.recv(&mut datagram) else { continue };
+            let Ok(16..) = socket.recv(&mut datagram) else {
+                continue;
+            };
             let now = wire::now();
-            let field = |at: usize| datagram[at..at + 8].iter().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+            let field = |at: usize| {
+                datagram[at..at + 8]
+                    .iter()
+                    .fold(0u64, |n, byte| n << 8 | u64::from(*byte))
+            };
             if field(0) == secret {
                 delays.push((i128::from(now) - i128::from(field(8))) as f64 / 1e6);
                 heard = Instant::now();
@@ -270,13 +332,30 @@ impl Running {
     fn start(line: &str, ms: u32, told: &EndArguments) -> Result<Self, Failure> {
         let line = line.replace(PLACE, &ms.to_string());
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(format!("exec {line} \"$@\"")).arg("sh").arg(std::env::current_exe()?).arg("shell-end");
+        command
+            .arg("-c")
+            .arg(format!("exec {line} \"$@\""))
+            .arg("sh")
+            .arg(std::env::current_exe()?)
+            .arg("shell-end");
         command.args(told.to_arguments());
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        sys::prepare(&mut command, ChildSetup { own_session: true, ..ChildSetup::default() });
+        sys::prepare(
+            &mut command,
+            ChildSetup {
+                own_session: true,
+                ..ChildSetup::default()
+            },
+        );
         let child = command.spawn()?;
         let until = Instant::now() + LIMIT + 4 * Duration::from_millis(told.time);
-        Ok(Self { child, line, until, ended: false, success: false })
+        Ok(Self {
+            child,
+            line,
+            until,
+            ended: false,
+            success: false,
+        })
     }
 
     /// Whether it has not ended yet; one that does not end in time is an error.
@@ -321,7 +400,11 @@ fn greeting(stream: &mut TcpStream, secret: u64) -> io::Result<u8> {
     let mut greeting = [0; 9];
     stream.read_exact(&mut greeting)?;
     let [own @ .., kind] = greeting;
-    if u64::from_be_bytes(own) == secret { Ok(kind) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    if u64::from_be_bytes(own) == secret {
+        Ok(kind)
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
 }
 
 struct Carried {
@@ -340,7 +423,12 @@ fn receive(stream: &mut TcpStream) -> io::Result<Carried> {
     let (start, mut buffer, mut bytes) = (Instant::now(), vec![0; BLOCK], 0);
     loop {
         match stream.read(&mut buffer)? {
-            0 => return Ok(Carried { bits: bytes as f64 * 8.0, time: start.elapsed() }),
+            0 => {
+                return Ok(Carried {
+                    bits: bytes as f64 * 8.0,
+                    time: start.elapsed(),
+                });
+            }
             len => bytes += len,
         }
     }
@@ -354,7 +442,10 @@ fn send(stream: &mut TcpStream, time: Duration) -> io::Result<Carried> {
     }
     stream.shutdown(Shutdown::Write)?;
     stream.read_to_end(&mut Vec::new())?;
-    Ok(Carried { bits: bytes as f64 * 8.0, time: start.elapsed() })
+    Ok(Carried {
+        bits: bytes as f64 * 8.0,
+        time: start.elapsed(),
+    })
 }
 
 fn read_number(stream: &mut TcpStream) -> io::Result<f64> {
@@ -366,7 +457,8 @@ fn read_number(stream: &mut TcpStream) -> io::Result<f64> {
 /// Seconds of processor time: of this process, and of its children that have ended, with theirs.
 fn processor_time() -> io::Result<(f64, f64)> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    processor_time_of(&stat).ok_or_else(|| io::Error::other("/proc/self/stat has no processor times"))
+    processor_time_of(&stat)
+        .ok_or_else(|| io::Error::other("/proc/self/stat has no processor times"))
 }
 
 fn processor_time_of(stat: &str) -> Option<(f64, f64)> {
@@ -375,7 +467,10 @@ fn processor_time_of(stat: &str) -> Option<(f64, f64)> {
     // The name may hold anything; what follows it begins with field 3.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
-    Some(((field(14)? + field(15)?) / TICKS, (field(16)? + field(17)?) / TICKS))
+    Some((
+        (field(14)? + field(15)?) / TICKS,
+        (field(16)? + field(17)?) / TICKS,
+    ))
 }
 
 /// The end inside.
@@ -387,7 +482,12 @@ pub(crate) fn run_end(arguments: &EndArguments) -> Result<ExitCode, Failure> {
         exchange(address, arguments.secret, time)?;
     } else {
         let sink = SocketAddr::new(host, arguments.sink);
-        send_probes(address, (arguments.task == Task::ProbeBeside).then_some(sink), arguments.secret, time)?;
+        send_probes(
+            address,
+            (arguments.task == Task::ProbeBeside).then_some(sink),
+            arguments.secret,
+            time,
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -408,14 +508,23 @@ fn exchange(address: SocketAddr, secret: u64, time: Duration) -> io::Result<()> 
     stream.read_to_end(&mut Vec::new()).map(drop)
 }
 
-fn send_probes(to: SocketAddr, beside: Option<SocketAddr>, secret: u64, time: Duration) -> Result<(), Failure> {
+fn send_probes(
+    to: SocketAddr,
+    beside: Option<SocketAddr>,
+    secret: u64,
+    time: Duration,
+) -> Result<(), Failure> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let start = Instant::now();
     let bulk = beside.map(|sink| {
         let socket = socket.try_clone();
         thread::spawn(move || {
             at_intervals(start, count(time, BULK_GAP), BULK_GAP, || {
-                socket.as_ref().map_err(|error| error.kind())?.send_to(&[0; FULL], sink).map(drop)
+                socket
+                    .as_ref()
+                    .map_err(|error| error.kind())?
+                    .send_to(&[0; FULL], sink)
+                    .map(drop)
             })
         })
     });
@@ -425,13 +534,19 @@ fn send_probes(to: SocketAddr, beside: Option<SocketAddr>, secret: u64, time: Du
         datagram[8..16].copy_from_slice(&wire::now().to_be_bytes());
         socket.send_to(&datagram, to).map(drop)
     })?;
-    bulk.map_or(Ok(Ok(())), thread::JoinHandle::join).map_err(|_| "a thread panicked")??;
+    bulk.map_or(Ok(Ok(())), thread::JoinHandle::join)
+        .map_err(|_| "a thread panicked")??;
     // What is in the link would end with it.
     thread::sleep(LAST);
     Ok(())
 }
 
-fn at_intervals(start: Instant, count: u32, gap: Duration, mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+fn at_intervals(
+    start: Instant,
+    count: u32,
+    gap: Duration,
+    mut send: impl FnMut() -> io::Result<()>,
+) -> io::Result<()> {
     let _ = sys::use_realtime(PROBE_PRIORITY);
     let _ = sys::use_exact_timers();
     for number in 0..count {
@@ -447,18 +562,30 @@ fn at_intervals(start: Instant, count: u32, gap: Duration, mut send: impl FnMut(
 /// The host around the shell: what ours and mahimahi's call it, or else where everything goes.
 fn host_around() -> Result<IpAddr, Failure> {
     let named = ["MAHIMAHI_BASE", "TANDEM_LINK_PEER"].map(|name| std::env::var(name).ok());
-    if let Some(address) = named.into_iter().flatten().find_map(|text| IpAddr::from_str(&text).ok()) {
+    if let Some(address) = named
+        .into_iter()
+        .flatten()
+        .find_map(|text| IpAddr::from_str(&text).ok())
+    {
         return Ok(address);
     }
     let routes = std::fs::read_to_string("/proc/net/route")?;
-    default_gateway(&routes).map(IpAddr::V4).ok_or_else(|| "there is no default route inside the shell".into())
+    default_gateway(&routes)
+        .map(IpAddr::V4)
+        .ok_or_else(|| "there is no default route inside the shell".into())
 }
 
-/// From the kernel's table: destination and gateway in hexadecimal, as this machine keeps addresses.
+/// From the kernel's table: destination and gateway in hexadecimal, as this machine keeps
+/// addresses.
 fn default_gateway(routes: &str) -> Option<Ipv4Addr> {
-    let mut defaults = routes.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut defaults = routes
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let default = defaults.find(|fields| fields.get(1) == Some(&"00000000"))?;
-    let gateway = u32::from_str_radix(default.get(2)?, 16).ok().filter(|gateway| *gateway != 0)?;
+    let gateway = u32::from_str_radix(default.get(2)?, 16)
+        .ok()
+        .filter(|gateway| *gateway != 0)?;
     Some(Ipv4Addr::from(gateway.to_ne_bytes()))
 }
 
@@ -470,10 +597,14 @@ mod tests {
     fn finds_the_host_around() {
         let head = "Iface\tDestination\tGateway \tFlags\n";
         let gateway = u32::from_ne_bytes([10, 0, 0, 1]);
-        let table = format!("{head}eth0\t0A00000A\t00000000\t0001\neth0\t00000000\t{gateway:08X}\t0003\n");
+        let table =
+            format!("{head}eth0\t0A00000A\t00000000\t0001\neth0\t00000000\t{gateway:08X}\t0003\n");
         assert_eq!(default_gateway(&table), Some(Ipv4Addr::new(10, 0, 0, 1)));
         assert_eq!(default_gateway(head), None);
-        assert_eq!(default_gateway(&format!("{head}tun0\t00000000\t00000000\t0001\n")), None);
+        assert_eq!(
+            default_gateway(&format!("{head}tun0\t00000000\t00000000\t0001\n")),
+            None
+        );
         assert_eq!(default_gateway("nonsense\n\n1 00000000 zz"), None);
     }
 
@@ -492,6 +623,9 @@ mod tests {
             shell.add("TCP".into(), "Gbit/s", value);
         }
         let row = shell.rows().next().expect("one");
-        assert_eq!((row.value, row.wanted.as_str(), row.limit), (2.0, "3 turns: 1.000–4.000", None));
+        assert_eq!(
+            (row.value, row.wanted.as_str(), row.limit),
+            (2.0, "3 turns: 1.000–4.000", None)
+        );
     }
 }
