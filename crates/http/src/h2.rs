@@ -8,8 +8,10 @@
 //!  calls of the trait Mux ─────────────▶ send ─┘  (state, windows)    └─▶ queue, ready streams ──▶ bytes
 //! ```
 
+mod blocks;
 mod calm;
 mod connection;
+mod control;
 mod flow;
 mod frame;
 mod head;

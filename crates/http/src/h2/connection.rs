@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::blocks::Block;
 use super::calm::Calm;
 use super::flow::{DEFAULT_WINDOW, SendWindow, SessionCredit, StreamCredit};
 use super::frame;
 use super::head::Hint;
 use super::input::Input;
-use super::recv::Block;
 use super::settings::PeerSettings;
 use super::stream::{ById, State, Stream};
 use crate::hpack::{Decoder, Encoder};

@@ -10,7 +10,9 @@
 //! so the compression context follows the wire. Data is cut into frames only as it leaves.
 
 mod command;
+mod control;
 mod flood;
+mod heads;
 mod output;
 mod probe;
 mod receive;

@@ -1,25 +1,21 @@
-//! What comes from the peer: frames in, events out, and the errors that the drafts demand. Draft
-//! sections 2.3 and 2.6.
+//! Receives frames and DATA, raises events and the errors that the drafts demand (draft sections 2.2
+//! and 2.4).
+//!
+//! [`super::heads`] handles frames with header blocks, [`super::control`] all other control frames.
 
 use std::time::Instant;
 
 use bytes::Bytes;
-use tandem_http::message::content_length;
-use tandem_http::{
-    Event, Fields, Priority, Reason, RequestHead, ResponseHead, SessionError, StreamId,
-};
+use tandem_http::{Event, Reason, SessionError, StreamId};
 
 use super::probe::Step;
 use super::{Connection, MAX_PROVOKED};
 use crate::flow::SendWindow;
 use crate::frame::{
-    ControlHead, Data, Frame, FrameType, GoAway, Headers, MAX_31, Piece, Ping, RstStream,
-    SettingId, Settings, SynReply, SynStream, WIRE_VERSION, WindowUpdate,
+    ControlHead, Data, Frame, FrameType, Piece, RstStream, SynStream, WIRE_VERSION,
 };
-use crate::header_block::{BlockError, InflateError};
-use crate::http::{Message, response_block};
 use crate::status;
-use crate::stream::{Kind, PushHead, State};
+use crate::stream::{Kind, State};
 
 /// The data frame whose payload is arriving.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +24,6 @@ pub(super) struct Receiving {
     fin: bool,
     /// Its stream wants it.
     deliver: bool,
-}
-
-/// What HEADERS may say.
-struct More {
-    identity: bool,
-    status: Option<u16>,
-    version: bool,
-    fields: Fields,
 }
 
 impl Connection {
@@ -88,7 +76,7 @@ impl Connection {
     }
 
     /// Counts a frame that costs the peer nothing.
-    fn charge(&mut self) -> Result<(), SessionError> {
+    pub(super) fn charge(&mut self) -> Result<(), SessionError> {
         if self.flood.charge() {
             return Ok(());
         }
@@ -139,317 +127,6 @@ impl Connection {
             self.control.push(|dst| rst.encode(dst));
         }
         self.fail(Reason::Protocol, "a control frame of another version")
-    }
-
-    /// Inflates a block, which must happen to every block. The outer error ends the session, the
-    /// inner one a stream.
-    fn read_block<T>(
-        &mut self,
-        block: &[u8],
-        read: impl FnOnce(Message<'_>) -> T,
-    ) -> Result<Result<T, BlockError>, SessionError> {
-        match self.decoder.decode(block) {
-            Ok(pairs) => Ok(pairs.map(|pairs| read(Message::load(&pairs)))),
-            Err(InflateError::Corrupt) => {
-                Err(self.fail(Reason::Compression, "a header block that does not inflate"))
-            }
-            Err(InflateError::Bomb) => Err(self.fail(
-                Reason::EnhanceYourCalm,
-                "a header block that inflates without end",
-            )),
-        }
-    }
-
-    fn on_syn_stream(&mut self, frame: &SynStream<'_>) -> Result<(), SessionError> {
-        let id = frame.stream;
-        if id == 0 || self.is_own_id(id) {
-            return Err(self.fail(Reason::Protocol, "SYN_STREAM with a stream id of ours"));
-        }
-        // "A stream id that is not higher than all before is a session error; the same again is a
-        // stream error."
-        if id < self.last_received {
-            return Err(self.fail(Reason::Protocol, "SYN_STREAM with a stream id that falls"));
-        }
-        let again = id == self.last_received;
-        self.last_received = id;
-        if self.is_client() {
-            self.on_push(frame, again)
-        } else {
-            self.on_request(frame, again)
-        }
-    }
-
-    fn on_request(&mut self, frame: &SynStream<'_>, again: bool) -> Result<(), SessionError> {
-        let id = frame.stream;
-        let request = self.read_block(frame.block, |message| message.into_request())?;
-        if again {
-            self.stream_error(id, status::PROTOCOL_ERROR);
-        } else if self.goaway_sent {
-            // "After GOAWAY the sender ignores new streams": the peer knows that they were not
-            // processed.
-        } else if frame.unidirectional {
-            self.stream_error(id, status::PROTOCOL_ERROR);
-        } else if self.peer_streams >= self.config.mux.max_streams as usize {
-            self.charge()?;
-            self.stream_error(id, status::REFUSED_STREAM);
-        } else {
-            match request {
-                Err(error) => self.stream_error(id, block_status(error)),
-                Ok(request) => self.accept_request(frame, request),
-            }
-        }
-        Ok(())
-    }
-
-    /// "A request without all that is required MUST be answered by 400 Bad Request."
-    fn accept_request(&mut self, frame: &SynStream<'_>, request: Option<RequestHead>) {
-        let id = frame.stream;
-        self.last_accepted = id;
-        let state = if frame.fin {
-            State::HalfClosedRemote
-        } else {
-            State::Open
-        };
-        let stream = self.insert(id, Kind::PeerRequest, state, frame.priority);
-        let Some(head) = request else {
-            return self.answer_bad_request(id);
-        };
-        if !head.is_connect() {
-            stream.expected = content_length(&head.fields).unwrap_or_default();
-        }
-        if frame.fin && stream.expected.is_some_and(|length| length > 0) {
-            return self.answer_bad_request(id);
-        }
-        self.events.push_back(Event::Request {
-            id,
-            head,
-            end: frame.fin,
-            priority: Priority(frame.priority),
-        });
-    }
-
-    /// Answers 400 without a body, and lets go by what the peer still sends.
-    fn answer_bad_request(&mut self, id: StreamId) {
-        let mut head = ResponseHead::new(400);
-        head.fields.push("content-length", "0");
-        let Ok(block) = response_block(&head, usize::MAX) else {
-            return;
-        };
-        self.provoked += 1;
-        self.send_reply(id, &block, true);
-        let Some(stream) = self.live(id) else { return };
-        stream.replied = true;
-        stream.discard = true;
-        let held = std::mem::take(&mut stream.held);
-        let state = stream.state.after_fin_sent();
-        self.forget_held(held);
-        self.set_state(id, state);
-    }
-
-    fn on_push(&mut self, frame: &SynStream<'_>, again: bool) -> Result<(), SessionError> {
-        let id = frame.stream;
-        let head = self.read_block(frame.block, |mut message| {
-            let head = PushHead {
-                status: message.status(),
-                version: message.version.is_some(),
-                fields: std::mem::take(&mut message.fields),
-            };
-            (message.pushed_request(Fields::new()), head)
-        })?;
-        if frame.associated == 0 {
-            return Err(self.fail(Reason::Protocol, "a push that belongs to no stream"));
-        }
-        if again {
-            self.stream_error(id, status::PROTOCOL_ERROR);
-        } else if self.goaway_sent {
-            // As for requests.
-        } else if !self.config.mux.push || self.peer_streams >= self.config.mux.max_streams as usize
-        {
-            self.charge()?;
-            self.stream_error(id, status::REFUSED_STREAM);
-        } else {
-            match head {
-                Err(error) => self.stream_error(id, block_status(error)),
-                Ok((None, _)) => self.stream_error(id, status::PROTOCOL_ERROR),
-                Ok((Some(request), head)) => self.accept_push(frame, request, head),
-            }
-        }
-        Ok(())
-    }
-
-    fn accept_push(&mut self, frame: &SynStream<'_>, mut request: RequestHead, head: PushHead) {
-        let id = frame.stream;
-        let same_origin = self.config.same_origin_push;
-        let parent = self
-            .live(frame.associated)
-            .filter(|parent| parent.state.may_receive());
-        let Some(Kind::OwnRequest(Some(asked))) = parent.map(|parent| &parent.kind) else {
-            return self.stream_error(id, status::INVALID_STREAM);
-        };
-        let own = asked.scheme == request.scheme && asked.authority == request.authority;
-        if same_origin && !own {
-            return self.stream_error(id, status::REFUSED_STREAM);
-        }
-        request.fields = asked.fields.clone();
-        if !own {
-            request
-                .fields
-                .retain(|field| !matches!(field.name, b"cookie" | b"authorization"));
-        }
-        self.last_accepted = id;
-        self.insert(
-            id,
-            Kind::PeerPush(Some(Box::new(head))),
-            State::HalfClosedLocal,
-            frame.priority,
-        );
-        self.events.push_back(Event::Push {
-            parent: frame.associated,
-            id,
-            request,
-        });
-        if frame.fin && self.complete_push_head(id, true) {
-            self.set_state(id, State::Closed);
-        }
-    }
-
-    /// Tells the head of a pushed response once no more of it can come; false when that is no
-    /// response.
-    fn complete_push_head(&mut self, id: StreamId, end: bool) -> bool {
-        let Some(Kind::PeerPush(head)) = self.live(id).map(|stream| &mut stream.kind) else {
-            return true;
-        };
-        let Some(head) = head.take() else { return true };
-        let (Some(status), true) = (head.status, head.version) else {
-            self.stream_error(id, status::PROTOCOL_ERROR);
-            return false;
-        };
-        self.events.push_back(Event::Response {
-            id,
-            head: ResponseHead {
-                status,
-                fields: head.fields,
-            },
-            end,
-        });
-        true
-    }
-
-    fn on_syn_reply(&mut self, frame: &SynReply<'_>) -> Result<(), SessionError> {
-        let id = frame.stream;
-        let response = self.read_block(frame.block, |message| message.into_response())?;
-        let Some(stream) = self.live(id) else {
-            return self.stray(id);
-        };
-        match stream.kind {
-            // "A second SYN_REPLY is a stream error STREAM_IN_USE."
-            Kind::OwnRequest(_) if stream.replied => self.stream_error(id, status::STREAM_IN_USE),
-            Kind::OwnRequest(_) => match response {
-                Ok(Some(head)) => {
-                    stream.replied = true;
-                    let state = stream.state.after_fin_received();
-                    self.events.push_back(Event::Response {
-                        id,
-                        head,
-                        end: frame.fin,
-                    });
-                    if frame.fin {
-                        self.set_state(id, state);
-                    }
-                }
-                // "A response without status and version is answered by RST_STREAM PROTOCOL_ERROR."
-                Ok(None) => self.stream_error(id, status::PROTOCOL_ERROR),
-                Err(error) => self.stream_error(id, block_status(error)),
-            },
-            // spdystream accepts pushes like this; it changes nothing.
-            Kind::OwnPush { .. } => self.charge()?,
-            Kind::PeerRequest | Kind::PeerPush(_) => self.stream_error(id, status::PROTOCOL_ERROR),
-        }
-        Ok(())
-    }
-
-    fn on_headers(&mut self, frame: &Headers<'_>) -> Result<(), SessionError> {
-        let id = frame.stream;
-        let more = self.read_block(frame.block, |message| More {
-            identity: message.has_identity(),
-            status: message.status(),
-            version: message.version.is_some(),
-            fields: message.fields,
-        })?;
-        if !frame.fin {
-            self.charge()?;
-        }
-        let Some(stream) = self.live(id) else {
-            return self.stray(id);
-        };
-        if !stream.state.may_receive() {
-            self.stream_error(id, status::STREAM_ALREADY_CLOSED);
-        } else if matches!(stream.kind, Kind::OwnRequest(_)) && !stream.replied {
-            self.stream_error(id, status::PROTOCOL_ERROR);
-        } else {
-            match more.and_then(|more| self.merge_headers(id, more)) {
-                Err(error) => self.stream_error(id, block_status(error)),
-                Ok(()) if frame.fin => self.finish_by_headers(id),
-                Ok(()) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds fields to the head of a push, or to the trailers. "Names must not be repeated", nor may
-    /// what a push is an answer to.
-    fn merge_headers(&mut self, id: StreamId, more: More) -> Result<(), BlockError> {
-        let limit = self.config.mux.max_header_list;
-        let Some(stream) = self.live(id) else {
-            return Ok(());
-        };
-        let known = match &mut stream.kind {
-            Kind::PeerPush(Some(head)) => {
-                let again =
-                    head.status.is_some() && more.status.is_some() || head.version && more.version;
-                if again || more.identity {
-                    return Err(BlockError::Malformed);
-                }
-                head.status = head.status.or(more.status);
-                head.version |= more.version;
-                &mut head.fields
-            }
-            _ => &mut stream.trailers,
-        };
-        if known.text_len() + more.fields.text_len() + 32 * (known.len() + more.fields.len())
-            > limit
-        {
-            return Err(BlockError::TooLarge);
-        }
-        if !known.is_empty()
-            && more
-                .fields
-                .iter()
-                .any(|field| known.get(field.name).is_some())
-        {
-            return Err(BlockError::Malformed);
-        }
-        for field in more.fields.iter() {
-            known.push(field.name, field.value);
-        }
-        Ok(())
-    }
-
-    /// HEADERS with FIN.
-    fn finish_by_headers(&mut self, id: StreamId) {
-        let Some(stream) = self.live(id) else { return };
-        if matches!(stream.kind, Kind::PeerPush(Some(_))) {
-            if self.complete_push_head(id, true) {
-                self.set_state(id, State::Closed);
-            }
-        } else if stream
-            .expected
-            .is_some_and(|length| length != stream.received)
-        {
-            self.refuse_length(id, true);
-        } else {
-            self.end_of_body(id, Bytes::new());
-        }
     }
 
     fn on_data_head(&mut self, data: Data) -> Result<(), SessionError> {
@@ -538,7 +215,7 @@ impl Connection {
     }
 
     /// "If the sum of DATA does not equal content-length, the server MUST answer 400."
-    fn refuse_length(&mut self, id: StreamId, fin: bool) {
+    pub(super) fn refuse_length(&mut self, id: StreamId, fin: bool) {
         let Some(stream) = self.live(id) else { return };
         if stream.replied {
             return self.stream_error(id, status::PROTOCOL_ERROR);
@@ -586,7 +263,7 @@ impl Connection {
     }
 
     /// The peer's last data, and the trailers that came before it.
-    fn end_of_body(&mut self, id: StreamId, data: Bytes) {
+    pub(super) fn end_of_body(&mut self, id: StreamId, data: Bytes) {
         let Some(stream) = self.live(id) else { return };
         let state = stream.state.after_fin_received();
         let fields = std::mem::take(&mut stream.trailers);
@@ -614,7 +291,7 @@ impl Connection {
 
     /// A frame for a stream that is not there. "If no GOAWAY was sent, it is a stream error
     /// INVALID_STREAM."
-    fn stray(&mut self, id: StreamId) -> Result<(), SessionError> {
+    pub(super) fn stray(&mut self, id: StreamId) -> Result<(), SessionError> {
         let never_open = if self.is_own_id(id) {
             id >= self.next_own
         } else {
@@ -624,155 +301,5 @@ impl Connection {
             self.stream_error(id, status::INVALID_STREAM);
         }
         Ok(())
-    }
-
-    fn on_rst_stream(&mut self, frame: RstStream) -> Result<(), SessionError> {
-        let id = frame.stream;
-        let reason = status::rst_reason(frame.status);
-        if self.abort(id) {
-            self.events.push_back(Event::Reset { id, reason });
-        }
-        // "Who cancels a request cancels its pushes": we say so on each, so that both ends agree.
-        let pushes: Vec<_> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| matches!(stream.kind, Kind::OwnPush { parent } if parent == id))
-            .map(|(&push, _)| push)
-            .collect();
-        if reason == Reason::Cancel {
-            for push in pushes {
-                self.stream_error(push, status::CANCEL);
-            }
-        }
-        self.charge()
-    }
-
-    fn on_settings(&mut self, frame: &Settings) -> Result<(), SessionError> {
-        self.charge()?;
-        self.probe.heard();
-        self.peer_sent_settings = true;
-        if let Some(streams) = frame.value(SettingId::MaxConcurrentStreams) {
-            self.peer_max_streams = streams;
-        }
-        let Some(window) = frame.value(SettingId::InitialWindowSize) else {
-            return Ok(());
-        };
-        if window > MAX_31 {
-            return Err(self.fail(Reason::FlowControl, "an initial window above 2^31 - 1"));
-        }
-        let delta = i64::from(window) - i64::from(self.peer_initial_window);
-        self.peer_initial_window = window;
-        if delta != 0 && !self.probe.ignores() {
-            let overflowed = self.shift_windows(|window| window.shift(delta));
-            for id in overflowed
-                .into_iter()
-                .filter_map(|(id, result)| result.is_err().then_some(id))
-            {
-                self.stream_error(id, status::FLOW_CONTROL_ERROR);
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes the send window of every live stream, and says what came of it.
-    fn shift_windows<T>(
-        &mut self,
-        mut change: impl FnMut(&mut SendWindow) -> T,
-    ) -> Vec<(StreamId, T)> {
-        let live = self
-            .streams
-            .iter_mut()
-            .filter(|(_, stream)| stream.state != State::Closed);
-        let results: Vec<_> = live
-            .map(|(&id, stream)| (id, change(&mut stream.send)))
-            .collect();
-        for (id, _) in &results {
-            self.reschedule(*id);
-        }
-        results
-    }
-
-    fn on_ping(&mut self, frame: Ping) -> Result<(), SessionError> {
-        self.charge()?;
-        if !self.is_own_id(frame.id) {
-            // "Sent back as soon as possible, before other data."
-            self.provoked += 1;
-            self.ping_queue.push_back(frame.id);
-            return Ok(());
-        }
-        let now = self.clock;
-        if now.is_some_and(|now| self.probe.pong(now, frame.id)) {
-            return Ok(());
-        }
-        // "An answer that was never asked for is ignored."
-        if let Some(at) = self.pings.iter().position(|(id, _)| *id == frame.id)
-            && let Some((_, payload)) = self.pings.remove(at)
-        {
-            self.events.push_back(Event::Pong { payload });
-        }
-        Ok(())
-    }
-
-    fn on_goaway(&mut self, frame: GoAway) {
-        self.goaway_received = true;
-        self.events.push_back(Event::GoAway {
-            last: frame.last,
-            reason: status::goaway_reason(frame.status),
-        });
-        let unprocessed: Vec<_> = self
-            .streams
-            .range(frame.last.saturating_add(1)..)
-            .filter(|(_, stream)| stream.is_own() && stream.state != State::Closed)
-            .map(|(&id, _)| id)
-            .collect();
-        for id in unprocessed {
-            self.abort(id);
-            self.events.push_back(Event::Reset {
-                id,
-                reason: Reason::Refused,
-            });
-        }
-    }
-
-    fn on_window_update(&mut self, frame: WindowUpdate) -> Result<(), SessionError> {
-        let WindowUpdate { stream: id, delta } = frame;
-        if id == 0 && !self.is_v31() {
-            return self.charge();
-        }
-        self.probe.heard();
-        if self.probe.ignores() {
-            return Ok(());
-        }
-        if id == 0 {
-            if delta == 0 {
-                return Err(self.fail(Reason::Protocol, "a WINDOW_UPDATE of nothing"));
-            }
-            if self.session_send.shift(i64::from(delta)).is_err() {
-                return Err(self.fail(
-                    Reason::FlowControl,
-                    "the session window grew beyond 2^31 - 1",
-                ));
-            }
-            return Ok(());
-        }
-        // "For a stream that is finished it is ignored."
-        let Some(stream) = self.live(id) else {
-            return self.charge();
-        };
-        if delta == 0 {
-            self.stream_error(id, status::PROTOCOL_ERROR);
-        } else if stream.send.shift(i64::from(delta)).is_err() {
-            self.stream_error(id, status::FLOW_CONTROL_ERROR);
-        } else {
-            self.reschedule(id);
-        }
-        Ok(())
-    }
-}
-
-const fn block_status(error: BlockError) -> u32 {
-    match error {
-        BlockError::TooLarge => status::FRAME_TOO_LARGE,
-        BlockError::Malformed => status::PROTOCOL_ERROR,
     }
 }

@@ -1,0 +1,343 @@
+//! Handles frames with header blocks: SYN_STREAM, SYN_REPLY and HEADERS (draft sections 2.6.1, 2.6.2
+//! and 2.6.7), and pushes (draft section 3.3).
+
+use bytes::Bytes;
+use tandem_http::message::content_length;
+use tandem_http::{
+    Event, Fields, Priority, Reason, RequestHead, ResponseHead, SessionError, StreamId,
+};
+
+use super::Connection;
+use crate::frame::{Headers, SynReply, SynStream};
+use crate::header_block::{BlockError, InflateError};
+use crate::http::{Message, response_block};
+use crate::status;
+use crate::stream::{Kind, PushHead, State};
+
+/// What HEADERS may say.
+struct More {
+    identity: bool,
+    status: Option<u16>,
+    version: bool,
+    fields: Fields,
+}
+
+impl Connection {
+    /// Inflates a block, which must happen to every block. The outer error ends the session, the
+    /// inner one a stream.
+    fn read_block<T>(
+        &mut self,
+        block: &[u8],
+        read: impl FnOnce(Message<'_>) -> T,
+    ) -> Result<Result<T, BlockError>, SessionError> {
+        match self.decoder.decode(block) {
+            Ok(pairs) => Ok(pairs.map(|pairs| read(Message::load(&pairs)))),
+            Err(InflateError::Corrupt) => {
+                Err(self.fail(Reason::Compression, "a header block that does not inflate"))
+            }
+            Err(InflateError::Bomb) => Err(self.fail(
+                Reason::EnhanceYourCalm,
+                "a header block that inflates without end",
+            )),
+        }
+    }
+
+    pub(super) fn on_syn_stream(&mut self, frame: &SynStream<'_>) -> Result<(), SessionError> {
+        let id = frame.stream;
+        if id == 0 || self.is_own_id(id) {
+            return Err(self.fail(Reason::Protocol, "SYN_STREAM with a stream id of ours"));
+        }
+        // "A stream id that is not higher than all before is a session error; the same again is a
+        // stream error."
+        if id < self.last_received {
+            return Err(self.fail(Reason::Protocol, "SYN_STREAM with a stream id that falls"));
+        }
+        let again = id == self.last_received;
+        self.last_received = id;
+        if self.is_client() {
+            self.on_push(frame, again)
+        } else {
+            self.on_request(frame, again)
+        }
+    }
+
+    fn on_request(&mut self, frame: &SynStream<'_>, again: bool) -> Result<(), SessionError> {
+        let id = frame.stream;
+        let request = self.read_block(frame.block, |message| message.into_request())?;
+        if again {
+            self.stream_error(id, status::PROTOCOL_ERROR);
+        } else if self.goaway_sent {
+            // "After GOAWAY the sender ignores new streams": the peer knows that they were not
+            // processed.
+        } else if frame.unidirectional {
+            self.stream_error(id, status::PROTOCOL_ERROR);
+        } else if self.peer_streams >= self.config.mux.max_streams as usize {
+            self.charge()?;
+            self.stream_error(id, status::REFUSED_STREAM);
+        } else {
+            match request {
+                Err(error) => self.stream_error(id, block_status(error)),
+                Ok(request) => self.accept_request(frame, request),
+            }
+        }
+        Ok(())
+    }
+
+    /// "A request without all that is required MUST be answered by 400 Bad Request."
+    fn accept_request(&mut self, frame: &SynStream<'_>, request: Option<RequestHead>) {
+        let id = frame.stream;
+        self.last_accepted = id;
+        let state = if frame.fin {
+            State::HalfClosedRemote
+        } else {
+            State::Open
+        };
+        let stream = self.insert(id, Kind::PeerRequest, state, frame.priority);
+        let Some(head) = request else {
+            return self.answer_bad_request(id);
+        };
+        if !head.is_connect() {
+            stream.expected = content_length(&head.fields).unwrap_or_default();
+        }
+        if frame.fin && stream.expected.is_some_and(|length| length > 0) {
+            return self.answer_bad_request(id);
+        }
+        self.events.push_back(Event::Request {
+            id,
+            head,
+            end: frame.fin,
+            priority: Priority(frame.priority),
+        });
+    }
+
+    /// Answers 400 without a body, and lets go by what the peer still sends.
+    pub(super) fn answer_bad_request(&mut self, id: StreamId) {
+        let mut head = ResponseHead::new(400);
+        head.fields.push("content-length", "0");
+        let Ok(block) = response_block(&head, usize::MAX) else {
+            return;
+        };
+        self.provoked += 1;
+        self.send_reply(id, &block, true);
+        let Some(stream) = self.live(id) else { return };
+        stream.replied = true;
+        stream.discard = true;
+        let held = std::mem::take(&mut stream.held);
+        let state = stream.state.after_fin_sent();
+        self.forget_held(held);
+        self.set_state(id, state);
+    }
+
+    fn on_push(&mut self, frame: &SynStream<'_>, again: bool) -> Result<(), SessionError> {
+        let id = frame.stream;
+        let head = self.read_block(frame.block, |mut message| {
+            let head = PushHead {
+                status: message.status(),
+                version: message.version.is_some(),
+                fields: std::mem::take(&mut message.fields),
+            };
+            (message.pushed_request(Fields::new()), head)
+        })?;
+        if frame.associated == 0 {
+            return Err(self.fail(Reason::Protocol, "a push that belongs to no stream"));
+        }
+        if again {
+            self.stream_error(id, status::PROTOCOL_ERROR);
+        } else if self.goaway_sent {
+            // As for requests.
+        } else if !self.config.mux.push || self.peer_streams >= self.config.mux.max_streams as usize
+        {
+            self.charge()?;
+            self.stream_error(id, status::REFUSED_STREAM);
+        } else {
+            match head {
+                Err(error) => self.stream_error(id, block_status(error)),
+                Ok((None, _)) => self.stream_error(id, status::PROTOCOL_ERROR),
+                Ok((Some(request), head)) => self.accept_push(frame, request, head),
+            }
+        }
+        Ok(())
+    }
+
+    fn accept_push(&mut self, frame: &SynStream<'_>, mut request: RequestHead, head: PushHead) {
+        let id = frame.stream;
+        let same_origin = self.config.same_origin_push;
+        let parent = self
+            .live(frame.associated)
+            .filter(|parent| parent.state.may_receive());
+        let Some(Kind::OwnRequest(Some(asked))) = parent.map(|parent| &parent.kind) else {
+            return self.stream_error(id, status::INVALID_STREAM);
+        };
+        let own = asked.scheme == request.scheme && asked.authority == request.authority;
+        if same_origin && !own {
+            return self.stream_error(id, status::REFUSED_STREAM);
+        }
+        request.fields = asked.fields.clone();
+        if !own {
+            request
+                .fields
+                .retain(|field| !matches!(field.name, b"cookie" | b"authorization"));
+        }
+        self.last_accepted = id;
+        self.insert(
+            id,
+            Kind::PeerPush(Some(Box::new(head))),
+            State::HalfClosedLocal,
+            frame.priority,
+        );
+        self.events.push_back(Event::Push {
+            parent: frame.associated,
+            id,
+            request,
+        });
+        if frame.fin && self.complete_push_head(id, true) {
+            self.set_state(id, State::Closed);
+        }
+    }
+
+    /// Tells the head of a pushed response once no more of it can come; false when that is no
+    /// response.
+    pub(super) fn complete_push_head(&mut self, id: StreamId, end: bool) -> bool {
+        let Some(Kind::PeerPush(head)) = self.live(id).map(|stream| &mut stream.kind) else {
+            return true;
+        };
+        let Some(head) = head.take() else { return true };
+        let (Some(status), true) = (head.status, head.version) else {
+            self.stream_error(id, status::PROTOCOL_ERROR);
+            return false;
+        };
+        self.events.push_back(Event::Response {
+            id,
+            head: ResponseHead {
+                status,
+                fields: head.fields,
+            },
+            end,
+        });
+        true
+    }
+
+    pub(super) fn on_syn_reply(&mut self, frame: &SynReply<'_>) -> Result<(), SessionError> {
+        let id = frame.stream;
+        let response = self.read_block(frame.block, |message| message.into_response())?;
+        let Some(stream) = self.live(id) else {
+            return self.stray(id);
+        };
+        match stream.kind {
+            // "A second SYN_REPLY is a stream error STREAM_IN_USE."
+            Kind::OwnRequest(_) if stream.replied => self.stream_error(id, status::STREAM_IN_USE),
+            Kind::OwnRequest(_) => match response {
+                Ok(Some(head)) => {
+                    stream.replied = true;
+                    let state = stream.state.after_fin_received();
+                    self.events.push_back(Event::Response {
+                        id,
+                        head,
+                        end: frame.fin,
+                    });
+                    if frame.fin {
+                        self.set_state(id, state);
+                    }
+                }
+                // "A response without status and version is answered by RST_STREAM PROTOCOL_ERROR."
+                Ok(None) => self.stream_error(id, status::PROTOCOL_ERROR),
+                Err(error) => self.stream_error(id, block_status(error)),
+            },
+            // spdystream accepts pushes like this; it changes nothing.
+            Kind::OwnPush { .. } => self.charge()?,
+            Kind::PeerRequest | Kind::PeerPush(_) => self.stream_error(id, status::PROTOCOL_ERROR),
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_headers(&mut self, frame: &Headers<'_>) -> Result<(), SessionError> {
+        let id = frame.stream;
+        let more = self.read_block(frame.block, |message| More {
+            identity: message.has_identity(),
+            status: message.status(),
+            version: message.version.is_some(),
+            fields: message.fields,
+        })?;
+        if !frame.fin {
+            self.charge()?;
+        }
+        let Some(stream) = self.live(id) else {
+            return self.stray(id);
+        };
+        if !stream.state.may_receive() {
+            self.stream_error(id, status::STREAM_ALREADY_CLOSED);
+        } else if matches!(stream.kind, Kind::OwnRequest(_)) && !stream.replied {
+            self.stream_error(id, status::PROTOCOL_ERROR);
+        } else {
+            match more.and_then(|more| self.merge_headers(id, more)) {
+                Err(error) => self.stream_error(id, block_status(error)),
+                Ok(()) if frame.fin => self.finish_by_headers(id),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds fields to the head of a push, or to the trailers. "Names must not be repeated", nor may
+    /// what a push is an answer to.
+    fn merge_headers(&mut self, id: StreamId, more: More) -> Result<(), BlockError> {
+        let limit = self.config.mux.max_header_list;
+        let Some(stream) = self.live(id) else {
+            return Ok(());
+        };
+        let known = match &mut stream.kind {
+            Kind::PeerPush(Some(head)) => {
+                let again =
+                    head.status.is_some() && more.status.is_some() || head.version && more.version;
+                if again || more.identity {
+                    return Err(BlockError::Malformed);
+                }
+                head.status = head.status.or(more.status);
+                head.version |= more.version;
+                &mut head.fields
+            }
+            _ => &mut stream.trailers,
+        };
+        if known.text_len() + more.fields.text_len() + 32 * (known.len() + more.fields.len())
+            > limit
+        {
+            return Err(BlockError::TooLarge);
+        }
+        if !known.is_empty()
+            && more
+                .fields
+                .iter()
+                .any(|field| known.get(field.name).is_some())
+        {
+            return Err(BlockError::Malformed);
+        }
+        for field in more.fields.iter() {
+            known.push(field.name, field.value);
+        }
+        Ok(())
+    }
+
+    /// HEADERS with FIN.
+    fn finish_by_headers(&mut self, id: StreamId) {
+        let Some(stream) = self.live(id) else { return };
+        if matches!(stream.kind, Kind::PeerPush(Some(_))) {
+            if self.complete_push_head(id, true) {
+                self.set_state(id, State::Closed);
+            }
+        } else if stream
+            .expected
+            .is_some_and(|length| length != stream.received)
+        {
+            self.refuse_length(id, true);
+        } else {
+            self.end_of_body(id, Bytes::new());
+        }
+    }
+}
+
+const fn block_status(error: BlockError) -> u32 {
+    match error {
+        BlockError::TooLarge => status::FRAME_TOO_LARGE,
+        BlockError::Malformed => status::PROTOCOL_ERROR,
+    }
+}
