@@ -1,9 +1,8 @@
-//! A companion's body of any bytes says the same however it is cut, and is read in reports of five
-//! bytes.
+//! The body of a companion gives the same reports however it is cut; each has five bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem::companion::{Reports, Said, Treatment, write_holds, write_report};
+use tandem_push::wire::{Report, ReportReader, Treatment};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&step, data)) = data.split_first() else {
@@ -13,11 +12,8 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(whole, read(data, usize::from(step) + 1));
     assert!(whole.len() <= data.len() / 5);
     let mut written = Vec::new();
-    for said in &whole {
-        match said {
-            Said::Became(fate, url) => write_report(*fate, *url, &mut written),
-            Said::Holds(url) => write_holds(*url, &mut written),
-        }
+    for report in &whole {
+        report.encode(&mut written);
     }
     assert_eq!(read(&written, 7), whole);
     if let Some(treatment) = Treatment::parse(data) {
@@ -25,10 +21,10 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-fn read(data: &[u8], step: usize) -> Vec<Said> {
-    let (mut reports, mut found) = (Reports::default(), Vec::new());
+fn read(data: &[u8], step: usize) -> Vec<Report> {
+    let (mut reports, mut found) = (ReportReader::default(), Vec::new());
     for piece in data.chunks(step) {
-        reports.read(piece, |said| found.push(said));
+        reports.read(piece, |report| found.push(report));
     }
     found
 }

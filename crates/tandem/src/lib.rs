@@ -13,7 +13,6 @@
 
 pub mod back;
 pub mod cli;
-pub mod companion;
 pub mod config;
 pub mod demo;
 pub mod endpoint;

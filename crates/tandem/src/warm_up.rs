@@ -3,7 +3,7 @@
 
 use tandem_http::{Method, RequestHead, Scheme};
 
-/// The request's authority: a name that no origin can have, as [`crate::companion::is_reserved`]
+/// The request's authority: a name that no origin can have, as [`tandem_push::wire::is_reserved`]
 /// says.
 const AUTHORITY: &str = "warm-up.tandem.invalid";
 

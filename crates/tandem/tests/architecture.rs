@@ -21,7 +21,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stage", &["exchange"]),
     ("endpoint", &[]),
     ("metrics", &[]),
-    ("companion", &[]),
     ("learned", &[]),
     ("warm_up", &[]),
     ("probe", &[]),
@@ -34,17 +33,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
-            "error",
-            "exchange",
-            "stage",
-            "endpoint",
-            "metrics",
-            "probe",
-            "companion",
-            "learned",
-            "warm_up",
-            "path",
-            "gauge",
+            "error", "exchange", "stage", "endpoint", "metrics", "probe", "learned", "warm_up",
+            "path", "gauge",
         ],
     ),
     (
@@ -56,7 +46,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "endpoint",
             "metrics",
             "probe",
-            "companion",
             "warm_up",
             "path",
             "session",
@@ -126,7 +115,6 @@ const EVERYTHING: &[&str] = &[
     "stage",
     "endpoint",
     "metrics",
-    "companion",
     "learned",
     "warm_up",
     "probe",
@@ -248,8 +236,8 @@ fn arrows_never_point_back() {
 #[test]
 fn reads_what_source_names() {
     let text = "use crate::session::{Drain, http1::{Form, self}};\nuse super::super::back::Pool;\nuse super::tls;\n\
-        // use crate::demo;\nimpl crate::stage::Stage for X { fn f() { \"crate::cli\";
-        // crate::roles::go::<u8>() } }";
+        // use crate::demo;\nimpl crate::stage::Stage for X { fn f() { \"crate::cli\"; \
+        crate::roles::go::<u8>() } }";
     let found = items(text, &["front".into(), "socks".into()]);
     let expected = [
         "back::Pool",

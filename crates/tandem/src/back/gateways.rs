@@ -11,12 +11,12 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use tandem_http::{Method, Priority};
+use tandem_push::wire::is_reserved;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::back::pushed::PushStore;
 use crate::back::reports::{Arrival, Digest};
-use crate::companion::is_reserved;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply, Sink};
 use crate::front::early::Liveness;

@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
+use tandem_push::answer::is_pushable_status;
+use tandem_push::fetch_standard::{has_only_browser_fields, target_origin, wants_one_format};
+use tandem_push::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 use tokio::time::Instant;
 
 use super::freshness::Fresh;
 use super::reports::{Digest, Reporter};
-use crate::companion::{
-    ASKED_FIELD, Asked, Fate, is_particular, is_plain, is_pushable, origin_of, url_hash,
-};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -124,7 +124,7 @@ struct State {
     /// Those of them that answered a request.
     used: usize,
     /// What it was asked with, as the gateway says.
-    asked: Option<Asked>,
+    asked: Option<RequestHashes>,
     /// When its head came, and how long it may be used.
     came: Option<(Instant, Fresh)>,
     /// Nothing more will come.
@@ -280,7 +280,7 @@ impl PushStore {
         self.load.note();
         let plain = request.method == Method::Get
             && exchange.body.is_empty()
-            && is_plain(&request.fields)
+            && has_only_browser_fields(&request.fields)
             && !request.fields.has_token("cache-control", "no-cache")
             && !request.fields.has_token("cache-control", "no-store");
         if !plain || self.entries.borrow().is_empty() {
@@ -349,34 +349,34 @@ impl Pushed {
         if state.head.is_none() && !self.said {
             return true;
         }
-        let asks = Asked::of(fields);
+        let asks = RequestHashes::of(fields);
         // Another gateway than ours says nothing: its promises have to tell, or what they came
         // with.
         let asked = state
             .asked
-            .unwrap_or_else(|| Asked::of(&self.request.fields));
+            .unwrap_or_else(|| RequestHashes::of(&self.request.fields));
         // Answers vary on cookies and origins without saying so. Some say that all origins may read
         // them: those made without another's cookies.
-        let own = origin_of(&self.request);
+        let own = target_origin(&self.request);
         let says =
             |head: &ResponseHead| head.fields.get("access-control-allow-origin") == Some(b"*");
-        let is_open = asked.has_cookie_of(asks) && state.head.as_ref().is_some_and(says);
-        let cors_alike = is_open || asked.has_origin_of(asks, &own);
-        if !cors_alike || !asked.is_of_same_page(asks, &own) {
+        let is_open = asked.has_same_cookie(asks) && state.head.as_ref().is_some_and(says);
+        let cors_alike = is_open || asked.has_same_origin(asks, &own);
+        if !cors_alike || !asked.fits_referrer(asks, &own) {
             return false;
         }
-        let particular = is_particular(fields.get("accept").unwrap_or_default());
-        if particular && asked.is_alike_in(b"accept", asks) == Some(false) {
+        let particular = wants_one_format(fields.get("accept").unwrap_or_default());
+        if particular && asked.has_same_field(b"accept", asks) == Some(false) {
             return false;
         }
         let Some(head) = &state.head else { return true };
-        if !asked.has_cookie_of(asks) && !is_for_all(head) {
+        if !asked.has_same_cookie(asks) && !is_for_all(head) {
             return false;
         }
         head.fields.get_all("vary").all(|names| {
             names.split(|&b| b == b',').all(|name| {
                 let name = name.trim_ascii().to_ascii_lowercase();
-                let alike = asked.is_alike_in(&name, asks).unwrap_or_else(|| {
+                let alike = asked.has_same_field(&name, asks).unwrap_or_else(|| {
                     // Fields that a promise only has from what it came with, it was not asked with.
                     let has = self.said || state.asked.is_none();
                     self.request.fields.get(&name).filter(|_| has) == fields.get(&name)
@@ -481,7 +481,7 @@ impl Pushed {
         match part {
             Ok(Part::Head(mut head)) => {
                 state.unusable |= !may_be_kept(&head);
-                state.asked = head.fields.get(ASKED_FIELD).and_then(Asked::parse);
+                state.asked = head.fields.get(ASKED_FIELD).and_then(RequestHashes::parse);
                 head.fields.remove(ASKED_FIELD);
                 self.load.note();
                 state.came = Some((Instant::now(), Fresh::of(&head)));
@@ -520,7 +520,7 @@ impl Pushed {
 
 /// Whether an answer may wait a moment for its request (RFC 9111 section 3, for a private cache).
 fn may_be_kept(head: &ResponseHead) -> bool {
-    is_pushable(head.status)
+    is_pushable_status(head.status)
         && !head.fields.has_token("cache-control", "no-store")
         && !head.fields.has_token("vary", "*")
         && !head.fields.contains("content-range")

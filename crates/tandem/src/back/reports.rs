@@ -1,4 +1,4 @@
-//! The client's side of a session's companion (see [`crate::companion`]): opened with the request
+//! The client's side of a session's companion (see [`tandem_push::wire`]): opened with the request
 //! for a page, or once a gateway has said that it pushes, it tells what became of each push and
 //! takes those whose page is over. It ends when the session has been quiet for a while, so that a
 //! session at rest stays at rest.
@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::{Method, Priority, RequestHead, ResponseHead};
+use tandem_push::fetch_standard::is_navigation;
+use tandem_push::wire::{Fate, PUSH_FIELD, Report, Treatment, companion_request, url_hash};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::gateways::is_safe;
 use super::pushed::{PushStore, fresh_for};
-use crate::companion::{
-    self, FIELD, Fate, Treatment, asks_for_page, url_hash, write_holds, write_report,
-};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, Tap};
 use crate::session::Connected;
@@ -76,7 +75,7 @@ impl Digest {
         let now = Instant::now();
         self.0.borrow_mut().retain(|(_, until)| *until > now);
         for (url, _) in &*self.0.borrow() {
-            write_holds(*url, out);
+            Report::Holds(*url).encode(out);
         }
     }
 }
@@ -106,7 +105,7 @@ impl Reporter {
     pub fn report(&self, fate: Fate, url: u32) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() < MAX_WAITING {
-            write_report(fate, url, &mut waiting);
+            Report::Became(fate, url).encode(&mut waiting);
         }
         if fate == Fate::Late {
             self.urgent.set(true);
@@ -155,7 +154,7 @@ impl Tap for Arrival {
                 store.forget_origin(&self.request);
             }
         }
-        let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse) else {
+        let Some(treatment) = head.fields.get(PUSH_FIELD).and_then(Treatment::parse) else {
             return;
         };
         for request in self.promised.take() {
@@ -173,7 +172,7 @@ impl Arrival {
     /// The exchange begins. With a page's request the companion leaves as well: what is found late
     /// in a page, or beyond a redirect, then need not wait for a round trip.
     pub fn begin(&self, request: &RequestHead) {
-        if asks_for_page(request) && request.method == Method::Get {
+        if is_navigation(request) && request.method == Method::Get {
             self.open_companion();
         }
     }
@@ -218,7 +217,7 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
         store: Weak::clone(&store),
         session: Rc::clone(&session),
         isolation: isolation.clone(),
-        request: companion::request(),
+        request: companion_request(),
         hints: false,
         promised: RefCell::default(),
     });
@@ -234,7 +233,7 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
         over: Rc::clone(&over),
     };
     let mut exchange = Exchange {
-        request: companion::request(),
+        request: companion_request(),
         body: Body::new(reports, None),
         isolation,
         peer: Peer {

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::companion::{FIELD, Treatment};
+use tandem_push::wire::{PUSH_FIELD, Treatment};
+
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -81,9 +82,9 @@ impl Parts for Timed {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part
-            && let Some(treatment) = head.fields.get(FIELD).and_then(Treatment::parse)
+            && let Some(treatment) = head.fields.get(PUSH_FIELD).and_then(Treatment::parse)
         {
-            head.fields.remove(FIELD);
+            head.fields.remove(PUSH_FIELD);
             self.begin(treatment);
         }
         part

@@ -1,13 +1,13 @@
-//! The gateway's side of a session's companion (see [`crate::companion`]): takes reports, and
+//! The gateway's side of a session's companion (see [`tandem_push::wire`]): takes reports, and
 //! carries the pushes whose page is over. It ends when the client ends its body.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tandem_http::ResponseHead;
+use tandem_push::wire::{Fate, Report, ReportReader};
 
 use super::{Promised, SessionState};
-use crate::companion::{Fate, Reports, Said};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -24,7 +24,7 @@ pub(super) fn answer(session: &Rc<SessionState>, exchange: Exchange) -> Reply {
     Reply::new(Carrying {
         session: Rc::clone(session),
         body: exchange.body,
-        reports: Reports::default(),
+        reports: ReportReader::default(),
         head_sent: false,
     })
 }
@@ -32,7 +32,7 @@ pub(super) fn answer(session: &Rc<SessionState>, exchange: Exchange) -> Reply {
 struct Carrying {
     session: Rc<SessionState>,
     body: Body,
-    reports: Reports,
+    reports: ReportReader,
     head_sent: bool,
 }
 
@@ -52,7 +52,7 @@ impl Parts for Carrying {
             match std::task::ready!(self.body.poll_chunk(cx)) {
                 Some(Ok(Chunk::Data(data))) => {
                     let session = &self.session;
-                    self.reports.read(&data, |said| session.told(said));
+                    self.reports.read(&data, |report| session.told(report));
                 }
                 Some(Ok(Chunk::Trailers(_))) => {}
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -72,10 +72,10 @@ impl Drop for Carrying {
 const MAX_HELD: usize = 4096;
 
 impl SessionState {
-    fn told(self: &Rc<Self>, said: Said) {
-        match said {
-            Said::Became(fate, url) => self.reported(fate, url),
-            Said::Holds(url) => {
+    fn told(self: &Rc<Self>, report: Report) {
+        match report {
+            Report::Became(fate, url) => self.reported(fate, url),
+            Report::Holds(url) => {
                 let mut held = self.held.borrow_mut();
                 if held.len() < MAX_HELD {
                     held.insert(url);

@@ -9,13 +9,14 @@ use std::time::Duration;
 use tandem_http::message::content_length;
 use tandem_http::{Priority, ResponseHead};
 use tandem_predict::scan::{self, Kind as For, Need};
+use tandem_push::answer::is_pushable_status;
+use tandem_push::wire::ASKED_FIELD;
 use tokio::time::Sleep;
 
 use super::Target;
 use super::document::{Document, Use};
 use super::gate::Ticket;
 use super::page::Page;
-use crate::companion::{ASKED_FIELD, is_pushable};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -166,7 +167,7 @@ impl Fetch {
             }
             None => self.page.settle(&self.target.url, &head),
         }
-        head.fields.set(ASKED_FIELD, self.target.asked.write());
+        head.fields.set(ASKED_FIELD, self.target.asked.encode());
         Ok(head)
     }
 
@@ -263,7 +264,9 @@ fn may_be_pushed(head: &ResponseHead) -> bool {
     let varies = ["*", "cookie", "authorization"]
         .iter()
         .any(|name| head.fields.has_token("vary", name));
-    is_pushable(head.status) && !varies && !head.fields.has_token("cache-control", "no-store")
+    is_pushable_status(head.status)
+        && !varies
+        && !head.fields.has_token("cache-control", "no-store")
 }
 
 /// Where a redirect leads. One that sets a cookie may lead to what can be asked for once, with that

@@ -11,7 +11,7 @@
 //! what is on its way; its data leaves after everything that was asked for. Fetches go down the
 //! same pipeline as requests, so the same limits and the same policy hold for them. Cookies go to
 //! the page's own origin only. A push that comes too late for its page's stream goes with the
-//! session's companion ([`crate::companion`]).
+//! session's companion ([`tandem_push::wire`]).
 
 mod companion;
 mod document;
@@ -33,11 +33,13 @@ use tandem_http::{Method, Priority, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::{Kind as Learnt, parts};
 use tandem_predict::scan::{Kind, Need, resolve, split};
 use tandem_predict::{Candidate, Exchange as Seen, Worth};
-
-use crate::companion::{
-    Asked, FIELD, Treatment, asks_for_page, is_companion, is_particular, is_plain, is_reserved,
-    origin_of, url_hash,
+use tandem_push::fetch_standard::{
+    has_only_browser_fields, is_navigation, target_origin, wants_one_format,
 };
+use tandem_push::wire::{
+    PUSH_FIELD, RequestHashes, Treatment, is_companion, is_reserved, url_hash,
+};
+
 use crate::error::{Error, Kind as Fault, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::gauge::{Gauge, Measure};
@@ -279,7 +281,7 @@ struct Target {
     /// Its [`url_hash`].
     hash: u32,
     /// What it is asked with.
-    asked: Asked,
+    asked: RequestHashes,
 }
 
 /// A push whose end has not been reported.
@@ -289,7 +291,7 @@ struct Promised {
     page: Rc<Request>,
     urge: Rc<Urge>,
     /// What it is asked with.
-    asked: Asked,
+    asked: RequestHashes,
 }
 
 #[derive(Default)]
@@ -372,7 +374,7 @@ impl SessionState {
             .get(hash)
             .filter(|push| push.url == *url)
         {
-            return push.asked.is_of_same_page(*asked, &origin_of(request));
+            return push.asked.fits_referrer(*asked, &target_origin(request));
         }
         let given = self.given.borrow().get(url);
         matches!(given, Some(Given::Reusable | Given::Unsure)) || self.held.borrow().contains(hash)
@@ -563,8 +565,8 @@ impl SessionState {
         };
         // What only a login shows is nobody else's, and what depends on more than a browser says by
         // itself helps nobody.
-        let particular = request.fields.get("accept").is_some_and(is_particular);
-        if !is_plain(&request.fields) || particular {
+        let particular = request.fields.get("accept").is_some_and(wants_one_format);
+        if !has_only_browser_fields(&request.fields) || particular {
             return Vec::new();
         }
         let asked = |name: &str| request.fields.get(name).map(String::from_utf8_lossy);
@@ -577,7 +579,7 @@ impl SessionState {
         let (destination, accept) = (asked("sec-fetch-dest"), asked("accept"));
         let content_type = head.fields.get("content-type").map(String::from_utf8_lossy);
         // A frame is asked for as its page's images are, and brings what its page needs with it.
-        let frame = asks_for_page(request) && self.is_frame(request);
+        let frame = is_navigation(request) && self.is_frame(request);
         let seen = Seen {
             session: self.peer.session,
             user: self.user,
@@ -717,7 +719,7 @@ impl Watched {
     fn on_head(&mut self, head: &mut ResponseHead) {
         let (session, asked) = (Rc::clone(&self.session), Rc::clone(&self.asked));
         // It is ours to say, not an origin's.
-        head.fields.remove(FIELD);
+        head.fields.remove(PUSH_FIELD);
         let mut needs = named::named(&asked.url, head);
         if head.status == 200 {
             session.note_given(&asked.url, head);
@@ -730,10 +732,10 @@ impl Watched {
         }
         let readable = head.status == 200 && Document::is_readable(head);
         let target = redirect(&asked.url, head);
-        if (readable && is_page(head)) || (target.is_some() && asks_for_page(&asked.head)) {
+        if (readable && is_page(head)) || (target.is_some() && is_navigation(&asked.head)) {
             let (treatment, new) = session.treat(&asked.url, &asked.head);
             if new {
-                head.fields.set(FIELD, treatment.as_str());
+                head.fields.set(PUSH_FIELD, treatment.as_str());
             }
         }
         // A page that the browser only checks, or loads again, comes with what its cache has, or

@@ -8,11 +8,13 @@ use std::task::{Context, Poll, Waker};
 use tandem_http::{Fields, Priority, RequestHead, ResponseHead, Scheme};
 use tandem_predict::scan::{self, Kind, Need, Referrer};
 
+use tandem_push::fetch_standard::{INHERITED_FIELDS, is_navigation};
+use tandem_push::wire::{RequestHashes, url_hash};
+
 use super::document::{Document, Use};
 use super::fetch::{Fetch, Urge};
 use super::hosts::is_same_site;
 use super::{Limits, Request, SessionState, Target};
-use crate::companion::{Asked, INHERITED, asks_for_page, url_hash};
 use crate::exchange::{Body, Exchange, Part, Reply};
 use crate::metrics::METRICS;
 
@@ -63,7 +65,7 @@ impl Place {
     /// That of the document that a request for part of one is made by; of its address, that may be
     /// no more than the origin.
     fn cause(request: &RequestHead) -> Option<Self> {
-        if asks_for_page(request) {
+        if is_navigation(request) {
             return None;
         }
         let fields = ["referer", "origin"]
@@ -372,7 +374,7 @@ impl Page {
         };
         let target = Target {
             hash: url_hash(&request),
-            asked: Asked::of(&request.fields),
+            asked: RequestHashes::of(&request.fields),
             url: need.url.clone(),
         };
         if self.session.is_asked(&target) {
@@ -461,7 +463,9 @@ impl Page {
                 // sent; that which had them sent for its style sheet does for the images of that.
                 let part_of_it = self.cause.is_some() && need.frame.is_none() && !need.anonymous;
                 let cookie = own && (same_origin || part_of_it);
-                INHERITED.iter().any(|name| name.as_bytes() == field.name)
+                INHERITED_FIELDS
+                    .iter()
+                    .any(|name| name.as_bytes() == field.name)
                     || (cookie && field.name == b"cookie")
             })
             .map(|field| (field.name, field.value))

@@ -1,0 +1,143 @@
+//! The requests of browsers, as the Fetch standard defines them: which fields a browser sends
+//! without a script's help, and which of them tell the purpose of a request.
+
+use tandem_http::{Fields, RequestHead};
+
+/// The fields that a browser sends alike with a page's request and with the requests that the page
+/// causes (Fetch standard, section 4.6, "HTTP-network-or-cache fetch").
+pub const INHERITED_FIELDS: [&str; 5] = [
+    "user-agent",
+    "accept-encoding",
+    "accept-language",
+    "dnt",
+    "sec-gpc",
+];
+
+/// The fields that browsers set themselves, apart from those whose names begin with `sec-`.
+const BROWSER_FIELDS: [&str; 21] = [
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "cookie",
+    "dnt",
+    "if-modified-since",
+    "if-none-match",
+    "intervention",
+    "origin",
+    "pragma",
+    "priority",
+    "purpose",
+    "referer",
+    "save-data",
+    "te",
+    "upgrade-insecure-requests",
+    "user-agent",
+    "via",
+    "x-moz",
+];
+
+/// Returns whether a request navigates to a document: its destination is `document`, or, if the
+/// browser sends no metadata, it accepts HTML before all else (Fetch standard, section 4.1, "main
+/// fetch").
+pub fn is_navigation(request: &RequestHead) -> bool {
+    match request.fields.get("sec-fetch-dest") {
+        Some(destination) => destination == b"document",
+        None => request
+            .fields
+            .get("accept")
+            .is_some_and(|accept| accept.starts_with(b"text/html")),
+    }
+}
+
+/// Returns whether a request has only fields that browsers set themselves. An answer may depend on
+/// any field that a script or a tool adds, whatever `Vary` says.
+pub fn has_only_browser_fields(fields: &Fields) -> bool {
+    fields.iter().all(|field| {
+        field.name.starts_with(b"sec-")
+            || BROWSER_FIELDS
+                .iter()
+                .any(|name| name.as_bytes() == field.name)
+    })
+}
+
+/// Returns whether a request with this `Accept` wants one format of a resource that may have
+/// others, as scripts do that fetch data. Firefox names formats of fonts as well, but a font has
+/// one format.
+pub fn wants_one_format(accept: &[u8]) -> bool {
+    let is = |prefix: &[u8]| accept.starts_with(prefix);
+    (is(b"application/") && !is(b"application/font-"))
+        || (is(b"text/") && !is(b"text/css") && !is(b"text/html"))
+}
+
+/// Returns the origin of a request's URL in the form of an `Origin` field (HTML standard,
+/// "serialization of an origin").
+pub fn target_origin(request: &RequestHead) -> String {
+    format!("{}://{}", request.scheme.as_str(), request.authority)
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn request(fields: &[(&str, &str)]) -> RequestHead {
+        RequestHead {
+            fields: fields.iter().copied().collect(),
+            ..RequestHead::get(Scheme::Http, "h:81", "/")
+        }
+    }
+
+    #[test]
+    fn navigation_is_told_by_destination_then_accept() {
+        for fields in [
+            &[("sec-fetch-dest", "document"), ("accept", "*/*")][..],
+            &[("accept", "text/html,*/*;q=0.8")],
+        ] {
+            assert!(is_navigation(&request(fields)), "{fields:?}");
+        }
+        for fields in [
+            &[][..],
+            &[("accept", "*/*")],
+            &[("sec-fetch-dest", "iframe"), ("accept", "text/html")],
+        ] {
+            assert!(!is_navigation(&request(fields)), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn browser_fields_exclude_those_of_scripts() {
+        let all = BROWSER_FIELDS.map(|name| (name, "1"));
+        assert!(has_only_browser_fields(&request(&all).fields));
+        let metadata = [("sec-fetch-mode", "cors"), ("sec-ch-ua", "x")];
+        assert!(has_only_browser_fields(&request(&metadata).fields));
+        for other in ["x-requested-with", "authorization", "range", "xsec-a"] {
+            let fields = request(&[("accept", "*/*"), (other, "1")]).fields;
+            assert!(!has_only_browser_fields(&fields), "{other}");
+        }
+    }
+
+    #[test]
+    fn one_format_is_wanted_of_data_only() {
+        for accept in ["application/json", "text/plain", "application/xml, */*"] {
+            assert!(wants_one_format(accept.as_bytes()), "{accept}");
+        }
+        for accept in [
+            "",
+            "*/*",
+            "image/webp,*/*",
+            "text/html,application/xml",
+            "text/css,*/*;q=0.1",
+            "application/font-woff2;q=1.0,*/*",
+        ] {
+            assert!(!wants_one_format(accept.as_bytes()), "{accept}");
+        }
+    }
+
+    #[test]
+    fn target_origin_has_scheme_host_and_port() {
+        assert_eq!(target_origin(&request(&[])), "http://h:81");
+    }
+}

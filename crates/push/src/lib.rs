@@ -1,0 +1,27 @@
+//! Push without I/O: the gateway's half decides which resources are sent before the browser asks,
+//! the client's half keeps them until it does.
+//!
+//! ```text
+//!            gateway                                      client
+//!  request ─▶ ┌─────────┐ ─▶ promise, fetch   promise ─▶ ┌────────┐ ─▶ answer
+//!     head ─▶ │ gateway │ ─▶ raise, cancel       head ─▶ │ client │ ─▶ report
+//!     body ─▶ └─────────┘ ─▶ learn, timeout   request ─▶ └────────┘ ─▶ timeout
+//!                  ▲                   wire                   │
+//!                  └────────────── reports ◀──────────────────┘
+//! ```
+//!
+//! - [`wire`]: the fields, names and reports by which the two halves talk.
+//! - [`fetch_standard`]: the requests of browsers, as the Fetch and Referrer Policy standards
+//!   define them.
+//! - [`answer`]: the answers that may be pushed.
+//! - [`gateway`]: the state machine of one session at the gateway.
+//! - [`client`]: the state machine of one session at the client.
+//!
+//! The crate opens no socket, reads no clock and starts no thread. Times are arguments, and
+//! decisions are values that the caller carries out.
+
+pub mod answer;
+pub mod client;
+pub mod fetch_standard;
+pub mod gateway;
+pub mod wire;

@@ -1,0 +1,76 @@
+//! The names that belong to the pair of proxies, and the request that opens a companion.
+
+use tandem_http::{Method, RequestHead, Scheme};
+
+/// The authority of the companion: a name that no origin can have (RFC 6761 section 6.4).
+const COMPANION: &str = "push.tandem.invalid";
+
+/// The domain whose names belong to the pair of proxies.
+const RESERVED: &str = "tandem.invalid";
+
+/// Returns the request that opens a companion.
+pub fn companion_request() -> RequestHead {
+    RequestHead {
+        method: Method::Post,
+        ..RequestHead::get(Scheme::Http, COMPANION, "/")
+    }
+}
+
+/// Returns whether a request opens a companion.
+pub fn is_companion(request: &RequestHead) -> bool {
+    request.method == Method::Post && request.authority == COMPANION
+}
+
+/// Returns whether an authority, with or without a port, belongs to the pair of proxies. No page
+/// may reach it.
+pub fn is_reserved(authority: &str) -> bool {
+    let host = authority
+        .rsplit_once(':')
+        .map_or(authority, |(host, _)| host)
+        .trim_end_matches('.');
+    let Some(at) = host.len().checked_sub(RESERVED.len()) else {
+        return false;
+    };
+    host.is_char_boundary(at)
+        && host[at..].eq_ignore_ascii_case(RESERVED)
+        && (at == 0 || host.as_bytes()[at - 1] == b'.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn companion_is_a_post_to_its_authority() {
+        assert!(is_companion(&companion_request()));
+        let get = RequestHead::get(Scheme::Http, COMPANION, "/");
+        assert!(!is_companion(&get));
+        let elsewhere = RequestHead {
+            authority: "push.example".to_owned(),
+            ..companion_request()
+        };
+        assert!(!is_companion(&elsewhere));
+        assert_eq!(companion_request().path, "/");
+    }
+
+    #[test]
+    fn reserved_names_are_the_domain_and_below() {
+        for own in [
+            COMPANION,
+            "Push.Tandem.Invalid.:80",
+            "tandem.invalid",
+            "warm-up.tandem.invalid:8080",
+        ] {
+            assert!(is_reserved(own), "{own}");
+        }
+        for other in [
+            "xtandem.invalid",
+            "tandem.invalid.example",
+            "invalid",
+            "",
+            "\u{e9}andem.invalid",
+        ] {
+            assert!(!is_reserved(other), "{other}");
+        }
+    }
+}

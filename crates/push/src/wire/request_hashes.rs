@@ -1,0 +1,219 @@
+//! The field by which a push tells with which request it was fetched.
+//!
+//! A promise of SPDY carries no request fields, so the client could not tell otherwise whether the
+//! answer fits the browser's request. The field holds hashes of the fields on which answers
+//! commonly depend: no value can be read from it, and equal values can be recognised.
+
+use tandem_http::Fields;
+
+use super::url_hash::fnv1a;
+use crate::fetch_standard::INHERITED_FIELDS;
+
+/// The name of the field in the head of a push. It never leaves the pair of proxies.
+pub const ASKED_FIELD: &str = "tandem-asked";
+
+/// The length of the field's value: five numbers of eight hexadecimal digits.
+const VALUE_LEN: usize = 40;
+
+/// Hashes of the fields of a request on which answers commonly depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHashes {
+    cookie: u32,
+    inherited: u32,
+    accept: u32,
+    /// The origin in `Origin`.
+    origin: u32,
+    /// The origin of the URL in `Referer`.
+    referrer: u32,
+}
+
+impl RequestHashes {
+    /// Computes the hashes of a request's fields.
+    pub fn of(fields: &Fields) -> Self {
+        let hash = |names: &[&str]| {
+            let values = names
+                .iter()
+                .map(|name| fields.get(name).unwrap_or_default());
+            fnv1a(values.flat_map(|value| value.iter().copied().chain([b'\n'])))
+        };
+        Self {
+            cookie: hash(&["cookie"]),
+            inherited: hash(&INHERITED_FIELDS),
+            accept: hash(&["accept"]),
+            origin: origin_hash(fields.get("origin").unwrap_or_default()),
+            referrer: origin_hash(fields.get("referer").unwrap_or_default()),
+        }
+    }
+
+    /// Returns the value of the field.
+    pub fn encode(self) -> String {
+        let Self {
+            cookie,
+            inherited,
+            accept,
+            origin,
+            referrer,
+        } = self;
+        format!("{cookie:08x}{inherited:08x}{accept:08x}{origin:08x}{referrer:08x}")
+    }
+
+    /// Reads the value of the field; `None` if it is not five numbers.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let number = |at: usize| {
+            value
+                .get(at..at + 8)?
+                .iter()
+                .try_fold(0, |number: u32, digit| {
+                    Some(number << 4 | char::from(*digit).to_digit(16)?)
+                })
+        };
+        let hashes = Self {
+            cookie: number(0)?,
+            inherited: number(8)?,
+            accept: number(16)?,
+            origin: number(24)?,
+            referrer: number(32)?,
+        };
+        (value.len() == VALUE_LEN).then_some(hashes)
+    }
+
+    /// Returns whether both requests came from the same origin by CORS, or neither came from an
+    /// origin other than `target`, the origin that was asked.
+    pub fn has_same_origin(self, other: Self, target: &str) -> bool {
+        let target = origin_hash(target.as_bytes());
+        let cross_origin = |origin: u32| {
+            if origin == target {
+                origin_hash(b"")
+            } else {
+                origin
+            }
+        };
+        cross_origin(self.origin) == cross_origin(other.origin)
+    }
+
+    /// Returns whether the answer to this request, which one page caused, may serve `other`, which
+    /// another page causes. Both referrers must name the same origin, or this one must name
+    /// `target`, the origin that was asked. A missing referrer fits any other.
+    pub fn fits_referrer(self, other: Self, target: &str) -> bool {
+        let missing = origin_hash(b"");
+        [self.referrer, other.referrer].contains(&missing)
+            || [origin_hash(target.as_bytes()), other.referrer].contains(&self.referrer)
+    }
+
+    /// Returns whether both requests had the same cookies.
+    pub const fn has_same_cookie(self, other: Self) -> bool {
+        self.cookie == other.cookie
+    }
+
+    /// Returns whether both requests had the same value in the field `name`, in lower case; `None`
+    /// if the hashes do not cover that field.
+    pub fn has_same_field(self, name: &[u8], other: Self) -> Option<bool> {
+        if INHERITED_FIELDS
+            .iter()
+            .any(|inherited| inherited.as_bytes() == name)
+        {
+            return Some(self.inherited == other.inherited);
+        }
+        match name {
+            b"accept" => Some(self.accept == other.accept),
+            b"cookie" => Some(self.cookie == other.cookie),
+            _ => None,
+        }
+    }
+}
+
+/// Hashes the scheme-less origin of a URL: host and port.
+fn origin_hash(url: &[u8]) -> u32 {
+    let from = url
+        .windows(3)
+        .position(|part| part == b"://")
+        .map_or(0, |at| at + 3);
+    let length = url[from..]
+        .iter()
+        .position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+    let until = length.map_or(url.len(), |length| from + length);
+    fnv1a(url[from..until].iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(fields: &[(&str, &str)]) -> RequestHashes {
+        RequestHashes::of(&fields.iter().copied().collect())
+    }
+
+    #[test]
+    fn hashes_tell_equal_fields_from_others() {
+        let one = of(&[("user-agent", "a"), ("cookie", "c"), ("accept", "x")]);
+        let other = of(&[("user-agent", "b"), ("cookie", "c"), ("accept", "y")]);
+        assert!(one.has_same_cookie(other));
+        assert!(!one.has_same_cookie(of(&[("user-agent", "a"), ("accept", "x")])));
+        assert_eq!(one.has_same_field(b"accept-encoding", other), Some(false));
+        assert_eq!(one.has_same_field(b"user-agent", one), Some(true));
+        assert_eq!(one.has_same_field(b"accept", other), Some(false));
+        assert_eq!(one.has_same_field(b"cookie", other), Some(true));
+        assert_eq!(one.has_same_field(b"x-kind", other), None);
+    }
+
+    #[test]
+    fn hashes_cover_each_inherited_field() {
+        for name in INHERITED_FIELDS {
+            let (with, without) = (of(&[(name, "1")]), of(&[]));
+            assert_eq!(with.has_same_field(name.as_bytes(), without), Some(false));
+        }
+        assert_ne!(
+            of(&[("dnt", "1")]),
+            of(&[("sec-gpc", "1")]),
+            "the place of a value counts"
+        );
+    }
+
+    #[test]
+    fn hashes_are_read_as_written() {
+        let hashes = of(&[("cookie", "c"), ("origin", "http://o"), ("accept", "a")]);
+        assert_eq!(
+            RequestHashes::parse(hashes.encode().as_bytes()),
+            Some(hashes)
+        );
+        let value = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(
+            RequestHashes::parse(value.as_bytes()).map(RequestHashes::encode),
+            Some(value.to_owned())
+        );
+        let long = format!("{value}0");
+        for bad in ["", "0123", &value[1..], &long, &value.replace('0', "g")] {
+            assert_eq!(RequestHashes::parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn same_origin_by_cors_or_neither_cross_origin() {
+        let target = "http://h";
+        let none = of(&[]);
+        let here = of(&[("origin", "http://here")]);
+        let there = of(&[("origin", "http://there")]);
+        assert!(here.has_same_origin(here, target));
+        assert!(!here.has_same_origin(there, target));
+        assert!(!here.has_same_origin(none, target));
+        assert!(!none.has_same_origin(here, target));
+        assert!(of(&[("origin", target)]).has_same_origin(none, target));
+    }
+
+    #[test]
+    fn referrer_of_the_target_fits_each_page() {
+        let target = "http://h";
+        let none = of(&[]);
+        let page = |url: &str| of(&[("referer", url)]);
+        let (here, there) = (page("http://here/a?b"), page("http://there/"));
+        assert!(here.fits_referrer(page("http://here/"), target));
+        assert!(here.fits_referrer(page("http://here?q"), target));
+        assert!(!here.fits_referrer(there, target));
+        assert!(here.fits_referrer(none, target) && none.fits_referrer(here, target));
+        assert!(page("http://h/x.css").fits_referrer(here, target));
+        assert!(
+            !here.fits_referrer(page("http://h/x.css"), target),
+            "a page of the target must not get the answer that another page caused"
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! The number by which reports name a URL.
+
+use tandem_http::RequestHead;
+
+/// Returns the number of a request's URL within a session. Two URLs may share a number; then a
+/// report counts for the wrong one, which disturbs statistics only.
+pub fn url_hash(request: &RequestHead) -> u32 {
+    let authority = request
+        .authority
+        .bytes()
+        .map(|byte| byte.to_ascii_lowercase());
+    fnv1a(
+        request
+            .scheme
+            .as_str()
+            .bytes()
+            .chain(authority)
+            .chain(request.path.bytes()),
+    )
+}
+
+/// Computes the FNV-1a hash with 32 bits. Both proxies must agree on it, so it is part of the wire
+/// format.
+pub(super) fn fnv1a(bytes: impl Iterator<Item = u8>) -> u32 {
+    bytes.fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    #[test]
+    fn fnv1a_has_published_values() {
+        assert_eq!(fnv1a(b"".iter().copied()), 0x811c_9dc5);
+        assert_eq!(fnv1a(b"a".iter().copied()), 0xe40c_292c);
+        assert_eq!(fnv1a(b"foobar".iter().copied()), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn url_hash_ignores_case_of_the_host_only() {
+        let hash = |scheme, authority: &str, path: &str| {
+            url_hash(&RequestHead::get(scheme, authority, path))
+        };
+        let plain = hash(Scheme::Http, "h:8080", "/a?b");
+        assert_eq!(plain, hash(Scheme::Http, "H:8080", "/a?b"));
+        assert_eq!(plain, fnv1a(b"httph:8080/a?b".iter().copied()));
+        for other in [
+            hash(Scheme::Https, "h:8080", "/a?b"),
+            hash(Scheme::Http, "h", "/a?b"),
+            hash(Scheme::Http, "h:8080", "/A?b"),
+        ] {
+            assert_ne!(plain, other);
+        }
+    }
+}
