@@ -1,62 +1,41 @@
-//! How a session's path is, as its own TCP connection measures it (Linux, `TCP_INFO`): what a round
-//! trip takes, and how many bytes a second arrive.
+//! The speed of a session's path, asked of its connection at most ten times a second.
 //!
-//! It sees no further than the connection goes. Behind Tor's exit or a local tunnel that is not the
-//! path that matters, so a connection from this machine itself is not measured.
-
-#![expect(
-    unsafe_code,
-    reason = "a system call that the standard library does not offer; its use says why it is sound"
-)]
+//! A connection from this machine itself is not measured: behind Tor's exit or a local tunnel it is
+//! not the path that matters.
 
 use std::cell::Cell;
-use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use socket2::{SockRef, Socket};
+use crate::path::{Facts, Path};
 
-use crate::path::Path;
+pub use crate::path::Measure;
 
-/// A measure is good for so long.
+/// The age up to which a measurement is used again.
 const GOOD_FOR: Duration = Duration::from_millis(100);
 
-/// What was measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measure {
-    /// The shortest round trip, seconds.
-    pub round_trip: f64,
-    /// The highest rate, bytes per second: a connection that had little to send tells of no other.
-    pub rate: f64,
-}
-
-/// A connection that can be measured while its session uses it. It keeps the connection open: it
-/// goes with the session.
-#[derive(Debug)]
+/// Measures a path while its session uses it. After the path's end it measures nothing.
 pub struct Gauge {
-    socket: Socket,
+    facts: Weak<dyn Facts>,
     last: Cell<Option<(Instant, Measure)>>,
 }
 
 impl Gauge {
-    /// That of a path; `None` where it has no TCP connection of its own to another machine.
+    /// Creates the gauge of a path; `None` where the path leads to no other machine.
     pub fn of(path: &Path) -> Option<Self> {
-        let peer = path.peer_addr()?.ip().to_canonical();
-        if peer.is_loopback() {
-            None
-        } else {
-            Self::of_connection(path)
+        let peer = path.facts().peer_address()?.ip().to_canonical();
+        (!peer.is_loopback()).then(|| Self::of_facts(path.facts()))
+    }
+
+    fn of_facts(facts: &Rc<dyn Facts>) -> Self {
+        Self {
+            facts: Rc::downgrade(facts),
+            last: Cell::default(),
         }
     }
 
-    fn of_connection(path: &Path) -> Option<Self> {
-        let socket = SockRef::from(path.tcp()?).try_clone().ok()?;
-        Some(Self {
-            socket,
-            last: Cell::new(None),
-        })
-    }
-
-    /// How the path is now; `None` where the system does not tell.
+    /// Returns the shortest round trip and the highest rate so far: a connection that had little to
+    /// send tells a low rate. `None` where the system does not tell, or after the path's end.
     pub fn measure(&self) -> Option<Measure> {
         let now = Instant::now();
         let last = self.last.get();
@@ -65,119 +44,64 @@ impl Gauge {
         {
             return Some(measure);
         }
-        let mut measure = self.ask()?;
+        let mut measure = self.facts.upgrade()?.measure()?;
         measure.rate = measure.rate.max(last.map_or(0.0, |(_, last)| last.rate));
         self.last.set(Some((now, measure)));
         Some(measure)
     }
-
-    #[cfg(target_os = "linux")]
-    fn ask(&self) -> Option<Measure> {
-        let mut info = [0u8; INFO];
-        let mut len = INFO as libc::socklen_t;
-        let (socket, at) = (self.socket.as_raw_fd(), info.as_mut_ptr().cast());
-        // SAFETY: the descriptor is open as long as `self.socket`, and the kernel writes no more
-        // than `len` bytes to `info`.
-        let said = unsafe {
-            libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut len)
-        };
-        if said == 0 {
-            read(info.get(..len as usize)?)
-        } else {
-            None
-        }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn ask(&self) -> Option<Measure> {
-        None
-    }
-}
-
-/// Bytes of `struct tcp_info` up to what is wanted of it, and where (linux/tcp.h; fields are only
-/// ever added at its end).
-const INFO: usize = 168;
-const MSS: usize = 16;
-const ROUND_TRIP: usize = 68;
-const WINDOW: usize = 80;
-const LEAST_ROUND_TRIP: usize = 148;
-const RATE: usize = 160;
-
-/// What the kernel says; an older one says less.
-fn read(info: &[u8]) -> Option<Measure> {
-    let number = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
-    let least = number(LEAST_ROUND_TRIP).filter(|us| !matches!(*us, 0 | u32::MAX));
-    let round_trip = f64::from(least.or_else(|| number(ROUND_TRIP).filter(|us| *us > 0))?) / 1e6;
-    let arrived = info
-        .get(RATE..RATE + 8)
-        .and_then(|rate| Some(u64::from_ne_bytes(rate.try_into().ok()?)));
-    // What may be on its way at once arrives in one round trip, even while nothing has been sent
-    // yet.
-    let may = f64::from(number(MSS)?) * f64::from(number(WINDOW)?) / round_trip;
-    let rate = may.max(arrived.unwrap_or(0) as f64);
-    (rate > 0.0).then_some(Measure { round_trip, rate })
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{TcpListener, TcpStream};
-
     use super::*;
 
-    #[tokio::test]
-    #[cfg(target_os = "linux")]
-    async fn a_connection_is_measured_but_not_one_from_here() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut there = TcpStream::connect(listener.local_addr().unwrap())
-            .await
-            .unwrap();
-        let mut path = Path::Tcp(listener.accept().await.unwrap().0);
-        assert!(Gauge::of(&path).is_none());
-        let gauge = Gauge::of_connection(&path).unwrap();
-        path.write_all(&[1; 100_000]).await.unwrap();
-        there.read_exact(&mut vec![0; 100_000]).await.unwrap();
-        let measure = gauge.measure().unwrap();
-        assert!(
-            measure.round_trip > 0.0 && measure.round_trip < 10.0 && measure.rate > 10_000.0,
-            "{measure:?}"
-        );
-        assert_eq!(gauge.measure(), Some(measure), "not asked for anew at once");
+    struct Speeds {
+        rates: Cell<f64>,
+        peer: &'static str,
+    }
+
+    impl Facts for Speeds {
+        fn below(&self) -> Option<&dyn Facts> {
+            None
+        }
+
+        fn peer_address(&self) -> Option<std::net::SocketAddr> {
+            self.peer.parse().ok()
+        }
+
+        fn measure(&self) -> Option<Measure> {
+            let rate = self.rates.replace(self.rates.get() / 2.0);
+            Some(Measure {
+                round_trip: 0.1,
+                rate,
+            })
+        }
+    }
+
+    fn path(peer: &'static str) -> Path {
+        let rates = Cell::new(8.0);
+        Path::new(tokio::io::empty(), Rc::new(Speeds { rates, peer }))
     }
 
     #[test]
-    fn what_the_kernel_says_is_read() {
-        let mut info = [0; INFO];
-        let mut put = |at: usize, bytes: &[u8]| info[at..at + bytes.len()].copy_from_slice(bytes);
-        put(MSS, &1000u32.to_ne_bytes());
-        put(WINDOW, &10u32.to_ne_bytes());
-        put(ROUND_TRIP, &200_000u32.to_ne_bytes());
-        put(LEAST_ROUND_TRIP, &100_000u32.to_ne_bytes());
-        assert_eq!(
-            read(&info),
-            Some(Measure {
-                round_trip: 0.1,
-                rate: 100_000.0
-            }),
-            "what it may send"
-        );
-        info[RATE..RATE + 8].copy_from_slice(&2_000_000u64.to_ne_bytes());
-        assert_eq!(
-            read(&info),
-            Some(Measure {
-                round_trip: 0.1,
-                rate: 2e6
-            })
-        );
-        assert_eq!(
-            read(&info[..104]),
-            Some(Measure {
-                round_trip: 0.2,
-                rate: 50_000.0
-            }),
-            "an older kernel"
-        );
-        assert_eq!(read(&info[..60]), None);
-        assert_eq!(read(&[0; INFO]), None);
+    fn gauge_keeps_the_highest_rate_of_a_path() {
+        let path = path("203.0.113.5:443");
+        let gauge = Gauge::of(&path).expect("another machine");
+        let first = gauge.measure();
+        assert_eq!(gauge.measure(), first, "within the same tenth of a second");
+        assert_eq!(path.facts().measure().map(|now| now.rate), Some(4.0));
+        let earlier = Instant::now().checked_sub(GOOD_FOR);
+        gauge.last.set(earlier.zip(first));
+        assert_eq!(gauge.measure().map(|now| now.rate), Some(8.0));
+        gauge.last.set(None);
+        drop(path);
+        assert_eq!(gauge.measure(), None, "the path has ended");
+    }
+
+    #[test]
+    fn gauge_leaves_local_paths_alone() {
+        for peer in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", ""] {
+            assert!(Gauge::of(&path(peer)).is_none(), "{peer}");
+        }
     }
 }

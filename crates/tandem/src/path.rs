@@ -1,95 +1,126 @@
-//! A connected way to the other end: one stream of bytes, whatever carries it. Transports make
-//! them, sessions run on them.
+//! A connected byte stream to the other end, and the facts that are known about it.
+//!
+//! Transports make paths and sessions run on them. A layer such as TLS wraps the stream of another
+//! path and adds its own facts to those of the layer below ([`Facts::below`]). A dynamic call for
+//! each read or write costs nothing that can be measured beside the system call that it leads to.
 
+use std::cell::Cell;
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
-use tokio::net::TcpStream;
 
-use crate::transport::socks::SocksStream;
-use crate::transport::tls::records::TlsPath;
+/// A byte stream in both directions.
+pub trait Io: AsyncRead + AsyncWrite + Unpin {}
 
-/// A stream of bytes to the other end. A closed set: the hot path is a `match`, not a virtual call.
-#[derive(Debug)]
-pub enum Path {
-    /// Plain TCP.
-    Tcp(TcpStream),
-    /// TCP through a SOCKS5 proxy, whose handshake may still be under way.
-    Socks(Box<SocksStream>),
-    /// TLS over any of them.
-    Tls(Box<TlsPath>),
-    /// Within the process, for tests and the demo.
-    Duplex(DuplexStream),
+impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
+
+/// An estimate of a path's speed, as the connection below measures it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measure {
+    /// The shortest round trip, in seconds.
+    pub round_trip: f64,
+    /// The delivery rate, in bytes per second.
+    pub rate: f64,
+}
+
+/// The facts known about a path.
+///
+/// Each method asks the layer below unless a layer answers it, so that a layer forwards all that it
+/// does not know.
+pub trait Facts {
+    /// The facts of the layer below; `None` at the lowest layer.
+    fn below(&self) -> Option<&dyn Facts>;
+
+    /// The address of the other end of the connection.
+    fn peer_address(&self) -> Option<SocketAddr> {
+        self.below()?.peer_address()
+    }
+
+    /// The present estimate of round trip and rate; `None` where the system gives none.
+    fn measure(&self) -> Option<Measure> {
+        self.below()?.measure()
+    }
+
+    /// Returns whether the congestion control is BBR, which keeps its estimate while the
+    /// connection rests.
+    fn is_over_bbr(&self) -> bool {
+        self.below().is_some_and(Facts::is_over_bbr)
+    }
+
+    /// The number of unsent bytes that the connection takes before it reports itself full; `None`
+    /// where that cannot be limited.
+    fn unsent_limit(&self) -> Option<u32> {
+        self.below()?.unsent_limit()
+    }
+
+    /// Sets [`Facts::unsent_limit`]. A connection that refuses keeps its old limit.
+    fn limit_unsent(&self, bytes: u32) {
+        if let Some(below) = self.below() {
+            below.limit_unsent(bytes);
+        }
+    }
+
+    /// The application protocol that the handshake agreed on (ALPN, RFC 7301).
+    fn alpn(&self) -> Option<&[u8]> {
+        self.below()?.alpn()
+    }
+
+    /// Returns whether the other end proved its identity with a certificate.
+    fn has_peer_certificate(&self) -> bool {
+        self.below().is_some_and(Facts::has_peer_certificate)
+    }
+
+    /// Makes the connection end with a reset when it is dropped, so that a message that broke off
+    /// does not look complete.
+    fn reset_on_close(&self) {
+        if let Some(below) = self.below() {
+            below.reset_on_close();
+        }
+    }
+}
+
+/// A byte stream to the other end with its facts.
+pub struct Path {
+    io: Box<dyn Io>,
+    facts: Rc<dyn Facts>,
 }
 
 impl Path {
-    /// Address of the other end of the TCP connection.
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.tcp()?.peer_addr().ok()
-    }
-
-    /// The TCP connection below.
-    pub fn tcp(&self) -> Option<&TcpStream> {
-        match self {
-            Self::Tcp(stream) => Some(stream),
-            Self::Socks(stream) => Some(stream.tcp()),
-            Self::Tls(stream) => stream.get_ref().get_ref().0.tcp(),
-            Self::Duplex(_) => None,
+    /// Creates a path from a stream and the facts about it.
+    pub fn new(io: impl Io + 'static, facts: Rc<dyn Facts>) -> Self {
+        Self {
+            io: Box::new(io),
+            facts,
         }
     }
 
-    /// Whether the TCP connection below has BBR for its congestion control.
-    pub fn is_over_bbr(&self) -> bool {
-        self.tcp().is_some_and(|stream| {
-            socket2::SockRef::from(stream)
-                .tcp_congestion()
-                .is_ok_and(|name| name.starts_with(b"bbr"))
-        })
+    /// Creates both ends of a path within the process; each direction holds `capacity` bytes.
+    pub fn pair(capacity: usize) -> (Self, Self) {
+        let (near, far) = tokio::io::duplex(capacity);
+        let (here, there) = (Rc::new(InMemory::default()), Rc::new(InMemory::default()));
+        let end = |io, own: &Rc<InMemory>, peer: &Rc<InMemory>| {
+            let peer = Rc::clone(peer);
+            Self::new(InMemoryIo { io, peer }, Rc::clone(own) as _)
+        };
+        (end(near, &here, &there), end(far, &there, &here))
     }
 
-    /// Has the connection end with a reset when it is dropped, so that what broke off does not look
-    /// whole.
-    pub fn reset_on_close(&self) {
-        if let Self::Tcp(stream) = self {
-            // Where the option is refused, the kernel has closed the connection already.
-            let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
-        }
-    }
-
-    /// The protocol agreed on in TLS (RFC 7301).
-    pub fn alpn(&self) -> Option<&[u8]> {
-        match self {
-            Self::Tls(stream) => stream.get_ref().get_ref().1.alpn_protocol(),
-            _ => None,
-        }
-    }
-
-    /// Whether the other end proved itself by a certificate that was asked for.
-    pub fn has_peer_certificate(&self) -> bool {
-        match self {
-            Self::Tls(stream) => stream
-                .get_ref()
-                .get_ref()
-                .1
-                .peer_certificates()
-                .is_some_and(|chain| !chain.is_empty()),
-            _ => false,
-        }
+    /// The facts about the path. They describe it as long as the path exists: whoever keeps them
+    /// longer holds a [`std::rc::Weak`] reference.
+    pub fn facts(&self) -> &Rc<dyn Facts> {
+        &self.facts
     }
 }
 
-macro_rules! each {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Self::Tcp($stream) => $call,
-            Self::Socks($stream) => $call,
-            Self::Tls($stream) => $call,
-            Self::Duplex($stream) => $call,
-        }
-    };
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Path")
+    }
 }
 
 impl AsyncRead for Path {
@@ -98,7 +129,7 @@ impl AsyncRead for Path {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_read(cx, buf))
+        Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
     }
 }
 
@@ -108,7 +139,7 @@ impl AsyncWrite for Path {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
+        Pin::new(&mut self.get_mut().io).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -116,18 +147,120 @@ impl AsyncWrite for Path {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write_vectored(cx, bufs))
+        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        !matches!(self, Self::Duplex(_))
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_flush(cx))
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+}
+
+/// The facts of one end of [`Path::pair`].
+#[derive(Default)]
+struct InMemory {
+    reset: Cell<bool>,
+}
+
+impl Facts for InMemory {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn reset_on_close(&self) {
+        self.reset.set(true);
+    }
+}
+
+/// One end of [`Path::pair`].
+struct InMemoryIo {
+    io: DuplexStream,
+    /// The facts of the other end, which say how it closes.
+    peer: Rc<InMemory>,
+}
+
+impl AsyncRead for InMemoryIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let filled = buf.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        let at_end = buf.filled().len() == filled && buf.remaining() > 0;
+        Poll::Ready(if at_end && self.peer.reset.get() {
+            Err(io::ErrorKind::ConnectionReset.into())
+        } else {
+            Ok(())
+        })
+    }
+}
+
+impl AsyncWrite for InMemoryIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    struct Layer(Rc<dyn Facts>);
+
+    impl Facts for Layer {
+        fn below(&self) -> Option<&dyn Facts> {
+            Some(&*self.0)
+        }
+
+        fn alpn(&self) -> Option<&[u8]> {
+            Some(b"h2")
+        }
+    }
+
+    #[tokio::test]
+    async fn in_memory_path_ends_regularly_or_by_reset() {
+        for reset in [false, true] {
+            let (mut near, mut far) = Path::pair(100);
+            far.write_all(b"all").await.expect("there is room");
+            // A layer above that knows nothing of resets passes the wish on.
+            let layer = Layer(Rc::clone(far.facts()));
+            if reset {
+                layer.reset_on_close();
+            }
+            drop((layer, far));
+            let mut bytes = Vec::new();
+            let read = near.read_to_end(&mut bytes).await;
+            assert_eq!((read.is_err(), &bytes[..]), (reset, &b"all"[..]));
+        }
+    }
+
+    #[test]
+    fn layer_answers_for_itself_and_the_layer_below() {
+        let socket: Rc<dyn Facts> = Rc::new(InMemory::default());
+        let layer = Layer(Rc::clone(&socket));
+        assert_eq!((layer.alpn(), socket.alpn()), (Some(&b"h2"[..]), None));
+        assert!(layer.peer_address().is_none() && !layer.has_peer_certificate());
     }
 }

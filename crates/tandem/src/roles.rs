@@ -308,10 +308,7 @@ impl ClientConfig {
                 options,
                 pinned: gateway.address,
             }),
-            Some(Via::Socks(proxy)) => Rc::new(Socks {
-                proxy: *proxy,
-                options,
-            }),
+            Some(Via::Socks(proxy)) => Rc::new(Socks::new(*proxy, options)),
             Some(control) => Rc::new(Tor::new(
                 control.clone(),
                 self.tor_password.clone(),
@@ -326,10 +323,7 @@ impl ClientConfig {
         let options = self.path.socket.clone();
         let transport: Rc<dyn Transport> = match (self.fallback, &self.via) {
             (Fallback::None, _) | (Fallback::Via, None) => return Ok(None),
-            (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks {
-                proxy: *proxy,
-                options,
-            }),
+            (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks::new(*proxy, options)),
             (Fallback::Via, Some(control)) => Rc::new(Tor::new(
                 control.clone(),
                 self.tor_password.clone(),
@@ -509,9 +503,9 @@ impl GatewayConfig {
                 },
                 pushed,
             );
-            let admitted = open || (by_certificate && path.has_peer_certificate());
+            let admitted = open || (by_certificate && path.facts().has_peer_certificate());
             let next = Rc::new(Count { log_urls, next });
-            let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
+            let next = Rc::new(WarmUp::new(path.facts().is_over_bbr(), next));
             Rc::new(Auth {
                 tokens: Rc::clone(&tokens),
                 admitted: Cell::new(admitted),

@@ -11,6 +11,9 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use proc_macro2::{TokenStream, TokenTree};
 
 /// Modules and the modules that each may name. Order is from the values up to the program: an arrow
 /// points to an earlier line.
@@ -136,16 +139,6 @@ const EVERYTHING: &[&str] = &[
 /// Module, item that it names against the arrows, why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
-        "path",
-        "transport::socks::SocksStream",
-        "a path is a closed set of streams, and this is one of them",
-    ),
-    (
-        "path",
-        "transport::tls::records::TlsPath",
-        "another of them",
-    ),
-    (
         "session",
         "transport::LocalBoxFuture",
         "an alias for a boxed future, nothing of a transport",
@@ -234,18 +227,28 @@ fn arrows_never_point_back() {
 }
 
 #[test]
-fn reads_what_source_names() {
-    let text = "use crate::session::{Drain, http1::{Form, self}};\nuse super::super::back::Pool;\nuse super::tls;\n\
-        // use crate::demo;\nimpl crate::stage::Stage for X { fn f() { \"crate::cli\"; \
-        crate::roles::go::<u8>() } }";
+fn paths_are_read_from_source() {
+    let text = r#"
+        use crate::session::{Drain, http1::{Form, self}};
+        use super::super::back::Pool;
+        use super::tls;
+        // use crate::demo;
+        impl crate::stage::Stage for X {
+            fn f() { log!("crate::cli", crate::metrics::METRICS); crate::roles::go::<u8>() }
+        }
+        mod tests { use super::*; use super::super::pages; }
+    "#;
     let found = items(text, &["front".into(), "socks".into()]);
     let expected = [
         "back::Pool",
+        "front::pages",
+        "front::socks",
         "front::tls",
+        "metrics::METRICS",
         "roles::go",
         "session::Drain",
-        "session::http1::Form",
         "session::http1",
+        "session::http1::Form",
         "stage::Stage",
     ];
     assert_eq!(found, expected.map(String::from).into());
@@ -298,89 +301,83 @@ fn named(file: &Path) -> BTreeSet<String> {
 }
 
 /// Every item that `text`, a source of `module`, names by a path from the crate's root or from a
-/// parent of its own.
+/// parent module.
 fn items(text: &str, module: &[String]) -> BTreeSet<String> {
-    let code = code(text);
     let mut found = BTreeSet::new();
-    for start in ["crate::", "super::"]
-        .iter()
-        .flat_map(|word| code.match_indices(word))
-        .map(|(at, _)| at)
-    {
-        // Only where a path begins: not in `super::super::`, which is read from its first word on,
-        // nor in `xcrate::`.
-        if code[..start].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '$')) {
-            continue;
-        }
-        let (mut rest, mut base) = (&code[start..], module.to_vec());
-        if let Some(after) = rest.strip_prefix("crate::") {
-            (rest, base) = (after, Vec::new());
-        }
-        while let Some(after) = rest.strip_prefix("super::") {
-            rest = after;
-            base.pop();
-        }
-        tree(rest, &base.join("::"), &mut found);
-    }
+    let tokens = TokenStream::from_str(text).expect("a source that compiles");
+    paths(tokens, module, &mut found);
     found
 }
 
-/// Adds what a path or a tree of paths in braces names; gives back what follows it.
-fn tree<'a>(text: &'a str, base: &str, found: &mut BTreeSet<String>) -> &'a str {
-    let join = |name: &str| {
-        if base.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{base}::{name}")
-        }
-    };
-    let text = text.trim_start();
-    if let Some(mut rest) = text.strip_prefix('{') {
-        loop {
-            rest = tree(rest, base, found).trim_start();
-            match rest.strip_prefix(',') {
-                Some(after) if after.trim_start().starts_with('}') => {
-                    return after.trim_start().trim_start_matches('}');
-                }
-                Some(after) => rest = after,
-                None => return rest.strip_prefix('}').unwrap_or(rest),
+/// Adds the paths in `tokens`, which stand in `module`. Macro calls are searched like other code.
+fn paths(tokens: TokenStream, module: &[String], found: &mut BTreeSet<String>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut inner = module.to_vec();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        match token {
+            TokenTree::Ident(word) if word == "crate" && is_colons(&tokens, at + 1) => {
+                at = tree(&tokens, at + 3, &[], found);
+                continue;
             }
+            TokenTree::Ident(word) if word == "super" && is_colons(&tokens, at + 1) => {
+                at = tree(&tokens, at, module, found);
+                continue;
+            }
+            TokenTree::Ident(word) if word == "mod" => {
+                if let Some(TokenTree::Ident(name)) = tokens.get(at + 1) {
+                    inner.push(name.to_string());
+                }
+            }
+            TokenTree::Group(group) => {
+                paths(group.stream(), &inner, found);
+                inner.truncate(module.len());
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ';' => inner.truncate(module.len()),
+            _ => {}
         }
+        at += 1;
     }
-    let end = text
-        .find(|c: char| !c.is_alphanumeric() && c != '_')
-        .unwrap_or(text.len());
-    let (name, rest) = text.split_at(end);
-    match rest.strip_prefix("::") {
-        Some(after)
-            if after.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '{')) =>
-        {
-            return tree(after, &join(name), found);
-        }
-        _ if name == "self" || name.is_empty() => found.insert(base.to_owned()),
-        _ => found.insert(join(name)),
-    };
-    rest
 }
 
-/// The text without comments and string literals.
-fn code(text: &str) -> String {
-    let mut code = String::with_capacity(text.len());
-    for line in text.lines() {
-        let mut quoted = false;
-        let mut last = ' ';
-        for (at, c) in line.char_indices() {
-            if !quoted && line[at..].starts_with("//") {
-                break;
+/// Whether `::` stands there.
+fn is_colons(tokens: &[TokenTree], at: usize) -> bool {
+    tokens.get(at..at + 2).is_some_and(|two| {
+        two.iter()
+            .all(|token| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':'))
+    })
+}
+
+/// Adds what a path, or a tree of paths in braces, names below `base`; returns where it ends.
+fn tree(
+    tokens: &[TokenTree],
+    mut at: usize,
+    base: &[String],
+    found: &mut BTreeSet<String>,
+) -> usize {
+    let mut path = base.to_vec();
+    loop {
+        match tokens.get(at) {
+            Some(TokenTree::Ident(word)) if word == "super" => drop(path.pop()),
+            Some(TokenTree::Ident(word)) if word == "self" => {}
+            Some(TokenTree::Ident(word)) => path.push(word.to_string()),
+            Some(TokenTree::Group(group)) => {
+                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ',');
+                for one in inner.split(is_comma).filter(|one| !one.is_empty()) {
+                    tree(one, 0, &path, found);
+                }
+                return at + 1;
             }
-            if c == '"' && last != '\\' && !(last == '\'' && line[at..].starts_with("\"'")) {
-                quoted = !quoted;
-            } else if !quoted {
-                code.push(c);
-            }
-            last = if last == '\\' && c == '\\' { ' ' } else { c };
+            // `*` names the module itself, and so does the `<` of its arguments.
+            _ => break,
         }
-        code.push('\n');
+        at += 1;
+        if !is_colons(tokens, at) {
+            break;
+        }
+        at += 2;
     }
-    code
+    found.insert(path.join("::"));
+    at
 }

@@ -326,7 +326,7 @@ impl Origin {
             None => {
                 self.make_room(key.session);
                 let path = self.dial(exchange, key).await?;
-                if path.alpn() == Some(b"h2") {
+                if path.facts().alpn() == Some(b"h2") {
                     drop(place);
                     return self.over_h2(exchange, key, path, sink).await;
                 }

@@ -16,7 +16,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::path::Path;
-use crate::transport::tcp::{SocketOptions, connect};
+use crate::transport::tcp::{SocketOptions, connect, path};
 use crate::transport::{LocalBoxFuture, Target, Transport};
 
 /// `NET[:PORT]`: destinations that are allowed although they would be refused. Without a port, all
@@ -267,7 +267,7 @@ impl Transport for Direct {
                     Ok(stream) => {
                         METRICS.origin_connections.add(1);
                         let _ = stream.set_nodelay(true);
-                        return Ok(Path::Tcp(stream));
+                        return Ok(path(stream));
                     }
                     Err(error) => last = Some(error),
                 }

@@ -249,7 +249,7 @@ async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
                 push: false,
             };
             let serving = session.serve(
-                crate::path::Path::Tcp(stream),
+                crate::transport::tcp::path(stream),
                 peer,
                 Rc::new(metrics),
                 Drain::new(),

@@ -23,7 +23,7 @@ use crate::path::Path;
 use crate::probe::points::FRONT_HANDSHAKE;
 use crate::session::{Drain, Session, Timeouts};
 use crate::stage::Stage;
-use crate::transport::tcp::SocketOptions;
+use crate::transport::tcp::{self, SocketOptions};
 
 /// Makes the stage of one connection: what it remembers (an access token shown once) ends with the
 /// connection.
@@ -171,10 +171,10 @@ impl Front {
             None => drop(stream.set_nodelay(true)),
         }
         let path = match &self.tls {
-            None => Path::Tcp(stream),
+            None => tcp::path(stream),
             Some(acceptor) => {
                 let begun = FRONT_HANDSHAKE.start();
-                match tokio::time::timeout(self.timeouts.head, acceptor.accept(Path::Tcp(stream)))
+                match tokio::time::timeout(self.timeouts.head, acceptor.accept(tcp::path(stream)))
                     .await
                 {
                     Ok(Ok(stream)) => {

@@ -356,7 +356,7 @@ async fn tunnel(
             Ok(_) => {}
             Err(error) => {
                 // An end would look as if all had been said.
-                io.borrow().reset_on_close();
+                io.borrow().facts().reset_on_close();
                 return Err(error);
             }
         }

@@ -8,14 +8,15 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tandem_http::socks::{Client, Progress, SocksError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-use super::{LocalBoxFuture, Target, Transport, tcp};
+use super::tcp::{SocketOptions, Tcp};
+use super::{LocalBoxFuture, Target, Transport};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
@@ -24,12 +25,31 @@ use crate::path::Path;
 const FIRST_WRITE: usize = 32 << 10;
 
 /// Dials through a SOCKS5 proxy, which resolves names.
-#[derive(Debug)]
 pub struct Socks {
-    /// The proxy.
-    pub proxy: SocketAddr,
-    /// Socket set-up.
-    pub options: tcp::SocketOptions,
+    /// The proxy's address.
+    proxy: Target,
+    /// The way to the proxy.
+    below: Rc<dyn Transport>,
+}
+
+impl Socks {
+    /// Creates a transport through the proxy at `proxy`, which `below` dials.
+    pub fn over(below: Rc<dyn Transport>, proxy: SocketAddr) -> Self {
+        let proxy = Target {
+            host: proxy.ip().to_string(),
+            port: proxy.port(),
+        };
+        Self { proxy, below }
+    }
+
+    /// Creates a transport through a proxy that is reached over plain TCP.
+    pub fn new(proxy: SocketAddr, options: SocketOptions) -> Self {
+        let tcp = Tcp {
+            options,
+            pinned: Some(proxy),
+        };
+        Self::over(Rc::new(tcp), proxy)
+    }
 }
 
 impl Transport for Socks {
@@ -39,19 +59,25 @@ impl Transport for Socks {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let stream = tcp::connect(self.proxy, self.options.connect_timeout, Side::Peer).await?;
-            self.options.apply(&stream);
-            Ok(Path::Socks(Box::new(SocksStream::new(
-                stream, target, isolation,
-            )?)))
+            let proxy = self.below.dial(&self.proxy, &Isolation::none()).await?;
+            over(proxy, target, isolation)
         })
     }
 }
 
-/// A connection whose SOCKS handshake is woven into its first bytes.
-#[derive(Debug)]
-pub struct SocksStream {
-    tcp: TcpStream,
+/// Puts a handshake for `target` before the first bytes of a path to a proxy. Nothing is sent before
+/// the first write, flush or read. An error says that the target cannot be written as SOCKS wants.
+pub fn over(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Path, Error> {
+    let facts = Rc::clone(proxy.facts());
+    Ok(Path::new(
+        SocksStream::new(proxy, target, isolation)?,
+        facts,
+    ))
+}
+
+/// A path whose SOCKS handshake is woven into its first bytes.
+struct SocksStream {
+    proxy: Path,
     /// The handshake while the proxy's answers are outstanding.
     handshake: Option<Client>,
     /// Handshake and first session bytes not yet written.
@@ -61,27 +87,21 @@ pub struct SocksStream {
 }
 
 impl SocksStream {
-    /// Prepares the handshake; nothing is sent before the first write, flush or read.
-    pub fn new(tcp: TcpStream, target: &Target, isolation: &Isolation) -> Result<Self, Error> {
+    fn new(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Self, Error> {
         let client = Client::new(&target.host, target.port, isolation.credentials())
             .map_err(|error| refusal(&error))?;
         let flight = BytesMut::from(&client.first_flight()[..]);
         Ok(Self {
-            tcp,
+            proxy,
             handshake: Some(client),
             flight,
             rest: BytesMut::new(),
         })
     }
 
-    /// The connection to the proxy.
-    pub const fn tcp(&self) -> &TcpStream {
-        &self.tcp
-    }
-
     fn poll_flight(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.flight.is_empty() {
-            let written = ready!(Pin::new(&mut self.tcp).poll_write(cx, &self.flight))?;
+            let written = ready!(Pin::new(&mut self.proxy).poll_write(cx, &self.flight))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -95,7 +115,7 @@ impl SocksStream {
         while let Some(client) = &mut self.handshake {
             let mut scratch = [0; 2048];
             let mut buf = ReadBuf::new(&mut scratch);
-            ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut buf))?;
+            ready!(Pin::new(&mut self.proxy).poll_read(cx, &mut buf))?;
             let bytes = buf.filled();
             if bytes.is_empty() {
                 let error = Error::new(
@@ -152,7 +172,7 @@ impl AsyncRead for SocksStream {
             buf.put_slice(&this.rest.split_to(count));
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut this.tcp).poll_read(cx, buf)
+        Pin::new(&mut this.proxy).poll_read(cx, buf)
     }
 }
 
@@ -164,12 +184,12 @@ impl AsyncWrite for SocksStream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.flight.is_empty() {
-            return Pin::new(&mut this.tcp).poll_write(cx, buf);
+            return Pin::new(&mut this.proxy).poll_write(cx, buf);
         }
         let room = FIRST_WRITE.saturating_sub(this.flight.len());
         if room == 0 {
             ready!(this.poll_flight(cx))?;
-            return Pin::new(&mut this.tcp).poll_write(cx, buf);
+            return Pin::new(&mut this.proxy).poll_write(cx, buf);
         }
         let taken = buf.len().min(room);
         this.flight.extend_from_slice(&buf[..taken]);
@@ -185,11 +205,11 @@ impl AsyncWrite for SocksStream {
         let this = self.get_mut();
         let size: usize = bufs.iter().map(|buf| buf.len()).sum();
         if this.flight.is_empty() {
-            return Pin::new(&mut this.tcp).poll_write_vectored(cx, bufs);
+            return Pin::new(&mut this.proxy).poll_write_vectored(cx, bufs);
         }
         if this.flight.len() + size > FIRST_WRITE {
             ready!(this.poll_flight(cx))?;
-            return Pin::new(&mut this.tcp).poll_write_vectored(cx, bufs);
+            return Pin::new(&mut this.proxy).poll_write_vectored(cx, bufs);
         }
         for buf in bufs {
             this.flight.extend_from_slice(buf);
@@ -209,6 +229,6 @@ impl AsyncWrite for SocksStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_flight(cx))?;
-        Pin::new(&mut this.tcp).poll_shutdown(cx)
+        Pin::new(&mut this.proxy).poll_shutdown(cx)
     }
 }

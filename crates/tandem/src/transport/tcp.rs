@@ -9,6 +9,11 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
+mod info;
+mod socket;
+
+pub use socket::path;
+
 use super::{LocalBoxFuture, Target, Transport};
 use crate::endpoint::literal_ip;
 use crate::error::{Error, Kind, Retry, Side};
@@ -148,7 +153,7 @@ impl Transport for Tcp {
             };
             let stream = connect(address, self.options.connect_timeout, Side::Peer).await?;
             self.options.apply(&stream);
-            Ok(Path::Tcp(stream))
+            Ok(path(stream))
         })
     }
 }

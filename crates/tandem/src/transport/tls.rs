@@ -3,6 +3,7 @@
 
 pub mod records;
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::error::{Error, Kind, Retry, Side};
-use crate::path::Path;
+use crate::path::{Facts, Path};
 use records::TlsPath;
 
 /// Why a TLS configuration could not be made.
@@ -132,13 +133,42 @@ pub async fn connect(
 /// Bytes that TLS takes beyond what the socket does: what waits there can no longer be overtaken.
 const TLS_BUFFER: usize = 16 << 10;
 
-/// A path over an established TLS stream.
+/// Creates the path over an established TLS stream.
 pub fn wrap(mut stream: TlsStream<Path>) -> Path {
     match &mut stream {
         TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
         TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
     }
-    Path::Tls(Box::new(TlsPath::new(stream)))
+    let (path, connection) = stream.get_ref();
+    let facts = TlsFacts {
+        alpn: connection.alpn_protocol().map(<[u8]>::to_vec),
+        has_peer_certificate: connection
+            .peer_certificates()
+            .is_some_and(|chain| !chain.is_empty()),
+        below: Rc::clone(path.facts()),
+    };
+    Path::new(TlsPath::new(stream), Rc::new(facts))
+}
+
+/// The facts that the handshake adds to those of the path below.
+struct TlsFacts {
+    alpn: Option<Vec<u8>>,
+    has_peer_certificate: bool,
+    below: Rc<dyn Facts>,
+}
+
+impl Facts for TlsFacts {
+    fn below(&self) -> Option<&dyn Facts> {
+        Some(&*self.below)
+    }
+
+    fn alpn(&self) -> Option<&[u8]> {
+        self.alpn.as_deref()
+    }
+
+    fn has_peer_certificate(&self) -> bool {
+        self.has_peer_certificate
+    }
 }
 
 /// Who may come to a listener with which certificate.

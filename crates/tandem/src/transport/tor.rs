@@ -242,10 +242,7 @@ impl Transport for Tor {
         Box::pin(async move {
             let cell = Rc::clone(&self.ready.borrow());
             let prepared = cell.get_or_try_init(|| self.prepare(target, &cell)).await?;
-            let socks = Socks {
-                proxy: prepared.socks,
-                options: self.options.clone(),
-            };
+            let socks = Socks::new(prepared.socks, self.options.clone());
             let Some(name) = &prepared.name else {
                 return socks.dial(target, isolation).await;
             };

@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use tandem::config::units::Size;
-use tandem::path::Path;
 
 use crate::harness::{
     Client, PATIENCE, Pair, Scene, Way, block_on, client_options, gateway_options, start_client,
@@ -32,7 +31,7 @@ fn has_bbr() -> bool {
             .unwrap();
         // Where it is refused, the path says so.
         let _ = socket2::SockRef::from(&stream).set_tcp_congestion(b"bbr");
-        Path::Tcp(stream).is_over_bbr()
+        tandem::transport::tcp::path(stream).facts().is_over_bbr()
     })
 }
 

@@ -294,7 +294,7 @@ impl Http1Server {
         let tunnelled = writer.is_tunnel();
         drop(writer);
         if let Err(error) = written {
-            self.io.borrow().path.reset_on_close();
+            self.io.borrow().path.facts().reset_on_close();
             return Err(error);
         }
         if tunnelled {

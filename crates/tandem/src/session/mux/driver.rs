@@ -404,8 +404,8 @@ impl<O: Owner> Driver<O> {
                         SOCKET_WAIT.stop(self.filled.take(), 0);
                     }
                     self.unsent
-                        .get_or_insert_with(|| Unsent::of(&self.path))
-                        .wrote(&self.path, written);
+                        .get_or_insert_with(|| Unsent::of(&**self.path.facts()))
+                        .wrote(&**self.path.facts(), written);
                     self.whole_writes = if self.out.is_empty() {
                         self.whole_writes.saturating_add(1)
                     } else {

@@ -8,9 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use socket2::SockRef;
-
-use crate::path::Path;
+use crate::path::Facts;
 
 /// Time over which the rate is measured.
 const SPAN: Duration = Duration::from_millis(100);
@@ -32,10 +30,9 @@ pub(super) struct Unsent {
 }
 
 impl Unsent {
-    /// What the socket has been given to begin with.
-    pub(super) fn of(path: &Path) -> Self {
-        let over_bbr = path.tcp().filter(|_| path.is_over_bbr());
-        let given = over_bbr.and_then(|stream| SockRef::from(stream).tcp_notsent_lowat().ok());
+    /// Starts with the limit that the path has.
+    pub(super) fn of(path: &dyn Facts) -> Self {
+        let given = path.unsent_limit().filter(|_| path.is_over_bbr());
         // The kernel says "none" with the largest number.
         Self::starting_at(given.filter(|given| *given < MOST).unwrap_or(0))
     }
@@ -49,14 +46,12 @@ impl Unsent {
         }
     }
 
-    /// The socket has taken bytes.
-    pub(super) fn wrote(&mut self, path: &Path, count: usize) {
+    /// Counts bytes that the path has taken, and sets a new limit when it is time for one.
+    pub(super) fn wrote(&mut self, path: &dyn Facts, count: usize) {
         if self.least > 0
             && let Some(limit) = self.limit_after(count, Instant::now())
-            && let Some(stream) = path.tcp()
         {
-            // Where it is refused, the old limit goes on.
-            let _ = SockRef::from(stream).set_tcp_notsent_lowat(limit);
+            path.limit_unsent(limit);
         }
     }
 
@@ -130,43 +125,44 @@ mod tests {
         assert_eq!(unsent.limit_after(100, clock), Some(LEAST));
     }
 
-    /// The limit of a socket after much has been written to it; `None` where the kernel lacks the
-    /// congestion control.
-    async fn limit_after_much(congestion: &str, given: u32) -> Option<u32> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
-        let stream = tokio::net::TcpStream::connect(listener.local_addr().expect("bound"))
-            .await
-            .expect("connects");
-        SockRef::from(&stream)
-            .set_tcp_congestion(congestion.as_bytes())
-            .ok()?;
-        SockRef::from(&stream)
-            .set_tcp_notsent_lowat(given)
-            .expect("Linux has it");
-        let path = Path::Tcp(stream);
-        let mut unsent = Unsent::of(&path);
-        unsent.wrote(&path, 1);
+    struct Connection {
+        over_bbr: bool,
+        limit: std::cell::Cell<u32>,
+    }
+
+    impl Facts for Connection {
+        fn below(&self) -> Option<&dyn Facts> {
+            None
+        }
+
+        fn is_over_bbr(&self) -> bool {
+            self.over_bbr
+        }
+
+        fn unsent_limit(&self) -> Option<u32> {
+            Some(self.limit.get())
+        }
+
+        fn limit_unsent(&self, bytes: u32) {
+            self.limit.set(bytes);
+        }
+    }
+
+    /// The limit of a connection after much has been written to it.
+    fn limit_after_much(over_bbr: bool, given: u32) -> u32 {
+        let limit = given.into();
+        let connection = Connection { over_bbr, limit };
+        let mut unsent = Unsent::of(&connection);
+        unsent.wrote(&connection, 1);
         unsent.since = unsent.since.map(|since| since - SPAN);
-        unsent.wrote(&path, 2_000_000);
-        path.tcp()
-            .and_then(|stream| SockRef::from(stream).tcp_notsent_lowat().ok())
+        unsent.wrote(&connection, 2_000_000);
+        connection.limit.get()
     }
 
-    #[tokio::test]
-    async fn sockets_over_bbr_are_told() {
-        let told = limit_after_much("bbr", LEAST).await;
-        assert!(told.is_none_or(|told| told == MOST), "{told:?}");
-        let left_alone = limit_after_much("bbr", u32::MAX).await;
-        assert!(
-            left_alone.is_none_or(|left| left == u32::MAX),
-            "{left_alone:?}"
-        );
-    }
-
-    #[tokio::test]
-    async fn others_keep_what_they_were_given() {
-        assert_eq!(limit_after_much("reno", LEAST).await, Some(LEAST));
+    #[test]
+    fn only_limited_connections_over_bbr_get_a_new_limit() {
+        assert_eq!(limit_after_much(true, LEAST), MOST);
+        assert_eq!(limit_after_much(true, u32::MAX), u32::MAX, "left alone");
+        assert_eq!(limit_after_much(false, LEAST), LEAST);
     }
 }

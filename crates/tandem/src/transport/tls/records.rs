@@ -53,11 +53,6 @@ impl TlsPath {
         }
     }
 
-    /// The TLS stream.
-    pub const fn get_ref(&self) -> &TlsStream<Path> {
-        &self.stream
-    }
-
     /// Waits until the socket has taken all earlier records: what waits in here can no longer be
     /// overtaken.
     fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

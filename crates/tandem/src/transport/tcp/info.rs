@@ -1,0 +1,80 @@
+//! The kernel's own measurement of a TCP connection (Linux, `TCP_INFO`): round trip and rate.
+
+#![expect(
+    unsafe_code,
+    reason = "a system call that the standard library does not offer; its use says why it is sound"
+)]
+
+use std::os::fd::AsRawFd;
+
+use tokio::net::TcpStream;
+
+use crate::path::Measure;
+
+/// Asks the kernel; `None` where it does not tell.
+#[cfg(target_os = "linux")]
+pub(super) fn measure(stream: &TcpStream) -> Option<Measure> {
+    let mut info = [0u8; INFO];
+    let mut len = INFO as libc::socklen_t;
+    let (socket, at) = (stream.as_raw_fd(), info.as_mut_ptr().cast());
+    // SAFETY: the descriptor is open as long as `stream`, and the kernel writes no more than `len`
+    // bytes to `info`.
+    let result =
+        unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut len) };
+    if result == 0 {
+        read(info.get(..len as usize)?)
+    } else {
+        None
+    }
+}
+
+/// Other systems are not asked.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn measure(_: &TcpStream) -> Option<Measure> {
+    None
+}
+
+/// The length of `struct tcp_info` up to the last field that is read, and the offsets of those
+/// fields (linux/tcp.h; fields are only ever added at the end).
+const INFO: usize = 168;
+const MSS: usize = 16;
+const ROUND_TRIP: usize = 68;
+const WINDOW: usize = 80;
+const LEAST_ROUND_TRIP: usize = 148;
+const RATE: usize = 160;
+
+/// Reads what the kernel wrote; an older kernel writes fewer fields.
+fn read(info: &[u8]) -> Option<Measure> {
+    let number = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
+    let least = number(LEAST_ROUND_TRIP).filter(|us| !matches!(*us, 0 | u32::MAX));
+    let round_trip = f64::from(least.or_else(|| number(ROUND_TRIP).filter(|us| *us > 0))?) / 1e6;
+    let arrived = info
+        .get(RATE..RATE + 8)
+        .and_then(|rate| Some(u64::from_ne_bytes(rate.try_into().ok()?)));
+    // A congestion window arrives in one round trip, even while nothing has been sent yet.
+    let window = f64::from(number(MSS)?) * f64::from(number(WINDOW)?) / round_trip;
+    let rate = window.max(arrived.unwrap_or(0) as f64);
+    (rate > 0.0).then_some(Measure { round_trip, rate })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_info_is_read_from_old_and_new_kernels() {
+        let mut info = [0; INFO];
+        let mut put = |at: usize, bytes: &[u8]| info[at..at + bytes.len()].copy_from_slice(bytes);
+        put(MSS, &1000u32.to_ne_bytes());
+        put(WINDOW, &10u32.to_ne_bytes());
+        put(ROUND_TRIP, &200_000u32.to_ne_bytes());
+        put(LEAST_ROUND_TRIP, &100_000u32.to_ne_bytes());
+        let measure = |round_trip, rate| Some(Measure { round_trip, rate });
+        assert_eq!(read(&info), measure(0.1, 100_000.0), "the window");
+        info[RATE..RATE + 8].copy_from_slice(&2_000_000u64.to_ne_bytes());
+        assert_eq!(read(&info), measure(0.1, 2e6), "the rate");
+        assert_eq!(read(&info[..104]), measure(0.2, 50_000.0), "an old kernel");
+        assert_eq!(read(&info[..60]), None);
+        assert_eq!(read(&[0; INFO]), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! A connected TCP socket as a path: the stream, and the facts that its socket options tell.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::info;
+use crate::path::{Facts, Measure, Path};
+
+/// Creates a path from a connected socket.
+pub fn path(stream: TcpStream) -> Path {
+    let socket = Rc::new(Socket(RefCell::new(stream)));
+    Path::new(Stream(Rc::clone(&socket)), socket)
+}
+
+/// The socket, shared by the stream and its facts. It is borrowed within a single poll only.
+struct Socket(RefCell<TcpStream>);
+
+impl Facts for Socket {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        self.0.borrow().peer_addr().ok()
+    }
+
+    fn measure(&self) -> Option<Measure> {
+        info::measure(&self.0.borrow())
+    }
+
+    fn is_over_bbr(&self) -> bool {
+        SockRef::from(&*self.0.borrow())
+            .tcp_congestion()
+            .is_ok_and(|name| name.starts_with(b"bbr"))
+    }
+
+    fn unsent_limit(&self) -> Option<u32> {
+        SockRef::from(&*self.0.borrow()).tcp_notsent_lowat().ok()
+    }
+
+    fn limit_unsent(&self, bytes: u32) {
+        // A kernel that refuses keeps the old limit, as the trait says.
+        let _ = SockRef::from(&*self.0.borrow()).set_tcp_notsent_lowat(bytes);
+    }
+
+    fn reset_on_close(&self) {
+        // Where the option is refused, the kernel has closed the connection already.
+        let _ = SockRef::from(&*self.0.borrow()).set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// The stream of a [`Socket`].
+struct Stream(Rc<Socket>);
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.0.borrow_mut()).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.0.borrow_mut()).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.0.borrow_mut()).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.0.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.0.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn connected() -> (Path, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let far = TcpStream::connect(address).await.expect("connects");
+        (path(listener.accept().await.expect("accepts").0), far)
+    }
+
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn socket_measures_its_connection() {
+        let (mut near, mut far) = connected().await;
+        near.write_all(&[1; 100_000]).await.expect("takes it");
+        far.read_exact(&mut vec![0; 100_000])
+            .await
+            .expect("gets it");
+        let measure = near.facts().measure().expect("Linux tells");
+        assert!(
+            (0.0..10.0).contains(&measure.round_trip) && measure.rate > 10_000.0,
+            "{measure:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn socket_resets_when_told() {
+        for reset in [false, true] {
+            let (near, mut far) = connected().await;
+            if reset {
+                near.facts().reset_on_close();
+            }
+            drop(near);
+            let read = far.read(&mut [0]).await.map_err(|error| error.kind());
+            let expected = if reset {
+                Err(io::ErrorKind::ConnectionReset)
+            } else {
+                Ok(0)
+            };
+            assert_eq!(read, expected);
+        }
+    }
+}
