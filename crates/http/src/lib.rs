@@ -1,10 +1,11 @@
 //! HTTP without I/O: what travels ([`message`]), how HTTP/1.1 writes it ([`h1`]), how HTTP/2 does
 //! ([`h2`], [`hpack`]), what every multiplexed session core offers to the task that drives it
-//! ([`mux`], [`sched`], [`sendbuf`]), and SOCKS5 ([`socks`]).
+//! ([`mux`], [`sched`], [`sendbuf`]), the rules of caching ([`cache`]), and SOCKS5 ([`socks`]).
 //!
 //! Nothing here opens a socket, reads a clock or starts a thread: bytes and times go in, bytes and
 //! events come out.
 
+pub mod cache;
 pub mod fields;
 pub mod h1;
 pub mod h2;

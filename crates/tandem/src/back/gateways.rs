@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use tandem_http::{Method, Priority};
+use tandem_http::Priority;
+use tandem_http::cache::is_safe;
 use tandem_push::wire::is_reserved;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -497,14 +498,6 @@ impl Stage for ToGateway {
             }
         })
     }
-}
-
-/// Whether a request changes nothing (RFC 9110 section 9.2.1). A tunnel is nobody's resource.
-pub(super) const fn is_safe(method: &Method) -> bool {
-    matches!(
-        method,
-        Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect
-    )
 }
 
 /// Whether the failed exchange may be sent again: surely unprocessed, or harmless when processed

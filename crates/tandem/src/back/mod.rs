@@ -1,9 +1,8 @@
 //! Where exchanges leave: over a session to a gateway ([`gateways`]), or to the origins themselves
 //! ([`origin`], which asks [`policy`] before it dials and `places` how many may). [`pushed`] keeps
 //! what a gateway sent unasked, for the session it came on; [`reports`] tells it what became of
-//! that, `freshness` how long an answer may be used.
+//! that.
 
-mod freshness;
 pub mod gateways;
 pub mod origin;
 mod places;

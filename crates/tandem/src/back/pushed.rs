@@ -14,13 +14,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, vary};
 use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 use tandem_push::answer::is_pushable_status;
 use tandem_push::fetch_standard::{has_only_browser_fields, target_origin, wants_one_format};
 use tandem_push::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 use tokio::time::Instant;
 
-use super::freshness::Fresh;
 use super::reports::{Digest, Reporter};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
@@ -278,18 +278,22 @@ impl PushStore {
     pub fn answer(&self, exchange: &Exchange, whole: bool) -> Option<Reply> {
         let request = &exchange.request;
         self.load.note();
+        if self.entries.borrow().is_empty() {
+            return None;
+        }
+        let asks = RequestPolicy::of(&request.fields);
         let plain = request.method == Method::Get
             && exchange.body.is_empty()
             && has_only_browser_fields(&request.fields)
-            && !request.fields.has_token("cache-control", "no-cache")
-            && !request.fields.has_token("cache-control", "no-store");
-        if !plain || self.entries.borrow().is_empty() {
+            && !asks.control.no_cache
+            && !asks.control.no_store;
+        if !plain {
             return None;
         }
         let key = Key::of(request);
         let pushed = self.entries.borrow().get(&key).cloned()?;
         if pushed.is_over()
-            || pushed.is_outdated(request)
+            || (asks.wants_validation() && pushed.is_of_earlier_load())
             || !pushed.fits(request)
             || (whole && !pushed.state.borrow().done)
         {
@@ -324,15 +328,10 @@ impl Pushed {
         state.unusable || stale
     }
 
-    /// Whether who asks has the page loaded anew, and it came for an earlier load.
-    fn is_outdated(&self, request: &RequestHead) -> bool {
-        let anew = request.fields.has_token("cache-control", "max-age=0")
-            || request.fields.contains("pragma");
-        anew && self
-            .state
-            .borrow()
-            .came
-            .is_some_and(|(at, _)| self.load.is_after(at))
+    /// Whether it came for an earlier page load than the one under way.
+    fn is_of_earlier_load(&self) -> bool {
+        let came = self.state.borrow().came;
+        came.is_some_and(|(at, _)| self.load.is_after(at))
     }
 
     /// Whether it answers this request: kept, usable, and alike in what the answer varies on. Of
@@ -518,15 +517,39 @@ impl Pushed {
     }
 }
 
-/// Whether an answer may wait a moment for its request (RFC 9111 section 3, for a private cache).
-fn may_be_kept(head: &ResponseHead) -> bool {
-    is_pushable_status(head.status)
-        && !head.fields.has_token("cache-control", "no-store")
-        && !head.fields.has_token("vary", "*")
-        && !head.fields.contains("content-range")
+/// The use that a pushed answer permits without asking its origin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fresh {
+    /// It may be used for this time after it came.
+    For(Duration),
+    /// It must be validated before each use.
+    Never,
+    /// It names no lifetime.
+    Unsaid,
 }
 
-/// How long a browser's cache can use an answer without asking, where its origin says so.
+impl Fresh {
+    fn of(head: &ResponseHead) -> Self {
+        let policy = ResponsePolicy::of(head);
+        // The clock of the client may be wrong: only the times in the answer count.
+        let freshness = policy.freshness(CacheRules::PRIVATE, Receipt::default());
+        match freshness.remaining(Duration::ZERO) {
+            _ if policy.needs_validation() => Self::Never,
+            None => Self::Unsaid,
+            Some(Duration::ZERO) => Self::Never,
+            Some(time) => Self::For(time),
+        }
+    }
+}
+
+/// Whether an answer may wait a moment for its request. Its status may be one that no cache keeps,
+/// since a push answers a request that is about to come (RFC 9113 section 8.4.2).
+fn may_be_kept(head: &ResponseHead) -> bool {
+    is_pushable_status(head.status) && !ResponsePolicy::of(head).forbids_storage()
+}
+
+/// Returns the time for which a browser's cache can use an answer without asking, where its origin
+/// names one.
 pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
     match Fresh::of(head) {
         Fresh::For(time) if head.status == 200 && may_be_kept(head) => Some(time),
@@ -534,15 +557,13 @@ pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
     }
 }
 
-/// Whether an answer is the same for whoever asks: its origin says how long anybody may keep it.
+/// Whether an answer is the same for everyone: its origin permits shared caches to keep it.
 fn is_for_all(head: &ResponseHead) -> bool {
-    let fields = &head.fields;
-    let control = |word: &str| fields.has_token("cache-control", word);
-    let kept =
-        control("public") || matches!(Fresh::of(head), Fresh::For(time) if time > KEEP_UNSAID);
-    kept && !control("private")
-        && !fields.contains("set-cookie")
-        && !fields.has_token("vary", "cookie")
+    let control = ResponsePolicy::of(head).control;
+    let kept = control.public || matches!(Fresh::of(head), Fresh::For(time) if time > KEEP_UNSAID);
+    kept && !control.private
+        && !head.fields.contains("set-cookie")
+        && !vary::depends_on(&head.fields, "cookie")
 }
 
 /// Forgets what waited too long, while there is anything.

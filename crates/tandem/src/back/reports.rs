@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tandem_http::cache::invalidates;
 use tandem_http::{Method, Priority, RequestHead, ResponseHead};
 use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{Fate, PUSH_FIELD, Report, Treatment, companion_request, url_hash};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::gateways::is_safe;
 use super::pushed::{PushStore, fresh_for};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, Tap};
@@ -150,7 +150,7 @@ impl Tap for Arrival {
             store.reporter.note_given(&self.request, head);
             // What was on its way when this changed something came before its answer (RFC 9111
             // section 4.4).
-            if !is_safe(&self.request.method) && (200..400).contains(&head.status) {
+            if invalidates(&self.request.method, head.status) {
                 store.forget_origin(&self.request);
             }
         }

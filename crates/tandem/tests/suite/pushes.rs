@@ -440,6 +440,51 @@ fn who_has_lost_what_he_had_gets_it_again() {
     assert_eq!(load("/d.png", ""), [""; 0]);
 }
 
+/// The gateway judges as the browser's cache does: an answer that expired when it came is pushed
+/// with each load, and a request for it does not mean that the cache was emptied.
+#[test]
+fn expired_answer_is_no_sign_of_an_empty_cache() {
+    let images: String = (0..4).map(|i| format!("<img src=/{i}.png>")).collect();
+    let page = Box::leak(format!("{images}<img src=d.png><img src=e.png>").into_boxed_str());
+    let answers: &'static [_] = Box::leak(Box::new([
+        ("/page", "text/html", "", &*page),
+        ("/0.png", "image/png", "Expires: 0\r\n", "0"),
+        (
+            "/1.png",
+            "image/png",
+            "Expires: Thu, 01 Jan 1970 00:00:00 GMT\r\n",
+            "1",
+        ),
+        (
+            "/2.png",
+            "image/png",
+            "Cache-Control: max-age=\"0\"\r\n",
+            "2",
+        ),
+        ("/3.png", "image/png", "Cache-Control: Max-Age=0\r\n", "3"),
+        ("/d.png", "image/png", "Cache-Control: max-age=600\r\n", "d"),
+        ("/e.png", "image/png", "Cache-Control: Max-Age=600\r\n", "e"),
+    ]));
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let mut client = pair.connect();
+    let expired = ["/0.png", "/1.png", "/2.png", "/3.png"];
+    client.get(&origin.url("/page"));
+    for path in expired.iter().chain(&["/d.png", "/e.png"]) {
+        client.get(&origin.url(path));
+    }
+    assert_eq!(quiet(&told).len(), 7);
+    client.get(&origin.url("/page"));
+    for path in expired {
+        client.get(&origin.url(path));
+    }
+    assert_eq!(
+        quiet(&told),
+        ["/0.png", "/1.png", "/2.png", "/3.png", "/page"],
+        "the browser has the others"
+    );
+}
+
 #[test]
 fn answers_say_that_they_were_pushed_only_when_asked_to() {
     let answers: &[_] = &[

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use tandem_http::cache::{ResponsePolicy, vary};
 use tandem_http::message::content_length;
 use tandem_http::{Priority, ResponseHead};
 use tandem_predict::scan::{self, Kind as For, Need};
@@ -258,15 +259,13 @@ impl Drop for Fetch {
     }
 }
 
-/// Whether an answer may go to a client that has not asked for it: nothing that must not be kept,
-/// depends on who asks, or is no complete answer to a plain GET.
+/// Whether an answer may go to a client that has not asked for it: not if it must not be stored,
+/// depends on the user, or is no complete answer to a plain GET.
 fn may_be_pushed(head: &ResponseHead) -> bool {
-    let varies = ["*", "cookie", "authorization"]
-        .iter()
-        .any(|name| head.fields.has_token("vary", name));
     is_pushable_status(head.status)
-        && !varies
-        && !head.fields.has_token("cache-control", "no-store")
+        && !ResponsePolicy::of(head).forbids_storage()
+        && !vary::depends_on(&head.fields, "cookie")
+        && !vary::depends_on(&head.fields, "authorization")
 }
 
 /// Where a redirect leads. One that sets a cookie may lead to what can be asked for once, with that

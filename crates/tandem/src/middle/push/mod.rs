@@ -26,8 +26,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation};
 use tandem_http::message::content_length;
 use tandem_http::{Method, Priority, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::{Kind as Learnt, parts};
@@ -460,12 +461,8 @@ impl SessionState {
         if self.given.borrow().is_empty() && self.held.borrow().is_empty() {
             return;
         }
-        let checks = ["if-none-match", "if-modified-since"]
-            .iter()
-            .any(|name| request.fields.contains(name))
-            || ["no-cache", "max-age=0"]
-                .iter()
-                .any(|word| request.fields.has_token("cache-control", word));
+        let checks = validation::is_conditional(&request.fields)
+            || RequestPolicy::of(&request.fields).wants_validation();
         let given = self
             .given
             .borrow()
@@ -615,23 +612,23 @@ impl Drop for SessionState {
     }
 }
 
-/// Whether the browser's cache will hold an answer for a while (RFC 9111 section 4.2, the heuristic
-/// included).
+/// Whether the browser's cache will use an answer again without asking (RFC 9111 section 4.2, the
+/// heuristic included).
 fn is_reusable(head: &ResponseHead) -> bool {
-    let fields = &head.fields;
-    let never = ["no-store", "no-cache", "max-age=0"]
-        .iter()
-        .any(|word| fields.has_token("cache-control", word));
-    let says = fields
-        .get("cache-control")
-        .is_some_and(|value| value.windows(7).any(|part| part == b"max-age"));
-    !never && (says || fields.contains("expires") || fields.contains("last-modified"))
+    let policy = ResponsePolicy::of(head);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let receipt = Receipt {
+        at: now.ok().map(|now| now.as_secs()),
+        ..Receipt::default()
+    };
+    let freshness = policy.freshness(CacheRules::BROWSER, receipt);
+    !policy.forbids_storage() && !policy.needs_validation() && freshness.is_fresh(Duration::ZERO)
 }
 
-/// Whether the browser's cache will hold it at least to check it (RFC 9111 section 4.3).
+/// Whether the browser's cache will hold it at least to validate it (RFC 9111 section 4.3).
 fn is_kept(head: &ResponseHead) -> bool {
-    !head.fields.has_token("cache-control", "no-store")
-        && (head.fields.contains("etag") || head.fields.contains("last-modified"))
+    let policy = ResponsePolicy::of(head);
+    policy.has_validator && !policy.forbids_storage()
 }
 
 /// From 0 to 1; whoever could guess it would learn nothing.
@@ -740,10 +737,8 @@ impl Watched {
         }
         // A page that the browser only checks, or loads again, comes with what its cache has, or
         // with nothing from ours.
-        let known = ["if-none-match", "if-modified-since"]
-            .iter()
-            .any(|name| asked.head.fields.contains(name))
-            || asked.head.fields.has_token("cache-control", "no-cache");
+        let known = validation::is_conditional(&asked.head.fields)
+            || RequestPolicy::of(&asked.head.fields).control.no_cache;
         if session.is_held_out() || known {
             return;
         }
@@ -823,4 +818,34 @@ fn learned_need(candidate: &Candidate, asker: impl Fn(&str) -> Option<String>) -
         via,
         frame: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reusable_follows_the_rules_of_caches() {
+        for (fields, reusable) in [
+            (&[][..], false),
+            (&[("cache-control", "max-age=600")], true),
+            (&[("cache-control", "Max-Age=600")], true),
+            (&[("cache-control", "max-age=\"600\"")], true),
+            (&[("cache-control", "max-age=0")], false),
+            (&[("cache-control", "max-age=\"0\"")], false),
+            (&[("cache-control", "max-age=600, no-cache")], false),
+            (&[("cache-control", "s-maxage=600")], false),
+            (&[("expires", "0")], false),
+            (&[("expires", "Thu, 01 Jan 1970 00:00:00 GMT")], false),
+            (&[("expires", "Fri, 01 Jan 2100 00:00:00 GMT")], true),
+            (&[("last-modified", "Thu, 01 Jan 1970 00:00:00 GMT")], true),
+            (&[("last-modified", "once")], false),
+        ] {
+            let head = ResponseHead {
+                fields: fields.iter().copied().collect(),
+                ..ResponseHead::new(200)
+            };
+            assert_eq!(is_reusable(&head), reusable, "{fields:?}");
+        }
+    }
 }

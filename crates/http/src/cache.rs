@@ -1,0 +1,110 @@
+//! The rules of HTTP caching (RFC 9111), as decisions without a store, a clock or a socket.
+//!
+//! Every part of Tandem that stores an answer, or reasons about a cache elsewhere, asks here:
+//!
+//! ```text
+//!  ResponseHead ──▶ ResponsePolicy ── is_storable(request)   section 3
+//!                                  └─ freshness(receipt) ──▶ Freshness   section 4.2
+//!  request fields ▶ RequestPolicy ─── reuse(policy, freshness, resident) ──▶ Reuse   section 4
+//!                                     vary::selects        section 4.1
+//!                                     validation           section 4.3
+//!                                     invalidates          section 4.4
+//! ```
+//!
+//! Points of time are seconds since 1970 (UTC), lengths of time are [`Duration`](std::time::Duration).
+//! Where an answer contradicts itself, the strictest reading holds (section 4.2.1).
+//!
+//! ```
+//! use std::time::Duration;
+//! use tandem_http::ResponseHead;
+//! use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
+//!
+//! let mut head = ResponseHead::new(200);
+//! head.fields.push("cache-control", "public, Max-Age=\"600\"");
+//! head.fields.push("age", "100");
+//! let policy = ResponsePolicy::of(&head);
+//! let freshness = policy.freshness(CacheRules::PRIVATE, Receipt::default());
+//! assert_eq!(freshness.remaining(Duration::ZERO), Some(Duration::from_secs(500)));
+//! ```
+
+mod control;
+mod date;
+mod policy;
+mod reuse;
+pub mod validation;
+pub mod vary;
+
+pub use control::{CacheControl, Staleness};
+pub use date::unix_seconds;
+pub use policy::{Freshness, Receipt, ResponsePolicy, is_heuristically_cacheable};
+pub use reuse::{RequestPolicy, Reuse};
+
+use crate::Method;
+
+/// The kind of cache that a decision is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheRules {
+    /// Several users share the cache: `private`, `s-maxage` and the rule for `Authorization` hold.
+    pub shared: bool,
+    /// An answer that names no lifetime may have a heuristic one (RFC 9111 section 4.2.2).
+    pub heuristics: bool,
+}
+
+impl CacheRules {
+    /// One user's cache without heuristic lifetimes.
+    pub const PRIVATE: Self = Self {
+        shared: false,
+        heuristics: false,
+    };
+
+    /// A browser's cache: one user's, with heuristic lifetimes.
+    pub const BROWSER: Self = Self {
+        shared: false,
+        heuristics: true,
+    };
+
+    /// A cache that several users share, without heuristic lifetimes.
+    pub const SHARED: Self = Self {
+        shared: true,
+        heuristics: false,
+    };
+}
+
+/// Whether a method only reads (RFC 9110 section 9.2.1). A tunnel changes no resource of its own.
+pub const fn is_safe(method: &Method) -> bool {
+    matches!(
+        method,
+        Method::Get | Method::Head | Method::Options | Method::Trace | Method::Connect
+    )
+}
+
+/// Whether an answer with `status` to `method` makes stored answers for its target invalid
+/// (RFC 9111 section 4.4): the method may change something, and the answer is no error.
+pub const fn invalidates(method: &Method, status: u16) -> bool {
+    !is_safe(method) && status >= 200 && status < 400
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsafe_success_invalidates_stored_answers() {
+        let other = Method::parse(b"PURGE").unwrap();
+        for (method, status, expected) in [
+            (&Method::Post, 200, true),
+            (&Method::Put, 204, true),
+            (&Method::Delete, 303, true),
+            (&other, 200, true),
+            (&Method::Post, 404, false),
+            (&Method::Post, 500, false),
+            (&Method::Post, 103, false),
+            (&Method::Get, 200, false),
+            (&Method::Head, 200, false),
+            (&Method::Options, 200, false),
+            (&Method::Connect, 200, false),
+        ] {
+            assert_eq!(invalidates(method, status), expected, "{method} {status}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The choice of a stored answer by `Vary` (RFC 9111 section 4.1, RFC 9110 section 12.5.5).
+
+use super::control::members;
+use crate::Fields;
+use crate::message::is_token;
+
+/// The names that `Vary` lists, in the spelling of the answer.
+pub fn names(response: &Fields) -> impl Iterator<Item = &[u8]> {
+    response.get_all("vary").flat_map(members)
+}
+
+/// Whether `Vary` lists `*`, or a member that is no field name: then no request can be known to
+/// match.
+pub fn is_any(response: &Fields) -> bool {
+    names(response).any(|name| name == b"*" || !name.iter().copied().all(is_token))
+}
+
+/// Whether `Vary` lists the field `name`, or everything.
+pub fn depends_on(response: &Fields, name: &str) -> bool {
+    is_any(response) || names(response).any(|listed| listed.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Whether an answer with these fields, to a request with the `original` fields, was chosen as it
+/// would be for one with the fields `asked`.
+pub fn selects(response: &Fields, original: &Fields, asked: &Fields) -> bool {
+    !is_any(response)
+        && names(response).all(|name| {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            is_equal(&name, original, asked)
+        })
+}
+
+/// Whether two requests say the same in the field `name` (lower case). Lines are combined, and in
+/// lists white space around commas does not count.
+pub fn is_equal(name: &str, one: &Fields, other: &Fields) -> bool {
+    if !is_list(name) {
+        return one.get_all(name).eq(other.get_all(name));
+    }
+    one.contains(name) == other.contains(name)
+        && one
+            .get_all(name)
+            .flat_map(members)
+            .eq(other.get_all(name).flat_map(members))
+}
+
+/// Whether the field is a list by definition (RFC 9110 section 12.5).
+fn is_list(name: &str) -> bool {
+    matches!(
+        name,
+        "accept" | "accept-charset" | "accept-encoding" | "accept-language"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(fields: &[(&str, &str)]) -> Fields {
+        fields.iter().copied().collect()
+    }
+
+    #[test]
+    fn selection_compares_the_listed_fields() {
+        let gzip = [("accept-encoding", "gzip, br"), ("x-kind", "1")];
+        // Each row: Vary, the original fields, the fields of the new request, the decision.
+        for (vary, original, asked, expected) in [
+            (&["accept-encoding"][..], &gzip[..], &gzip[..], true),
+            (&["accept-encoding"], &gzip, &[], false),
+            (&["accept-encoding"], &[], &[], true),
+            (&["accept-encoding"], &[], &gzip, false),
+            (
+                &["Accept-Encoding"],
+                &gzip,
+                &[("accept-encoding", "gzip ,br")],
+                true,
+            ),
+            (
+                &["accept-encoding"],
+                &gzip,
+                &[("accept-encoding", "br, gzip")],
+                false,
+            ),
+            (
+                &["accept-encoding"],
+                &gzip,
+                &[("accept-encoding", "gzip"), ("accept-encoding", "br")],
+                true,
+            ),
+            (&["x-kind"], &gzip, &[("x-kind", "1")], true),
+            (&["x-kind"], &gzip, &[("x-kind", "2")], false),
+            (&["x-kind"], &[("x-kind", "")], &[], false),
+            (&["accept"], &[("accept", "")], &[], false),
+            (&["x-kind, accept-encoding"], &gzip, &gzip, true),
+            (
+                &["x-kind", "accept-encoding"],
+                &gzip,
+                &[("x-kind", "1")],
+                false,
+            ),
+            (&["*"], &gzip, &gzip, false),
+            (&["x-kind, *"], &gzip, &gzip, false),
+            (&["", "*"], &gzip, &gzip, false),
+            (&["\"x-kind\""], &gzip, &gzip, false),
+            (&["x kind"], &gzip, &gzip, false),
+            (&[""], &gzip, &[], true),
+            (&[], &gzip, &[], true),
+        ] {
+            let response: Fields = vary.iter().map(|value| ("vary", *value)).collect();
+            let found = selects(&response, &fields(original), &fields(asked));
+            assert_eq!(found, expected, "{vary:?} {original:?} {asked:?}");
+        }
+    }
+
+    #[test]
+    fn dependence_is_found_in_any_spelling() {
+        let vary = fields(&[("vary", "Accept"), ("vary", " COOKIE ,x")]);
+        assert!(depends_on(&vary, "cookie") && depends_on(&vary, "x"));
+        assert!(!depends_on(&vary, "cook"));
+        assert!(depends_on(&fields(&[("vary", "*")]), "cookie"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn request_selects_its_own_answer_or_none(vary: Vec<u8>, name in "[a-z]{1,3}", value: Vec<u8>) {
+            let response: Fields = [("vary", vary)].into_iter().collect();
+            let asked: Fields = [(name, value)].into_iter().collect();
+            proptest::prop_assert_eq!(selects(&response, &asked, &asked), !is_any(&response));
+        }
+    }
+}
