@@ -18,9 +18,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tandem_http::{Fields, Priority, RequestHead, ResponseHead};
+use tandem_http::{Fields, RequestHead, ResponseHead};
 
 use crate::error::Error;
+use crate::priority::SharedPriority;
 
 /// A request on its way, with everything that decides where it may go.
 #[derive(Debug)]
@@ -33,8 +34,8 @@ pub struct Exchange {
     pub isolation: Isolation,
     /// The connection or session that it arrived on.
     pub peer: Peer,
-    /// Who sends first.
-    pub priority: Priority,
+    /// The place in every queue on the way; all stages and sessions share it.
+    pub priority: SharedPriority,
 }
 
 /// Where an exchange came from.
@@ -116,8 +117,8 @@ pub enum Part {
         request: RequestHead,
         /// The answer, a stream of its own.
         reply: Reply,
-        /// Who sends first.
-        priority: Priority,
+        /// The place in every queue on the way, shared with the exchange behind it.
+        priority: SharedPriority,
     },
     /// The final head; once.
     Head(ResponseHead),
@@ -135,16 +136,6 @@ pub trait Parts {
     /// The next part; `None` at the regular end; an error means that what came so far is not
     /// complete.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>>;
-
-    /// Somebody waits for it now, or no longer does: it changes its place in the order of fetching
-    /// and sending, where that can be. Poll it again afterwards.
-    fn prioritise(&mut self, _: Priority) {}
-
-    /// Its new place in the order of sending, once, when something else than its reader has found
-    /// one.
-    fn take_priority(&mut self) -> Option<Priority> {
-        None
-    }
 }
 
 /// The answer to an exchange. Dropping it cancels the exchange.
@@ -197,16 +188,6 @@ impl Reply {
         self.0.poll_part(cx)
     }
 
-    /// See [`Parts::prioritise`].
-    pub fn prioritise(&mut self, priority: Priority) {
-        self.0.prioritise(priority);
-    }
-
-    /// See [`Parts::take_priority`].
-    pub fn take_priority(&mut self) -> Option<Priority> {
-        self.0.take_priority()
-    }
-
     /// The next part.
     pub async fn part(&mut self) -> Option<Result<Part, Error>> {
         std::future::poll_fn(|cx| self.poll_part(cx)).await
@@ -227,7 +208,6 @@ struct Slot {
     part: RefCell<Option<Part>>,
     /// A part has been put in.
     used: Cell<bool>,
-    priority: Cell<Option<Priority>>,
 }
 
 /// Where the story of [`Reply::generate`] puts its parts.
@@ -239,7 +219,7 @@ pub struct Sink {
 /// What of a reply concerns the session that it came on, and not only the exchange.
 pub trait Tap {
     /// A push: it stays with the session instead of travelling on with the reply.
-    fn pushed(&self, request: RequestHead, reply: Reply);
+    fn pushed(&self, request: RequestHead, reply: Reply, priority: SharedPriority);
 
     /// The final head, on its way.
     fn head(&self, head: &mut ResponseHead);
@@ -257,12 +237,6 @@ impl Sink {
         move || slot.used.get()
     }
 
-    /// Waits until the reader wants another place in the order than it was given; cancel safe.
-    pub async fn reprioritised(&self) -> Priority {
-        // Who changes it polls the story next.
-        std::future::poll_fn(|_| self.slot.priority.take().map_or(Poll::Pending, Poll::Ready)).await
-    }
-
     /// From now on the session sees what is meant for it.
     pub fn tap(&mut self, tap: Rc<dyn Tap>) {
         self.tap = Some(tap);
@@ -271,7 +245,14 @@ impl Sink {
     /// Hands over one part; returns once the reader asks for the next.
     pub async fn send(&mut self, part: Part) {
         let part = match (part, &self.tap) {
-            (Part::Pushed { request, reply, .. }, Some(tap)) => return tap.pushed(request, reply),
+            (
+                Part::Pushed {
+                    request,
+                    reply,
+                    priority,
+                },
+                Some(tap),
+            ) => return tap.pushed(request, reply, priority),
             (Part::Head(mut head), Some(tap)) => {
                 tap.head(&mut head);
                 Part::Head(head)
@@ -323,10 +304,6 @@ impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
             Poll::Ready(Ok(())) => Poll::Ready(None),
             Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
         }
-    }
-
-    fn prioritise(&mut self, priority: Priority) {
-        self.slot.priority.set(Some(priority));
     }
 }
 

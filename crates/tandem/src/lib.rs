@@ -27,6 +27,7 @@ pub mod metrics;
 pub mod middle;
 pub mod path;
 pub mod predict;
+pub mod priority;
 pub mod probe;
 pub mod roles;
 pub mod runtime;

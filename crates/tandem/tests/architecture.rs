@@ -20,7 +20,8 @@ use proc_macro2::{TokenStream, TokenTree};
 const ARROWS: &[(&str, &[&str])] = &[
     // Values and the interface they travel by: anyone may name these.
     ("error", &[]),
-    ("exchange", &["error"]),
+    ("priority", &[]),
+    ("exchange", &["error", "priority"]),
     ("stage", &["exchange"]),
     ("endpoint", &[]),
     ("metrics", &[]),
@@ -36,8 +37,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
-            "error", "exchange", "stage", "endpoint", "metrics", "probe", "learned", "warm_up",
-            "path", "gauge",
+            "error", "exchange", "priority", "stage", "endpoint", "metrics", "probe", "learned",
+            "warm_up", "path", "gauge",
         ],
     ),
     (
@@ -45,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "error",
             "exchange",
+            "priority",
             "stage",
             "endpoint",
             "metrics",
@@ -60,6 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "error",
             "exchange",
+            "priority",
             "stage",
             "endpoint",
             "metrics",
@@ -88,6 +91,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "config",
             "endpoint",
             "exchange",
+            "priority",
             "stage",
             "path",
             "gauge",
@@ -109,12 +113,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 const VALUES: &[&str] = &[
-    "error", "exchange", "stage", "endpoint", "metrics", "probe", "path",
+    "error", "exchange", "priority", "stage", "endpoint", "metrics", "probe", "path",
 ];
 
 const EVERYTHING: &[&str] = &[
     "error",
     "exchange",
+    "priority",
     "stage",
     "endpoint",
     "metrics",

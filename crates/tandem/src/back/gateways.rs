@@ -23,6 +23,7 @@ use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply, Sink};
 use crate::front::early::Liveness;
 use crate::metrics::METRICS;
 use crate::path::Path;
+use crate::priority::{Precedence, SharedPriority};
 use crate::session::{Connected, Session, Task};
 use crate::stage::Stage;
 use crate::transport::{LocalBoxFuture, Target, Transport, tls};
@@ -181,7 +182,7 @@ impl Gateways {
                 address: None,
                 push: false,
             },
-            priority: Priority(7),
+            priority: SharedPriority::new(Precedence::request(Priority(7))),
         };
         let pool = Rc::clone(self);
         let mut reply = Reply::generate(move |mut sink| async move {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tandem_http::{Priority, Scheme};
+use tandem_http::Scheme;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -310,7 +310,7 @@ impl Origin {
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
-        let place = self.place(exchange, key, sink).await?;
+        let place = self.place(exchange, key).await?;
         // While it waited, another may have found that the origin speaks HTTP/2.
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             drop(place);
@@ -343,24 +343,21 @@ impl Origin {
 
     /// The right to use a connection of its own. What becomes a tunnel needs none: it may last as
     /// long as it likes, and waiting for such ones might never end; streams bound them.
-    async fn place(
-        &self,
-        exchange: &mut Exchange,
-        key: &Key,
-        sink: &Sink,
-    ) -> Result<Option<Place<Wanted>>, Error> {
+    async fn place(&self, exchange: &Exchange, key: &Key) -> Result<Option<Place<Wanted>>, Error> {
         if exchange.request.protocol.is_some() {
             return Ok(None);
         }
         let wanted = (key.scheme, key.target.clone());
+        let mut priority = exchange.priority.watch();
         let place = async {
             loop {
-                // What was pushed so far may be asked for while it waits.
-                let push = exchange.priority > Priority::default();
+                let precedence = priority.get();
                 tokio::select! {
                     biased;
-                    priority = sink.reprioritised() => exchange.priority = priority,
-                    place = self.places.take(exchange.peer.session, &wanted, push) => return place,
+                    _ = priority.changed() => {}
+                    place = self.places.take(exchange.peer.session, &wanted, precedence) => {
+                        return place;
+                    }
                 }
             }
         };
@@ -584,9 +581,5 @@ impl Parts for Watched {
             ORIGIN_HEAD.stop(self.asked.take(), 0);
         }
         part
-    }
-
-    fn prioritise(&mut self, priority: Priority) {
-        self.reply.prioritise(priority);
     }
 }

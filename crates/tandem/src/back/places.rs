@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   room? ──yes──▶ Place ──dropped──▶ the first in the queue that has room
-//!     └──no──▶ queue: what was asked for, first asked first, then pushes; whoever gives up leaves it
+//!     └──no──▶ queue: requests by urgency, then pushes by urgency, equals by age
 //! ```
 //!
 //! Pushes never hold more than half of the places: their data waits behind everything that was
@@ -16,6 +16,8 @@ use std::hash::Hash;
 use std::rc::Rc;
 
 use tokio::sync::oneshot;
+
+use crate::priority::Precedence;
 
 /// Connections in use at once by one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +51,13 @@ pub(super) struct Places<O: Id> {
 struct Session<O: Id> {
     all: Taken,
     origins: HashMap<O, Taken>,
-    /// Nobody in it has room, or it would not be in it. Pushes come after all others, each by age.
-    queue: BTreeMap<(bool, u64), Waiting<O>>,
+    /// No entry has room, or it would have left the queue. The order is by precedence, then by age.
+    queue: BTreeMap<Number, Waiting<O>>,
     issued: u64,
 }
+
+/// A place in the queue.
+type Number = (Precedence, u64);
 
 #[derive(Clone, Copy, Default)]
 struct Taken {
@@ -78,7 +83,7 @@ pub(super) struct Place<O: Id> {
 struct Turn<'a, O: Id> {
     places: &'a Places<O>,
     session: u64,
-    number: (bool, u64),
+    number: Number,
 }
 
 impl<O: Id> Places<O> {
@@ -97,8 +102,14 @@ impl<O: Id> Places<O> {
             .map_or(0, |session| session.all.places)
     }
 
-    /// Waits for a place. `push`: nobody asked for it.
-    pub(super) async fn take(self: &Rc<Self>, session: u64, origin: &O, push: bool) -> Place<O> {
+    /// Waits for a place. Dropping the future leaves the queue.
+    pub(super) async fn take(
+        self: &Rc<Self>,
+        session: u64,
+        origin: &O,
+        precedence: Precedence,
+    ) -> Place<O> {
+        let push = precedence.push;
         let (turn, arrived) = {
             let mut sessions = self.sessions.borrow_mut();
             let state = sessions.entry(session).or_default();
@@ -109,7 +120,7 @@ impl<O: Id> Places<O> {
             }
             state.issued += 1;
             let (ready, arrived) = oneshot::channel();
-            let number = (push, state.issued);
+            let number = (precedence, state.issued);
             state.queue.insert(
                 number,
                 Waiting {
@@ -158,15 +169,16 @@ impl<O: Id> Places<O> {
     fn next(&self, session: u64) -> Option<(Waiting<O>, bool)> {
         let mut sessions = self.sessions.borrow_mut();
         let state = sessions.get_mut(&session)?;
-        let has_room = |(number, waiting): (&(bool, u64), &Waiting<O>)| {
+        let has_room = |(number, waiting): (&Number, &Waiting<O>)| {
             state
-                .has_room(&self.limits, &waiting.origin, number.0)
+                .has_room(&self.limits, &waiting.origin, number.0.push)
                 .then_some(*number)
         };
         let number = state.queue.iter().find_map(has_room)?;
         let waiting = state.queue.remove(&number)?;
-        state.take(&waiting.origin, number.0);
-        Some((waiting, number.0))
+        let push = number.0.push;
+        state.take(&waiting.origin, push);
+        Some((waiting, push))
     }
 
     fn forget(&self, session: u64) {
@@ -263,7 +275,11 @@ mod tests {
 
     fn ask(places: &Rc<Places<u8>>, session: u64, origin: u8, push: bool) -> Future1 {
         let places = Rc::clone(places);
-        Box::pin(async move { places.take(session, &origin, push).await })
+        let precedence = Precedence {
+            push,
+            ..Precedence::default()
+        };
+        Box::pin(async move { places.take(session, &origin, precedence).await })
     }
 
     fn poll(future: &mut Future1) -> Option<Place<u8>> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, vary};
-use tandem_http::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use tandem_push::answer::is_pushable_status;
 use tandem_push::fetch_standard::{has_only_browser_fields, target_origin, wants_one_format};
 use tandem_push::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
@@ -25,6 +25,7 @@ use super::reports::{Digest, Reporter};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
+use crate::priority::{Precedence, SharedPriority};
 
 /// How long a pushed answer may wait for its request, however fresh it stays.
 const KEEP_FOR: Duration = Duration::from_secs(300);
@@ -110,6 +111,8 @@ struct Pushed {
     held: Rc<Cell<usize>>,
     load: Rc<Load>,
     reporter: Rc<Reporter>,
+    /// The place of its stream in the gateway's order of sending.
+    priority: SharedPriority,
 }
 
 #[derive(Default)]
@@ -136,8 +139,6 @@ struct State {
     /// The fields of the request that it answers, once there is one: from then on it flows as it is
     /// read.
     joined: Option<Fields>,
-    /// Its place in the order of sending is to be raised: somebody waits.
-    hurry: bool,
     waiter: Option<Waker>,
     filler: Option<Waker>,
 }
@@ -196,7 +197,13 @@ impl PushStore {
     /// Takes in a push: reads it to its end in a task of its own. One that nobody has asked for yet
     /// makes way for another of the same: for another page, as a gateway has reason to. `said`: the
     /// promise says what fields it was asked with.
-    pub fn take_in(self: &Rc<Self>, request: RequestHead, reply: Reply, said: bool) {
+    pub fn take_in(
+        self: &Rc<Self>,
+        request: RequestHead,
+        reply: Reply,
+        priority: SharedPriority,
+        said: bool,
+    ) {
         METRICS.pushes_received.add(1);
         let key = Key::of(&request);
         self.load.note();
@@ -218,6 +225,7 @@ impl PushStore {
             held: Rc::clone(&self.held),
             load: Rc::clone(&self.load),
             reporter: Rc::clone(&self.reporter),
+            priority,
         });
         if !wanted && self.cancel {
             return;
@@ -396,7 +404,7 @@ impl Pushed {
         };
         self.tell(&mut state, fate);
         if !state.done {
-            state.hurry = true;
+            self.priority.set(Precedence::default());
             if let Some(waker) = state.filler.take() {
                 waker.wake();
             }
@@ -446,9 +454,6 @@ async fn fill(limit: usize, cancel: bool, pushed: &Pushed, mut reply: Reply) {
         let part = std::future::poll_fn(|cx| {
             // Who reads it sets the pace once there is no room to run ahead.
             std::task::ready!(pushed.poll_room(limit, cx));
-            if std::mem::take(&mut pushed.state.borrow_mut().hurry) {
-                reply.prioritise(Priority::default());
-            }
             reply.poll_part(cx)
         })
         .await;

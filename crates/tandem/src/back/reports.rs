@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::cache::invalidates;
-use tandem_http::{Method, Priority, RequestHead, ResponseHead};
+use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{Fate, PUSH_FIELD, Report, Treatment, companion_request, url_hash};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -19,6 +19,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::pushed::{PushStore, fresh_for};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, Tap};
+use crate::priority::SharedPriority;
 use crate::session::Connected;
 
 /// How long reports are gathered, and how often the end is thought of.
@@ -134,7 +135,7 @@ pub struct Arrival {
 }
 
 impl Tap for Arrival {
-    fn pushed(&self, request: RequestHead, reply: Reply) {
+    fn pushed(&self, request: RequestHead, reply: Reply, priority: SharedPriority) {
         let Some(store) = self.store.upgrade() else {
             return;
         };
@@ -142,7 +143,12 @@ impl Tap for Arrival {
         if self.hints && promised.len() < MAX_EARLY {
             promised.push(request.clone());
         }
-        store.take_in(request, reply, self.session.promises_have_fields());
+        store.take_in(
+            request,
+            reply,
+            priority,
+            self.session.promises_have_fields(),
+        );
     }
 
     fn head(&self, head: &mut ResponseHead) {
@@ -241,7 +247,7 @@ async fn accompany(session: Rc<dyn Connected>, store: Weak<PushStore>, isolation
             address: None,
             push: false,
         },
-        priority: Priority::default(),
+        priority: SharedPriority::default(),
     };
     let mut reply = Reply::generate(|mut sink| async move {
         sink.tap(tap);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tandem_http::message::is_token;
 use tandem_http::socks::{Command, Reply as SocksReply, Server};
-use tandem_http::{Fields, Method, Priority, RequestHead, Scheme};
+use tandem_http::{Fields, Method, RequestHead, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -25,6 +25,7 @@ use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use crate::path::Path;
+use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::session::http1::{Http1Server, Http1Session};
 use crate::stage::Stage;
@@ -319,7 +320,7 @@ async fn tunnel(
         body,
         isolation: Isolation::none(),
         peer,
-        priority: Priority::default(),
+        priority: SharedPriority::default(),
     };
     let mut reply = stage.call(exchange);
     match server {

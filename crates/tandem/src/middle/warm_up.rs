@@ -94,10 +94,11 @@ impl Parts for Filling {
 
 #[cfg(test)]
 mod tests {
-    use tandem_http::{Priority, RequestHead, Scheme};
+    use tandem_http::{RequestHead, Scheme};
 
     use super::*;
     use crate::exchange::{Body, Isolation, Peer};
+    use crate::priority::SharedPriority;
     use crate::warm_up::request;
 
     fn exchange(bytes: u64) -> Exchange {
@@ -110,7 +111,7 @@ mod tests {
                 address: None,
                 push: false,
             },
-            priority: Priority::default(),
+            priority: SharedPriority::default(),
         }
     }
 

@@ -21,13 +21,13 @@ use crate::harness::{
 const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
 /// A session with a gateway that does what no client of ours does.
-struct Peer {
-    core: Box<dyn Mux>,
+pub(crate) struct Peer {
+    pub(crate) core: Box<dyn Mux>,
     socket: TcpStream,
 }
 
 impl Peer {
-    fn to(gateway: SocketAddr, session: &str) -> Self {
+    pub(crate) fn to(gateway: SocketAddr, session: &str) -> Self {
         let config = MuxConfig::new(Role::Client);
         let core: Box<dyn Mux> = match session {
             "h2" => Box::new(h2::Connection::new(config)),
@@ -44,7 +44,7 @@ impl Peer {
         Self { core, socket }
     }
 
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let mut out = SendBuf::new();
         while self.core.wants_output() {
             self.core.poll_output(&mut out, usize::MAX);
@@ -65,7 +65,7 @@ impl Peer {
     }
 
     /// The next thing that the gateway says.
-    fn event(&mut self) -> Event {
+    pub(crate) fn event(&mut self) -> Event {
         loop {
             if let Some(event) = self.core.poll_event() {
                 return event;

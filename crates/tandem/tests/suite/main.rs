@@ -16,6 +16,7 @@ mod limits;
 mod origins;
 mod parsers;
 mod preconnect;
+mod priorities;
 mod probes;
 mod process;
 mod pushes;

@@ -11,6 +11,7 @@ use super::{Promised, SessionState};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
+use crate::priority::Precedence;
 
 /// Answers the request for a companion; a session has one at a time.
 pub(super) fn answer(session: &Rc<SessionState>, exchange: Exchange) -> Reply {
@@ -86,7 +87,10 @@ impl SessionState {
 
     fn reported(self: &Rc<Self>, fate: Fate, url: u32) {
         let Some(Promised {
-            url, page, urge, ..
+            url,
+            page,
+            priority,
+            ..
         }) = self.promised.borrow_mut().remove(&url)
         else {
             return;
@@ -96,7 +100,7 @@ impl SessionState {
             Fate::Used => METRICS.pushes_used.add(1),
             Fate::Late => {
                 METRICS.pushes_late.add(1);
-                urge.raise();
+                priority.set(Precedence::default());
             }
             Fate::Wasted => METRICS.pushes_wasted.add(1),
             Fate::Cancelled => METRICS.pushes_cancelled.add(1),

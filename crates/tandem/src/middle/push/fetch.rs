@@ -1,14 +1,13 @@
 //! One push as a reply of its own: it waits for its turn, fetches, and reads on in what it fetched.
 
-use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tandem_http::ResponseHead;
 use tandem_http::cache::{ResponsePolicy, vary};
 use tandem_http::message::content_length;
-use tandem_http::{Priority, ResponseHead};
 use tandem_predict::scan::{self, Kind as For, Need};
 use tandem_push::answer::is_pushable_status;
 use tandem_push::wire::ASKED_FIELD;
@@ -21,33 +20,18 @@ use super::page::Page;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
+use crate::priority::PriorityWatch;
 use crate::stage::Stage;
 
 /// A fetch that has no answer for so long makes room for others, and goes on.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// How a push is told that somebody asks for it.
-#[derive(Default)]
-pub(super) struct Urge {
-    asked: Cell<bool>,
-    fetch: RefCell<Option<Waker>>,
-}
-
-impl Urge {
-    pub(super) fn raise(&self) {
-        self.asked.set(true);
-        if let Some(waker) = self.fetch.take() {
-            waker.wake();
-        }
-    }
-}
 
 /// The reply.
 pub(super) struct Fetch {
     page: Rc<Page>,
     next: Rc<dyn Stage>,
     ticket: Option<Ticket>,
-    urge: Rc<Urge>,
+    priority: PriorityWatch,
     /// Until it is sent.
     exchange: Option<Exchange>,
     reply: Option<Reply>,
@@ -72,13 +56,12 @@ impl Fetch {
         exchange: Exchange,
         target: Target,
         purpose: Use,
-        urge: Rc<Urge>,
     ) -> Self {
         Self {
             next: Rc::clone(&page.asked.next),
             page,
             ticket: Some(ticket),
-            urge,
+            priority: exchange.priority.watch(),
             held: None,
             exchange: Some(exchange),
             reply: None,
@@ -172,17 +155,11 @@ impl Fetch {
         Ok(head)
     }
 
-    /// Somebody asks for it: it goes before what nobody has asked for, wherever it waits.
+    /// A request waits for it: it goes before all other pushes.
     fn hurry(&mut self) {
         self.wanted = true;
         if let Some(ticket) = &mut self.ticket {
             ticket.hurry();
-        }
-        if let Some(exchange) = &mut self.exchange {
-            exchange.priority = Priority::default();
-        }
-        if let Some(reply) = &mut self.reply {
-            reply.prioritise(Priority::default());
         }
     }
 
@@ -194,21 +171,12 @@ impl Fetch {
 }
 
 impl Parts for Fetch {
-    fn prioritise(&mut self, priority: Priority) {
-        if priority <= Priority::default() {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        if let Poll::Ready(precedence) = self.priority.poll_changed(cx)
+            && !precedence.push
+        {
             self.hurry();
         }
-    }
-
-    fn take_priority(&mut self) -> Option<Priority> {
-        self.urge.asked.take().then(|| {
-            self.hurry();
-            Priority::default()
-        })
-    }
-
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        self.urge.fetch.replace(Some(cx.waker().clone()));
         if let Err(error) = ready!(self.poll_begin(cx)) {
             self.end();
             return Poll::Ready(Some(Err(error)));
@@ -254,7 +222,9 @@ impl Parts for Fetch {
 impl Drop for Fetch {
     fn drop(&mut self) {
         if !self.given {
-            self.page.session.withdraw(&self.target, &self.urge);
+            self.page
+                .session
+                .withdraw(&self.target, self.priority.shared());
         }
     }
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation};
 use tandem_http::message::content_length;
-use tandem_http::{Method, Priority, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::{Kind as Learnt, parts};
 use tandem_predict::scan::{Kind, Need, resolve, split};
 use tandem_predict::{Candidate, Exchange as Seen, Worth};
@@ -47,9 +47,10 @@ use crate::gauge::{Gauge, Measure};
 use crate::learned::Learned;
 use crate::metrics::METRICS;
 use crate::path::Path;
+use crate::priority::SharedPriority;
 use crate::stage::Stage;
 use document::{Document, Sort, Use};
-use fetch::{Urge, redirect};
+use fetch::redirect;
 use gate::Gate;
 use hosts::Hosts;
 use page::{Page, url_of};
@@ -290,7 +291,7 @@ struct Promised {
     url: String,
     /// The request for its page.
     page: Rc<Request>,
-    urge: Rc<Urge>,
+    priority: SharedPriority,
     /// What it is asked with.
     asked: RequestHashes,
 }
@@ -382,7 +383,7 @@ impl SessionState {
     }
 
     /// Whether one more may be promised; notes it if so.
-    fn admits(&self, target: &Target, page: &Rc<Request>, urge: &Rc<Urge>) -> bool {
+    fn admits(&self, target: &Target, page: &Rc<Request>, priority: &SharedPriority) -> bool {
         let mut promised = self.promised.borrow_mut();
         if promised.len() >= self.limits.session_pushes {
             return false;
@@ -393,7 +394,7 @@ impl SessionState {
             asked: *asked,
             url: url.clone(),
             page: Rc::clone(page),
-            urge: Rc::clone(urge),
+            priority: priority.clone(),
         };
         if promised.insert(*hash, push).is_some() {
             // The client lets go of it without a word.
@@ -422,12 +423,12 @@ impl SessionState {
     }
 
     /// A promise came to nothing.
-    fn withdraw(&self, target: &Target, urge: &Rc<Urge>) {
+    fn withdraw(&self, target: &Target, priority: &SharedPriority) {
         let mut promised = self.promised.borrow_mut();
         // Another may have been promised since, for another page.
         if promised
             .get(&target.hash)
-            .is_none_or(|push| Rc::ptr_eq(&push.urge, urge))
+            .is_none_or(|push| push.priority.is_same(priority))
         {
             promised.remove(&target.hash);
             self.forget_given(target);
@@ -678,10 +679,6 @@ impl Parts for Watched {
             }
             self.held = Some(part);
         }
-    }
-
-    fn prioritise(&mut self, priority: Priority) {
-        self.reply.prioritise(priority);
     }
 }
 

@@ -12,11 +12,12 @@ use tandem_push::fetch_standard::{INHERITED_FIELDS, is_navigation};
 use tandem_push::wire::{RequestHashes, url_hash};
 
 use super::document::{Document, Use};
-use super::fetch::{Fetch, Urge};
+use super::fetch::Fetch;
 use super::hosts::is_same_site;
 use super::{Limits, Request, SessionState, Target};
 use crate::exchange::{Body, Exchange, Part, Reply};
 use crate::metrics::METRICS;
+use crate::priority::{Precedence, SharedPriority};
 
 /// Bytes of a cookie that do not fit a header table: they are sent again with each promise.
 const LONG_COOKIE: usize = 2048;
@@ -386,19 +387,18 @@ impl Page {
         let Some(left) = self.left.promises.get().checked_sub(cost) else {
             return;
         };
-        let urge = Rc::new(Urge::default());
-        if !self.session.admits(&target, &self.asked, &urge) {
+        let priority = SharedPriority::new(Precedence::push(priority(need.urgency)));
+        if !self.session.admits(&target, &self.asked, &priority) {
             return;
         }
         self.left.promises.set(left);
         METRICS.pushes_promised.add(1);
-        let priority = priority(need.urgency);
         let exchange = Exchange {
             request: request.clone(),
             body: Body::empty(),
             isolation: self.asked.isolation.clone(),
             peer: self.asked.peer,
-            priority,
+            priority: priority.clone(),
         };
         let ticket = self.session.gate.ticket(need.urgency);
         let reply = Reply::new(Fetch::new(
@@ -407,7 +407,6 @@ impl Page {
             exchange,
             target,
             Use::of(&need),
-            urge,
         ));
         self.known.borrow_mut().insert(need.url);
         let promise = Part::Pushed {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::h1::{self, BadRequest, Decoder, Form, Framing, Request, Version};
 use tandem_http::message::content_length;
-use tandem_http::{Fields, Method, Priority, ResponseHead, Scheme, SendBuf};
+use tandem_http::{Fields, Method, ResponseHead, Scheme, SendBuf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -25,6 +25,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use crate::front::pages;
 use crate::path::Path;
+use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::stage::Stage;
 
@@ -276,7 +277,7 @@ impl Http1Server {
             body,
             isolation: Isolation::none(),
             peer: self.peer,
-            priority: Priority::default(),
+            priority: SharedPriority::default(),
         };
         let reply = self.stage.call(exchange);
         let patience = self.session.timeouts.write;

@@ -14,6 +14,7 @@ use super::{Heard, Inbound, Multiplexed, MuxSession, NewCore, Shared};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
 use crate::path::Path;
+use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::http1::DECLINED;
 use crate::session::{Connected, Task};
@@ -137,7 +138,7 @@ impl MuxClient {
         let opened = self.shared.core.borrow_mut().open(
             request,
             exchange.body.is_empty(),
-            exchange.priority,
+            exchange.priority.get().priority,
         );
         match opened {
             Ok(id) => {
@@ -183,6 +184,7 @@ impl Connected for MuxClient {
                 shared: Rc::clone(&self.shared),
                 id,
                 done: false,
+                priority: exchange.priority.watch(),
             };
             let uploaded = Rc::new(Uploaded::default());
             let _upload = if exchange.body.is_empty() {
@@ -322,12 +324,16 @@ struct OwnStream {
     shared: Rc<Shared>,
     id: StreamId,
     done: bool,
+    priority: PriorityWatch,
 }
 
 impl Parts for OwnStream {
     fn poll_part(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         if self.done {
             return Poll::Ready(None);
+        }
+        if let Poll::Ready(precedence) = self.priority.poll_changed(cx) {
+            self.shared.set_priority(self.id, precedence.priority);
         }
         let inbound = std::task::ready!(self.shared.poll_inbound(self.id, cx.waker()));
         Poll::Ready(match inbound {
@@ -336,15 +342,17 @@ impl Parts for OwnStream {
             Some(Inbound::Data(data)) => Some(Ok(Part::Data(data))),
             Some(Inbound::Trailers(fields)) => Some(Ok(Part::Trailers(fields))),
             Some(Inbound::Pushed { id, request }) => {
+                let priority = SharedPriority::new(Precedence::push(Priority::default()));
                 let reply = Reply::new(Self {
                     shared: Rc::clone(&self.shared),
                     id,
                     done: false,
+                    priority: priority.watch(),
                 });
                 Some(Ok(Part::Pushed {
                     request,
                     reply,
-                    priority: Priority::default(),
+                    priority,
                 }))
             }
             Some(Inbound::Failed(error)) => {
@@ -354,14 +362,6 @@ impl Parts for OwnStream {
             }
             None => None,
         })
-    }
-
-    fn prioritise(&mut self, priority: Priority) {
-        self.shared
-            .core
-            .borrow_mut()
-            .set_priority(self.id, priority);
-        self.shared.kick();
     }
 }
 

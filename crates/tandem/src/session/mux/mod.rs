@@ -204,7 +204,7 @@ struct Stream {
     failed: bool,
     interim: Interim,
     arrivals: Arrivals,
-    /// Where the other end wants the answer, until the answer's source has been told.
+    /// The urgency that the other end asks for, until the answer's pump takes it.
     priority: Option<Priority>,
     /// Since when it holds all that it may.
     full: Stamp,
@@ -277,6 +277,12 @@ impl Shared {
         if let Some(waker) = self.driver.borrow_mut().take() {
             waker.wake();
         }
+    }
+
+    /// Moves a stream in the order of sending; the asking end tells the other.
+    fn set_priority(&self, id: StreamId, priority: Priority) {
+        self.core.borrow_mut().set_priority(id, priority);
+        self.kick();
     }
 
     fn wake_waiting(&self) {

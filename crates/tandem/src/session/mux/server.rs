@@ -14,6 +14,7 @@ use crate::error::{Error, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use crate::front::pages;
 use crate::path::Path;
+use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::HEADERS_ENCODE;
 use crate::session::Drain;
 use crate::stage::Stage;
@@ -89,16 +90,18 @@ impl Owner for Answering {
             push: self.shared.core.borrow().peer_takes_pushes(),
             ..self.peer
         };
+        let priority = SharedPriority::new(Precedence::request(priority));
         let exchange = Exchange {
             request: head,
             body,
             isolation: Isolation::none(),
             peer,
-            priority,
+            priority: priority.clone(),
         };
         let pump = Pump {
             shared: Rc::clone(&self.shared),
             id,
+            priority: priority.watch(),
             reply: self.stage.call(exchange),
             held: None,
             bodyless,
@@ -138,6 +141,7 @@ impl Chunks for StreamBody {
 struct Pump {
     shared: Rc<Shared>,
     id: StreamId,
+    priority: PriorityWatch,
     reply: Reply,
     held: Option<Part>,
     /// HEAD: an answer has no body, our own error pages included.
@@ -158,7 +162,7 @@ impl Pump {
             if self.is_cancelled(cx) {
                 return Poll::Ready(());
             }
-            self.reprioritise();
+            self.reprioritise(cx);
             let waits_for_room = self.head_sent && self.held.is_none() && !self.finished;
             if waits_for_room && ready!(self.shared.poll_room(self.id, cx.waker())).is_err() {
                 return Poll::Ready(());
@@ -200,8 +204,9 @@ impl Pump {
         stream.failed
     }
 
-    /// The other end tells its wish to the source of the reply, the source its own to the session.
-    fn reprioritise(&mut self) {
+    /// Carries the other end's wish to all queues, and a change made elsewhere to the order of
+    /// sending.
+    fn reprioritise(&mut self, cx: &Context<'_>) {
         let wish = self
             .shared
             .streams
@@ -209,13 +214,12 @@ impl Pump {
             .get_mut(&self.id)
             .and_then(|stream| stream.priority.take());
         if let Some(priority) = wish {
-            self.reply.prioritise(priority);
-        } else if let Some(priority) = self.reply.take_priority() {
-            self.shared
-                .core
-                .borrow_mut()
-                .set_priority(self.id, priority);
-            self.shared.kick();
+            // A client raises a push to a request's urgency when a request joins it.
+            let push = self.priority.get().push && priority > Priority::default();
+            self.priority.set(Precedence { push, priority });
+        }
+        if let Poll::Ready(precedence) = self.priority.poll_changed(cx) {
+            self.shared.set_priority(self.id, precedence.priority);
         }
     }
 
@@ -244,7 +248,7 @@ impl Pump {
                 priority,
             } => {
                 drop(core);
-                push(&self.shared, self.id, &request, reply, priority);
+                push(&self.shared, self.id, &request, reply, &priority);
             }
             Part::Closed => {}
         }
@@ -305,10 +309,11 @@ fn push(
     parent: StreamId,
     request: &RequestHead,
     reply: Reply,
-    priority: Priority,
+    priority: &SharedPriority,
 ) {
     let encoding = HEADERS_ENCODE.start();
-    let opened = shared.core.borrow_mut().push(parent, request, priority);
+    let urgency = priority.get().priority;
+    let opened = shared.core.borrow_mut().push(parent, request, urgency);
     let Ok(id) = opened else { return };
     HEADERS_ENCODE.stop(encoding, id);
     shared.streams.borrow_mut().insert(
@@ -321,6 +326,7 @@ fn push(
     let pump = Pump {
         shared: Rc::clone(shared),
         id,
+        priority: priority.watch(),
         reply,
         held: None,
         bodyless: false,

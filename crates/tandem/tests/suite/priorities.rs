@@ -1,0 +1,98 @@
+//! The urgency of a request (RFC 9218) decides its place in the gateway's queue for an origin.
+
+use std::sync::mpsc;
+
+use tandem_http::{Event, Priority, RequestHead, Scheme, StreamId};
+
+use crate::harness::{PATIENCE, Scene, endpoint, gateway_options, start_gateway};
+use crate::limits::Peer;
+
+/// A gateway with two connections to an origin, the fewest that it can have, and a session with it.
+/// The origin holds its answers to `/held...`, each until it is told to go on.
+struct Queue {
+    peer: Peer,
+    authority: String,
+    /// The paths that the origin was asked for.
+    asked: mpsc::Receiver<String>,
+    release: mpsc::Sender<()>,
+    _running: tandem::runtime::Running,
+}
+
+impl Queue {
+    fn start() -> Self {
+        let (told, asked) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Mutex::new(released);
+        let origin = Scene::new(move |_, mut client| {
+            while let Some(request) = client.request() {
+                let path = request.line.split(' ').nth(1).unwrap().to_owned();
+                let is_held = path.starts_with("/held");
+                told.send(path).unwrap();
+                if is_held {
+                    released.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+                }
+                client.send("HTTP/1.1 204 No Content\r\n\r\n");
+            }
+        });
+        let mut options = gateway_options();
+        options.listen = vec![endpoint("h2+tcp://127.0.0.1:0")];
+        options.max_connections_per_origin = Some(2);
+        let (running, gateway) = start_gateway(options);
+        Self {
+            peer: Peer::to(gateway, "h2"),
+            authority: origin.address.to_string(),
+            asked,
+            release,
+            _running: running,
+        }
+    }
+
+    fn ask(&mut self, path: &str, urgency: u8) -> StreamId {
+        let mut head = RequestHead::get(Scheme::Http, self.authority.clone(), path);
+        head.fields.push("priority", format!("u={urgency}"));
+        let core = &mut self.peer.core;
+        let id = core.open(&head, true, Priority(urgency)).unwrap();
+        self.peer.flush();
+        id
+    }
+
+    fn next(&self) -> String {
+        self.asked.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// Waits until the gateway has seen all that was sent.
+    fn settle(&mut self) {
+        self.peer.core.ping(7);
+        self.peer.flush();
+        while !matches!(self.peer.event(), Event::Pong { payload: 7 }) {}
+    }
+}
+
+#[test]
+fn priority_update_moves_a_request_in_origin_queue() {
+    let mut queue = Queue::start();
+    for path in ["/held-1", "/held-2"] {
+        queue.ask(path, 3);
+        assert_eq!(queue.next(), path);
+    }
+    queue.ask("/second", 3);
+    let third = queue.ask("/third", 3);
+    queue.settle();
+    queue.peer.core.set_priority(third, Priority(0));
+    queue.settle();
+    queue.release.send(()).unwrap();
+    assert_eq!([queue.next(), queue.next()], ["/third", "/second"]);
+    queue.release.send(()).unwrap();
+}
+
+#[test]
+fn request_of_low_urgency_is_not_queued_as_push() {
+    let mut queue = Queue::start();
+    // Pushes get at most half of the connections, which is one.
+    for path in ["/held-1", "/held-2"] {
+        queue.ask(path, 6);
+        assert_eq!(queue.next(), path);
+    }
+    queue.release.send(()).unwrap();
+    queue.release.send(()).unwrap();
+}
