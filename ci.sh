@@ -150,7 +150,7 @@ each() {
 # What a newcomer runs first, and the keys that programs read.
 step_demo() {
     local json=$logs/demo.json key
-    cargo run --locked --release -p tandem -- demo --json >"$json" || return 1
+    cargo run --locked --release -p tandem-cli -- demo --json >"$json" || return 1
     for key in rows setup time_s bytes_up bytes_down requests ratio_time ratio_bytes; do
         grep -q "\"$key\":" "$json" || { echo "$key is missing in:" && cat "$json" && return 1; }
     done

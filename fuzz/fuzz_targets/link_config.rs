@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use tandem_lab::emulator::topology::Topology;
+use tandem_net::emulator::topology::Topology;
 use tandem_link::delay::Jitter;
 use tandem_link::loss::Loss;
 use tandem_link::queue::QueueLimits;

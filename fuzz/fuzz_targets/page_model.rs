@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem_lab::page::{Page, Site};
+use tandem_web::page::{Page, Site};
 
 /// Pages above this are not rendered: their bodies are only filling.
 const MOST: u64 = 1 << 20;

@@ -31,7 +31,7 @@ pub use file::{Experiment, Setup, Sweep, Way};
 pub use point::{Axis, Point};
 
 use crate::bench::BenchError;
-use crate::page::PageError;
+use tandem_web::page::PageError;
 
 /// Why an experiment cannot be read, run or reported.
 #[derive(Debug, thiserror::Error)]

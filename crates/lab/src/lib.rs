@@ -1,16 +1,7 @@
-//! Instruments: page models, origins, loaders, link emulator, private Tor network.
+//! Experiments: benchmarks, a private Tor network, timing, push prediction on logs, and reports.
 
 pub mod bench;
-pub mod browser;
-pub mod emulator;
 pub mod experiment;
-pub mod har;
-pub mod loader;
-pub mod measure;
-pub mod netns;
-pub mod origin;
-pub mod page;
-pub mod slowpath;
-pub mod stats;
+pub mod predict;
 pub mod timing;
 pub mod tornet;

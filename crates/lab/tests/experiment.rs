@@ -2,18 +2,21 @@
 //! end with whole programs, goes on where it stopped, says what it lacks, and leaves nothing
 //! behind.
 
+#[path = "../../web/tests/programs/mod.rs"]
 mod programs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use programs::{LAB, Scratch, output, require, tandem, wait};
+use programs::{Scratch, output, require, tandem, wait};
 use proptest::prelude::*;
-use tandem_lab::emulator::sys;
 use tandem_lab::experiment::plan::{self, Selection};
 use tandem_lab::experiment::results::{self, Line, Measured, Outcome, Record};
 use tandem_lab::experiment::{Axis, Experiment, ExperimentError, report};
+use tandem_net::emulator::sys;
+
+const LAB: &str = env!("CARGO_BIN_EXE_tandem-lab");
 
 /// Every way, on a page that is soon there.
 const TINY: &str = r#"

@@ -2,6 +2,7 @@
 //! device behind which every packet is written down, while pages load, names are unknown, and the
 //! gateway is dead.
 
+#[path = "../../web/tests/programs/mod.rs"]
 mod programs;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -10,14 +11,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use programs::{LAB, Running, Scratch, require, tandem, wait};
-use tandem_lab::emulator::network::{self, Setup, TwoHosts};
-use tandem_lab::emulator::sys::{self, ChildSetup};
-use tandem_lab::emulator::topology::delayed;
-use tandem_lab::loader::{Loader, Via};
-use tandem_lab::netns::Netns;
-use tandem_lab::page::{Page, Site};
+use programs::{Running, Scratch, require, tandem, wait};
 use tandem_lab::tornet::dns;
+use tandem_net::emulator::network::{self, Setup, TwoHosts};
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::emulator::topology::delayed;
+use tandem_net::netns::Netns;
+use tandem_web::loader::{Loader, Via};
+use tandem_web::page::{Page, Site};
+
+const LAB: &str = env!("CARGO_BIN_EXE_tandem-lab");
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);

@@ -1,5 +1,6 @@
 //! Timing client and server: straight, through proxies that misbehave, and over an emulated link.
 
+#[path = "../../web/tests/programs/mod.rs"]
 mod programs;
 
 use std::io::{Read as _, Write as _};
@@ -8,16 +9,18 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use programs::{LAB, output};
+use programs::output;
 use serde_json::Value;
-use tandem_lab::loader::Via;
 use tandem_lab::timing::TimingError;
 use tandem_lab::timing::client::{Direction, Phase, Plan, WarmUp, run};
 use tandem_lab::timing::connect::open;
 use tandem_lab::timing::report::Report;
 use tandem_lab::timing::server::Server;
+use tandem_web::loader::Via;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
+
+const LAB: &str = env!("CARGO_BIN_EXE_tandem-lab");
 
 fn runtime() -> Runtime {
     Builder::new_current_thread()
@@ -257,7 +260,7 @@ fn over_an_emulated_link() {
     let client = format!(
         "{LAB} timing client $TANDEM_LINK_PEER:{port} --base 2s --warm-up 3s --time 4s --json -q"
     );
-    let mut link = Command::new(env!("CARGO_BIN_EXE_tandem-link"));
+    let mut link = Command::new(programs::built("tandem-link", "tandem-net"));
     let text = output(link.args([
         "-q", "--rtt", "100ms", "--rate", "8mbit", "--", "sh", "-c", &client,
     ]));

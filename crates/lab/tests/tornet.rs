@@ -2,18 +2,21 @@
 //! one behind the onion service, with curl and with Chromium; circuits of three hops to the exit,
 //! ready beforehand; one circuit per isolation key; what a dead gateway gives; nothing left behind.
 
+#[path = "../../web/tests/programs/mod.rs"]
 mod programs;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use programs::{LAB, Running, Scratch, output, require, tandem, wait};
-use tandem_lab::emulator::sys;
-use tandem_lab::page::{Page, Site};
+use programs::{Running, Scratch, output, require, tandem, wait};
 use tandem_lab::tornet::control::Control;
 use tandem_lab::tornet::layout::prefix;
 use tandem_lab::tornet::{RunDirectory, State, namespaces, take_down};
+use tandem_net::emulator::sys;
+use tandem_web::page::{Page, Site};
+
+const LAB: &str = env!("CARGO_BIN_EXE_tandem-lab");
 
 const PAGE: &str = "gallery:12x2000";
 const IMAGES: usize = 12;

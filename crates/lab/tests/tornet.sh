@@ -88,7 +88,7 @@ nothing_left() {
     echo "ok: nothing left after $1"
 }
 
-cargo build --release --locked -p tandem -p tandem-lab --bins || exit 1
+cargo build --release --locked -p tandem-cli -p tandem-lab --bins || exit 1
 
 up
 onion=$(status onion)

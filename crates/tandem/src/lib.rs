@@ -14,7 +14,6 @@
 pub mod back;
 pub mod cli;
 pub mod config;
-pub mod demo;
 pub mod endpoint;
 pub mod error;
 pub mod exchange;
@@ -26,7 +25,6 @@ pub mod learned;
 pub mod metrics;
 pub mod middle;
 pub mod path;
-pub mod predict;
 pub mod priority;
 pub mod probe;
 pub mod roles;

@@ -104,12 +104,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("runtime", &["config", "endpoint", "roles", "session"]),
     ("cli", EVERYTHING),
-    ("demo", &["cli", "config", "endpoint", "runtime"]),
-    ("predict", &["cli"]),
     // What fuzz targets reach; in no other build.
     ("fuzzing", &["error", "middle", "transport"]),
     ("lib", EVERYTHING),
-    ("main", EVERYTHING),
 ];
 
 const VALUES: &[&str] = &[
@@ -137,8 +134,6 @@ const EVERYTHING: &[&str] = &[
     "roles",
     "runtime",
     "cli",
-    "demo",
-    "predict",
 ];
 
 /// Module, item that it names against the arrows, why.

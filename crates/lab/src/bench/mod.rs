@@ -22,7 +22,7 @@ pub mod workshop;
 use std::io;
 use std::str::FromStr;
 
-use crate::stats::Summary;
+use tandem_net::stats::Summary;
 
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ pub enum BenchError {
     Session(String),
     /// The network could not be set up.
     #[error(transparent)]
-    Network(#[from] crate::emulator::network::NetworkError),
+    Network(#[from] tandem_net::emulator::network::NetworkError),
     /// A value that does not fit.
     #[error("{0}")]
     Value(String),

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use super::workshop::{Program, Workshop};
 use super::{BenchError, Size, browser};
-use crate::netns::Netns;
+use tandem_net::netns::Netns;
 
 /// Finds a program on the search path and where distributions keep servers.
 pub fn find(program: &'static str, package: &'static str) -> Result<PathBuf, BenchError> {

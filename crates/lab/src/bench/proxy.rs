@@ -16,7 +16,7 @@ use super::programs::{self, H2load, Origin, Proxy};
 use super::usage::{self, Memory};
 use super::workshop::{self, Program, Workshop};
 use super::{BenchError, Size, browser, ratios, turns};
-use crate::stats::Summary;
+use tandem_net::stats::Summary;
 
 /// What to measure.
 #[derive(Clone, Debug)]

@@ -31,10 +31,10 @@ use tokio::time::Instant;
 use super::programs::{self, Origin};
 use super::workshop::{self, Program, Workshop};
 use super::{BenchError, Size, turns};
-use crate::emulator::network::{NetworkError, Setup, TwoHosts};
-use crate::emulator::rtnl::TcpMetrics;
-use crate::emulator::topology::LinkText;
-use crate::stats;
+use tandem_net::emulator::network::{NetworkError, Setup, TwoHosts};
+use tandem_net::emulator::rtnl::TcpMetrics;
+use tandem_net::emulator::topology::LinkText;
+use tandem_net::stats;
 
 /// Downloads beside the quiet requests.
 const BULK: usize = 8;

@@ -15,7 +15,7 @@ use super::client::{self, Carried, Protocol, Session, Work};
 use super::programs::{self, Origin};
 use super::workshop::{self, Program, Workshop};
 use super::{BenchError, Size, browser, ratios, turns, usage};
-use crate::stats::Summary;
+use tandem_net::stats::Summary;
 
 /// Sessions that carry the load of one turn together.
 const SESSIONS: usize = 8;

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::BenchError;
-use crate::emulator::sys::{self, ChildSetup};
-use crate::netns::Netns;
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::netns::Netns;
 
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 

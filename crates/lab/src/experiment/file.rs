@@ -41,7 +41,7 @@ use toml::Value;
 
 use super::point::{Axis, Point};
 use super::{ExperimentError, plan};
-use crate::page::{Page, PageError};
+use tandem_web::page::{Page, PageError};
 
 /// Most set-ups or sweeps.
 const MOST: usize = 100;

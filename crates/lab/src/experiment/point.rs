@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tandem_link::text;
 
 use super::ExperimentError;
-use crate::emulator::topology::LinkText;
+use tandem_net::emulator::topology::LinkText;
 
 /// Longest value.
 const LONGEST: usize = 200;

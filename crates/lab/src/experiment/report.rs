@@ -21,7 +21,7 @@ use super::file::{Experiment, Measure, Sweep};
 use super::point::{Axis, Point};
 use super::results::{self, Line, Measured};
 use super::summary::{Cells, Contest, Spread, Verdict};
-use crate::stats::{self, Summary};
+use tandem_net::stats::{self, Summary};
 
 /// Other results that a report takes in, if they lie beside its own: the corpus over the private
 /// Tor network.

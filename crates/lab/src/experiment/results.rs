@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::ExperimentError;
 use super::point::Point;
-use crate::emulator::report::Traffic;
+use tandem_net::emulator::report::Traffic;
 
 /// Name of the file of results in its directory.
 pub const RESULTS: &str = "results.jsonl";
@@ -26,7 +26,7 @@ const LARGEST: u64 = 1 << 30;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// How the loads below came about, as [`crate::measure::Run`].
+    /// How the loads below came about, as [`tandem_web::measure::Run`].
     Run(Value),
     /// A page load.
     Load(Box<Record>),

@@ -10,7 +10,7 @@ use super::results::{Line, Outcome, Record, Results};
 use super::stage::{self, Theatre};
 use super::{Experiment, ExperimentError, trial};
 use crate::bench::workshop;
-use crate::measure::Run;
+use tandem_web::measure::Run;
 
 /// How to run it.
 #[derive(Clone, Debug)]

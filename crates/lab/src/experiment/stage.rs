@@ -21,12 +21,12 @@ use super::file::{Setup, Way};
 use super::point::Conditions;
 use crate::bench::workshop::{Program, Workshop};
 use crate::bench::{BenchError, programs};
-use crate::emulator::network::{NetworkError, Setup as NetworkSetup, TwoHosts};
-use crate::emulator::report::Traffic;
-use crate::emulator::rtnl::TcpMetrics;
-use crate::emulator::{Emulator, Snapshot};
-use crate::netns::Netns;
-use crate::origin::{Origin, Running};
+use tandem_net::emulator::network::{NetworkError, Setup as NetworkSetup, TwoHosts};
+use tandem_net::emulator::report::Traffic;
+use tandem_net::emulator::rtnl::TcpMetrics;
+use tandem_net::emulator::{Emulator, Snapshot};
+use tandem_net::netns::Netns;
+use tandem_web::origin::{Origin, Running};
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -427,8 +427,9 @@ fn carried(snapshot: &Snapshot) -> Carried {
 }
 
 fn in_flight(snapshot: &Snapshot) -> bool {
-    let gone =
-        |link: &crate::emulator::report::LinkReport| link.lost + link.overflowed + link.managed;
+    let gone = |link: &tandem_net::emulator::report::LinkReport| {
+        link.lost + link.overflowed + link.managed
+    };
     snapshot
         .links
         .iter()

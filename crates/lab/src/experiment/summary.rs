@@ -7,7 +7,7 @@ use super::file::{Experiment, Figure, Measure, Sweep};
 use super::plan;
 use super::point::Point;
 use super::results::{Line, Measured, Outcome};
-use crate::stats::Summary;
+use tandem_net::stats::Summary;
 
 /// Differences below this share are none.
 const EVEN: f64 = 0.01;

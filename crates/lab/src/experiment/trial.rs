@@ -10,11 +10,11 @@ use super::point::Conditions;
 use super::results::{Measured, Outcome, Push, Record};
 use super::stage::{PROXY, Stage, Theatre};
 use crate::bench::BenchError;
-use crate::loader::{Discovery, LoadError, Loader, Protocol, Via};
-use crate::measure::{Client, MeasureError, Outcome as Loaded};
-use crate::origin::{Origin, Protocols};
-use crate::page::{Page, Site};
 use tandem_http::Scheme;
+use tandem_web::loader::{Discovery, LoadError, Loader, Protocol, Via};
+use tandem_web::measure::{Client, MeasureError, Outcome as Loaded};
+use tandem_web::origin::{Origin, Protocols};
+use tandem_web::page::{Page, Site};
 
 /// Between two users, so that the gateway knows their page loads apart.
 const BETWEEN_USERS: Duration = Duration::from_millis(100);

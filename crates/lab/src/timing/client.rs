@@ -16,7 +16,7 @@ use super::TimingError;
 use super::connect::open;
 use super::report::{Report, Sample};
 use super::wire::{self, Blocks, Mode, PAIR, STAMP};
-use crate::loader::Via;
+use tandem_web::loader::Via;
 
 /// Time that stamps under way get at the end.
 const GRACE: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::TimingError;
-use crate::loader::Via;
+use tandem_web::loader::Via;
 
 /// Time for a connection, the proxy's part included.
 pub const LIMIT: Duration = Duration::from_secs(60);

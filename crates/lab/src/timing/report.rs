@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::TimingError;
 use super::client::{Bulk, Direction, Phase, Plan};
-use crate::measure::Run;
-use crate::stats::{Summary, percentile};
+use tandem_net::stats::{Summary, percentile};
+use tandem_web::measure::Run;
 
 /// A stamp; all in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
 
 use super::layout::{DOMAIN, site_address, site_number};
-use crate::netns::Netns;
+use tandem_net::netns::Netns;
 
 const HEADER: usize = 12;
 const TYPE_A: u16 = 1;

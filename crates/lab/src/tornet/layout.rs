@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::emulator::topology::{HostPlan, LinkPlan, Topology, delayed};
+use tandem_net::emulator::topology::{HostPlan, LinkPlan, Topology, delayed};
 
 /// Where the gateway beside the exit listens: an address reserved for documentation, on the exit's
 /// loopback interface.

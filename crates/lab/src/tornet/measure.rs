@@ -33,9 +33,9 @@ pub use setup::{BROWSER_CONNECTIONS, Protocol, Push, Setup, Way};
 pub use verdict::Verdict;
 
 use super::{State, TornetError};
-use crate::loader::Discovery;
-use crate::page::PageError;
 use load::Bench;
+use tandem_web::loader::Discovery;
+use tandem_web::page::PageError;
 
 /// What to measure.
 #[derive(Clone, Debug)]

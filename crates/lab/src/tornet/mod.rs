@@ -28,7 +28,7 @@ pub use layout::{Layout, Node, Role};
 pub use run::{Origin, Request, Tornet, take_down, up};
 pub use state::{RunDirectory, State};
 
-use crate::emulator::network::NetworkError;
+use tandem_net::emulator::network::NetworkError;
 
 /// Why the network could not be brought up, looked at or taken down.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::keys::run;
 use super::layout::{Node, Role};
 use super::{TornetError, find_program};
-use crate::netns::NAMED;
+use tandem_net::netns::NAMED;
 
 /// Where `ip netns exec` finds files to show in place of those in /etc.
 const ETC: &str = "/etc/netns";

@@ -23,11 +23,11 @@ use super::layout::{
 use super::state::{Endpoints, Phase, Process, RunDirectory, SiteEndpoint, State};
 use super::torrc::{self, Variant};
 use super::{TornetError, dns, find_program, namespaces};
-use crate::emulator::network::{self, Setup};
-use crate::emulator::rtnl::{Rtnl, TcpMetrics};
-use crate::emulator::sys::{self, ChildSetup};
-use crate::emulator::{Emulator, report::Snapshot};
-use crate::netns::Netns;
+use tandem_net::emulator::network::{self, Setup};
+use tandem_net::emulator::rtnl::{Rtnl, TcpMetrics};
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::emulator::{Emulator, report::Snapshot};
+use tandem_net::netns::Netns;
 
 /// How long to wait for the network to carry traffic.
 const PATIENCE: Duration = Duration::from_secs(240);

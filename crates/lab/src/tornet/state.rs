@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::TornetError;
 use super::layout::Node;
-use crate::emulator::report::Snapshot;
+use tandem_net::emulator::report::Snapshot;
 
 /// How far a network is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

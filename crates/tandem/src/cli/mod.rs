@@ -1,5 +1,7 @@
-//! The command line: what each command is called and takes, and one readable line for what goes
-//! wrong.
+//! The commands of the proxies: their names and arguments, and one readable line for each failure.
+//!
+//! The program that users run is put together in the package `tandem-cli`, which adds the commands
+//! that need more than the proxies.
 
 mod compat;
 mod gateways;
@@ -10,20 +12,12 @@ mod shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
 
 use crate::config::{ClientOptions, GatewayOptions};
 
-/// Two proxies, one at each end of a slow path, that make the web load as fast as that path allows.
-#[derive(Debug, Parser)]
-#[command(name = "tandem", version, max_term_width = 110, after_help = EXAMPLES)]
-pub struct Cli {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-const EXAMPLES: &str = "Examples:
+/// The examples that the help of the program and of its two roles ends with.
+pub const EXAMPLES: &str = "Examples:
   tandem demo
       Load a real page's structure over an emulated slow path, without and with the pair
   tandem gateway --listen 'h2+tls://0.0.0.0:443?cert=gw.pem&key=gw.key' --auth token-file=token
@@ -42,11 +36,6 @@ pub enum Command {
     Client(ClientArgs),
     /// Run at the far end: take the client's session, fetch from the origins
     Gateway(GatewayArgs),
-    /// Load a real page's structure over an emulated slow path, without and with the pair
-    Demo(crate::demo::DemoArgs),
-    /// Replay access logs through the push predictor, or search its best parameters
-    #[command(subcommand)]
-    Predict(crate::predict::PredictCommand),
     /// Watch the data path of a running client or gateway: how long what waits where
     #[command(subcommand)]
     Probe(probe::ProbeCommand),
@@ -90,34 +79,36 @@ pub struct GatewayArgs {
     pub options: GatewayOptions,
 }
 
-/// Any failure of a command, told in one line.
+/// The failure of a command, printed in one line.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Runs the program.
-pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tandem: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(command: Command) -> Result<(), Failure> {
+/// Runs `command`. `program` is the command line of the whole program, which the completions and
+/// the manual page describe.
+///
+/// # Errors
+/// Returns the reason why the command ended early.
+pub fn run(command: Command, program: clap::Command) -> Result<(), Failure> {
     match command {
         Command::Client(args) => serve::client(args),
         Command::Gateway(args) => serve::gateway(args),
-        Command::Demo(args) => crate::demo::run(&args),
-        Command::Predict(command) => Ok(crate::predict::run(command)?),
         Command::Probe(command) => probe::run(&command),
         Command::Gateways(args) => gateways::run(&args),
         Command::Mhd2Spdy(args) => compat::mhd2spdy(&args),
         Command::Microspdy2Http(args) => compat::microspdy2http(&args),
         Command::CheckConfig(args) => serve::check(&args),
-        Command::Completions(args) => shell::completions(&args),
-        Command::Man => shell::man(),
+        Command::Completions(args) => shell::completions(&args, program),
+        Command::Man => shell::man(&program),
+    }
+}
+
+/// Prints the failure of a command and returns the status that the program ends with.
+pub fn exit(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tandem: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::io::Write as _;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::{Cli, Failure};
+use super::Failure;
 
 /// Arguments of `tandem completions`.
 #[derive(Debug, clap::Args)]
@@ -14,21 +13,18 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-pub(super) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    clap_complete::generate(
-        args.shell,
-        &mut Cli::command(),
-        "tandem",
-        &mut std::io::stdout(),
-    );
+pub(super) fn completions(
+    args: &CompletionsArgs,
+    mut program: clap::Command,
+) -> Result<(), Failure> {
+    clap_complete::generate(args.shell, &mut program, "tandem", &mut std::io::stdout());
     Ok(())
 }
 
-pub(super) fn man() -> Result<(), Failure> {
+pub(super) fn man(program: &clap::Command) -> Result<(), Failure> {
     let mut out = Vec::new();
-    let command = Cli::command();
-    clap_mangen::Man::new(command.clone()).render(&mut out)?;
-    for sub in command.get_subcommands() {
+    clap_mangen::Man::new(program.clone()).render(&mut out)?;
+    for sub in program.get_subcommands() {
         writeln!(out, ".SH {}", sub.get_name().to_uppercase())?;
         writeln!(
             out,

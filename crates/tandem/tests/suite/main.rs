@@ -8,6 +8,7 @@
 
 mod admission;
 mod carrying;
+mod certificates;
 mod faults;
 mod harness;
 mod isolation;
@@ -17,10 +18,7 @@ mod origins;
 mod parsers;
 mod preconnect;
 mod priorities;
-mod probes;
-mod process;
 mod pushes;
 mod roundtrips;
 mod spdy;
-mod timing;
 mod tunnels;

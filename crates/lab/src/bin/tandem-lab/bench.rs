@@ -12,8 +12,8 @@ use tandem_lab::bench::client::Protocol;
 use tandem_lab::bench::programs::{self, Proxy};
 use tandem_lab::bench::quiet::Pair;
 use tandem_lab::bench::{Size, proxy, quiet, session};
-use tandem_lab::emulator::topology::LinkText;
 use tandem_link::text;
+use tandem_net::emulator::topology::LinkText;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]

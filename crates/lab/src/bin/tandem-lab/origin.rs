@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Args;
-use tandem_lab::origin::Origin;
-use tandem_lab::page::{Page, Site};
+use tandem_web::origin::Origin;
+use tandem_web::page::{Page, Site};
 use tokio::net::TcpListener;
 
 #[derive(Debug, Args)]

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tandem_lab::loader::Via;
 use tandem_lab::timing::client::{self, Direction, Plan, WarmUp};
 use tandem_lab::timing::server::Server;
 use tandem_link::text;
+use tandem_web::loader::Via;
 use tokio::task::LocalSet;
 
 /// Which end.

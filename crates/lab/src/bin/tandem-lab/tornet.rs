@@ -13,9 +13,6 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tandem_lab::emulator::Snapshot;
-use tandem_lab::emulator::sys::{self, ChildSetup};
-use tandem_lab::page::Page;
 use tandem_lab::tornet::layout::MOST_SITES;
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::torrc::Variant;
@@ -23,6 +20,9 @@ use tandem_lab::tornet::{
     Origin, Request, RunDirectory, State, TornetError, namespaces, take_down, up,
 };
 use tandem_link::text;
+use tandem_net::emulator::Snapshot;
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_web::page::Page;
 
 type Failure = Box<dyn Error>;
 

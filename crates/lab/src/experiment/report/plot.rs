@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::text::{escaped, number};
 use crate::experiment::point::Axis;
-use crate::stats::Summary;
+use tandem_net::stats::Summary;
 
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 300.0;

@@ -1,6 +1,6 @@
 //! Escaping, and numbers with as many digits as they mean.
 
-use crate::stats::Summary;
+use tandem_net::stats::Summary;
 
 /// Text that may stand in an element or a quoted attribute; what XML cannot have becomes a question
 /// mark.

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::emulator::sys::{self, ChildSetup};
-use crate::netns::Netns;
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::netns::Netns;
 
 /// Time that the client has to begin to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);

@@ -15,15 +15,15 @@ use serde::Serialize;
 
 use super::client::{Client, counter};
 use super::{BROWSER_CONNECTIONS, MeasureError, Plan, Protocol, Push, Setup, Subject, Way};
-use crate::emulator::report::{Snapshot, Traffic};
-use crate::emulator::sys::{self, ChildSetup};
-use crate::loader::{self, Load, Loader, Via};
-use crate::measure::loader_har;
-use crate::netns::Netns;
-use crate::page::{Page, Site};
 use crate::tornet::layout::MARKER;
 use crate::tornet::state::Phase;
 use crate::tornet::{RunDirectory, State, TornetError};
+use tandem_net::emulator::report::{Snapshot, Traffic};
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::netns::Netns;
+use tandem_web::loader::{self, Load, Loader, Via};
+use tandem_web::measure::loader_har;
+use tandem_web::page::{Page, Site};
 
 /// Time that a page may take.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -488,7 +488,7 @@ fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::report::{LinkReport, PortReport};
+    use tandem_net::emulator::report::{LinkReport, PortReport};
 
     fn traffic(bytes: u64) -> Traffic {
         Traffic {

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::load::{ExitLink, Loaded, Pushes};
 use super::verdict::{Verdict, verdicts};
 use super::{Loads, Plan, Push, Setup, Subject, Way};
-use crate::loader::Discovery;
-use crate::stats::{Summary, median};
+use tandem_net::stats::{Summary, median};
+use tandem_web::loader::Discovery;
 
 /// A whole measurement.
 #[derive(Clone, Debug, Serialize)]

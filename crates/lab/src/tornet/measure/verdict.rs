@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::report::Row;
 use super::{Loaded, Pushes};
-use crate::stats::median;
+use tandem_net::stats::median;
 
 /// One setup with push, over all pages that have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode, Stdio};
 
 use clap::{Args, ValueEnum};
-use tandem_lab::emulator::sys::{self, ChildSetup};
-use tandem_lab::loader;
 use tandem_lab::tornet::measure::{Plan, Protocol, Push, Way, run as measure};
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::{RunDirectory, take_down};
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_web::loader;
 
 use super::{Failure, Instance, say};
 

@@ -1,0 +1,308 @@
+//! `tandem demo`: the product's main job on a machine that has nothing but this program.
+//!
+//! ```text
+//!  loader ─────────────── slow path ──────────────▶ origin         (plain HTTP/1.1, 6 connections)
+//!  loader ─▶ client ═════ slow path ═════▶ gateway ─▶ origin        (the pair)
+//! ```
+//!
+//! Origin, pair, loader and a modelled slow path ([`tandem_net::slowpath`]) run in this process;
+//! the page is a real page's structure with synthetic bodies, each of which is checked byte by
+//! byte.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tandem::cli::Failure;
+use tandem::config::units::{Rate, Span};
+use tandem::config::{ClientOptions, GatewayOptions};
+use tandem::endpoint::Endpoint;
+use tandem::runtime::Running;
+use tandem_net::slowpath::{Carried, Running as Slow, SlowPath};
+use tandem_web::loader::{Discovery, Loader, Via};
+use tandem_web::origin::Origin;
+use tandem_web::page::{Page, Site};
+
+/// Arguments of `tandem demo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Round trip of the slow path; 600ms is about an onion service, 250ms a circuit, 700ms a
+    /// satellite
+    #[arg(long, value_name = "TIME", default_value = "300ms")]
+    rtt: Span,
+    /// Rate of the slow path
+    #[arg(long, value_name = "RATE", default_value = "20mbit")]
+    rate: Rate,
+    /// The page: demo, thesis (1315 resources), twitter, youtube, imgur, or a HAR or page file
+    #[arg(long, value_name = "PAGE", default_value = "demo")]
+    page: String,
+    /// Session between the pair: h2, spdy3, spdy3.1
+    #[arg(long, value_name = "SESSION", default_value = "h2")]
+    session: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Leave origin, pair and slow path running until interrupted, for a browser
+    #[arg(long)]
+    keep: bool,
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    setup: String,
+    time_s: f64,
+    bytes_up: u64,
+    bytes_down: u64,
+    requests: usize,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    page: String,
+    resources: usize,
+    rtt_ms: f64,
+    rate_bit_s: u64,
+    rows: Vec<Row>,
+    /// Time of the pair over time of plain HTTP/1.1.
+    ratio_time: f64,
+    /// The same of bytes, both ways.
+    ratio_bytes: f64,
+}
+
+/// Everything that runs.
+struct Stage {
+    origin_address: String,
+    site: Site,
+    direct: Slow,
+    between: Slow,
+    client: Running,
+    /// A client that takes no pushes.
+    without_push: Running,
+    gateway: Running,
+    proxy: SocketAddr,
+    proxy_without_push: SocketAddr,
+}
+
+/// Runs the demo.
+pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    // Several threads: origin, loader and slow path must not wait for each other.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let progress = ProgressBar::new_spinner()
+            .with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
+        progress.enable_steady_tick(Duration::from_millis(100));
+        progress.set_message("starting origin, gateway, client and slow path");
+        let stage = start(args).await?;
+        let outcome = measure(args, &stage, &progress).await?;
+        progress.finish_and_clear();
+        print(args, &outcome, &stage)?;
+        if args.keep {
+            eprintln!("Running until interrupted (Ctrl-C).");
+            tokio::signal::ctrl_c().await?;
+        }
+        stage.client.drain(Duration::from_secs(1)).await;
+        stage.without_push.drain(Duration::from_secs(1)).await;
+        stage.gateway.drain(Duration::from_secs(1)).await;
+        Ok(())
+    })
+}
+
+async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
+    let origin_at = listener.local_addr()?;
+    let origin_address = origin_at.to_string();
+    let page = if args.page == "demo" {
+        Page::demo()?
+    } else {
+        Page::open(&args.page)?
+    };
+    let site = Site::new(page, &[&origin_address])?;
+    let origin = Origin::new(site.clone());
+    tokio::spawn(origin.serve(listener));
+    let way = SlowPath {
+        rtt: args.rtt.0,
+        rate_up: args.rate.0,
+        rate_down: args.rate.0,
+    };
+    let direct = way.spawn(origin_at).await?;
+
+    let any: Endpoint = format!("{}+tcp://127.0.0.1:0", args.session).parse()?;
+    let gateway_options = GatewayOptions {
+        listen: vec![any.clone()],
+        open: Some(true),
+        allow_dest: vec!["127.0.0.1".parse()?],
+        workers: Some(1),
+        // Loads are few here, and each is to show the same.
+        hold_out: Some(0.0),
+        predict: Some(false),
+        ..GatewayOptions::default()
+    };
+    let gateway = Running::start(Arc::new(gateway_options.typed()?)).await?;
+    let gateway_at = gateway.address(&any).ok_or("the gateway does not listen")?;
+    let between = way.spawn(gateway_at).await?;
+
+    let listen: Endpoint = "http://127.0.0.1:0".parse()?;
+    let client_options = ClientOptions {
+        listen: vec![listen.clone()],
+        gateway: vec![format!("{}+tcp://{}", args.session, between.address).parse()?],
+        ..ClientOptions::default()
+    };
+    let without = ClientOptions {
+        push: Some(false),
+        ..client_options.clone()
+    };
+    let client = Running::start(Arc::new(client_options.typed()?)).await?;
+    let proxy = client
+        .address(&listen)
+        .ok_or("the client does not listen")?;
+    let without_push = Running::start(Arc::new(without.typed()?)).await?;
+    let proxy_without_push = without_push
+        .address(&listen)
+        .ok_or("the client does not listen")?;
+    Ok(Stage {
+        origin_address,
+        site,
+        direct,
+        between,
+        client,
+        without_push,
+        gateway,
+        proxy,
+        proxy_without_push,
+    })
+}
+
+async fn measure(
+    args: &DemoArgs,
+    stage: &Stage,
+    progress: &ProgressBar,
+) -> Result<Outcome, Failure> {
+    let direct_site = Site::new(
+        stage.site.page().clone(),
+        &[stage.direct.address.to_string()],
+    )?;
+    let through = |proxy: SocketAddr| Via::Http {
+        proxy: proxy.to_string(),
+    };
+    let many = 100;
+    let mut rows = Vec::new();
+    for (setup, via, site, connections, slow) in [
+        (
+            "HTTP/1.1, 6 connections",
+            Via::Direct,
+            &direct_site,
+            6,
+            &stage.direct,
+        ),
+        (
+            "pair without push, 6 in flight",
+            through(stage.proxy_without_push),
+            &stage.site,
+            6,
+            &stage.between,
+        ),
+        (
+            "pair without push, 100 in flight",
+            through(stage.proxy_without_push),
+            &stage.site,
+            many,
+            &stage.between,
+        ),
+        (
+            "pair, 6 requests in flight",
+            through(stage.proxy),
+            &stage.site,
+            6,
+            &stage.between,
+        ),
+        (
+            "pair, 100 requests in flight",
+            through(stage.proxy),
+            &stage.site,
+            many,
+            &stage.between,
+        ),
+    ] {
+        progress.set_message(format!(
+            "loading {} resources: {setup}",
+            site.page().resources.len()
+        ));
+        let mut loader = Loader::new(via);
+        loader.per_host = connections;
+        loader.discovery = Discovery::Triggers;
+        let before = slow.carried();
+        let load = loader.load(site).await?;
+        let carried = slow.carried();
+        rows.push(Row {
+            setup: setup.into(),
+            time_s: load.time.as_secs_f64(),
+            bytes_up: carried.up - before.up,
+            bytes_down: carried.down - before.down,
+            requests: load.requests.len(),
+        });
+    }
+    let bytes = |row: &Row| (row.bytes_up + row.bytes_down) as f64;
+    let (plain, pair) = (&rows[0], &rows[rows.len() - 1]);
+    Ok(Outcome {
+        page: stage.site.page().name.clone(),
+        resources: stage.site.page().resources.len(),
+        rtt_ms: args.rtt.0.as_secs_f64() * 1e3,
+        rate_bit_s: args.rate.0,
+        ratio_time: pair.time_s / plain.time_s,
+        ratio_bytes: bytes(pair) / bytes(plain),
+        rows,
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn print(args: &DemoArgs, outcome: &Outcome, stage: &Stage) -> Result<(), Failure> {
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(outcome)?);
+        return Ok(());
+    }
+    println!(
+        "Page {:?}, {} resources, over an emulated path of {} round trip and {}:\n",
+        outcome.page, outcome.resources, args.rtt, args.rate
+    );
+    println!(
+        "{:<34} {:>8} {:>12} {:>12} {:>9}",
+        "setup", "seconds", "bytes up", "bytes down", "requests"
+    );
+    for row in &outcome.rows {
+        println!(
+            "{:<34} {:>8.2} {:>12} {:>12} {:>9}",
+            row.setup, row.time_s, row.bytes_up, row.bytes_down, row.requests
+        );
+    }
+    println!(
+        "\nThe pair with 100 requests in flight takes {:.0} % of the time and {:.0} % of the bytes of plain HTTP/1.1.",
+        outcome.ratio_time * 100.0,
+        outcome.ratio_bytes * 100.0
+    );
+    println!(
+        "Carried between the pair in all: {}.",
+        total(stage.between.carried())
+    );
+    println!("\nTo see it in a browser, run `tandem demo --keep`, set the browser's HTTP proxy to");
+    println!(
+        "  {}  (or its proxy configuration to http://{}/proxy.pac)",
+        stage.proxy, stage.proxy
+    );
+    println!(
+        "and open  http://{}{}",
+        stage.origin_address,
+        stage.site.page().resources[0].path
+    );
+    Ok(())
+}
+
+fn total(carried: Carried) -> String {
+    format!("{} bytes up, {} bytes down", carried.up, carried.down)
+}

@@ -1,0 +1,44 @@
+//! The `tandem` program: the commands of the proxies, the demo and the predictor's tools.
+//!
+//! The proxies are the library `tandem`, which knows nothing of pages, emulated networks and logs.
+//! The research crates know nothing of the proxies. This crate joins both for the user.
+
+mod demo;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use tandem::cli::{EXAMPLES, Failure};
+use tandem_lab::predict::PredictCommand;
+
+/// Two proxies, one at each end of a slow path, that make the web load as fast as that path allows.
+#[derive(Debug, Parser)]
+#[command(name = "tandem", version, max_term_width = 110, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Proxy(Box<tandem::cli::Command>),
+    /// Load a real page's structure over an emulated slow path, without and with the pair
+    #[command(display_order = 2)]
+    Demo(demo::DemoArgs),
+    /// Replay access logs through the push predictor, or search its best parameters
+    #[command(subcommand, display_order = 2)]
+    Predict(PredictCommand),
+}
+
+fn main() -> ExitCode {
+    tandem::cli::exit(run(Arguments::parse().command))
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Proxy(command) => tandem::cli::run(*command, Arguments::command()),
+        Command::Demo(args) => demo::run(&args),
+        Command::Predict(command) => Ok(tandem_lab::predict::run(command)?),
+    }
+}

@@ -1,0 +1,15 @@
+//! The `tandem` program as its users run it: files, signals, output, and the pair behind it.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a scene that cannot be set up has failed"
+)]
+
+#[path = "../../../tandem/tests/suite/certificates.rs"]
+mod certificates;
+#[expect(dead_code, reason = "the tests of the library use the rest")]
+#[path = "../../../tandem/tests/suite/harness.rs"]
+mod harness;
+mod probes;
+mod process;
+mod timing;

@@ -1,0 +1,251 @@
+//! `tandem predict live`: what push did in a running client or gateway, from its metrics, and how
+//! sure that is.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tandem_net::stats::student_t_95;
+
+use super::PredictError;
+
+/// Longest answer that is read.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// Arguments of `predict live`.
+#[derive(Debug, Args)]
+pub struct LiveArgs {
+    /// Where the client or gateway serves its metrics (its --metrics)
+    #[arg(value_name = "ADDRESS")]
+    metrics: SocketAddr,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of pushes, and what they were worth.
+#[derive(Debug, Default, PartialEq, Serialize)]
+struct Account {
+    promised: u64,
+    received: u64,
+    used: u64,
+    late: u64,
+    wasted: u64,
+    cancelled: u64,
+    bytes_used: u64,
+    bytes_wasted: u64,
+    round_trips_saved: u64,
+    with_push: Loads,
+    held_out: Loads,
+    /// Seconds that push saves a page load: estimate and 95 % interval (Welch).
+    saved_s: Option<Interval>,
+}
+
+/// Page loads of one kind.
+#[derive(Debug, Default, PartialEq, Serialize)]
+struct Loads {
+    count: u64,
+    mean_s: Option<f64>,
+    #[serde(skip)]
+    variance: Option<f64>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Interval {
+    estimate: f64,
+    low: f64,
+    high: f64,
+}
+
+/// Prints the account of the process behind `args`.
+pub(super) fn run(args: &LiveArgs) -> Result<(), PredictError> {
+    let text = fetch(args.metrics).map_err(|source| PredictError::Live {
+        address: args.metrics,
+        source,
+    })?;
+    let account = Account::read(&text);
+    let text = if args.json {
+        serde_json::to_string_pretty(&account).map_err(std::io::Error::from)? + "\n"
+    } else {
+        account.table()
+    };
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(PredictError::Print)
+}
+
+fn fetch(address: SocketAddr) -> std::io::Result<String> {
+    if !address.ip().is_loopback() {
+        return Err(std::io::Error::other(
+            "metrics are served on loopback addresses only",
+        ));
+    }
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER).read_to_string(&mut answer)?;
+    if !answer.starts_with("HTTP/1.1 200") || !answer.contains("tandem_pushes_used_total") {
+        return Err(std::io::Error::other(
+            "these are not the metrics of a tandem client or gateway",
+        ));
+    }
+    Ok(answer)
+}
+
+impl Account {
+    fn read(text: &str) -> Self {
+        let values: HashMap<&str, u64> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("tandem_")?.split_once(' '))
+            .filter_map(|(name, value)| {
+                Some((name.trim_end_matches("_total"), value.trim().parse().ok()?))
+            })
+            .collect();
+        let value = |name: &str| values.get(name).copied().unwrap_or(0);
+        let loads = |kind: &str| {
+            Loads::of(
+                value(&format!("loads_{kind}")),
+                value(&format!("loads_{kind}_ms")),
+                value(&format!("loads_{kind}_ms_squared")),
+            )
+        };
+        let (with_push, held_out) = (loads("pushed"), loads("held_out"));
+        Self {
+            promised: value("pushes_promised"),
+            received: value("pushes_received"),
+            used: value("pushes_used"),
+            late: value("pushes_late"),
+            wasted: value("pushes_wasted"),
+            cancelled: value("pushes_cancelled"),
+            bytes_used: value("push_bytes_used"),
+            bytes_wasted: value("push_bytes_wasted"),
+            round_trips_saved: value("round_trips_saved"),
+            saved_s: Interval::between(&held_out, &with_push),
+            with_push,
+            held_out,
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::new();
+        let rows = [
+            ("promised", self.promised),
+            ("received", self.received),
+            ("there when asked for", self.used),
+            ("asked for under way", self.late),
+            ("wasted", self.wasted),
+            ("cancelled", self.cancelled),
+            ("bytes used", self.bytes_used),
+            ("bytes wasted", self.bytes_wasted),
+            ("round trips saved", self.round_trips_saved),
+        ];
+        // Writing to a string cannot fail.
+        for (name, value) in rows {
+            let _ = writeln!(text, "{name:<22}{value:>14}");
+        }
+        for (name, loads) in [
+            ("page loads with push", &self.with_push),
+            ("held out", &self.held_out),
+        ] {
+            let mean = loads
+                .mean_s
+                .map_or_else(String::new, |mean| format!("   mean {mean:.2} s"));
+            let _ = writeln!(text, "{name:<22}{:>14}{mean}", loads.count);
+        }
+        let _ = match &self.saved_s {
+            Some(Interval {
+                estimate,
+                low,
+                high,
+            }) => {
+                writeln!(
+                    text,
+                    "push saves a page load {estimate:.2} s, 95 % between {low:.2} and {high:.2} s"
+                )
+            }
+            None => writeln!(
+                text,
+                "too few page loads of both kinds to say what push saves"
+            ),
+        };
+        text
+    }
+}
+
+impl Loads {
+    /// From count, sum and sum of squares, in milliseconds.
+    fn of(count: u64, sum: u64, squares: u64) -> Self {
+        let (n, sum, squares) = (count as f64, sum as f64 / 1e3, squares as f64 / 1e6);
+        let mean = (count > 0).then(|| sum / n);
+        let variance = (count > 1).then(|| ((squares - sum * sum / n) / (n - 1.0)).max(0.0));
+        Self {
+            count,
+            mean_s: mean,
+            variance,
+        }
+    }
+}
+
+impl Interval {
+    /// How much more `slow` takes than `fast`: Welch's unequal variances t-interval of 95 %.
+    fn between(slow: &Loads, fast: &Loads) -> Option<Self> {
+        let part = |loads: &Loads| {
+            Some((
+                loads.mean_s?,
+                loads.variance? / loads.count as f64,
+                loads.count as f64,
+            ))
+        };
+        let ((slow_mean, a, n), (fast_mean, b, m)) = (part(slow)?, part(fast)?);
+        let freedom = (a + b).powi(2) / (a * a / (n - 1.0) + b * b / (m - 1.0));
+        let reach = if a + b > 0.0 {
+            student_t_95(freedom.max(1.0) as usize) * (a + b).sqrt()
+        } else {
+            0.0
+        };
+        let estimate = slow_mean - fast_mean;
+        Some(Self {
+            estimate,
+            low: estimate - reach,
+            high: estimate + reach,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_from_metrics() {
+        let text = "# HELP x y\ntandem_pushes_used_total 7\ntandem_pushes_late_total 2\ntandem_loads_pushed_total 2\n\
+            tandem_loads_pushed_ms_total 2000\ntandem_loads_pushed_ms_squared_total 2020000\n\
+            tandem_loads_held_out_total 3\ntandem_loads_held_out_ms_total 9000\n\
+            tandem_loads_held_out_ms_squared_total 27020000\n";
+        let account = Account::read(text);
+        assert_eq!((account.used, account.late, account.wasted), (7, 2, 0));
+        let saved = account.saved_s.as_ref().unwrap();
+        // One degree of freedom: 12.706 standard errors of 0.1155 s.
+        assert!(
+            (saved.estimate - 2.0).abs() < 1e-9 && (saved.low - 0.533).abs() < 1e-3,
+            "{saved:?}"
+        );
+        assert!(account.table().contains("push saves a page load 2.00 s"));
+        assert_eq!(Account::read("").saved_s, None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read(text: String) {
+            let _ = Account::read(&text).table();
+        }
+    }
+}

@@ -1,0 +1,639 @@
+//! `self-test --beside SHELL`: throughput and delay through other programs that run a command
+//! behind an emulated link, in alternation with this one. Everything is measured out here; the
+//! command that they run is this program's other end.
+//!
+//! ```text
+//!   here: listener, datagrams        SHELL's link        shell-end, run by SHELL
+//!   bulk:   ◀── SECRET u, blocks ────────────────────────  as many as fit, each way
+//!           ──▶ blocks ──────────────────────────────────  after SECRET d
+//!           ◀── SECRET c, its own processor time ────────
+//!   probe:  ◀── datagrams with the time they were sent ──  about one a millisecond, alone or beside 100 Mbit/s
+//! ```
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::str::FromStr as _;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::{Args, ValueEnum};
+use socket2::SockRef;
+use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::stats::{Summary, percentile};
+
+use super::{FULL, Failure, PROBE_PRIORITY, Row};
+
+/// One-way delay of the cases that have one.
+const DELAY_MS: u32 = 20;
+
+/// Between two probes: not in step with any clock that ticks in milliseconds.
+const GAP: Duration = Duration::from_micros(1037);
+
+/// Between two full packets of 100 Mbit/s.
+const BULK_GAP: Duration = Duration::from_micros(120);
+
+/// Stands for the delay in a shell's command.
+const PLACE: &str = "{ms}";
+
+/// For what a run of a shell takes besides the time asked for.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Datagrams under way get this long.
+const LAST: Duration = Duration::from_secs(1);
+
+const BLOCK: usize = 1 << 18;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Task {
+    /// As many bytes as fit, each way.
+    Bulk,
+    /// Datagrams.
+    Probe,
+    /// Datagrams beside others.
+    ProbeBeside,
+}
+
+/// What to compare, and for how long.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArguments {
+    /// Measure throughput and delay of another program of this kind beside this one, in
+    /// alternation: how it begins, a command to follow, such as 'mm-delay {ms}' or 'mm-link up
+    /// down'; {ms} stands for the delay (repeatable)
+    #[arg(long, value_name = "SHELL", help_heading = "Beside other programs")]
+    pub(super) beside: Vec<String>,
+    /// Turns that each gets
+    #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Beside other programs")]
+    turns: u16,
+    /// Time for each part of a turn
+    #[arg(long, default_value = "3s", value_name = "TIME", value_parser = tandem_link::text::duration, help_heading = "Beside other programs")]
+    time: Duration,
+}
+
+/// What the end inside is told.
+#[derive(Debug, Args)]
+pub(crate) struct EndArguments {
+    #[arg(value_enum)]
+    task: Task,
+    /// Where this side listens, for streams or datagrams.
+    port: u16,
+    /// Where datagrams may go that nobody reads.
+    sink: u16,
+    secret: u64,
+    /// Milliseconds.
+    time: u64,
+}
+
+impl EndArguments {
+    const fn new(task: Task, port: u16, sink: u16, secret: u64, time: Duration) -> Self {
+        Self {
+            task,
+            port,
+            sink,
+            secret,
+            time: time.as_millis() as u64,
+        }
+    }
+
+    fn to_arguments(&self) -> Vec<String> {
+        let task = self
+            .task
+            .to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default();
+        let numbers = [
+            u64::from(self.port),
+            u64::from(self.sink),
+            self.secret,
+            self.time,
+        ];
+        std::iter::once(task)
+            .chain(numbers.iter().map(u64::to_string))
+            .collect()
+    }
+}
+
+/// A program, and what was found.
+struct Shell {
+    /// As in the table.
+    name: String,
+    line: String,
+    figures: Vec<(String, &'static str, Vec<f64>)>,
+}
+
+impl Shell {
+    fn new(name: &str, line: String) -> Self {
+        Self {
+            name: name.to_owned(),
+            line,
+            figures: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, what: String, unit: &'static str, value: f64) {
+        match self.figures.iter_mut().find(|(own, ..)| *own == what) {
+            Some((.., values)) => values.push(value),
+            None => self.figures.push((what, unit, vec![value])),
+        }
+    }
+
+    /// Its rows: of each figure the median, and how far the turns differ.
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        self.figures.iter().filter_map(|(what, unit, values)| {
+            let all = Summary::of(values)?;
+            Some(Row {
+                shell: Some(self.name.clone()),
+                what: what.clone(),
+                wanted: format!("{} turns: {:.3}–{:.3}", all.count, all.min, all.max),
+                measured: format!("{:.3} {unit}", all.median),
+                value: all.median,
+                limit: None,
+                pass: true,
+            })
+        })
+    }
+}
+
+/// Measures this program and others.
+pub(super) fn compare(arguments: &CompareArguments) -> Result<Vec<Row>, Failure> {
+    let CompareArguments {
+        beside,
+        turns,
+        time,
+    } = arguments;
+    let mut rows = Vec::new();
+    let own = std::env::current_exe()?;
+    for other in beside {
+        let delayed = other.contains(PLACE);
+        let option = if delayed {
+            format!("--delay {PLACE}ms ")
+        } else {
+            String::new()
+        };
+        let quoted = own.display().to_string().replace('\'', "'\\''");
+        let ours = Shell::new(
+            &format!("tandem-link {option}--"),
+            format!("'{quoted}' --quiet {option}--"),
+        );
+        // What may not work comes first.
+        let mut shells = [Shell::new(other, other.clone()), ours];
+        for turn in 1..=*turns {
+            for shell in &mut shells {
+                eprintln!("measuring {}, turn {turn} of {turns} …", shell.name);
+                take_turn(shell, delayed, *time)?;
+            }
+        }
+        rows.extend(shells.iter().rev().flat_map(Shell::rows));
+    }
+    Ok(rows)
+}
+
+fn take_turn(shell: &mut Shell, delayed: bool, time: Duration) -> Result<(), Failure> {
+    let delays: &[u32] = if delayed { &[0, DELAY_MS] } else { &[0] };
+    for ms in delays {
+        let place = if delayed {
+            format!(" at {ms} ms")
+        } else {
+            String::new()
+        };
+        let Throughput {
+            out,
+            back,
+            processor,
+        } = bulk(&shell.line, *ms, time)?;
+        shell.add(format!("TCP out{place}"), "Gbit/s", out);
+        shell.add(format!("TCP back{place}"), "Gbit/s", back);
+        shell.add(format!("its processor time{place}"), "s/Gbit", processor);
+    }
+    let due = if delayed { DELAY_MS } else { 0 };
+    for (task, beside) in [(Task::Probe, ""), (Task::ProbeBeside, " beside 100 Mbit/s")] {
+        let delays = probe(&shell.line, due, task, time)?;
+        let lost = 1.0 - delays.len() as f64 / f64::from(count(time, GAP));
+        let errors: Vec<f64> = delays
+            .iter()
+            .map(|delay| (delay - f64::from(due)).abs())
+            .collect();
+        let what = if delayed { "delay error" } else { "delay" };
+        for percent in [50.0, 99.0] {
+            let value = percentile(&errors, percent)
+                .ok_or_else(|| format!("{}: no datagram came", shell.name))?;
+            shell.add(format!("{what}{beside}, p{percent}"), "ms", value);
+        }
+        shell.add(format!("datagrams lost{beside}"), "%", lost * 100.0);
+    }
+    Ok(())
+}
+
+/// Datagrams in a time.
+fn count(time: Duration, gap: Duration) -> u32 {
+    (time.as_nanos() / gap.as_nanos()).clamp(1, 1 << 30) as u32
+}
+
+struct Throughput {
+    /// From the command, in gigabits per second.
+    out: f64,
+    /// To it.
+    back: f64,
+    /// Seconds of processor time for a gigabit, of all of the shell but the command.
+    processor: f64,
+}
+
+fn bulk(line: &str, ms: u32, time: Duration) -> Result<Throughput, Failure> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    listener.set_nonblocking(true)?;
+    let secret = secret();
+    let before = processor_time()?.1;
+    let mut running = {
+        let told = EndArguments::new(Task::Bulk, listener.local_addr()?.port(), 0, secret, time);
+        Running::start(line, ms, &told)?
+    };
+    let (mut out, mut back, mut own) = (None, None, None);
+    while running.goes_on()? {
+        let Ok((mut stream, _)) = listener.accept() else {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        match greeting(&mut stream, secret) {
+            Ok(b'u') => out = Some(receive(&mut stream)?),
+            Ok(b'd') => back = Some(send(&mut stream, time)?),
+            Ok(b'c') => own = Some(read_number(&mut stream)?),
+            // Somebody else's, who has found the port.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let (Some(out), Some(back), Some(own)) = (out, back, own) else {
+        return Err(running.failure());
+    };
+    // What the shell has used, and with it the command, is known once both have ended.
+    let all = processor_time()?.1 - before;
+    let processor = (all - own).max(0.0) / (out.bits + back.bits) * 1e9;
+    Ok(Throughput {
+        out: out.rate(),
+        back: back.rate(),
+        processor,
+    })
+}
+
+/// One-way delays in milliseconds.
+fn probe(line: &str, ms: u32, task: Task, time: Duration) -> Result<Vec<f64>, Failure> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let sink = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    SockRef::from(&socket).set_recv_buffer_size(8 << 20)?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let secret = secret();
+    let ports = (socket.local_addr()?.port(), sink.local_addr()?.port());
+    let mut running = Running::start(
+        line,
+        ms,
+        &EndArguments::new(task, ports.0, ports.1, secret, time),
+    )?;
+    let (due, limit) = (count(time, GAP) as usize, time + LIMIT);
+    let listening = thread::spawn(move || {
+        let _ = sys::use_realtime(PROBE_PRIORITY);
+        let (mut delays, mut heard, mut datagram) = (Vec::new(), Instant::now(), [0; 2000]);
+        while delays.len() < due && heard.elapsed() < if delays.is_empty() { limit } else { LAST } {
+            let Ok(16..) = socket.recv(&mut datagram) else {
+                continue;
+            };
+            let now = stamp();
+            let field = |at: usize| {
+                datagram[at..at + 8]
+                    .iter()
+                    .fold(0u64, |n, byte| n << 8 | u64::from(*byte))
+            };
+            if field(0) == secret {
+                delays.push((i128::from(now) - i128::from(field(8))) as f64 / 1e6);
+                heard = Instant::now();
+            }
+        }
+        delays
+    });
+    while running.goes_on()? {
+        thread::sleep(Duration::from_millis(20));
+    }
+    if !running.succeeded() {
+        return Err(running.failure());
+    }
+    Ok(listening.join().map_err(|_| "a thread panicked")?)
+}
+
+/// A shell with the command in it; ended at the latest when this goes.
+struct Running {
+    child: Child,
+    line: String,
+    until: Instant,
+    ended: bool,
+    success: bool,
+}
+
+impl Running {
+    fn start(line: &str, ms: u32, told: &EndArguments) -> Result<Self, Failure> {
+        let line = line.replace(PLACE, &ms.to_string());
+        let mut command = Command::new("/bin/sh");
+        command
+            .arg("-c")
+            .arg(format!("exec {line} \"$@\""))
+            .arg("sh")
+            .arg(std::env::current_exe()?)
+            .arg("shell-end");
+        command.args(told.to_arguments());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        sys::prepare(
+            &mut command,
+            ChildSetup {
+                own_session: true,
+                ..ChildSetup::default()
+            },
+        );
+        let child = command.spawn()?;
+        let until = Instant::now() + LIMIT + 4 * Duration::from_millis(told.time);
+        Ok(Self {
+            child,
+            line,
+            until,
+            ended: false,
+            success: false,
+        })
+    }
+
+    /// Whether it has not ended yet; one that does not end in time is an error.
+    fn goes_on(&mut self) -> Result<bool, Failure> {
+        if let Some(status) = self.child.try_wait()? {
+            (self.ended, self.success) = (true, status.success());
+        }
+        if !self.ended && Instant::now() > self.until {
+            return Err(format!("{}: does not end", self.line).into());
+        }
+        Ok(!self.ended)
+    }
+
+    fn succeeded(&self) -> bool {
+        self.success
+    }
+
+    fn failure(&self) -> Failure {
+        format!("{}: ended before everything was measured", self.line).into()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = sys::kill_group(self.child.id(), libc::SIGTERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Tells the end inside from anybody else who finds the port.
+fn secret() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// What a connection is for.
+fn greeting(stream: &mut TcpStream, secret: u64) -> io::Result<u8> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+    let mut greeting = [0; 9];
+    stream.read_exact(&mut greeting)?;
+    let [own @ .., kind] = greeting;
+    if u64::from_be_bytes(own) == secret {
+        Ok(kind)
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+struct Carried {
+    bits: f64,
+    time: Duration,
+}
+
+impl Carried {
+    /// In gigabits per second.
+    fn rate(&self) -> f64 {
+        self.bits / self.time.as_secs_f64() / 1e9
+    }
+}
+
+fn receive(stream: &mut TcpStream) -> io::Result<Carried> {
+    let (start, mut buffer, mut bytes) = (Instant::now(), vec![0; BLOCK], 0);
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => {
+                return Ok(Carried {
+                    bits: bytes as f64 * 8.0,
+                    time: start.elapsed(),
+                });
+            }
+            len => bytes += len,
+        }
+    }
+}
+
+/// Until the other end has all of it.
+fn send(stream: &mut TcpStream, time: Duration) -> io::Result<Carried> {
+    let (start, block, mut bytes) = (Instant::now(), vec![0; BLOCK], 0);
+    while start.elapsed() < time {
+        bytes += stream.write(&block)?;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    stream.read_to_end(&mut Vec::new())?;
+    Ok(Carried {
+        bits: bytes as f64 * 8.0,
+        time: start.elapsed(),
+    })
+}
+
+fn read_number(stream: &mut TcpStream) -> io::Result<f64> {
+    let mut number = [0; 8];
+    stream.read_exact(&mut number)?;
+    Ok(f64::from_be_bytes(number))
+}
+
+/// Seconds of processor time: of this process, and of its children that have ended, with theirs.
+fn processor_time() -> io::Result<(f64, f64)> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    processor_time_of(&stat)
+        .ok_or_else(|| io::Error::other("/proc/self/stat has no processor times"))
+}
+
+fn processor_time_of(stat: &str) -> Option<(f64, f64)> {
+    // Hundredths of a second, whatever the kernel's own clock (proc(5)).
+    const TICKS: f64 = 100.0;
+    // The name may hold anything; what follows it begins with field 3.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+    Some((
+        (field(14)? + field(15)?) / TICKS,
+        (field(16)? + field(17)?) / TICKS,
+    ))
+}
+
+/// The end inside.
+pub(crate) fn run_end(arguments: &EndArguments) -> Result<ExitCode, Failure> {
+    let host = host_around()?;
+    let address = SocketAddr::new(host, arguments.port);
+    let time = Duration::from_millis(arguments.time);
+    if arguments.task == Task::Bulk {
+        exchange(address, arguments.secret, time)?;
+    } else {
+        let sink = SocketAddr::new(host, arguments.sink);
+        send_probes(
+            address,
+            (arguments.task == Task::ProbeBeside).then_some(sink),
+            arguments.secret,
+            time,
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exchange(address: SocketAddr, secret: u64, time: Duration) -> io::Result<()> {
+    let connect = |kind: u8| -> io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(address)?;
+        let mut greeting = secret.to_be_bytes().to_vec();
+        greeting.push(kind);
+        stream.write_all(&greeting)?;
+        Ok(stream)
+    };
+    send(&mut connect(b'u')?, time)?;
+    receive(&mut connect(b'd')?)?;
+    let mut stream = connect(b'c')?;
+    stream.write_all(&processor_time()?.0.to_be_bytes())?;
+    // The link ends with this process: not before all has come.
+    stream.read_to_end(&mut Vec::new()).map(drop)
+}
+
+fn send_probes(
+    to: SocketAddr,
+    beside: Option<SocketAddr>,
+    secret: u64,
+    time: Duration,
+) -> Result<(), Failure> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let start = Instant::now();
+    let bulk = beside.map(|sink| {
+        let socket = socket.try_clone();
+        thread::spawn(move || {
+            at_intervals(start, count(time, BULK_GAP), BULK_GAP, || {
+                socket
+                    .as_ref()
+                    .map_err(|error| error.kind())?
+                    .send_to(&[0; FULL], sink)
+                    .map(drop)
+            })
+        })
+    });
+    at_intervals(start, count(time, GAP), GAP, || {
+        let mut datagram = [0; 100];
+        datagram[..8].copy_from_slice(&secret.to_be_bytes());
+        datagram[8..16].copy_from_slice(&stamp().to_be_bytes());
+        socket.send_to(&datagram, to).map(drop)
+    })?;
+    bulk.map_or(Ok(Ok(())), thread::JoinHandle::join)
+        .map_err(|_| "a thread panicked")??;
+    // What is in the link would end with it.
+    thread::sleep(LAST);
+    Ok(())
+}
+
+fn at_intervals(
+    start: Instant,
+    count: u32,
+    gap: Duration,
+    mut send: impl FnMut() -> io::Result<()>,
+) -> io::Result<()> {
+    let _ = sys::use_realtime(PROBE_PRIORITY);
+    let _ = sys::use_exact_timers();
+    for number in 0..count {
+        let wait = (gap * number).saturating_sub(start.elapsed());
+        if !wait.is_zero() {
+            thread::sleep(wait);
+        }
+        send()?;
+    }
+    Ok(())
+}
+
+/// The host around the shell: what ours and mahimahi's call it, or else where everything goes.
+fn host_around() -> Result<IpAddr, Failure> {
+    let named = ["MAHIMAHI_BASE", "TANDEM_LINK_PEER"].map(|name| std::env::var(name).ok());
+    if let Some(address) = named
+        .into_iter()
+        .flatten()
+        .find_map(|text| IpAddr::from_str(&text).ok())
+    {
+        return Ok(address);
+    }
+    let routes = std::fs::read_to_string("/proc/net/route")?;
+    default_gateway(&routes)
+        .map(IpAddr::V4)
+        .ok_or_else(|| "there is no default route inside the shell".into())
+}
+
+/// From the kernel's table: destination and gateway in hexadecimal, as this machine keeps
+/// addresses.
+fn default_gateway(routes: &str) -> Option<Ipv4Addr> {
+    let mut defaults = routes
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let default = defaults.find(|fields| fields.get(1) == Some(&"00000000"))?;
+    let gateway = u32::from_str_radix(default.get(2)?, 16)
+        .ok()
+        .filter(|gateway| *gateway != 0)?;
+    Some(Ipv4Addr::from(gateway.to_ne_bytes()))
+}
+
+/// Returns the time since 1970 in nanoseconds, by the clock that all processes of this machine
+/// share.
+fn stamp() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_host_around() {
+        let head = "Iface\tDestination\tGateway \tFlags\n";
+        let gateway = u32::from_ne_bytes([10, 0, 0, 1]);
+        let table =
+            format!("{head}eth0\t0A00000A\t00000000\t0001\neth0\t00000000\t{gateway:08X}\t0003\n");
+        assert_eq!(default_gateway(&table), Some(Ipv4Addr::new(10, 0, 0, 1)));
+        assert_eq!(default_gateway(head), None);
+        assert_eq!(
+            default_gateway(&format!("{head}tun0\t00000000\t00000000\t0001\n")),
+            None
+        );
+        assert_eq!(default_gateway("nonsense\n\n1 00000000 zz"), None);
+    }
+
+    #[test]
+    fn reads_processor_times() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 150 50 30 10 20 0 1 0";
+        assert_eq!(processor_time_of(stat), Some((2.0, 0.4)));
+        assert_eq!(processor_time_of("7 (a) S 1 7"), None);
+        processor_time().expect("procfs");
+    }
+
+    #[test]
+    fn figures_of_turns_are_kept_together() {
+        let mut shell = Shell::new("x", "x".into());
+        for value in [2.0, 1.0, 4.0] {
+            shell.add("TCP".into(), "Gbit/s", value);
+        }
+        let row = shell.rows().next().expect("one");
+        assert_eq!(
+            (row.value, row.wanted.as_str(), row.limit),
+            (2.0, "3 turns: 1.000–4.000", None)
+        );
+    }
+}

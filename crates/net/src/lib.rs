@@ -1,0 +1,9 @@
+//! Emulated networks, and the statistics that every measurement needs.
+//!
+//! [`emulator`] joins network namespaces ([`netns`]) by links of the model `tandem_link`;
+//! [`slowpath`] delays the bytes of TCP connections within one process.
+
+pub mod emulator;
+pub mod netns;
+pub mod slowpath;
+pub mod stats;

@@ -1,0 +1,44 @@
+//! Certificates for one test: an authority, and a gateway and a client that it signed.
+
+use std::path::PathBuf;
+
+/// An authority with certificates for `gw.example` and 127.0.0.1 in files of a directory.
+pub(crate) struct Certificates {
+    directory: PathBuf,
+}
+
+impl Certificates {
+    pub(crate) fn new(name: &str) -> Self {
+        let directory =
+            std::env::temp_dir().join(format!("tandem-test-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let this = Self { directory };
+        let ca_key = rcgen::KeyPair::generate().unwrap();
+        let mut ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca_certificate = ca.self_signed(&ca_key).unwrap();
+        let issuer = rcgen::Issuer::new(ca, ca_key);
+        std::fs::write(this.path("ca.pem"), ca_certificate.pem()).unwrap();
+        for name in ["gateway", "client"] {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let names = vec!["gw.example".to_owned(), "127.0.0.1".to_owned()];
+            let certificate = rcgen::CertificateParams::new(names)
+                .unwrap()
+                .signed_by(&key, &issuer)
+                .unwrap();
+            std::fs::write(this.path(&format!("{name}.pem")), certificate.pem()).unwrap();
+            std::fs::write(this.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        }
+        this
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

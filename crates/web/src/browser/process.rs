@@ -1,0 +1,287 @@
+//! A Chromium process: started with a fresh profile, spoken to over a pipe, and gone without trace
+//! when dropped.
+//!
+//! A shell stands between: it gives Chromium the pipe as descriptors 3 and 4
+//! (`--remote-debugging-pipe`), waits for it and removes the profile. Chromium ends when the pipe
+//! does, so both happen even if this process is killed. What is killed together with the shell
+//! leaves its profile unlocked, and the next start removes it.
+
+use std::ffi::OsString;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{BrowserError, Settings};
+use tandem_net::emulator::sys::{self, ChildSetup};
+
+/// Starts of profile folders' names.
+const PREFIX: &str = "tandem-browser-";
+/// File in a profile that is locked while it is in use.
+const LOCK: &str = "in-use";
+/// `$0` is the profile, the rest is Chromium's command line. Once it has ended, its children may
+/// still be writing for a moment. Signals that the shell waits out (with a command, since what is
+/// ignored stays ignored in children) end them.
+const SHELL: &str = r#"
+trap : INT TERM HUP
+"$@" 3<&0 4>&1 </dev/null >/dev/null
+kill -TERM 0
+for pause in 0.1 0.2 0.5 1 2 4; do
+    rm -rf -- "$0" 2>/dev/null
+    [ -e "$0" ] || exit
+    sleep "$pause"
+done
+"#;
+/// How long Chromium may take to end when asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// What is kept of its complaints.
+const COMPLAINTS: usize = 2000;
+
+/// A running Chromium.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    complaints: Option<JoinHandle<String>>,
+    profile: Profile,
+}
+
+/// Both ends of the pipe.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    pub(super) commands: ChildStdin,
+    pub(super) answers: ChildStdout,
+}
+
+impl Process {
+    /// Starts Chromium on an empty page.
+    pub(super) fn start(settings: &Settings) -> Result<(Self, Pipe), BrowserError> {
+        let program = settings.find_program()?;
+        let profile = Profile::create().map_err(BrowserError::Profile)?;
+        let mut command = std::process::Command::new("/bin/sh");
+        command
+            .arg("-c")
+            .arg(SHELL)
+            .arg(&profile.folder)
+            .arg(&program)
+            .args(arguments(settings, &profile.folder));
+        // Whatever it keeps for its user belongs to the profile.
+        for name in [
+            "HOME",
+            "XDG_CONFIG_HOME",
+            "XDG_CACHE_HOME",
+            "XDG_DATA_HOME",
+            "TMPDIR",
+        ] {
+            command.env(name, &profile.folder);
+        }
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        sys::prepare(
+            &mut command,
+            ChildSetup {
+                own_session: true,
+                ..ChildSetup::default()
+            },
+        );
+        sys::unblock_in_child(&mut command);
+        let spawned = Command::from(command).spawn();
+        let mut child = spawned.map_err(|source| BrowserError::Start { program, source })?;
+        let (commands, answers) = (child.stdin.take(), child.stdout.take());
+        let complaints = child
+            .stderr
+            .take()
+            .map(|stream| tokio::spawn(last_words(stream)));
+        let process = Self {
+            child,
+            complaints,
+            profile,
+        };
+        let (Some(commands), Some(answers)) = (commands, answers) else {
+            return Err(BrowserError::Ended {
+                complaint: "it has no pipe".into(),
+            });
+        };
+        Ok((process, Pipe { commands, answers }))
+    }
+
+    pub(super) fn profile(&self) -> &Path {
+        &self.profile.folder
+    }
+
+    /// Waits for Chromium to end, which it does when the pipe is closed; kills it if it takes too
+    /// long.
+    pub(super) async fn end(mut self, pipe: Pipe) {
+        drop(pipe);
+        // Dropping does the rest, however the wait ended.
+        let _ = timeout(GRACE, self.child.wait()).await;
+    }
+
+    /// What Chromium said last, once it has ended.
+    pub(super) async fn complaint(&mut self) -> String {
+        let Some(task) = self.complaints.take() else {
+            return String::new();
+        };
+        match timeout(GRACE, task).await {
+            Ok(Ok(text)) => text.trim().to_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The shell leads the group of all that Chromium starts. An id that was collected already
+        // is not used again.
+        if let Some(id) = self.child.id() {
+            let _ = sys::kill_group(id, libc::SIGKILL);
+        }
+        self.profile.remove();
+    }
+}
+
+/// The end of what Chromium writes to its standard error, without its complaints that there is no
+/// desktop.
+async fn last_words(mut stream: ChildStderr) -> String {
+    let mut all = Vec::new();
+    let mut piece = [0; 4096];
+    while let Ok(count @ 1..) = stream.read(&mut piece).await {
+        all.extend_from_slice(&piece[..count]);
+        if all.len() > 2 * COMPLAINTS {
+            all.drain(..all.len() - COMPLAINTS);
+        }
+    }
+    let text = String::from_utf8_lossy(&all[all.len().saturating_sub(COMPLAINTS)..]).into_owned();
+    text.lines()
+        .filter(|line| !line.contains("dbus"))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// Chromium's command line: nothing of its own accord on the network, no prompts, no upgrades of
+/// schemes.
+fn arguments(settings: &Settings, profile: &Path) -> Vec<OsString> {
+    const FIXED: [&str; 23] = [
+        "--headless",
+        "--remote-debugging-pipe",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-quic",
+        "--no-first-run",
+        "--no-default-browser-check",
+        "--no-pings",
+        "--no-service-autorun",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-client-side-phishing-detection",
+        "--disable-domain-reliability",
+        "--disable-default-apps",
+        "--disable-extensions",
+        "--disable-sync",
+        "--disable-breakpad",
+        "--metrics-recording-only",
+        "--mute-audio",
+        "--password-store=basic",
+        "--ignore-certificate-errors",
+        "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,OptimizationHints,MediaRouter,Translate,\
+         LocalNetworkAccessChecks,DnsOverHttpsUpgrade,NetworkTimeServiceQuerying",
+    ];
+    let mut arguments: Vec<OsString> = FIXED.iter().map(OsString::from).collect();
+    let mut folder = OsString::from("--user-data-dir=");
+    folder.push(profile);
+    arguments.push(folder);
+    match &settings.proxy {
+        None => arguments.push("--no-proxy-server".into()),
+        Some(proxy) => {
+            arguments.push(format!("--proxy-server={proxy}").into());
+            arguments.push("--proxy-bypass-list=<-loopback>".into());
+        }
+    }
+    if !settings.resolve.is_empty() {
+        let rules = settings
+            .resolve
+            .iter()
+            .map(|(name, to)| format!("MAP {name} {to}"))
+            .collect::<Vec<_>>();
+        arguments.push(format!("--host-resolver-rules={}", rules.join(",")).into());
+    }
+    arguments.extend(settings.arguments.iter().map(OsString::from));
+    arguments.push("about:blank".into());
+    arguments
+}
+
+/// A folder for one browser.
+#[derive(Debug)]
+struct Profile {
+    folder: PathBuf,
+    /// Locked as long as this is open.
+    _lock: File,
+}
+
+impl Profile {
+    fn create() -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let around = std::env::temp_dir();
+        sweep(&around);
+        loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let folder = around.join(format!("{PREFIX}{}-{number}", std::process::id()));
+            match std::fs::create_dir(&folder) {
+                // Another process namespace has the same ids.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                other => other?,
+            }
+            let lock = File::create(folder.join(LOCK))?;
+            lock.lock()?;
+            // A sweeper may have come between.
+            if !folder.join(LOCK).exists() {
+                continue;
+            }
+            return Ok(Self {
+                folder,
+                _lock: lock,
+            });
+        }
+    }
+
+    /// Processes that were just killed may still be writing for a moment.
+    fn remove(&self) {
+        for _ in 0..100 {
+            match std::fs::remove_dir_all(&self.folder) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Removes profiles that nobody uses any more. What cannot be removed is another user's, or will be
+/// next time.
+fn sweep(around: &Path) {
+    let Ok(entries) = std::fs::read_dir(around) else {
+        return;
+    };
+    for entry in entries
+        .flatten()
+        .filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX))
+    {
+        // Without a lock file yet, it is being made.
+        let Ok(lock) = File::open(entry.path().join(LOCK)) else {
+            continue;
+        };
+        if !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Page loads, measured: what experiments and `tandem-measure` are made of.
+//!
+//! ```text
+//!  Page ──▶ Served: origins on free ports, the site they serve
+//!                     │
+//!  Client (loader or Chromium, any proxy) ──▶ load(&site) ──▶ Outcome: times, counts, HAR
+//!                                                                │
+//!  Run (command, versions, seed, machine) ──────────────────▶ Report ──▶ JSON, CSV, text
+//! ```
+//!
+//! - [`Served::start`] serves a page here; [`Served::site`] is what a [`Client`] loads. Where
+//!   origin and client live in
+//!   different namespaces or programs, each makes the same [`crate::page::Site`] from the same page and authorities.
+//! - [`Client::load`] loads it once, cold: a new browser with a new profile, or new connections.
+//!   Every status and size (the
+//!   loader: every byte) is compared with the model's; [`Outcome::is_complete`] says whether the page was all there.
+//! - [`Report::add`] collects loads; [`Report::json`], [`Report::csv`] and [`Report::text`] write
+//!   them, [`Outcome::har`] goes
+//!   to a file of its own by [`crate::har::Har::to_json`].
+//!
+//! Times are in milliseconds, as in HAR files.
+
+mod link;
+mod outcome;
+mod report;
+mod run;
+mod served;
+
+pub use self::link::Wire;
+pub use self::outcome::loader_har;
+pub use self::outcome::{Outcome, Phases};
+pub use self::report::{METRICS, Metric, Report};
+pub use self::run::{Machine, Run};
+pub use self::served::{Listen, Served};
+
+use std::collections::HashSet;
+
+use self::link::Before;
+use crate::browser::{self, Browser, BrowserError};
+use crate::loader::{LoadError, Loader};
+use crate::origin::TlsError;
+use crate::page::{PageError, Site};
+
+/// How often a load is made again that something else on the machine disturbed.
+const DISTURBANCES: usize = 5;
+
+/// What loads pages.
+#[derive(Clone, Debug)]
+pub enum Client {
+    /// The lab's own loader.
+    Loader(Loader),
+    /// Headless Chromium, a new one for each load.
+    Chromium(browser::Settings),
+}
+
+/// Why there is no measurement.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// The page.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// The browser.
+    #[error(transparent)]
+    Browser(#[from] BrowserError),
+    /// The loader.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// No TLS for the origin.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// No place for an origin.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The link around does not tell.
+    #[error("the link around gives no counters: {0}")]
+    Link(std::io::Error),
+    /// A result cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Client {
+    /// Loads the site once, with nothing kept from earlier loads. Behind `tandem-link` the link's
+    /// counters are read before and after.
+    pub async fn load(&self, site: &Site) -> Result<Outcome, MeasureError> {
+        let before = Before::load().await?;
+        let outcome = match self {
+            Self::Loader(loader) => {
+                Outcome::of_loader(loader.load(site).await?, loader.protocol, site)
+            }
+            Self::Chromium(settings) => {
+                site.page().check_browsable()?;
+                let wanted = (0..site.page().resources.len())
+                    .map(|index| site.url(index))
+                    .collect();
+                Outcome::of_visit(visit(settings, &site.url(0), &wanted).await?, Some(site))
+            }
+        };
+        with_wire(outcome, before).await
+    }
+}
+
+/// Loads whatever is at a URL with Chromium.
+pub async fn load_url(settings: &browser::Settings, url: &str) -> Result<Outcome, MeasureError> {
+    let before = Before::load().await?;
+    let outcome = Outcome::of_visit(visit(settings, url, &HashSet::new()).await?, None);
+    with_wire(outcome, before).await
+}
+
+async fn with_wire(outcome: Outcome, before: Option<Before>) -> Result<Outcome, MeasureError> {
+    let wire = match before {
+        Some(before) => before.until_quiet().await?,
+        None => None,
+    };
+    Ok(Outcome { wire, ..outcome })
+}
+
+/// A load that something else on the machine disturbed says nothing, and is made again.
+async fn visit(
+    settings: &browser::Settings,
+    url: &str,
+    wanted: &HashSet<String>,
+) -> Result<browser::Visit, BrowserError> {
+    let mut left = DISTURBANCES;
+    loop {
+        let mut browser = Browser::start(settings).await?;
+        let visit = browser.load(url, wanted).await;
+        browser.close().await;
+        match visit {
+            Err(BrowserError::NetworkChanged) if left > 0 => left -= 1,
+            visit => return visit,
+        }
+    }
+}
