@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tandem_http::ResponseHead;
-use tandem_predict::scan::{resolve, split};
+use tandem_preload::{resolve, split};
 
 const PAGE: &str = "https://h.example/a/b.html?c";
 

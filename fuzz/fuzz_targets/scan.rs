@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem_predict::scan::{MAX_URL, Need, Scanner, resolve, split};
+use tandem_preload::{MAX_URL, Need, Scanner, resolve, split};
 
 const URL: &str = "https://h.example/a/b.html?c";
 const MOST: usize = 64;

@@ -1,16 +1,14 @@
-//! Push prediction: what a page will need, learned from traffic or found in the page as it passes.
+//! Push prediction: the resources that a page will need, learned from traffic.
 //!
-//! Four layers, none of which opens a file, reads a clock or starts a thread:
+//! Three layers, none of which opens a file, reads a clock or starts a thread:
 //!
 //! * **Predictors.** [`basic`] holds the three documented algorithms (basic, basic-less,
-//!   basic-more) with every option
-//!   of [`options`]; [`auto`] holds the one-setting predictor the gateway uses. Both are driven by the same three calls:
-//!   a response is being sent, a push was cancelled, a session was closed.
+//!   basic-more) with every option of [`options`]; [`auto`] holds the predictor with one setting
+//!   that the gateway uses. Both are driven by the same three calls: a response is being sent, a
+//!   push was cancelled, a session was closed.
 //! * **Replay.** [`log`] turns access-log lines into records, [`order`] restores the order of
-//!   requests inside a second,
-//!   [`replay`] cuts sessions and counts what a predictor would have pushed, [`grid`] does so for many settings at once.
-//! * **Scan.** [`scan`] finds what HTML and CSS ask for while they stream through, before a browser
-//!   has read them.
+//!   requests inside a second, [`replay`] cuts sessions and counts the pushes that a predictor
+//!   would have made, [`grid`] does so for many settings at once.
 //! * **Accounts.** [`cost`] holds the counts and the PushCost function.
 
 pub mod agent;
@@ -24,7 +22,6 @@ pub mod log;
 pub mod options;
 pub mod order;
 pub mod replay;
-pub mod scan;
 
 pub use auto::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
 pub use basic::{Basic, Push};

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use tandem_http::ResponseHead;
-use tandem_predict::scan::Need;
+use tandem_preload::Need;
 
 use crate::error::Error;
 use crate::middle::push::named;

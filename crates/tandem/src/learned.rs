@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tandem_predict::scan::split;
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
+use tandem_preload::split;
 
 /// How often the state file is written.
 const SAVE_EVERY: Duration = Duration::from_secs(600);

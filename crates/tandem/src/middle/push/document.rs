@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flate2::write::{GzDecoder, ZlibDecoder};
 use tandem_http::ResponseHead;
-use tandem_predict::scan::{Kind, Need, Referrer, Scanner, is_script_type};
+use tandem_preload::{Kind, Need, Referrer, Scanner, is_script_type};
 
 use super::page::referrer_policy;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tandem_http::ResponseHead;
 use tandem_http::cache::{ResponsePolicy, vary};
 use tandem_http::message::content_length;
-use tandem_predict::scan::{self, Kind as For, Need};
+use tandem_preload::{self as scan, Kind as For, Need};
 use tandem_push::answer::is_pushable_status;
 use tandem_push::wire::ASKED_FIELD;
 use tokio::time::Sleep;

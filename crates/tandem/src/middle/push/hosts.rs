@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tandem_predict::scan::{Kind, Need};
+use tandem_preload::{Kind, Need};
 
 use super::SessionState;
 use super::page::{Page, host};

@@ -32,8 +32,8 @@ use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, val
 use tandem_http::message::content_length;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::{Kind as Learnt, parts};
-use tandem_predict::scan::{Kind, Need, resolve, split};
 use tandem_predict::{Candidate, Exchange as Seen, Worth};
+use tandem_preload::{Kind, Need, resolve, split};
 use tandem_push::fetch_standard::{
     has_only_browser_fields, is_navigation, target_origin, wants_one_format,
 };

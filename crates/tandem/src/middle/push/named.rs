@@ -3,7 +3,7 @@
 //! as=…` (RFC 8288), unless it says `nopush`.
 
 use tandem_http::ResponseHead;
-use tandem_predict::scan::{Kind, Need, resolve};
+use tandem_preload::{Kind, Need, resolve};
 
 /// The resources that the head of the answer to a request for `page` names, in order.
 pub(crate) fn named(page: &str, head: &mut ResponseHead) -> Vec<Need> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use tandem_http::{Fields, Priority, RequestHead, ResponseHead, Scheme};
-use tandem_predict::scan::{self, Kind, Need, Referrer};
+use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use tandem_push::fetch_standard::{INHERITED_FIELDS, is_navigation};
 use tandem_push::wire::{RequestHashes, url_hash};

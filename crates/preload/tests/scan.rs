@@ -2,7 +2,7 @@
 //! the stream anywhere changes nothing, nor does any input break it.
 
 use proptest::prelude::*;
-use tandem_predict::scan::{MAX_URL, Need, Referrer, Scanner, resolve, split};
+use tandem_preload::{MAX_URL, Need, Referrer, Scanner, resolve, split};
 
 const PAGE: &str = "https://www.example.org/news/index.html";
 const SHEET: &str = "https://www.example.org/css/site.css";

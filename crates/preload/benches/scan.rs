@@ -4,7 +4,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::fmt::Write;
 use std::hint::black_box;
-use tandem_predict::scan::Scanner;
+use tandem_preload::Scanner;
 
 /// Bytes of one read, as a body arrives.
 const READ: usize = 16_384;
