@@ -9,7 +9,6 @@
 //! ```
 
 mod blocks;
-mod calm;
 mod connection;
 mod control;
 mod flow;

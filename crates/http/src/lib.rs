@@ -1,12 +1,13 @@
-//! HTTP without I/O: what travels ([`message`]), how HTTP/1.1 writes it ([`h1`]), how HTTP/2 does
-//! ([`h2`], [`hpack`]), what every multiplexed session core offers to the task that drives it
-//! ([`mux`], [`sched`], [`sendbuf`]), the rules of caching ([`cache`]), and SOCKS5 ([`socks`]).
+//! HTTP without I/O: messages ([`message`], [`fields`]), HTTP/1.1 ([`h1`]), HTTP/2 ([`h2`],
+//! [`hpack`]), the parts that all multiplexed session cores share ([`mux`], [`sched`], [`sendbuf`],
+//! [`flood`]), the rules of caching ([`cache`]), and SOCKS5 ([`socks`]).
 //!
 //! Nothing here opens a socket, reads a clock or starts a thread: bytes and times go in, bytes and
 //! events come out.
 
 pub mod cache;
 pub mod fields;
+pub mod flood;
 pub mod h1;
 pub mod h2;
 pub mod hpack;

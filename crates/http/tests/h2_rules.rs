@@ -3,8 +3,6 @@
 
 mod h2_support;
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use h2_support::*;
 use proptest::prelude::*;
@@ -1098,107 +1096,6 @@ fn a_goaway_only_ever_lowers_its_promise() {
         .expect("no more than before");
     assert!(matches!(raw.events()[..], [Event::GoAway { last: 3, .. }]));
     assert_eq!(raw.core.active(), 2);
-}
-
-/// Sends a frame until the session ends; at most `limit` times.
-fn flood(
-    raw: &mut Raw,
-    limit: usize,
-    mut send: impl FnMut(&mut Raw, u32) -> Result<(), tandem_http::SessionError>,
-) {
-    for turn in 0..limit {
-        if let Err(error) = send(raw, turn as u32 * 2 + 1) {
-            assert_eq!(error.reason, Reason::EnhanceYourCalm, "{}", error.detail);
-            assert!(turn > 100, "a few are nobody's harm");
-            return;
-        }
-        raw.events();
-        raw.frames();
-    }
-    panic!("the flood goes on");
-}
-
-#[test]
-fn floods_end_the_session() {
-    let post = [(":method", "POST"), GET[1], GET[2], GET[3]];
-    flood(&mut server(), 3000, |raw, _| raw.send(PING, 0, 0, &[0; 8]));
-    flood(&mut server(), 3000, |raw, _| {
-        raw.send(PING, ACK, 0, &[0; 8])
-    });
-    flood(&mut server(), 3000, |raw, _| raw.send(SETTINGS, 0, 0, &[]));
-    flood(&mut server(), 3000, |raw, _| {
-        raw.send(SETTINGS, ACK, 0, &[])
-    });
-    flood(&mut server(), 3000, |raw, id| {
-        raw.send(PRIORITY, 0, id, &[0; 5])
-    });
-    flood(&mut server(), 3000, |raw, _| {
-        raw.send(PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1")
-    });
-    flood(&mut server(), 3000, |raw, _| {
-        raw.send(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])
-    });
-    flood(&mut server(), 3000, |raw, _| raw.send(0x77, 0, 0, &[]));
-    flood(&mut server(), 3000, |raw, id| {
-        raw.headers(id, false, &post)?;
-        raw.send(RST_STREAM, 0, id, &[0, 0, 0, 8])
-    });
-    flood(&mut server(), 3000, |raw, id| {
-        raw.headers(id, true, &GET[1..])
-    });
-    flood(&mut server(), 3000, |raw, id| raw.request(id, true));
-    let mut raw = server();
-    raw.request(1, false).expect("headers");
-    flood(&mut raw, 3000, |raw, _| raw.send(DATA, 0, 1, &[]));
-    let mut raw = server();
-    raw.request(1, false).expect("headers");
-    flood(&mut raw, 3000, |raw, _| {
-        raw.send(DATA, PADDED, 1, &[3, 0, 0, 0])
-    });
-    let mut raw = Raw::client(client_config());
-    raw.core
-        .open(&get("/"), true, Priority(3))
-        .expect("a stream");
-    flood(&mut raw, 3000, |raw, _| {
-        raw.headers(1, false, &[(":status", "103")])
-    });
-}
-
-#[test]
-fn answers_to_a_peer_that_does_not_read_are_bounded() {
-    let mut raw = server();
-    let start = raw.now;
-    for turn in 0..5000 {
-        raw.now = start + Duration::from_secs(turn);
-        if let Err(error) = raw.send(PING, 0, 0, &[0; 8]) {
-            assert_eq!(error.reason, Reason::EnhanceYourCalm);
-            return;
-        }
-    }
-    panic!("the queue grows");
-}
-
-#[test]
-fn a_patient_peer_may_ping_for_ever() {
-    let mut raw = server();
-    let start = raw.now;
-    for turn in 0..10_000 {
-        raw.now = start + Duration::from_secs(turn);
-        raw.send(PING, 0, 0, &[0; 8]).expect("one a second is fine");
-        raw.frames();
-    }
-}
-
-#[test]
-fn endless_header_blocks_end_the_session() {
-    for payload in [&[][..], &[0; 16_000]] {
-        let mut raw = server();
-        raw.send(HEADERS, 0, 1, &[0x82]).expect("a part");
-        let error = (0..1000)
-            .find_map(|_| raw.send(CONTINUATION, 0, 1, payload).err())
-            .expect("an end");
-        assert_eq!(error.reason, Reason::EnhanceYourCalm);
-    }
 }
 
 #[test]

@@ -77,6 +77,7 @@ impl Connection {
             .block
             .as_mut()
             .ok_or_else(|| protocol("CONTINUATION of nothing"))?;
+        self.flood.charge_idle();
         block.frames += 1;
         block.bytes.extend_from_slice(payload);
         if block.bytes.len() > limit || block.frames > 16 + limit / 1024 {
@@ -107,7 +108,7 @@ impl Connection {
             Use::Headers { end } if self.streams.contains_key(&id) => {
                 self.message_part(id, end, reader)
             }
-            Use::Headers { .. } if !self.is_idle(id) => self.late(id),
+            Use::Headers { .. } if !self.is_idle(id) => self.late_headers(id),
             Use::Headers { end } if !self.is_client() && !self.is_own(id) => {
                 self.request(id, end, reader)
             }
@@ -126,7 +127,8 @@ impl Connection {
             return Ok(());
         };
         if !stream.state.may_receive() {
-            return self.fail_stream(id, Reason::StreamClosed);
+            self.fail_stream(id, Reason::StreamClosed);
+            return Ok(());
         }
         let taken = if stream.head_received {
             self.trailers(id, end, reader)
@@ -134,24 +136,33 @@ impl Connection {
             self.response(id, end, reader)
         };
         match taken {
-            Ok(()) => {
-                self.close_if_done(id);
-                Ok(())
-            }
+            Ok(()) => self.close_if_done(id),
             Err(Flaw::Malformed(_)) => self.fail_stream(id, Reason::Protocol),
             Err(Flaw::TooLarge) => self.fail_stream(id, Reason::EnhanceYourCalm),
         }
+        Ok(())
+    }
+
+    /// Handles HEADERS on a stream that is closed.
+    fn late_headers(&mut self, id: StreamId) -> Result<(), SessionError> {
+        if self.is_discarded(id) {
+            self.flood.charge_reset();
+            return Ok(());
+        }
+        self.reset_for_fault(id, Reason::StreamClosed);
+        Ok(())
     }
 
     /// A new stream of a client (RFC 9113 section 8.3.1).
     fn request(&mut self, id: StreamId, end: bool, reader: HeadReader) -> Result<(), SessionError> {
         self.peer_highest = id;
         if self.our_goodbye.is_some() {
-            return self.calm.spend();
+            self.flood.charge_reset();
+            return Ok(());
         }
         if self.peer_active >= self.config.max_streams {
-            self.put_reset(id, Reason::Refused);
-            return self.calm.spend_on_answer();
+            self.reset_for_fault(id, Reason::Refused);
+            return Ok(());
         }
         let request = match reader.into_request(&mut self.hint) {
             Ok(request) => request,
@@ -180,19 +191,21 @@ impl Connection {
         Ok(())
     }
 
-    /// A malformed request that nobody was told of.
+    /// Refuses a malformed request, of which no event has told.
     fn refuse(&mut self, id: StreamId) -> Result<(), SessionError> {
-        self.put_reset(id, Reason::Protocol);
-        self.calm.spend_on_answer()
+        self.reset_for_fault(id, Reason::Protocol);
+        Ok(())
     }
 
-    /// 431 (RFC 6585 section 5), and no interest in the rest.
+    /// Answers 431 (RFC 6585 section 5) and discards the rest of the request.
     fn refuse_large(&mut self, id: StreamId, end: bool) -> Result<(), SessionError> {
         self.put_response(id, &ResponseHead::new(431), true);
         if !end {
             self.put_reset(id, Reason::NoError);
         }
-        self.calm.spend_on_answer()
+        self.flood.count_answer();
+        self.flood.charge_reset();
+        Ok(())
     }
 
     /// The head of a response, or an interim one (RFC 9113 section 8.1).
@@ -203,13 +216,10 @@ impl Connection {
         };
         let head = response.head;
         if head.is_informational() {
-            // Endless interim responses are a flood like any other: the reset finds nothing left to
-            // pay with either.
-            if end || self.calm.spend().is_err() {
-                return Err(Flaw::Malformed(
-                    "an interim response that ends, or one too many",
-                ));
+            if end {
+                return Err(Flaw::Malformed("an interim response that ends"));
             }
+            self.flood.charge_idle();
             self.events.push_back(Event::Informational { id, head });
             return Ok(());
         }
@@ -261,7 +271,8 @@ impl Connection {
         }
         self.peer_highest = promised;
         if self.our_goodbye.is_some() {
-            return self.calm.spend();
+            self.flood.charge_reset();
+            return Ok(());
         }
         let parent_open = self
             .streams
@@ -287,7 +298,7 @@ impl Connection {
                 _ => Reason::Protocol,
             }
         };
-        self.put_reset(promised, refusal);
-        self.calm.spend_on_answer()
+        self.reset_for_fault(promised, refusal);
+        Ok(())
     }
 }

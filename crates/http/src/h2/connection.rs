@@ -7,13 +7,13 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::blocks::Block;
-use super::calm::Calm;
 use super::flow::{DEFAULT_WINDOW, SendWindow, SessionCredit, StreamCredit};
 use super::frame;
 use super::head::Hint;
 use super::input::Input;
 use super::settings::PeerSettings;
 use super::stream::{ById, State, Stream};
+use crate::flood::FloodBudget;
 use crate::hpack::{Decoder, Encoder};
 use crate::mux::{OpenError, Unsent};
 use crate::sched::Sched;
@@ -60,7 +60,7 @@ pub struct Connection {
     pub(super) own_resets: VecDeque<StreamId>,
     pub(super) credit: SessionCredit,
     pub(super) window: SendWindow,
-    pub(super) calm: Calm,
+    pub(super) flood: FloodBudget,
     pub(super) hint: Hint,
     pub(super) events: VecDeque<Event>,
     /// Our preface and SETTINGS are out.
@@ -101,7 +101,7 @@ impl Connection {
             own_resets: VecDeque::new(),
             credit: SessionCredit::new(config.session_window, config.receive_budget),
             window: SendWindow::new(DEFAULT_WINDOW),
-            calm: Calm::new(),
+            flood: FloodBudget::new(),
             hint: Hint::default(),
             events: VecDeque::new(),
             started: false,
@@ -186,7 +186,9 @@ impl Connection {
             .is_some_and(|s| s.state == State::Closed)
         {
             self.remove(id, true);
-            self.calm.finished();
+            if is_request(id) {
+                self.flood.credit_exchange();
+            }
         }
     }
 
@@ -210,11 +212,18 @@ impl Connection {
         self.own_resets.push_back(id);
     }
 
-    /// The peer broke a rule on one stream (RFC 9113 section 5.4.2).
-    pub(super) fn fail_stream(&mut self, id: StreamId, reason: Reason) -> Result<(), SessionError> {
+    /// Queues RST_STREAM for a stream on which the peer broke a rule, or asked for too much. A peer
+    /// that makes us reset streams costs as much as one that resets them.
+    pub(super) fn reset_for_fault(&mut self, id: StreamId, reason: Reason) {
         self.put_reset(id, reason);
+        self.flood.count_answer();
+        self.flood.charge_reset();
+    }
+
+    /// Ends a stream on which the peer broke a rule (RFC 9113 section 5.4.2).
+    pub(super) fn fail_stream(&mut self, id: StreamId, reason: Reason) {
+        self.reset_for_fault(id, reason);
         self.abandon(id, Some(reason));
-        self.calm.spend_on_answer()
     }
 
     /// The session cannot go on: say so, once, and send nothing after it (RFC 9113 section 5.4.1).
@@ -231,17 +240,22 @@ impl Connection {
     }
 }
 
+/// Whether a stream was opened by a request: clients open odd streams, and only they ask.
+const fn is_request(id: StreamId) -> bool {
+    id % 2 == 1
+}
+
 impl Mux for Connection {
     fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.calm.tick(now);
+        self.flood.advance(now);
         self.receive(bytes).map_err(|error| self.fail(error))
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.calm.tick(now);
+        self.flood.advance(now);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -17,16 +17,18 @@ impl Connection {
             return Err(protocol("RST_STREAM on an idle stream"));
         }
         self.abandon(head.id, Some(frame::reason(code)));
-        self.calm.spend()
+        self.flood.charge_reset();
+        Ok(())
     }
 
     /// RFC 9113 section 6.5.
     pub(super) fn settings(&mut self, head: Head, payload: &[u8]) -> Result<(), SessionError> {
         on_session(head)?;
+        self.flood.charge_idle();
         if head.has(flag::ACK) {
             exact::<0>(payload)?;
             self.settings_acknowledged();
-            return self.calm.spend();
+            return Ok(());
         }
         let first = !self.peer.known;
         let before = self.peer.initial_window;
@@ -42,7 +44,8 @@ impl Connection {
         if first {
             self.events.push_back(Event::Settings);
         }
-        self.calm.spend_on_answer()
+        self.flood.count_answer();
+        Ok(())
     }
 
     fn settings_acknowledged(&mut self) {
@@ -78,9 +81,11 @@ impl Connection {
     pub(super) fn ping_frame(&mut self, head: Head, payload: &[u8]) -> Result<(), SessionError> {
         on_session(head)?;
         let payload = exact::<8>(payload)?;
+        self.flood.charge_idle();
         if !head.has(flag::ACK) {
             frame::put_ping(&mut self.queue, flag::ACK, payload);
-            return self.calm.spend_on_answer();
+            self.flood.count_answer();
+            return Ok(());
         }
         let [m0, m1, m2, m3, payload @ ..] = payload;
         if [m0, m1, m2, m3] == PING_MARK {
@@ -88,7 +93,7 @@ impl Connection {
                 payload: u32::from_be_bytes(payload),
             });
         }
-        self.calm.spend()
+        Ok(())
     }
 
     /// RFC 9113 section 6.8.
@@ -112,13 +117,14 @@ impl Connection {
         for id in refused {
             self.abandon(id, Some(Reason::Refused));
         }
-        self.calm.spend()
+        self.flood.charge_idle();
+        Ok(())
     }
 
     /// RFC 9113 section 6.9.
     pub(super) fn window_update(&mut self, head: Head, payload: &[u8]) -> Result<(), SessionError> {
         let increment = u32::from_be_bytes(exact(payload)?) & 0x7fff_ffff;
-        self.calm.spend()?;
+        self.flood.charge_idle();
         if head.id == 0 {
             if increment == 0 {
                 return Err(protocol("window update of nothing"));
@@ -138,12 +144,12 @@ impl Connection {
             return Ok(());
         };
         if increment == 0 {
-            return self.fail_stream(head.id, Reason::Protocol);
+            self.fail_stream(head.id, Reason::Protocol);
+        } else if stream.window.widen(i64::from(increment)).is_err() {
+            self.fail_stream(head.id, Reason::FlowControl);
+        } else {
+            self.schedule(head.id);
         }
-        if stream.window.widen(i64::from(increment)).is_err() {
-            return self.fail_stream(head.id, Reason::FlowControl);
-        }
-        self.schedule(head.id);
         Ok(())
     }
 
@@ -164,6 +170,7 @@ impl Connection {
         {
             self.events.push_back(Event::Priority { id, priority });
         }
-        self.calm.spend()
+        self.flood.charge_idle();
+        Ok(())
     }
 }

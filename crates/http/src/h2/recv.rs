@@ -19,7 +19,7 @@ impl Connection {
         let result = loop {
             match input.next(&mut bytes) {
                 Ok(Some(piece)) => {
-                    if let Err(error) = self.piece(piece) {
+                    if let Err(error) = self.piece(piece).and_then(|()| self.flood.check()) {
                         break Err(error);
                     }
                 }
@@ -58,10 +58,14 @@ impl Connection {
             Kind::Priority => {
                 exact::<5>(payload)?;
                 on_stream(head)?;
-                self.calm.spend()
+                self.flood.charge_idle();
+                Ok(())
             }
             // DATA comes in other pieces.
-            Kind::Data | Kind::Unknown => self.calm.spend(),
+            Kind::Data | Kind::Unknown => {
+                self.flood.charge_idle();
+                Ok(())
+            }
         }
     }
 
@@ -82,30 +86,41 @@ impl Connection {
             detail: "session window exceeded",
         })?;
         let content = len - skip;
-        if content == 0 && !end {
-            self.calm.spend()?;
-        }
         let Some(stream) = self.streams.get_mut(&id) else {
-            return self.late(id);
+            if self.is_discarded(id) {
+                self.flood.charge_late_data(len);
+            } else {
+                self.reset_for_fault(id, Reason::StreamClosed);
+            }
+            return Ok(());
         };
-        if !stream.state.may_receive() {
-            return self.fail_stream(id, Reason::StreamClosed);
-        }
-        if !stream.head_received {
-            return self.fail_stream(id, Reason::Protocol);
-        }
-        if stream.credit.arrive(len).is_none() {
-            return self.fail_stream(id, Reason::FlowControl);
+        let fault = if !stream.state.may_receive() {
+            Some(Reason::StreamClosed)
+        } else if !stream.head_received {
+            Some(Reason::Protocol)
+        } else {
+            let granted = stream.credit.arrive(len).is_some();
+            (!granted).then_some(Reason::FlowControl)
+        };
+        if let Some(reason) = fault {
+            self.fail_stream(id, reason);
+            return Ok(());
         }
         stream.credit.skip(skip);
         if let Some(expected) = &mut stream.expected {
             // RFC 9113 section 8.1.1: content-length is the sum of all DATA.
             match expected.checked_sub(content as u64) {
                 Some(rest) if rest == 0 || !end => *expected = rest,
-                _ => return self.fail_stream(id, Reason::Protocol),
+                _ => {
+                    self.fail_stream(id, Reason::Protocol);
+                    return Ok(());
+                }
             }
         }
-        self.calm.earn(content as u64);
+        if content == 0 && !end {
+            self.flood.charge_idle();
+        }
+        self.flood.credit_received(content);
         if skip > 0 {
             self.return_stream_credit(id);
         }
@@ -129,18 +144,14 @@ impl Connection {
         }
     }
 
-    /// A frame on a stream that is closed. After our own reset it was on its way; after a GOAWAY it
-    /// was never looked at; otherwise the peer is told.
-    pub(super) fn late(&mut self, id: StreamId) -> Result<(), SessionError> {
-        if self.own_resets.contains(&id)
+    /// Whether frames of a stream that is closed are dropped without an answer: they were on their
+    /// way when we reset it (RFC 9113 section 5.1), or our GOAWAY said that it is not looked at
+    /// (section 6.8).
+    pub(super) fn is_discarded(&self, id: StreamId) -> bool {
+        self.own_resets.contains(&id)
             || self
                 .our_goodbye
                 .is_some_and(|last| id > last && !self.is_own(id))
-        {
-            return Ok(());
-        }
-        self.put_reset(id, Reason::StreamClosed);
-        self.calm.spend_on_answer()
     }
 
     /// Queues a WINDOW_UPDATE for the session if it is worth a write.

@@ -34,7 +34,7 @@ impl Connection {
             self.ride();
         }
         self.flush(out);
-        self.calm.sent();
+        self.flood.answers_sent();
         while out.len() < limit
             && let Some(id) = self.ending.pop_front()
         {
@@ -112,7 +112,7 @@ impl Connection {
         stream.queue.take(count, |piece| out.put_bytes(piece));
         stream.sent(count);
         self.window.spend(count);
-        self.calm.earn(count as u64);
+        self.flood.credit_sent(count);
         if stream.full && stream.queue.len() < self.config.send_buffer / 2 {
             stream.full = false;
             self.events.push_back(Event::Writable { id });

@@ -10,7 +10,8 @@ use crate::status;
 use crate::stream::{Kind, State};
 
 impl Connection {
-    pub(super) fn on_rst_stream(&mut self, frame: RstStream) -> Result<(), SessionError> {
+    pub(super) fn on_rst_stream(&mut self, frame: RstStream) {
+        self.flood.charge_reset();
         let id = frame.stream;
         let reason = status::rst_reason(frame.status);
         if self.abort(id) {
@@ -25,14 +26,13 @@ impl Connection {
             .collect();
         if reason == Reason::Cancel {
             for push in pushes {
-                self.stream_error(push, status::CANCEL);
+                self.reset_once(push, status::CANCEL);
             }
         }
-        self.charge()
     }
 
     pub(super) fn on_settings(&mut self, frame: &Settings) -> Result<(), SessionError> {
-        self.charge()?;
+        self.flood.charge_idle();
         self.probe.heard();
         self.peer_sent_settings = true;
         if let Some(streams) = frame.value(SettingId::MaxConcurrentStreams) {
@@ -76,17 +76,17 @@ impl Connection {
         results
     }
 
-    pub(super) fn on_ping(&mut self, frame: Ping) -> Result<(), SessionError> {
-        self.charge()?;
+    pub(super) fn on_ping(&mut self, frame: Ping) {
+        self.flood.charge_idle();
         if !self.is_own_id(frame.id) {
             // "Sent back as soon as possible, before other data."
-            self.provoked += 1;
+            self.flood.count_answer();
             self.ping_queue.push_back(frame.id);
-            return Ok(());
+            return;
         }
         let now = self.clock;
         if now.is_some_and(|now| self.probe.pong(now, frame.id)) {
-            return Ok(());
+            return;
         }
         // "An answer that was never asked for is ignored."
         if let Some(at) = self.pings.iter().position(|(id, _)| *id == frame.id)
@@ -94,10 +94,10 @@ impl Connection {
         {
             self.events.push_back(Event::Pong { payload });
         }
-        Ok(())
     }
 
     pub(super) fn on_goaway(&mut self, frame: GoAway) {
+        self.flood.charge_idle();
         self.goaway_received = true;
         self.events.push_back(Event::GoAway {
             last: frame.last,
@@ -120,8 +120,9 @@ impl Connection {
 
     pub(super) fn on_window_update(&mut self, frame: WindowUpdate) -> Result<(), SessionError> {
         let WindowUpdate { stream: id, delta } = frame;
+        self.flood.charge_idle();
         if id == 0 && !self.is_v31() {
-            return self.charge();
+            return Ok(());
         }
         self.probe.heard();
         if self.probe.ignores() {
@@ -141,7 +142,7 @@ impl Connection {
         }
         // "For a stream that is finished it is ignored."
         let Some(stream) = self.live(id) else {
-            return self.charge();
+            return Ok(());
         };
         if delta == 0 {
             self.stream_error(id, status::PROTOCOL_ERROR);

@@ -69,10 +69,10 @@ impl Connection {
         } else if self.goaway_sent {
             // "After GOAWAY the sender ignores new streams": the peer knows that they were not
             // processed.
+            self.flood.charge_reset();
         } else if frame.unidirectional {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if self.peer_streams >= self.config.mux.max_streams as usize {
-            self.charge()?;
             self.stream_error(id, status::REFUSED_STREAM);
         } else {
             match request {
@@ -117,7 +117,8 @@ impl Connection {
         let Ok(block) = response_block(&head, usize::MAX) else {
             return;
         };
-        self.provoked += 1;
+        self.flood.count_answer();
+        self.flood.charge_reset();
         self.send_reply(id, &block, true);
         let Some(stream) = self.live(id) else { return };
         stream.replied = true;
@@ -144,10 +145,9 @@ impl Connection {
         if again {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if self.goaway_sent {
-            // As for requests.
+            self.flood.charge_reset();
         } else if !self.config.mux.push || self.peer_streams >= self.config.mux.max_streams as usize
         {
-            self.charge()?;
             self.stream_error(id, status::REFUSED_STREAM);
         } else {
             match head {
@@ -221,7 +221,8 @@ impl Connection {
         let id = frame.stream;
         let response = self.read_block(frame.block, |message| message.into_response())?;
         let Some(stream) = self.live(id) else {
-            return self.stray(id);
+            self.stray_block(id);
+            return Ok(());
         };
         match stream.kind {
             // "A second SYN_REPLY is a stream error STREAM_IN_USE."
@@ -244,7 +245,7 @@ impl Connection {
                 Err(error) => self.stream_error(id, block_status(error)),
             },
             // spdystream accepts pushes like this; it changes nothing.
-            Kind::OwnPush { .. } => self.charge()?,
+            Kind::OwnPush { .. } => self.flood.charge_idle(),
             Kind::PeerRequest | Kind::PeerPush(_) => self.stream_error(id, status::PROTOCOL_ERROR),
         }
         Ok(())
@@ -259,10 +260,11 @@ impl Connection {
             fields: message.fields,
         })?;
         if !frame.fin {
-            self.charge()?;
+            self.flood.charge_idle();
         }
         let Some(stream) = self.live(id) else {
-            return self.stray(id);
+            self.stray_block(id);
+            return Ok(());
         };
         if !stream.state.may_receive() {
             self.stream_error(id, status::STREAM_ALREADY_CLOSED);

@@ -11,7 +11,6 @@
 
 mod command;
 mod control;
-mod flood;
 mod heads;
 mod output;
 mod probe;
@@ -22,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use bytes::Bytes;
+use tandem_http::flood::FloodBudget;
 use tandem_http::mux::{OpenError, Unsent};
 use tandem_http::sched::Sched;
 use tandem_http::{
@@ -36,7 +36,6 @@ use crate::header_block::{Decoder, Encoder, HeaderCompression};
 use crate::status;
 use crate::stream::{Kind, State, Stream};
 
-use flood::FloodGuard;
 use output::ControlQueue;
 use probe::FlowProbe;
 use receive::Receiving;
@@ -83,9 +82,6 @@ const MIN_CONTROL_LIMIT: usize = 8192;
 /// Our own questions without an answer that are remembered.
 const MAX_PINGS: usize = 64;
 
-/// Frames caused by the peer (answers to pings, resets) that may wait for it to read them.
-const MAX_PROVOKED: usize = 1000;
-
 /// One end of a SPDY session. See [`Mux`] for its use.
 ///
 /// Where the drafts leave a choice:
@@ -110,7 +106,7 @@ pub struct Connection {
     events: VecDeque<Event>,
     /// The time of the last input or timeout.
     clock: Option<Instant>,
-    flood: FloodGuard,
+    flood: FloodBudget,
     failed: bool,
 
     streams: BTreeMap<StreamId, Stream>,
@@ -145,7 +141,6 @@ pub struct Connection {
     control: ControlQueue,
     /// PINGs to send, theirs and ours: ahead of everything.
     ping_queue: VecDeque<u32>,
-    provoked: usize,
     next_ping: u32,
     pings: VecDeque<(u32, u32)>,
     scratch: Vec<u8>,
@@ -169,7 +164,7 @@ impl Connection {
             receiving: None,
             events: VecDeque::new(),
             clock: None,
-            flood: FloodGuard::default(),
+            flood: FloodBudget::new(),
             failed: false,
             streams: BTreeMap::new(),
             recent: RecentlyClosed::default(),
@@ -194,7 +189,6 @@ impl Connection {
             finishing: VecDeque::new(),
             control: ControlQueue::default(),
             ping_queue: VecDeque::new(),
-            provoked: 0,
             next_ping: first,
             pings: VecDeque::new(),
             scratch: Vec::new(),
@@ -285,7 +279,12 @@ impl Connection {
         let Some(stream) = self.live(id) else { return };
         stream.state = state;
         if state == State::Closed {
+            // Clients open odd streams, and only they ask.
+            let exchange = id % 2 == 1 && !stream.discard;
             self.close(id, true);
+            if exchange {
+                self.flood.credit_exchange();
+            }
         }
     }
 
@@ -325,9 +324,15 @@ impl Connection {
         known
     }
 
-    /// A rule was broken on one stream: the peer is told once, the user too, and the session goes
-    /// on. Draft section 2.4.2.
+    /// Resets a stream on which the peer broke a rule, and tells the user (draft section 2.4.2). A
+    /// peer that makes us reset streams costs as much as one that resets them.
     fn stream_error(&mut self, id: StreamId, status: u32) {
+        self.flood.charge_reset();
+        self.reset_once(id, status);
+    }
+
+    /// Sends RST_STREAM, at most once for each stream, and tells the user if the stream was live.
+    fn reset_once(&mut self, id: StreamId, status: u32) {
         if self.live(id).is_some() {
             if self.abort(id) {
                 self.events.push_back(Event::Reset {
@@ -339,7 +344,7 @@ impl Connection {
             return;
         }
         self.recent.remember(id, false);
-        self.provoked += 1;
+        self.flood.count_answer();
         self.control
             .push(|dst| RstStream { stream: id, status }.encode(dst));
     }

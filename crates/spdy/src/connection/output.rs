@@ -66,7 +66,7 @@ impl Connection {
         }
         while out.len() < limit && self.control.pop_into(out) {}
         if self.control.is_empty() {
-            self.provoked = 0;
+            self.flood.answers_sent();
             self.control.shrink();
             self.write_ends(out, limit);
             self.write_bodies(out, limit);
@@ -173,6 +173,7 @@ impl Connection {
         stream.full &= !writable;
         let state = stream.state.after_fin_sent();
         self.session_send.consume(len);
+        self.flood.credit_sent(len);
         if self.session_room() == 0 && !self.sched.is_empty() {
             self.probe.blocked(self.clock);
         }

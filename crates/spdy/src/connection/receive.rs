@@ -8,8 +8,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use tandem_http::{Event, Reason, SessionError, StreamId};
 
+use super::Connection;
 use super::probe::Step;
-use super::{Connection, MAX_PROVOKED};
 use crate::flow::SendWindow;
 use crate::frame::{
     ControlHead, Data, Frame, FrameType, Piece, RstStream, SynStream, WIRE_VERSION,
@@ -44,16 +44,13 @@ impl Connection {
                 }
                 Piece::DataHead(data) => self.on_data_head(data)?,
                 Piece::Data(part, last) => self.on_data(part, last),
-                Piece::Unknown(_) => self.charge()?,
+                Piece::Unknown(_) => self.flood.charge_idle(),
                 Piece::TooLarge(_) => {
                     return Err(self.fail(Reason::FrameSize, "a control frame above the limit"));
                 }
             }
-            if self.provoked > MAX_PROVOKED {
-                return Err(self.fail(
-                    Reason::EnhanceYourCalm,
-                    "answers to the peer's frames are not read",
-                ));
+            if let Err(error) = self.flood.check() {
+                return Err(self.fail(error.reason, error.detail));
             }
         }
         Ok(())
@@ -75,17 +72,6 @@ impl Connection {
         }
     }
 
-    /// Counts a frame that costs the peer nothing.
-    pub(super) fn charge(&mut self) -> Result<(), SessionError> {
-        if self.flood.charge() {
-            return Ok(());
-        }
-        Err(self.fail(
-            Reason::EnhanceYourCalm,
-            "a flood of frames that say nothing",
-        ))
-    }
-
     fn on_control(
         &mut self,
         kind: FrameType,
@@ -98,9 +84,15 @@ impl Connection {
         match Frame::load(kind, head.flags, payload) {
             Ok(Frame::SynStream(frame)) => self.on_syn_stream(&frame),
             Ok(Frame::SynReply(frame)) => self.on_syn_reply(&frame),
-            Ok(Frame::RstStream(frame)) => self.on_rst_stream(frame),
+            Ok(Frame::RstStream(frame)) => {
+                self.on_rst_stream(frame);
+                Ok(())
+            }
             Ok(Frame::Settings(frame)) => self.on_settings(&frame),
-            Ok(Frame::Ping(frame)) => self.on_ping(frame),
+            Ok(Frame::Ping(frame)) => {
+                self.on_ping(frame);
+                Ok(())
+            }
             Ok(Frame::GoAway(frame)) => {
                 self.on_goaway(frame);
                 Ok(())
@@ -140,13 +132,15 @@ impl Connection {
             ));
         }
         if data.len == 0 && !data.fin {
-            self.charge()?;
+            self.flood.charge_idle();
         }
         let id = data.stream;
         let known = self.live(id).is_some();
         let deliver = known && self.admit_data(data);
         if !known {
-            self.stray(id)?;
+            self.stray_data(data);
+        } else if deliver {
+            self.flood.credit_received(data.len as usize);
         }
         if data.len > 0 {
             self.receiving = Some(Receiving {
@@ -201,8 +195,9 @@ impl Connection {
         false
     }
 
-    /// Data of a request that is answered already: the peer gets its credit back and may end.
+    /// Drops data of a request that is answered already: the peer gets its credit back and may end.
     fn discard_data(&mut self, data: Data) {
+        self.flood.charge_late_data(data.len as usize);
         let Some(stream) = self.live(data.stream) else {
             return;
         };
@@ -289,17 +284,32 @@ impl Connection {
         self.set_state(id, state);
     }
 
-    /// A frame for a stream that is not there. "If no GOAWAY was sent, it is a stream error
-    /// INVALID_STREAM."
-    pub(super) fn stray(&mut self, id: StreamId) -> Result<(), SessionError> {
+    /// Handles a header block of a stream that is not there: it has cost the work of inflating it.
+    pub(super) fn stray_block(&mut self, id: StreamId) {
+        if self.answers_stray(id) {
+            self.stream_error(id, status::INVALID_STREAM);
+        } else {
+            self.flood.charge_reset();
+        }
+    }
+
+    /// Handles data of a stream that is not there.
+    fn stray_data(&mut self, data: Data) {
+        if self.answers_stray(data.stream) && self.recent.may_answer(data.stream) {
+            self.stream_error(data.stream, status::INVALID_STREAM);
+        } else {
+            self.flood.charge_late_data(data.len as usize);
+        }
+    }
+
+    /// Whether a frame of a stream that is not there is an error. "If no GOAWAY was sent, it is a
+    /// stream error INVALID_STREAM."
+    fn answers_stray(&self, id: StreamId) -> bool {
         let never_open = if self.is_own_id(id) {
             id >= self.next_own
         } else {
             id > self.last_received
         };
-        if id != 0 && !self.goaway_sent && (never_open || self.recent.knows(id)) {
-            self.stream_error(id, status::INVALID_STREAM);
-        }
-        Ok(())
+        id != 0 && !self.goaway_sent && (never_open || self.recent.knows(id))
     }
 }

@@ -4,6 +4,7 @@
 mod adversary;
 mod crime;
 mod exchange;
+mod floods;
 mod model;
 mod rules;
 mod support;
