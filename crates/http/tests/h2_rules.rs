@@ -127,6 +127,10 @@ fn malformed_requests_are_reset_and_never_shown() {
             "path without slash",
             vec![GET[0], GET[1], GET[2], (":path", "x")],
         ),
+        (
+            "path with a fragment",
+            vec![GET[0], GET[1], GET[2], (":path", "/x#y")],
+        ),
         ("star for GET", vec![GET[0], GET[1], GET[2], (":path", "*")]),
         (
             "space in the path",
@@ -924,11 +928,37 @@ fn shrinking_the_initial_window_holds_data_back() {
 
 #[test]
 fn stream_numbers_only_grow() {
+    // Identifiers that were skipped, are in use by a finished request, or were reset by the peer.
+    for (id, ended) in [(3, true), (5, true), (5, false)] {
+        let mut raw = server();
+        raw.request(5, ended).expect("headers");
+        if ended {
+            raw.core.respond(5, &response(200, &[]), true);
+        } else {
+            raw.send(RST_STREAM, 0, 5, &[0; 4]).expect("a reset");
+        }
+        raw.frames();
+        let error = raw.request(id, true).expect_err("a session error");
+        assert_eq!(error.reason, Reason::Protocol, "{id}");
+        assert_eq!(raw.frames().last().map(|frame| frame.kind), Some(GOAWAY));
+    }
+}
+
+#[test]
+fn late_headers_of_reset_streams_are_no_error() {
     let mut raw = server();
-    raw.request(5, true).expect("headers");
-    raw.request(3, true).expect("only the stream is wrong");
-    assert_eq!(raw.resets(), [(3, STREAM_CLOSED)]);
-    assert_eq!(raw.events().len(), 1);
+    for number in 0..1100 {
+        raw.request(2 * number + 1, false).expect("headers");
+        raw.core.reset(2 * number + 1, Reason::Cancel);
+    }
+    raw.events();
+    raw.frames();
+    for id in [1, 2199] {
+        raw.headers(id, true, &[("x", "late trailers")])
+            .expect("headers on their way");
+    }
+    assert_eq!(raw.resets(), [(1, STREAM_CLOSED)], "only what is forgotten");
+    assert!(raw.events().is_empty());
 }
 
 #[test]

@@ -325,10 +325,14 @@ struct Target {
 }
 
 impl Target {
-    /// A `:path` that is a whole address (forward mode) overrides `:host` and `:scheme`.
+    /// Reads the target of a request. A `:path` that is a whole address (forward mode) overrides
+    /// `:host` and `:scheme`. A fragment never leaves a client (RFC 9110 section 7.1).
     fn load(path: &[u8], host: &[u8], scheme: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(path).ok()?;
-        if !text.bytes().all(|byte| byte > b' ' && byte != 0x7f) {
+        if !text
+            .bytes()
+            .all(|byte| byte > b' ' && byte != 0x7f && byte != b'#')
+        {
             return None;
         }
         if text.starts_with('/') || text == "*" {
@@ -340,7 +344,7 @@ impl Target {
             });
         }
         let (scheme, rest) = text.split_once("://")?;
-        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         let authority = authority
             .rsplit_once('@')
             .map_or(authority, |(_, host)| host);
@@ -481,6 +485,8 @@ mod tests {
             (0, "G T"),
             (1, "nowhere"),
             (1, "/a b"),
+            (1, "/a#b"),
+            (1, "http://a#b"),
             (3, "a/b"),
             (3, "u@a"),
             (4, "ftp"),

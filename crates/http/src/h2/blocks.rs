@@ -143,14 +143,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles HEADERS on a stream that is closed.
+    /// Handles HEADERS on a stream that is closed, or that the peer has skipped.
+    ///
+    /// They may have been on their way when we reset the stream. Otherwise a stream of the peer is
+    /// opened again or out of order, which ends the session (RFC 9113 section 5.1.1).
     fn late_headers(&mut self, id: StreamId) -> Result<(), SessionError> {
         if self.is_discarded(id) {
             self.flood.charge_reset();
-            return Ok(());
+            Ok(())
+        } else if self.is_own(id) || id <= self.forgotten_reset {
+            self.reset_for_fault(id, Reason::StreamClosed);
+            Ok(())
+        } else {
+            Err(protocol(
+                "HEADERS with a stream identifier that does not rise",
+            ))
         }
-        self.reset_for_fault(id, Reason::StreamClosed);
-        Ok(())
     }
 
     /// A new stream of a client (RFC 9113 section 8.3.1).

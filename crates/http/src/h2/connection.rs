@@ -22,8 +22,8 @@ use crate::{
     SessionError, StreamId,
 };
 
-/// Own resets remembered, so that what was on its way is known to be late and not wrong.
-const MAX_OWN_RESETS: usize = 256;
+/// The number of own resets that are remembered: frames that were on their way are late, not wrong.
+const MAX_OWN_RESETS: usize = 1024;
 /// Buffers of an idle session above this are given back.
 pub(super) const KEEP: usize = 1024;
 /// Streams are numbered up to 2^31-1 (RFC 9113 section 5.1.1).
@@ -58,6 +58,8 @@ pub struct Connection {
     /// Highest number that the peer has used.
     pub(super) peer_highest: StreamId,
     pub(super) own_resets: VecDeque<StreamId>,
+    /// The highest stream of the peer whose reset by us is no longer remembered.
+    pub(super) forgotten_reset: StreamId,
     pub(super) credit: SessionCredit,
     pub(super) window: SendWindow,
     pub(super) flood: FloodBudget,
@@ -99,6 +101,7 @@ impl Connection {
             next_id: if client { 1 } else { 2 },
             peer_highest: 0,
             own_resets: VecDeque::new(),
+            forgotten_reset: 0,
             credit: SessionCredit::new(config.session_window, config.receive_budget),
             window: SendWindow::new(DEFAULT_WINDOW),
             flood: FloodBudget::new(),
@@ -206,8 +209,11 @@ impl Connection {
     /// Queues RST_STREAM and remembers it.
     pub(super) fn put_reset(&mut self, id: StreamId, reason: Reason) {
         frame::put_reset(&mut self.queue, id, reason);
-        if self.own_resets.len() == MAX_OWN_RESETS {
-            self.own_resets.pop_front();
+        if self.own_resets.len() == MAX_OWN_RESETS
+            && let Some(oldest) = self.own_resets.pop_front()
+            && !self.is_own(oldest)
+        {
+            self.forgotten_reset = self.forgotten_reset.max(oldest);
         }
         self.own_resets.push_back(id);
     }

@@ -116,7 +116,7 @@ impl HeadReader {
             b":method" => once(&mut self.method, Method::parse(value)),
             b":scheme" => once(&mut self.scheme, Scheme::parse(value)),
             b":authority" => once(&mut self.authority, authority(value)),
-            b":path" => once(&mut self.path, text(value)),
+            b":path" => once(&mut self.path, path(value)),
             b":protocol" => once(&mut self.protocol, token(value)),
             b":status" => once(&mut self.status, status(value)),
             _ => Err(Malformed("unknown pseudo-header")),
@@ -318,6 +318,14 @@ fn text(value: &[u8]) -> Option<String> {
         return None;
     }
     Some(std::str::from_utf8(value).ok()?.to_owned())
+}
+
+/// A path and query. A fragment never leaves a client (RFC 9110 section 7.1).
+fn path(value: &[u8]) -> Option<String> {
+    if value.contains(&b'#') {
+        return None;
+    }
+    text(value)
 }
 
 fn token(value: &[u8]) -> Option<String> {
