@@ -37,7 +37,10 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Proxy(command) => tandem::cli::run(*command, Arguments::command()),
+        Command::Proxy(command) => {
+            let transports = tandem::transport::registry::Transports::default();
+            tandem::cli::run(*command, Arguments::command(), &transports)
+        }
         Command::Demo(args) => demo::run(&args),
         Command::Predict(command) => Ok(tandem_lab::predict::run(command)?),
     }

@@ -57,22 +57,13 @@ impl SessionKind {
     }
 }
 
-/// What carries the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TransportKind {
-    /// Plain TCP.
-    Tcp,
-    /// TLS over TCP.
-    Tls,
-}
-
 /// A parsed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// What is spoken.
     pub session: SessionKind,
-    /// Over what.
-    pub transport: TransportKind,
+    /// The name of the transport; a registry knows which names there are.
+    pub transport: String,
     /// Name or address, without brackets.
     pub host: String,
     /// Port.
@@ -125,18 +116,20 @@ impl Endpoint {
             .find(|key| !known.contains(&key.as_str()))
         {
             None => Ok(&self.options),
-            Some(key) => Err(BadEndpoint::new(
-                &self.to_string(),
-                format!(
-                    "unknown option {key:?}; it may be one of: {}",
-                    if known.is_empty() {
-                        "none".into()
-                    } else {
-                        known.join(", ")
-                    }
-                ),
-            )),
+            Some(key) => Err(self.bad(format!(
+                "unknown option {key:?}; it may be one of: {}",
+                if known.is_empty() {
+                    "none".into()
+                } else {
+                    known.join(", ")
+                }
+            ))),
         }
+    }
+
+    /// Returns the error that this endpoint has a problem.
+    pub fn bad(&self, problem: impl Into<String>) -> BadEndpoint {
+        BadEndpoint::new(&self.to_string(), problem)
     }
 
     /// One option.
@@ -221,15 +214,11 @@ impl FromStr for Endpoint {
                     SessionKind::ALL.map(|(name, _)| name).join(", ")
                 ))
             })?;
-        let transport = match transport {
-            "tcp" => TransportKind::Tcp,
-            "tls" => TransportKind::Tls,
-            other => {
-                return Err(bad(format!(
-                    "unknown transport {other:?}; it may be tcp, tls"
-                )));
-            }
-        };
+        if transport.is_empty() || !transport.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            return Err(bad(format!(
+                "{transport:?} is no name of a transport, such as tcp or tls"
+            )));
+        }
         let (authority, query) = rest
             .split_once('?')
             .map_or((rest, None), |(a, q)| (a, Some(q)));
@@ -251,7 +240,7 @@ impl FromStr for Endpoint {
         }
         Ok(Self {
             session,
-            transport,
+            transport: transport.to_owned(),
             host,
             port,
             options,
@@ -261,17 +250,11 @@ impl FromStr for Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plus = if self.transport == TransportKind::Tls {
-            "+tls"
-        } else {
-            ""
-        };
-        let tcp = if self.session == SessionKind::H2 && plus.is_empty() {
-            "+tcp"
-        } else {
-            plus
-        };
-        write!(f, "{}{tcp}://{}", self.session.as_str(), self.authority())?;
+        f.write_str(self.session.as_str())?;
+        if self.transport != "tcp" || self.session == SessionKind::H2 {
+            write!(f, "+{}", self.transport)?;
+        }
+        write!(f, "://{}", self.authority())?;
         for (i, (key, value)) in self.options.iter().enumerate() {
             write!(f, "{}{key}={value}", if i == 0 { '?' } else { '&' })?;
         }
@@ -382,7 +365,8 @@ mod tests {
         for (text, part) in [
             ("gw.example:443", "SESSION+TRANSPORT"),
             ("h3+tls://x:1", "unknown session"),
-            ("h2+sctp://x:1", "unknown transport"),
+            ("h2+://x:1", "no name of a transport"),
+            ("h2+s/c://x:1", "no name of a transport"),
             ("h2://x", "port is missing"),
             ("h2://x:99999", "port is no number"),
             ("h2://::1:80", "brackets"),

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::path::{Facts, Path};
+use crate::path::Facts;
 
 pub use crate::path::Measure;
 
@@ -21,17 +21,13 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// Creates the gauge of a path; `None` where the path leads to no other machine.
-    pub fn of(path: &Path) -> Option<Self> {
-        let peer = path.facts().peer_address()?.ip().to_canonical();
-        (!peer.is_loopback()).then(|| Self::of_facts(path.facts()))
-    }
-
-    fn of_facts(facts: &Rc<dyn Facts>) -> Self {
-        Self {
+    /// Creates the gauge of a path from its facts; `None` where it leads to no other machine.
+    pub fn of(facts: &Rc<dyn Facts>) -> Option<Self> {
+        let peer = facts.peer_address()?.ip().to_canonical();
+        (!peer.is_loopback()).then(|| Self {
             facts: Rc::downgrade(facts),
             last: Cell::default(),
-        }
+        })
     }
 
     /// Returns the shortest round trip and the highest rate so far: a connection that had little to
@@ -78,9 +74,9 @@ mod tests {
         }
     }
 
-    fn path(peer: &'static str) -> Path {
+    fn path(peer: &'static str) -> Rc<dyn Facts> {
         let rates = Cell::new(8.0);
-        Path::new(tokio::io::empty(), Rc::new(Speeds { rates, peer }))
+        Rc::new(Speeds { rates, peer })
     }
 
     #[test]
@@ -89,7 +85,7 @@ mod tests {
         let gauge = Gauge::of(&path).expect("another machine");
         let first = gauge.measure();
         assert_eq!(gauge.measure(), first, "within the same tenth of a second");
-        assert_eq!(path.facts().measure().map(|now| now.rate), Some(4.0));
+        assert_eq!(path.measure().map(|now| now.rate), Some(4.0));
         let earlier = Instant::now().checked_sub(GOOD_FOR);
         gauge.last.set(earlier.zip(first));
         assert_eq!(gauge.measure().map(|now| now.rate), Some(8.0));

@@ -8,15 +8,17 @@
 //!
 //! [`exchange`] the values that travel, [`stage`] the interface they travel by, [`error`] what can
 //! go wrong; [`front`], [`middle`], [`back`] the pipeline; [`session`] and [`transport`] what it
-//! speaks and over what, joined only by a [`path`]; [`endpoint`] and [`config`] what users write;
+//! speaks and over what, joined only by a [`carrier`] of one [`path`] or many streams; [`endpoint`] and [`config`] what users write;
 //! [`roles`] the compositions, [`runtime`] their threads.
 
 pub mod back;
+pub mod carrier;
 pub mod cli;
 pub mod config;
 pub mod endpoint;
 pub mod error;
 pub mod exchange;
+pub mod failure;
 pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -17,7 +17,7 @@ use crate::back::policy::Direct;
 use crate::back::pushed::MAX_ENTRIES;
 use crate::config::client::{Fallback, GatewayEndpoint};
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
-use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
+use crate::endpoint::{Endpoint, SessionKind, Via};
 use crate::exchange::{Exchange, Peer};
 use crate::front::early::EarlyConnect;
 use crate::front::socks::SocksFront;
@@ -28,14 +28,15 @@ use crate::middle::isolate::Isolate;
 use crate::middle::loads::Loads;
 use crate::middle::push::{NoPush, Push};
 use crate::middle::warm_up::WarmUp;
-use crate::path::Path;
+use crate::path::Facts;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
+use crate::transport::registry::{DialContext, ListenContext, Transports};
 use crate::transport::socks::Socks;
 use crate::transport::tcp::Tcp;
-use crate::transport::tls::{self, ClientCertificates, ClientTls};
+use crate::transport::tls::ClientTls;
 use crate::transport::tor::Tor;
 use crate::transport::{Target, Transport};
 
@@ -44,6 +45,9 @@ use crate::transport::{Target, Transport};
 pub trait Role: Send + Sync {
     /// Where it listens.
     fn listen(&self) -> &[Endpoint];
+
+    /// The transports that its endpoints name.
+    fn transports(&self) -> &Transports;
 
     /// On how many threads.
     fn workers(&self) -> usize;
@@ -127,6 +131,10 @@ impl Role for ClientConfig {
         &self.listen
     }
 
+    fn transports(&self) -> &Transports {
+        &self.transports
+    }
+
     /// One: all connections of an isolation key share its session.
     fn workers(&self) -> usize {
         1
@@ -163,7 +171,7 @@ impl Role for ClientConfig {
         });
         let out: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
-                liveness: Rc::clone(&to_gateway) as _,
+                sessions: Rc::clone(&to_gateway) as _,
                 next: counted,
             })
         } else {
@@ -182,7 +190,7 @@ impl Role for ClientConfig {
                 &to_gateway,
                 &connections,
                 drain,
-            )));
+            )?));
         }
         Ok(Built {
             fronts,
@@ -201,7 +209,7 @@ impl ClientConfig {
         to_gateway: &Rc<ToGateway>,
         connections: &Rc<Connections>,
         drain: &Drain,
-    ) -> Front {
+    ) -> Result<Front, ConfigError> {
         let limits = self.path.timeouts.clone();
         let head = Limits::default().head;
         let (protocol, stage): (Protocol, Rc<dyn Stage>) = if endpoint.session
@@ -214,7 +222,7 @@ impl ClientConfig {
             };
             let socks = SocksFront {
                 http1,
-                gateways: Rc::clone(to_gateway) as _,
+                sessions: Rc::clone(to_gateway) as _,
                 handshake: limits.head,
             };
             (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
@@ -244,15 +252,20 @@ impl ClientConfig {
             };
             (Protocol::Session(Rc::new(http1)), Rc::new(stage))
         };
-        Front {
-            protocol,
-            tls: None,
+        let context = ListenContext {
             socket: None,
-            new_stage: Rc::new(move |_: &Path, _: Peer| Rc::clone(&stage)),
-            timeouts: limits,
+            client_ca: None,
+            optional_certificate: false,
+            timeout: limits.head,
+        };
+        let transport = self.transports.of(endpoint)?.listening(endpoint, context)?;
+        Ok(Front {
+            protocol,
+            transport,
+            new_stage: Rc::new(move |_: &Rc<dyn Facts>, _: Peer| Rc::clone(&stage)),
             connections: Rc::clone(connections),
             drain: drain.clone(),
-        }
+        })
     }
 
     fn gateway(&self, gateway: &GatewayEndpoint) -> Result<Gateway, ConfigError> {
@@ -260,22 +273,6 @@ impl ClientConfig {
         let target = Target {
             host: endpoint.host.clone(),
             port: endpoint.port,
-        };
-        let tls = match endpoint.transport {
-            TransportKind::Tcp => None,
-            TransportKind::Tls => {
-                let option = |key: &str| endpoint.option(key).map(str::to_owned);
-                let tls = ClientTls {
-                    ca: option("ca"),
-                    identity: option("cert").zip(option("key")),
-                    alpn: vec![endpoint.session.alpn().to_vec()],
-                    unlinkable: true,
-                };
-                Some((
-                    tls.connector()?,
-                    option("sni").unwrap_or_else(|| endpoint.host.clone()),
-                ))
-            }
         };
         let protocol = Multiplexed::of(endpoint.session).ok_or_else(|| {
             ConfigError::value(
@@ -291,21 +288,26 @@ impl ClientConfig {
             self.token.as_deref(),
         );
         session.config.push = self.push;
+        let context = DialContext {
+            streams: self.byte_streams(gateway),
+            address: gateway.address,
+            timeout: self.path.socket.connect_timeout,
+        };
+        let transport = self.transports.of(endpoint)?.dialling(endpoint, context)?;
         Ok(Gateway {
             blamed: Cell::default(),
             target,
-            transport: self.transport(gateway),
-            tls,
+            transport,
             session: Rc::new(session),
-            timeout: self.path.socket.connect_timeout,
         })
     }
 
-    fn transport(&self, gateway: &GatewayEndpoint) -> Rc<dyn Transport> {
+    /// Opens byte streams to a gateway, through the proxy where there is one.
+    fn byte_streams(&self, gateway: &GatewayEndpoint) -> Rc<dyn Transport> {
         let options = self.path.socket.clone();
         match &self.via {
             None => Rc::new(Tcp {
-                options,
+                options: Some(options),
                 pinned: gateway.address,
             }),
             Some(Via::Socks(proxy)) => Rc::new(Socks::new(*proxy, options)),
@@ -367,6 +369,10 @@ impl ClientConfig {
 impl Role for GatewayConfig {
     fn listen(&self) -> &[Endpoint] {
         &self.listen
+    }
+
+    fn transports(&self) -> &Transports {
+        &self.transports
     }
 
     fn workers(&self) -> usize {
@@ -445,26 +451,13 @@ impl GatewayConfig {
         connections: &Rc<Connections>,
         drain: &Drain,
     ) -> Result<Front, ConfigError> {
-        let tls = match (
-            endpoint.transport,
-            endpoint.option("cert"),
-            endpoint.option("key"),
-        ) {
-            (TransportKind::Tls, Some(cert), Some(key)) => {
-                let clients = self.client_ca.as_deref();
-                let clients = clients.map(|ca| ClientCertificates {
-                    ca,
-                    optional: !self.tokens.is_empty(),
-                });
-                Some(tls::acceptor(
-                    cert,
-                    key,
-                    clients,
-                    &[endpoint.session.alpn()],
-                )?)
-            }
-            _ => None,
+        let context = ListenContext {
+            socket: Some(self.path.socket.clone()),
+            client_ca: self.client_ca.as_deref(),
+            optional_certificate: !self.tokens.is_empty(),
+            timeout: self.path.timeouts.head,
         };
+        let transport = self.transports.of(endpoint)?.listening(endpoint, context)?;
         let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
             None => Rc::new(http1.clone()),
             Some(protocol) => Rc::new(mux_session(
@@ -477,10 +470,8 @@ impl GatewayConfig {
         };
         Ok(Front {
             protocol: Protocol::Session(session),
-            tls,
-            socket: Some(self.path.socket.clone()),
+            transport,
             new_stage: self.admission(out),
-            timeouts: self.path.timeouts.clone(),
             connections: Rc::clone(connections),
             drain: drain.clone(),
         })
@@ -492,7 +483,7 @@ impl GatewayConfig {
         let tokens: Rc<[String]> = self.tokens.as_slice().into();
         let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
         let (log_urls, pushing) = (self.log_urls, self.push.clone().map(Rc::new));
-        Rc::new(move |path: &Path, peer: Peer| {
+        Rc::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let pushed =
                 |pushing| Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>;
             let next = pushing.as_ref().map_or_else(
@@ -503,9 +494,9 @@ impl GatewayConfig {
                 },
                 pushed,
             );
-            let admitted = open || (by_certificate && path.facts().has_peer_certificate());
+            let admitted = open || (by_certificate && path.has_peer_certificate());
             let next = Rc::new(Count { log_urls, next });
-            let next = Rc::new(WarmUp::new(path.facts().is_over_bbr(), next));
+            let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
             Rc::new(Auth {
                 tokens: Rc::clone(&tokens),
                 admitted: Cell::new(admitted),

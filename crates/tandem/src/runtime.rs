@@ -3,7 +3,7 @@
 //! lets it end gently.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::config::ConfigError;
 use crate::endpoint::Endpoint;
 use crate::roles::Role;
 use crate::session::Drain;
+use crate::transport::registry::{Protocol, Socket};
 
 /// Why a role could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub enum StartError {
 enum Command {
     Serve {
         role: Arc<dyn Role>,
-        listeners: Vec<TcpListener>,
+        listeners: Vec<Socket>,
         built: oneshot::Sender<Result<(), ConfigError>>,
     },
     Drain {
@@ -49,7 +50,16 @@ enum Command {
 /// A role at work.
 pub struct Running {
     workers: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
-    listeners: HashMap<String, TcpListener>,
+    listeners: HashMap<Key, Socket>,
+    role: Arc<dyn Role>,
+}
+
+/// What tells listeners apart: the protocol, and the address as it is written in the endpoint.
+type Key = (Protocol, String);
+
+fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<Key, ConfigError> {
+    let protocol = role.transports().of(endpoint)?.protocol();
+    Ok((protocol, endpoint.authority()))
 }
 
 impl std::fmt::Debug for Running {
@@ -66,6 +76,7 @@ impl Running {
         let mut running = Self {
             workers: Vec::new(),
             listeners: HashMap::new(),
+            role: Arc::clone(&role),
         };
         for index in 0..role.workers() {
             let (commands, inbox) = mpsc::unbounded_channel();
@@ -88,10 +99,10 @@ impl Running {
         let mut listeners = HashMap::new();
         let mut ordered = Vec::new();
         for endpoint in role.listen() {
-            let key = endpoint.authority();
+            let key = key(&*role, endpoint)?;
             let listener = match self.listeners.get(&key) {
                 Some(listener) => listener.try_clone()?,
-                None => bind(endpoint)?,
+                None => bind(key.0, endpoint)?,
             };
             ordered.push(listener.try_clone()?);
             listeners.insert(key, listener);
@@ -99,7 +110,7 @@ impl Running {
         for (commands, _) in &self.workers {
             let clones = ordered
                 .iter()
-                .map(TcpListener::try_clone)
+                .map(Socket::try_clone)
                 .collect::<Result<_, _>>()?;
             let (built, result) = oneshot::channel();
             let command = Command::Serve {
@@ -111,7 +122,7 @@ impl Running {
             commands.send(command).map_err(|_| gone())?;
             result.await.map_err(|_| gone())??;
         }
-        self.listeners = listeners;
+        (self.listeners, self.role) = (listeners, role);
         Ok(())
     }
 
@@ -125,8 +136,9 @@ impl Running {
 
     /// Where the listener that was asked for as `endpoint` listens.
     pub fn address(&self, endpoint: &Endpoint) -> Option<SocketAddr> {
+        let key = key(&*self.role, endpoint).ok()?;
         self.listeners
-            .get(&endpoint.authority())
+            .get(&key)
             .and_then(|listener| listener.local_addr().ok())
     }
 
@@ -148,7 +160,7 @@ impl Running {
     }
 }
 
-fn bind(endpoint: &Endpoint) -> Result<TcpListener, StartError> {
+fn bind(protocol: Protocol, endpoint: &Endpoint) -> Result<Socket, StartError> {
     let failed = |error| StartError::Listen {
         endpoint: endpoint.to_string(),
         error,
@@ -158,22 +170,7 @@ fn bind(endpoint: &Endpoint) -> Result<TcpListener, StartError> {
             "give an address to listen on, not a name",
         ))
     })?;
-    let open = || -> std::io::Result<TcpListener> {
-        let socket = socket2::Socket::new(
-            socket2::Domain::for_address(address),
-            socket2::Type::STREAM,
-            None,
-        )?;
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&address.into())?;
-        socket.listen(1024)?;
-        Ok(socket.into())
-    };
-    open().map_err(failed)
+    Socket::bind(protocol, address).map_err(failed)
 }
 
 fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
@@ -232,17 +229,17 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(role: &dyn Role, listeners: Vec<TcpListener>) -> Result<Self, ConfigError> {
+    fn start(role: &dyn Role, listeners: Vec<Socket>) -> Result<Self, ConfigError> {
         let (accepting, sessions) = (Drain::new(), Drain::new());
         let system = |error: std::io::Error| ConfigError::value("listen", error.to_string());
         let addresses = listeners
             .iter()
-            .map(TcpListener::local_addr)
+            .map(Socket::local_addr)
             .collect::<Result<Vec<_>, _>>()
             .map_err(system)?;
         let built = role.build(&addresses, &sessions)?;
         for (front, listener) in built.fronts.iter().zip(listeners) {
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
+            let listener = front.transport.listen(listener).map_err(system)?;
             tokio::task::spawn_local(std::rc::Rc::clone(front).accept(listener, accepting.begun()));
         }
         Ok(Self {

@@ -1,13 +1,24 @@
 //! The one interface between `front`, `middle` and `back`: an exchange goes in, its reply comes
 //! back.
 
-use crate::exchange::{Exchange, Reply};
+use crate::carrier::LocalBoxFuture;
+use crate::error::Error;
+use crate::exchange::{Exchange, Isolation, Reply};
 
 /// A step of the pipeline, or a connected session. A stage changes the exchange on its way in,
 /// watches or changes the parts on their way back, or answers by itself.
 pub trait Stage {
     /// Takes the exchange; never blocks, never fails but through the reply.
     fn call(&self, exchange: Exchange) -> Reply;
+}
+
+/// Tells the front about the sessions that its exchanges will take.
+pub trait SessionPool {
+    /// Returns whether an exchange of this key would find a session that has answered before.
+    fn is_live(&self, isolation: &Isolation) -> bool;
+
+    /// Resolves once the session of this key has answered, or cannot be had.
+    fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;
 }
 
 impl<F: Fn(Exchange) -> Reply> Stage for F {

@@ -1,8 +1,7 @@
 //! The arrows of ARCHITECTURE.md, read off the source: which module of the crate names which other.
 //!
-//! `front`, `middle` and `back` meet only as stages, `session` and `transport` only as a path.
-//! Every exception stands in [`EXCEPTIONS`] with its reason; one that is no longer needed fails
-//! too.
+//! `front`, `middle` and `back` meet only as stages, `session` and `transport` only as a carrier.
+//! There are no exceptions.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,13 +21,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("priority", &[]),
     ("exchange", &["error", "priority"]),
-    ("stage", &["exchange"]),
     ("endpoint", &[]),
     ("metrics", &[]),
     ("learned", &[]),
     ("warm_up", &[]),
     ("probe", &[]),
     ("path", &[]),
+    ("carrier", &["error", "path"]),
+    ("stage", &["carrier", "error", "exchange"]),
+    ("failure", &["error"]),
     ("gauge", &["path"]),
     // What is spoken, and over what.
     ("transport", VALUES),
@@ -53,6 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "probe",
             "warm_up",
             "path",
+            "carrier",
             "session",
             "transport",
         ],
@@ -68,6 +70,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "metrics",
             "probe",
             "path",
+            "carrier",
             "session",
             "transport",
         ],
@@ -94,6 +97,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "priority",
             "stage",
             "path",
+            "carrier",
             "gauge",
             "session",
             "transport",
@@ -102,7 +106,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "back",
         ],
     ),
-    ("runtime", &["config", "endpoint", "roles", "session"]),
+    (
+        "runtime",
+        &["config", "endpoint", "roles", "session", "transport"],
+    ),
     ("cli", EVERYTHING),
     // What fuzz targets reach; in no other build.
     ("fuzzing", &["error", "middle", "transport"]),
@@ -110,11 +117,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 const VALUES: &[&str] = &[
-    "error", "exchange", "priority", "stage", "endpoint", "metrics", "probe", "path",
+    "error", "exchange", "priority", "failure", "stage", "endpoint", "metrics", "probe", "path",
+    "carrier",
 ];
 
 const EVERYTHING: &[&str] = &[
     "error",
+    "failure",
     "exchange",
     "priority",
     "stage",
@@ -124,6 +133,7 @@ const EVERYTHING: &[&str] = &[
     "warm_up",
     "probe",
     "path",
+    "carrier",
     "gauge",
     "transport",
     "session",
@@ -136,33 +146,8 @@ const EVERYTHING: &[&str] = &[
     "cli",
 ];
 
-/// Module, item that it names against the arrows, why.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    (
-        "session",
-        "transport::LocalBoxFuture",
-        "an alias for a boxed future, nothing of a transport",
-    ),
-    (
-        "session",
-        "front::pages",
-        "the page of a failure is written where the head it replaces would have been",
-    ),
-    (
-        "back",
-        "front::early::Liveness",
-        "front asks through this trait whether a session stands; the pool answers",
-    ),
-    (
-        "back",
-        "front::socks::Gateways",
-        "the same, for waiting until it does",
-    ),
-];
-
 #[test]
 fn modules_meet_only_where_the_picture_says() {
-    let mut used = BTreeSet::new();
     let mut wrong = Vec::new();
     for file in sources() {
         let from = module(&file)[0].clone();
@@ -177,20 +162,7 @@ fn modules_meet_only_where_the_picture_says() {
             if to == from || allowed.contains(&to) || !EVERYTHING.contains(&to) {
                 continue;
             }
-            match EXCEPTIONS
-                .iter()
-                .position(|(module, part, _)| *module == from && is_within(&item, part))
-            {
-                Some(exception) => drop(used.insert(exception)),
-                None => wrong.push(format!("{}: {from} must not name {item}", file.display())),
-            }
-        }
-    }
-    for (index, (from, item, _)) in EXCEPTIONS.iter().enumerate() {
-        if !used.contains(&index) {
-            wrong.push(format!(
-                "the exception of {from} for {item} is no longer needed: strike it"
-            ));
+            wrong.push(format!("{}: {from} must not name {item}", file.display()));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
@@ -252,12 +224,6 @@ fn paths_are_read_from_source() {
         "stage::Stage",
     ];
     assert_eq!(found, expected.map(String::from).into());
-}
-
-/// Whether `item` is `part` or something in it.
-fn is_within(item: &str, part: &str) -> bool {
-    item.strip_prefix(part)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// All sources of the crate.

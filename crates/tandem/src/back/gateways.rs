@@ -14,19 +14,18 @@ use tandem_http::Priority;
 use tandem_http::cache::is_safe;
 use tandem_push::wire::is_reserved;
 use tokio::time::Instant;
-use tokio_rustls::TlsConnector;
 
 use crate::back::pushed::PushStore;
 use crate::back::reports::{Arrival, Digest};
+use crate::carrier::Carrier;
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply, Sink};
-use crate::front::early::Liveness;
 use crate::metrics::METRICS;
-use crate::path::Path;
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::{Connected, Session, Task};
-use crate::stage::Stage;
-use crate::transport::{LocalBoxFuture, Target, Transport, tls};
+use crate::stage::{SessionPool, Stage};
+use crate::transport::{Target, Transport};
 use crate::warm_up;
 
 /// Bytes of the first round: what a new connection may send at once is twice as much (RFC 6928).
@@ -44,12 +43,8 @@ pub struct Gateway {
     pub target: Target,
     /// The way.
     pub transport: Rc<dyn Transport>,
-    /// TLS on that way, and the name that the certificate must have.
-    pub tls: Option<(TlsConnector, String)>,
     /// What is spoken.
     pub session: Rc<dyn Session>,
-    /// Time for the TLS handshake.
-    pub timeout: Duration,
     /// When its transport was told last that it had failed.
     pub blamed: Cell<Option<Instant>>,
 }
@@ -444,14 +439,8 @@ async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
     old.drain();
 }
 
-async fn dial(gateway: Rc<Gateway>, isolation: Isolation) -> Result<Path, Error> {
-    let path = gateway.transport.dial(&gateway.target, &isolation).await?;
-    match &gateway.tls {
-        None => Ok(path),
-        Some((connector, name)) => {
-            tls::connect(connector, path, name, gateway.timeout, Side::Peer).await
-        }
-    }
+async fn dial(gateway: Rc<Gateway>, isolation: Isolation) -> Result<Carrier, Error> {
+    gateway.transport.carrier(&gateway.target, &isolation).await
 }
 
 /// The stage that the pool is to those before it.
@@ -519,7 +508,7 @@ async fn pass(mut reply: Reply, sink: &mut Sink) -> Result<(), Error> {
     Ok(())
 }
 
-impl Liveness for ToGateway {
+impl SessionPool for ToGateway {
     fn is_live(&self, isolation: &Isolation) -> bool {
         let slots = self.0.slots.borrow();
         let key = (isolation.clone(), self.0.preferred.get());
@@ -527,12 +516,10 @@ impl Liveness for ToGateway {
             .get(&key)
             .is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
     }
-}
 
-impl crate::front::socks::Gateways for ToGateway {
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            // With a way around the gateways, whoever asks finds out there.
+            // With a way around the gateways, the exchange finds out there.
             self.0.establish(isolation).await.or_else(|error| {
                 if self.0.fallback.is_some() {
                     Ok(())

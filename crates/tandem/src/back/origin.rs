@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -32,7 +31,9 @@ use crate::session::http1::{Http1Client, Http1Session};
 use crate::session::mux::MuxSession;
 use crate::session::{Connected, Session, Task};
 use crate::stage::Stage;
-use crate::transport::{Target, Transport, tls};
+use crate::transport::tls::Tls;
+use crate::transport::tls::layer::offering;
+use crate::transport::{Target, Transport};
 
 /// Idle connections kept to one target.
 const IDLE_PER_TARGET: usize = 512;
@@ -155,14 +156,14 @@ pub struct Origin {
     pub mode: Mode,
     /// The way there.
     pub transport: Rc<dyn Transport>,
-    /// TLS towards origins.
-    pub tls: TlsConnector,
+    /// The same with TLS.
+    secure: Rc<dyn Transport>,
+    /// The same with TLS that offers HTTP/1.1 only, for what HTTP/2 rarely carries.
+    secure_http1: Rc<dyn Transport>,
     /// HTTP/1.1 towards origins.
     pub http1: Http1Session,
     /// HTTP/2 towards origins.
     pub h2: Rc<MuxSession>,
-    /// Time for a TLS handshake.
-    pub connect_timeout: Duration,
     limits: Limits,
     places: Rc<Places<Wanted>>,
     pool: RefCell<Pool>,
@@ -204,13 +205,25 @@ impl Origin {
         limits: Limits,
     ) -> Rc<Self> {
         let (places, pool) = (Places::new(limits), RefCell::default());
+        let secure = |connector| {
+            let below = Rc::clone(&transport);
+            Rc::new(Tls::dialling(
+                below,
+                connector,
+                None,
+                connect_timeout,
+                Side::Origin,
+            ))
+        };
+        let secure_http1 = secure(offering(&tls, &[b"http/1.1"]));
+        let secure = secure(tls);
         let this = Rc::new(Self {
             mode,
             transport,
-            tls,
+            secure,
+            secure_http1,
             http1,
             h2,
-            connect_timeout,
             limits,
             places,
             pool,
@@ -421,31 +434,13 @@ impl Origin {
 
     async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
         let dialling = ORIGIN_DIAL.start();
-        let path = self
-            .transport
-            .dial(&key.target, &exchange.isolation)
-            .await?;
-        let path = match key.scheme {
-            Scheme::Http => path,
-            Scheme::Https => {
-                let upgrades;
-                let mut connector = &self.tls;
-                if exchange.request.protocol.is_some() {
-                    let mut config = connector.config().as_ref().clone();
-                    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-                    upgrades = TlsConnector::from(Arc::new(config));
-                    connector = &upgrades;
-                }
-                tls::connect(
-                    connector,
-                    path,
-                    &key.target.host,
-                    self.connect_timeout,
-                    Side::Origin,
-                )
-                .await?
-            }
+        let is_upgrade = exchange.request.protocol.is_some();
+        let transport = match key.scheme {
+            Scheme::Http => &self.transport,
+            Scheme::Https if is_upgrade => &self.secure_http1,
+            Scheme::Https => &self.secure,
         };
+        let path = transport.dial(&key.target, &exchange.isolation).await?;
         ORIGIN_DIAL.stop(dialling, 0);
         Ok(path)
     }
@@ -462,7 +457,9 @@ impl Origin {
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
-        let session = self.h2.connect(Box::pin(std::future::ready(Ok(path))));
+        let session = self
+            .h2
+            .connect(Box::pin(std::future::ready(Ok(path.into()))));
         self.pool
             .borrow_mut()
             .multiplexed

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::transport::tcp::{SocketOptions, connect, path};
-use crate::transport::{LocalBoxFuture, Target, Transport};
+use crate::transport::{Target, Transport};
 
 /// `NET[:PORT]`: destinations that are allowed although they would be refused. Without a port, all
 /// of its ports.

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use crate::config::{ClientOptions, GatewayOptions};
+use crate::transport::registry::Transports;
 
 /// The examples that the help of the program and of its two roles ends with.
 pub const EXAMPLES: &str = "Examples:
@@ -83,19 +84,23 @@ pub struct GatewayArgs {
 pub type Failure = Box<dyn std::error::Error>;
 
 /// Runs `command`. `program` is the command line of the whole program, which the completions and
-/// the manual page describe.
+/// the manual page describe. Endpoints may name `transports`; a program of another crate adds its own.
 ///
 /// # Errors
 /// Returns the reason why the command ended early.
-pub fn run(command: Command, program: clap::Command) -> Result<(), Failure> {
+pub fn run(
+    command: Command,
+    program: clap::Command,
+    transports: &Transports,
+) -> Result<(), Failure> {
     match command {
-        Command::Client(args) => serve::client(args),
-        Command::Gateway(args) => serve::gateway(args),
+        Command::Client(args) => serve::client(args, transports),
+        Command::Gateway(args) => serve::gateway(args, transports),
         Command::Probe(command) => probe::run(&command),
         Command::Gateways(args) => gateways::run(&args),
         Command::Mhd2Spdy(args) => compat::mhd2spdy(&args),
         Command::Microspdy2Http(args) => compat::microspdy2http(&args),
-        Command::CheckConfig(args) => serve::check(&args),
+        Command::CheckConfig(args) => serve::check(&args, transports),
         Command::Completions(args) => shell::completions(&args, program),
         Command::Man => shell::man(&program),
     }

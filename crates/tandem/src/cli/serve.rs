@@ -25,6 +25,7 @@ use crate::roles::Role;
 use crate::runtime::Running;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::{Drain, Session, Timeouts};
+use crate::transport::registry::Transports;
 use crate::transport::tcp::SocketOptions;
 
 /// What the process needs to know of a role beside the role itself.
@@ -66,7 +67,7 @@ impl Fixed {
     }
 }
 
-pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
+pub(super) fn client(args: ClientArgs, transports: &Transports) -> Result<(), Failure> {
     let file_log = read(args.config.as_deref())?
         .client
         .and_then(|options| options.log);
@@ -75,7 +76,7 @@ pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
         let file = read(args.config.as_deref())?.client.unwrap_or_default();
         let options = args.options.clone().or(file);
         let log = options.log.clone();
-        let config = options.typed()?;
+        let config = options.typed_with(transports)?;
         warn_of_listeners(&config.listen);
         let control = config.control.clone();
         let fixed = Fixed {
@@ -93,7 +94,7 @@ pub(super) fn client(args: ClientArgs) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
+pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), Failure> {
     let file_log = read(args.config.as_deref())?
         .gateway
         .and_then(|options| options.log);
@@ -105,7 +106,7 @@ pub(super) fn gateway(args: GatewayArgs) -> Result<(), Failure> {
         let file = read(args.config.as_deref())?.gateway.unwrap_or_default();
         let options = args.options.clone().or(file);
         let log = options.log.clone();
-        let mut config = options.typed()?;
+        let mut config = options.typed_with(transports)?;
         warn_of_congestion(&config.path.socket);
         let mut predict = None;
         if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
@@ -249,7 +250,7 @@ async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
                 push: false,
             };
             let serving = session.serve(
-                crate::transport::tcp::path(stream),
+                crate::transport::tcp::path(stream).into(),
                 peer,
                 Rc::new(metrics),
                 Drain::new(),
@@ -293,7 +294,7 @@ pub struct CheckArgs {
 }
 
 #[expect(clippy::print_stdout, reason = "the command's output")]
-pub(super) fn check(args: &CheckArgs) -> Result<(), Failure> {
+pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Failure> {
     let path = args
         .config
         .as_ref()
@@ -310,10 +311,10 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), Failure> {
     let local = tokio::task::LocalSet::new();
     local.block_on(&super::runtime()?, async {
         if let Some(options) = file.client {
-            check_role("client", &options.typed()?)?;
+            check_role("client", &options.typed_with(transports)?)?;
         }
         if let Some(options) = file.gateway {
-            check_role("gateway", &options.typed()?)?;
+            check_role("gateway", &options.typed_with(transports)?)?;
         }
         println!("{}: good", path.display());
         Ok(())

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
-use crate::endpoint::{Endpoint, SessionKind, TransportKind, Via};
+use crate::endpoint::{Endpoint, SessionKind, Via};
+use crate::transport::registry::Transports;
 use crate::transport::tor::Exit;
 use crate::warm_up;
 
@@ -149,22 +150,30 @@ pub struct ClientConfig {
     pub control: Option<PathBuf>,
     /// URLs in the log.
     pub log_urls: bool,
+    /// The transports that the endpoints name.
+    pub transports: Transports,
 }
 
 impl ClientOptions {
-    /// Checks everything that can be checked without touching the network.
-    pub fn typed(mut self) -> Result<ClientConfig, ConfigError> {
+    /// Checks everything that can be checked without touching the network; endpoints may name the
+    /// standard transports.
+    pub fn typed(self) -> Result<ClientConfig, ConfigError> {
+        self.typed_with(&Transports::default())
+    }
+
+    /// The same; endpoints may name these transports.
+    pub fn typed_with(mut self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
         let path = self.take_path();
         let listen = if self.listen.is_empty() {
             default_listen()
         } else {
             self.listen
         };
-        distinct(&listen)?;
+        distinct(&listen, transports)?;
         for endpoint in &listen {
             endpoint.options(&[])?;
             if !matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5)
-                || endpoint.transport != TransportKind::Tcp
+                || endpoint.transport != "tcp"
             {
                 return Err(ConfigError::value(
                     "listen",
@@ -182,7 +191,7 @@ impl ClientOptions {
         let gateways = self
             .gateway
             .into_iter()
-            .map(|endpoint| gateway(endpoint, via.as_ref()))
+            .map(|endpoint| gateway(endpoint, via.as_ref(), transports))
             .collect::<Result<_, _>>()?;
         let fallback = self.fallback.unwrap_or_default();
         if fallback == Fallback::Via && via.is_none() {
@@ -227,6 +236,7 @@ impl ClientOptions {
             metrics: loopback(self.metrics)?,
             control: self.control,
             log_urls: self.log_urls.unwrap_or(false),
+            transports: transports.clone(),
             via,
         })
     }
@@ -274,14 +284,18 @@ fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
     }
 }
 
-fn gateway(endpoint: Endpoint, via: Option<&Via>) -> Result<GatewayEndpoint, ConfigError> {
+fn gateway(
+    endpoint: Endpoint,
+    via: Option<&Via>,
+    transports: &Transports,
+) -> Result<GatewayEndpoint, ConfigError> {
     let bad = |problem: &str| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
-    endpoint.options(&["exit", "ip", "resolve", "ca", "cert", "key", "sni"])?;
+    let provider = transports.of(&endpoint)?;
+    let options = [&["exit", "ip", "resolve"], provider.dial_options()].concat();
+    endpoint.options(&options)?;
+    provider.check_dial(&endpoint)?;
     if matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5) {
         return Err(bad("a session over the slow path is h2, spdy3 or spdy3.1"));
-    }
-    if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
-        return Err(bad("cert and key go together"));
     }
     let exit = endpoint
         .option("exit")

@@ -15,10 +15,11 @@ use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, positive, read_secret, with_path};
 use crate::back::origin::{HostPattern, Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
-use crate::endpoint::{Endpoint, SessionKind, TransportKind, literal_ip, split_authority};
+use crate::endpoint::{Endpoint, SessionKind, literal_ip, split_authority};
 use crate::learned::Learned;
 use crate::middle::push::Pushing;
 use crate::transport::Target;
+use crate::transport::registry::Transports;
 
 /// Which origins a gateway stands for, as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,11 +236,19 @@ pub struct GatewayConfig {
     pub control: Option<PathBuf>,
     /// URLs in the log.
     pub log_urls: bool,
+    /// The transports that the endpoints name.
+    pub transports: Transports,
 }
 
 impl GatewayOptions {
-    /// Checks everything that can be checked without touching the network.
-    pub fn typed(mut self) -> Result<GatewayConfig, ConfigError> {
+    /// Checks everything that can be checked without touching the network; endpoints may name the
+    /// standard transports.
+    pub fn typed(self) -> Result<GatewayConfig, ConfigError> {
+        self.typed_with(&Transports::default())
+    }
+
+    /// The same; endpoints may name these transports.
+    pub fn typed_with(mut self, transports: &Transports) -> Result<GatewayConfig, ConfigError> {
         let path = self.take_path();
         if self.listen.is_empty() {
             return Err(ConfigError::value(
@@ -247,9 +256,9 @@ impl GatewayOptions {
                 "give at least one, such as h2+tcp://192.0.2.80:9980",
             ));
         }
-        distinct(&self.listen)?;
+        distinct(&self.listen, transports)?;
         for endpoint in &self.listen {
-            listener(endpoint)?;
+            listener(endpoint, transports)?;
         }
         let mode = self.mode()?;
         let (tokens, client_ca) = admission(&self.auth)?;
@@ -266,13 +275,11 @@ impl GatewayOptions {
                 "--open and --auth contradict each other",
             ));
         }
-        if client_ca.is_some()
-            && tokens.is_empty()
-            && self
-                .listen
-                .iter()
-                .any(|e| e.transport != TransportKind::Tls)
-        {
+        let mut by_certificate = true;
+        for endpoint in &self.listen {
+            by_certificate &= transports.of(endpoint)?.has_client_certificates();
+        }
+        if client_ca.is_some() && tokens.is_empty() && !by_certificate {
             return Err(ConfigError::value(
                 "auth",
                 "client certificates need listeners over tls",
@@ -324,6 +331,7 @@ impl GatewayOptions {
             metrics: loopback(self.metrics)?,
             control: self.control,
             log_urls: self.log_urls.unwrap_or(false),
+            transports: transports.clone(),
             listen: self.listen,
         })
     }
@@ -408,27 +416,17 @@ fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
     is_address.then(|| HostPattern::Below("onion".into()))
 }
 
-fn listener(endpoint: &Endpoint) -> Result<(), ConfigError> {
+fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigError> {
     let bad = |problem: &str| {
         Err(ConfigError::value(
             "listen",
             format!("{endpoint}: {problem}"),
         ))
     };
-    endpoint.options(&["cert", "key"])?;
     if endpoint.session == SessionKind::Socks5 {
         return bad("a gateway listens on sessions, not on SOCKS");
     }
-    let both = endpoint.option("cert").is_some() && endpoint.option("key").is_some();
-    match endpoint.transport {
-        TransportKind::Tls if !both => bad("tls needs ?cert=FILE&key=FILE"),
-        TransportKind::Tcp
-            if endpoint.option("cert").is_some() || endpoint.option("key").is_some() =>
-        {
-            bad("cert and key need +tls")
-        }
-        _ => Ok(()),
-    }
+    Ok(transports.of(endpoint)?.check_listener(endpoint)?)
 }
 
 fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {

@@ -19,6 +19,7 @@ pub use gateway::{GatewayConfig, GatewayOptions};
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::session::Timeouts;
 use crate::session::mux::HeaderCompression;
+use crate::transport::registry::{TransportError, Transports};
 use crate::transport::tcp::SocketOptions;
 use crate::transport::tls::TlsError;
 use units::{Rate, Span};
@@ -56,6 +57,15 @@ pub enum ConfigError {
     /// Certificates do not fit.
     #[error(transparent)]
     Tls(#[from] TlsError),
+}
+
+impl From<TransportError> for ConfigError {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::Endpoint(error) => error.into(),
+            TransportError::Tls(error) => error.into(),
+        }
+    }
 }
 
 impl ConfigError {
@@ -320,25 +330,25 @@ pub(crate) fn read_secret(key: &'static str, file: &str) -> Result<String, Confi
     Ok(secret.to_owned())
 }
 
-/// The endpoints must differ, or the second could not listen.
-pub(crate) fn distinct(listen: &[Endpoint]) -> Result<(), ConfigError> {
-    for (i, endpoint) in listen.iter().enumerate() {
+/// Checks that no two listeners have the same protocol and address.
+pub(crate) fn distinct(listen: &[Endpoint], transports: &Transports) -> Result<(), ConfigError> {
+    let mut known = Vec::new();
+    for endpoint in listen {
+        let protocol = transports.of(endpoint)?.protocol();
         if endpoint.socket_addr().is_none() {
             return Err(ConfigError::value(
                 "listen",
                 format!("{endpoint}: give an address to listen on, not a name"),
             ));
         }
-        if endpoint.port != 0
-            && listen[..i]
-                .iter()
-                .any(|other| other.socket_addr() == endpoint.socket_addr())
-        {
+        let listener = (protocol, endpoint.socket_addr());
+        if endpoint.port != 0 && known.contains(&listener) {
             return Err(ConfigError::value(
                 "listen",
                 format!("{endpoint} is given twice"),
             ));
         }
+        known.push(listener);
     }
     Ok(())
 }

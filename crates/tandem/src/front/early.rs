@@ -9,19 +9,13 @@ use std::rc::Rc;
 use tandem_http::ResponseHead;
 
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Part, Reply};
-use crate::stage::Stage;
-
-/// Says whether the session of an isolation key stands.
-pub trait Liveness {
-    /// Whether an exchange of this key would find a session that has answered before.
-    fn is_live(&self, isolation: &Isolation) -> bool;
-}
+use crate::exchange::{Exchange, Part, Reply};
+use crate::stage::{SessionPool, Stage};
 
 /// The stage.
 pub struct EarlyConnect {
-    /// Who knows the sessions.
-    pub liveness: Rc<dyn Liveness>,
+    /// The pool that knows the sessions.
+    pub sessions: Rc<dyn SessionPool>,
     /// Where the exchanges go on.
     pub next: Rc<dyn Stage>,
 }
@@ -32,7 +26,7 @@ impl Stage for EarlyConnect {
         let early = request.is_connect()
             && request.protocol.is_none()
             && request.authority.ends_with(":443")
-            && self.liveness.is_live(&exchange.isolation);
+            && self.sessions.is_live(&exchange.isolation);
         if early {
             agree(self.next.call(exchange))
         } else {

@@ -3,31 +3,27 @@
 
 pub mod early;
 pub mod local;
-pub mod pages;
 pub mod socks;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
-
-use crate::error::{Error, Kind, Side};
+use crate::error::Error;
 use crate::exchange::Peer;
 use crate::metrics::METRICS;
-use crate::path::Path;
-use crate::probe::points::FRONT_HANDSHAKE;
-use crate::session::{Drain, Session, Timeouts};
+use crate::path::Facts;
+use crate::session::{Drain, Session};
 use crate::stage::Stage;
-use crate::transport::tcp::{self, SocketOptions};
+use crate::transport::{Incoming, Listener, Transport};
 
 /// Makes the stage of one connection: what it remembers (an access token shown once) ends with the
 /// connection.
-pub type NewStage = Rc<dyn Fn(&Path, Peer) -> Rc<dyn Stage>>;
+pub type NewStage = Rc<dyn Fn(&Rc<dyn Facts>, Peer) -> Rc<dyn Stage>>;
 
 /// Serves connections of one kind.
 pub enum Protocol {
@@ -50,14 +46,10 @@ pub struct ConnectionLimits {
 pub struct Front {
     /// What is spoken.
     pub protocol: Protocol,
-    /// TLS, where the endpoint has it.
-    pub tls: Option<TlsAcceptor>,
-    /// Socket set-up, for listeners that face the slow path.
-    pub socket: Option<SocketOptions>,
+    /// The transport that accepts.
+    pub transport: Rc<dyn Transport>,
     /// Makes the stage behind each connection.
     pub new_stage: NewStage,
-    /// Time limits.
-    pub timeouts: Timeouts,
     /// Connections under way, counted over all listeners of the thread.
     pub connections: Rc<Connections>,
     /// Ends the connections gently.
@@ -129,16 +121,20 @@ static NEXT_SESSION: AtomicU64 = AtomicU64::new(1);
 
 impl Front {
     /// Accepts until `stop` resolves; connections already open go on.
-    pub async fn accept(self: Rc<Self>, listener: TcpListener, stop: impl Future<Output = ()>) {
+    pub async fn accept(
+        self: Rc<Self>,
+        mut listener: Box<dyn Listener>,
+        stop: impl Future<Output = ()>,
+    ) {
         let mut stop = std::pin::pin!(stop);
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = &mut stop => return,
-                accepted = listener.accept() => accepted,
+                accepted = poll_fn(|cx| listener.poll_accept(cx)) => accepted,
             };
             match accepted {
-                Ok((stream, address)) => self.admit(stream, address),
+                Ok(incoming) => self.admit(incoming),
                 Err(error) => {
                     // Out of descriptors or the like: a pause lets others end.
                     tracing::warn!(%error, "cannot accept");
@@ -148,64 +144,41 @@ impl Front {
         }
     }
 
-    fn admit(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
+    fn admit(self: &Rc<Self>, incoming: Incoming) {
         METRICS.connections.add(1);
-        let Some(admission) = self.connections.admit(address.ip()) else {
+        let Some(admission) = self.connections.admit(incoming.address.ip()) else {
             METRICS.connections_refused.add(1);
             tracing::debug!("connection refused: too many are open");
             return;
         };
         let front = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            if let Err(error) = front.serve(stream, address).await {
+            if let Err(error) = front.serve(incoming).await {
                 tracing::debug!(%error, "connection ended");
             }
             drop(admission);
         });
     }
 
-    async fn serve(&self, stream: TcpStream, address: SocketAddr) -> Result<(), Error> {
-        match &self.socket {
-            Some(options) => options.apply(&stream),
-            // A browser beside us: small answers must not wait for acknowledgements.
-            None => drop(stream.set_nodelay(true)),
-        }
-        let path = match &self.tls {
-            None => tcp::path(stream),
-            Some(acceptor) => {
-                let begun = FRONT_HANDSHAKE.start();
-                match tokio::time::timeout(self.timeouts.head, acceptor.accept(tcp::path(stream)))
-                    .await
-                {
-                    Ok(Ok(stream)) => {
-                        FRONT_HANDSHAKE.stop(begun, 0);
-                        crate::transport::tls::wrap(stream.into())
-                    }
-                    Ok(Err(error)) => {
-                        return Err(Error::new(Kind::Tls, Side::Client, error.to_string()));
-                    }
-                    Err(_) => {
-                        return Err(Error::new(
-                            Kind::Timeout,
-                            Side::Client,
-                            "the TLS handshake did not end in time",
-                        ));
-                    }
-                }
-            }
-        };
+    async fn serve(&self, incoming: Incoming) -> Result<(), Error> {
+        let Incoming { address, carrier } = incoming;
+        let carrier = carrier.await?;
         let session = NEXT_SESSION.fetch_add(1, Ordering::Relaxed);
         let peer = Peer {
             session,
             address: Some(address.ip()),
             push: false,
         };
-        let stage = (self.new_stage)(&path, peer);
+        let stage = (self.new_stage)(carrier.facts(), peer);
         match &self.protocol {
             Protocol::Session(session) => {
-                session.serve(path, peer, stage, self.drain.clone()).await
+                let drain = self.drain.clone();
+                session.serve(carrier, peer, stage, drain).await
             }
-            Protocol::Socks(socks) => socks.serve(path, peer, stage, self.drain.clone()).await,
+            Protocol::Socks(socks) => {
+                let path = carrier.into_bytes()?;
+                socks.serve(path, peer, stage, self.drain.clone()).await
+            }
         }
     }
 }

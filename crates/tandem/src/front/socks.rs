@@ -20,7 +20,7 @@ use tandem_http::{Fields, Method, RequestHead, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-use super::early::{Liveness, agree};
+use super::early::agree;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
@@ -28,25 +28,18 @@ use crate::path::Path;
 use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::session::http1::{Http1Server, Http1Session};
-use crate::stage::Stage;
-use crate::transport::LocalBoxFuture;
+use crate::stage::{SessionPool, Stage};
 
 /// How long a connection may stay silent before it is taken for one where the far end speaks first.
 /// On port 80 it never does: browsers open connections there that they may use later.
 const SNIFF: Duration = Duration::from_millis(200);
 
-/// Knows sessions and can wait for one.
-pub trait Gateways: Liveness {
-    /// Resolves once the session of this key has answered, or cannot be had.
-    fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;
-}
-
 /// Serves SOCKS5 connections.
 pub struct SocksFront {
     /// How HTTP found inside is served.
     pub http1: Http1Session,
-    /// Who knows the sessions.
-    pub gateways: Rc<dyn Gateways>,
+    /// The pool that knows the sessions.
+    pub sessions: Rc<dyn SessionPool>,
     /// Time for the handshake.
     pub handshake: Duration,
 }
@@ -86,13 +79,13 @@ impl SocksFront {
             return answer(&mut path, &mut server, SocksReply::AddressTypeNotSupported).await;
         };
         let stage = isolated(stage, isolation.clone());
-        if port == 443 && !self.gateways.is_live(&isolation) {
+        if port == 443 && !self.sessions.is_live(&isolation) {
             let early = BytesMut::from(&server.take_rest()[..]);
             return tunnel(path, Some(server), early, &request.target, peer, &*stage).await;
         }
         if port != 80
-            && !self.gateways.is_live(&isolation)
-            && let Err(error) = self.gateways.establish(&isolation).await
+            && !self.sessions.is_live(&isolation)
+            && let Err(error) = self.sessions.establish(&isolation).await
         {
             return answer(&mut path, &mut server, socks_reply(&error)).await;
         }

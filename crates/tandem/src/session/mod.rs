@@ -1,8 +1,8 @@
 //! Session protocols: HTTP/1.1 ([`http1`]) and the multiplexed ones ([`mux`]: HTTP/2, SPDY), all
 //! behind one trait.
 //!
-//! A session runs on a [`Path`] and meets the rest of the program as exchanges only:
-//! [`Session::serve`] reads them off a path and hands them to a stage, [`Connected::run`] sends one
+//! A session runs over a [`Carrier`] and meets the rest of the program as exchanges only:
+//! [`Session::serve`] reads them off a carrier and hands them to a stage, [`Connected::run`] sends one
 //! over a session that was opened.
 
 pub mod http1;
@@ -13,23 +13,23 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::carrier::Carrier;
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Peer, Sink};
-use crate::path::Path;
 use crate::stage::Stage;
-use crate::transport::LocalBoxFuture;
 
-/// A session protocol, ready to be spoken at either end of a path.
+/// A session protocol, ready to be spoken at either end of a carrier.
 pub trait Session {
-    /// Begins a session over the path that `dial` will yield, and returns at once: exchanges given
-    /// before the path stands leave with the first bytes on it.
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Rc<dyn Connected>;
+    /// Begins a session over the carrier that `dial` will yield, and returns at once: exchanges given
+    /// before the carrier stands leave with its first bytes.
+    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected>;
 
-    /// Serves a path until it ends: each request becomes an exchange for `stage`. `drain` ends it
+    /// Serves a carrier until it ends: each request becomes an exchange for `stage`. `drain` ends it
     /// gently.
     fn serve(
         &self,
-        path: Path,
+        carrier: Carrier,
         peer: Peer,
         stage: Rc<dyn Stage>,
         drain: Drain,

@@ -1,24 +1,28 @@
-//! What carries sessions: plain TCP ([`tcp`]), TLS over it ([`tls`]), both through a SOCKS5 proxy
-//! ([`socks`]) or a Tor client that can be asked questions ([`tor`]).
+//! The transports that carry sessions: TCP ([`tcp`]), TLS over another transport ([`tls`]), a SOCKS5
+//! proxy on the way ([`socks`]), and a Tor client that can be asked questions ([`tor`]).
 //!
-//! A transport dials its target under an isolation key; accepting is the affair of `front`.
+//! A transport dials its target under an isolation key, and listens. Layers hold the transport
+//! below. Users name transports in endpoints; the [`registry`] knows the names.
 
+pub mod registry;
 pub mod socks;
 pub mod tcp;
 pub mod tls;
 pub mod tor;
 
-use std::future::Future;
-use std::pin::Pin;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
 
+pub use crate::carrier::LocalBoxFuture;
+
+use crate::carrier::Carrier;
 use crate::error::Error;
 use crate::exchange::Isolation;
 use crate::path::Path;
+use registry::Socket;
 
-/// A future that need not move between threads.
-pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
-
-/// `host:port` to connect to; what resolves the host is the transport's affair.
+/// The `host:port` to connect to. The transport decides who resolves the host.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Name or address without brackets.
@@ -27,31 +31,62 @@ pub struct Target {
     pub port: u16,
 }
 
-/// Shows nothing: where someone goes is private.
+/// Shows nothing: a destination is private.
 impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Target")
     }
 }
 
-/// Opens paths. The path may be returned before the other end has answered, so that the first bytes
-/// leave with the handshake; failure then shows when it is read.
+/// Dials and accepts.
 pub trait Transport {
-    /// Connects to `target`. Paths of different isolation keys share nothing that the transport can
-    /// keep apart.
+    /// Opens a byte stream to `target`. Paths of different isolation keys share nothing that the
+    /// transport can keep apart. The path may be returned before the other end has answered, so
+    /// that the first bytes leave with the handshake; a failure then shows when it is read.
     fn dial<'a>(
         &'a self,
         target: &'a Target,
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>>;
 
-    /// Does ahead what dialling `target` would take, where that is worth it. Whatever fails,
-    /// dialling tries again.
+    /// Opens the carrier of a session: the byte stream of [`Transport::dial`], unless the transport
+    /// has many streams.
+    fn carrier<'a>(
+        &'a self,
+        target: &'a Target,
+        isolation: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+        Box::pin(async move { Ok(self.dial(target, isolation).await?.into()) })
+    }
+
+    /// Accepts carriers from a bound socket. Fails with [`io::ErrorKind::Unsupported`] where the
+    /// transport only dials.
+    fn listen(&self, _: Socket) -> io::Result<Box<dyn Listener>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Prepares for dialling `target`, where that is worth it. After a failure, dialling tries
+    /// again.
     fn get_ready<'a>(&'a self, _target: &'a Target) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// A path that this transport gave failed before anything came back on it: where there is a
-    /// choice, the next dial should take another way.
+    /// Notes that a path of this transport failed before anything came back on it. Where there is a
+    /// choice, the next dial takes another way.
     fn failed(&self) {}
+}
+
+/// Accepts connections on one thread.
+pub trait Listener {
+    /// The next connection, whose handshake has not begun. An error concerns the listener, which
+    /// may recover from it.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>>;
+}
+
+/// An accepted connection.
+pub struct Incoming {
+    /// The address of the other end.
+    pub address: SocketAddr,
+    /// The handshake. Dropping it refuses the connection.
+    pub carrier: LocalBoxFuture<'static, Result<Carrier, Error>>,
 }

@@ -45,7 +45,7 @@ impl Socks {
     /// Creates a transport through a proxy that is reached over plain TCP.
     pub fn new(proxy: SocketAddr, options: SocketOptions) -> Self {
         let tcp = Tcp {
-            options,
+            options: Some(options),
             pinned: Some(proxy),
         };
         Self::over(Rc::new(tcp), proxy)

@@ -2,8 +2,11 @@
 //! unsent data in the kernel, keep-alive probes, and a congestion control that does not take every
 //! loss for congestion.
 
+use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -14,11 +17,15 @@ mod socket;
 
 pub use socket::path;
 
-use super::{LocalBoxFuture, Target, Transport};
-use crate::endpoint::literal_ip;
+use super::registry::{DialContext, ListenContext, Provider, Socket, TransportError};
+use super::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+use crate::endpoint::{BadEndpoint, Endpoint, literal_ip};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
+
+/// The time to connect within, unless told otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How sockets that carry sessions are set up.
 #[derive(Clone, Debug)]
@@ -40,7 +47,7 @@ impl Default for SocketOptions {
         Self {
             notsent_lowat: 16 << 10,
             congestion: "bbr".into(),
-            connect_timeout: Duration::from_secs(30),
+            connect_timeout: CONNECT_TIMEOUT,
         }
     }
 }
@@ -126,13 +133,22 @@ pub async fn connect(
     }
 }
 
-/// Dials addresses only: a name is an error, because the client resolves none.
+/// TCP. It dials addresses only: a name is an error, because the client resolves none.
 #[derive(Debug)]
 pub struct Tcp {
-    /// Socket set-up.
-    pub options: SocketOptions,
+    /// The options of sockets that face the slow path. Sockets of this machine only have small
+    /// writes sent without delay, so that answers do not wait for acknowledgements.
+    pub options: Option<SocketOptions>,
     /// The address to use for the target's name, given by the user; nothing else is ever dialled.
     pub pinned: Option<SocketAddr>,
+}
+
+/// Applies options to a connected socket.
+fn set_up(options: Option<&SocketOptions>, stream: &TcpStream) {
+    match options {
+        Some(options) => options.apply(stream),
+        None => drop(stream.set_nodelay(true)),
+    }
 }
 
 impl Transport for Tcp {
@@ -151,10 +167,72 @@ impl Transport for Tcp {
                     target.port,
                 ),
             };
-            let stream = connect(address, self.options.connect_timeout, Side::Peer).await?;
-            self.options.apply(&stream);
+            let options = self.options.as_ref();
+            let timeout = options.map_or(CONNECT_TIMEOUT, |options| options.connect_timeout);
+            let stream = connect(address, timeout, Side::Peer).await?;
+            set_up(options, &stream);
             Ok(path(stream))
         })
+    }
+
+    fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
+        Ok(Box::new(TcpAccepting {
+            listener: tokio::net::TcpListener::from_std(socket.into_tcp()?)?,
+            options: self.options.clone(),
+        }))
+    }
+}
+
+/// Accepts TCP connections.
+struct TcpAccepting {
+    listener: tokio::net::TcpListener,
+    options: Option<SocketOptions>,
+}
+
+impl Listener for TcpAccepting {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+        let (stream, address) = ready!(self.listener.poll_accept(cx))?;
+        set_up(self.options.as_ref(), &stream);
+        Poll::Ready(Ok(Incoming {
+            address,
+            carrier: Box::pin(std::future::ready(Ok(path(stream).into()))),
+        }))
+    }
+}
+
+/// The transport `tcp` of endpoints.
+#[derive(Debug)]
+pub struct TcpProvider;
+
+impl Provider for TcpProvider {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        if endpoint.option("cert").is_some() || endpoint.option("key").is_some() {
+            return Err(endpoint.bad("cert and key need +tls"));
+        }
+        endpoint.options(&[]).map(drop)
+    }
+
+    fn dialling(
+        &self,
+        _: &Endpoint,
+        context: DialContext,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        Ok(context.streams)
+    }
+
+    fn listening(
+        &self,
+        _: &Endpoint,
+        context: ListenContext<'_>,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        Ok(Rc::new(Tcp {
+            options: context.socket,
+            pinned: None,
+        }))
     }
 }
 

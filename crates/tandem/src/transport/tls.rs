@@ -1,7 +1,10 @@
-//! TLS over any path, by rustls: towards gateways and origins (client side), for listeners (server
-//! side). [`records`]: the path that comes of it.
+//! TLS (by rustls) as a layer over another transport, for gateways, origins and listeners.
+//! [`records`] is the path above it, [`layer`] the transport.
 
+pub mod layer;
 pub mod records;
+
+pub use layer::{Tls, TlsProvider};
 
 use std::rc::Rc;
 use std::sync::Arc;

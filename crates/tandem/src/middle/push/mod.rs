@@ -46,7 +46,7 @@ use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::gauge::{Gauge, Measure};
 use crate::learned::Learned;
 use crate::metrics::METRICS;
-use crate::path::Path;
+use crate::path::Facts;
 use crate::priority::SharedPriority;
 use crate::stage::Stage;
 use document::{Document, Sort, Use};
@@ -94,7 +94,12 @@ pub struct Push {
 
 impl Push {
     /// A stage for the session of `peer` on `path`.
-    pub fn new(pushing: &Rc<Pushing>, path: &Path, peer: Peer, next: Rc<dyn Stage>) -> Self {
+    pub fn new(
+        pushing: &Rc<Pushing>,
+        path: &Rc<dyn Facts>,
+        peer: Peer,
+        next: Rc<dyn Stage>,
+    ) -> Self {
         let limits = Limits::new(pushing.own_origin_only);
         let gauge = if pushing.by_path && pushing.learned.is_some() {
             Gauge::of(path).map(Rc::new)

@@ -14,11 +14,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, Write
 use tokio::time::Instant;
 
 use super::{Http1Session, buffers};
+use crate::carrier::Carrier;
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::Path;
 use crate::session::{Connected, Interim, Task};
-use crate::transport::LocalBoxFuture;
 
 /// First read of a response: head and body of most answers in one go.
 const FIRST_READ: usize = 16 << 10;
@@ -31,7 +32,7 @@ pub struct Http1Client {
 }
 
 enum State {
-    Dialing(LocalBoxFuture<'static, Result<Path, Error>>),
+    Dialing(LocalBoxFuture<'static, Result<Carrier, Error>>),
     Idle(Path),
     /// In use by an exchange, or used up.
     Taken,
@@ -49,7 +50,7 @@ impl Http1Client {
     /// A connection that will be dialled when first used.
     pub fn connect(
         session: Http1Session,
-        dial: LocalBoxFuture<'static, Result<Path, Error>>,
+        dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
     ) -> Self {
         Self {
             session,
@@ -71,7 +72,10 @@ impl Http1Client {
     async fn take_path(&self) -> Result<Path, Error> {
         let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Taken);
         match state {
-            State::Dialing(dial) => dial.await.map_err(|error| error.with_retry(Retry::Never)),
+            State::Dialing(dial) => {
+                let carrier = dial.await.and_then(Carrier::into_bytes);
+                carrier.map_err(|error| error.with_retry(Retry::Never))
+            }
             State::Idle(mut path) => {
                 if is_quiet(&mut path) {
                     return Ok(path);

@@ -14,11 +14,11 @@ pub(crate) use client::tunnel;
 pub use server::{Http1Server, OriginForm};
 
 use super::{Connected, Drain, Session, Timeouts};
+use crate::carrier::Carrier;
+use crate::carrier::LocalBoxFuture;
 use crate::error::Error;
 use crate::exchange::Peer;
-use crate::path::Path;
 use crate::stage::Stage;
-use crate::transport::LocalBoxFuture;
 
 /// Marks, between the pair, a successful answer to an upgrade that was not agreed to.
 pub(in crate::session) const DECLINED: &str = "upgrade-declined";
@@ -41,17 +41,20 @@ pub struct Http1Session {
 }
 
 impl Session for Http1Session {
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Rc<dyn Connected> {
+    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
         Rc::new(Http1Client::connect(self.clone(), dial))
     }
 
     fn serve(
         &self,
-        path: Path,
+        carrier: Carrier,
         peer: Peer,
         stage: Rc<dyn Stage>,
         drain: Drain,
     ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        Box::pin(Http1Server::new(self.clone(), path, peer, stage).run(drain))
+        match carrier.into_bytes() {
+            Ok(path) => Box::pin(Http1Server::new(self.clone(), path, peer, stage).run(drain)),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 }

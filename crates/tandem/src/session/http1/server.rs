@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep};
 use super::Http1Session;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
-use crate::front::pages;
+use crate::failure;
 use crate::path::Path;
 use crate::priority::SharedPriority;
 use crate::session::Drain;
@@ -553,7 +553,7 @@ impl Writer {
                     if self.state != Writing::Head {
                         return Err(error);
                     }
-                    let (head, body) = pages::failure(&error, self.who);
+                    let (head, body) = failure::response(&error, self.who);
                     self.keep_alive = self.keep_alive && !self.connect && self.upgrade.is_none();
                     self.upgrade = None;
                     self.put(Part::Head(head))?;

@@ -11,14 +11,14 @@ use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
 use super::{Heard, Inbound, Multiplexed, MuxSession, NewCore, Shared};
+use crate::carrier::Carrier;
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
-use crate::path::Path;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::http1::DECLINED;
 use crate::session::{Connected, Task};
-use crate::transport::LocalBoxFuture;
 
 /// An open (or opening) multiplexed session; dropping it drains and closes it.
 pub struct MuxClient {
@@ -56,14 +56,14 @@ impl MuxClient {
     /// Begins a session: the core collects what is to be sent while `dial` is under way.
     pub fn connect(
         session: &MuxSession,
-        dial: LocalBoxFuture<'static, Result<Path, Error>>,
+        dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
     ) -> Self {
         let shared = Shared::new(session.new_core(Role::Client));
         let task_shared = Rc::clone(&shared);
         let (timeouts, write_limit) = (session.timeouts.clone(), session.write_limit);
         let dialling = shared.watch.begin();
         tokio::task::spawn_local(async move {
-            match dial.await {
+            match dial.await.and_then(Carrier::into_bytes) {
                 Err(error) => task_shared.end(&error),
                 Ok(path) => {
                     SESSION_DIAL.stop(dialling, 0);

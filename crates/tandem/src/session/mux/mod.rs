@@ -36,14 +36,14 @@ pub use tandem_spdy::HeaderCompression;
 use tandem_spdy::Version;
 
 use super::{Connected, Drain, Interim, Session, Timeouts};
+use crate::carrier::Carrier;
+use crate::carrier::LocalBoxFuture;
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Peer;
-use crate::path::Path;
 use crate::probe::Stamp;
 use crate::probe::points::QUEUE_FULL;
 use crate::stage::Stage;
-use crate::transport::LocalBoxFuture;
 
 /// A multiplexed protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,18 +112,21 @@ impl NewCore for MuxSession {
 }
 
 impl Session for MuxSession {
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Path, Error>>) -> Rc<dyn Connected> {
+    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
         Rc::new(MuxClient::connect(self, dial))
     }
 
     fn serve(
         &self,
-        path: Path,
+        carrier: Carrier,
         peer: Peer,
         stage: Rc<dyn Stage>,
         drain: Drain,
     ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        server::serve(self, path, peer, stage, drain)
+        match carrier.into_bytes() {
+            Ok(path) => server::serve(self, path, peer, stage, drain),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 }
 

@@ -10,15 +10,15 @@ use tandem_http::{Event, Method, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
 use super::{Inbound, MuxSession, NewCore, Shared, Stream, set_waker};
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
-use crate::front::pages;
+use crate::failure;
 use crate::path::Path;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::HEADERS_ENCODE;
 use crate::session::Drain;
 use crate::stage::Stage;
-use crate::transport::LocalBoxFuture;
 
 /// Serves one path until its session ends.
 pub(super) fn serve(
@@ -283,7 +283,7 @@ impl Pump {
         if self.head_sent || self.pushed || error.reason() == Reason::Refused {
             self.shared.core.borrow_mut().reset(self.id, error.reason());
         } else {
-            let (head, body) = pages::failure(error, "gateway");
+            let (head, body) = failure::response(error, "gateway");
             let mut core = self.shared.core.borrow_mut();
             core.respond(self.id, &head, self.bodyless);
             if !self.bodyless {

@@ -1,14 +1,13 @@
-//! Pages that a proxy answers by itself when it cannot get the real one: readable, without names,
-//! versions or script.
+//! The response that a proxy gives by itself when it cannot get the real one: a readable page
+//! without names, versions or script, and `Proxy-Status` (RFC 9209).
 
 use bytes::Bytes;
 use tandem_http::ResponseHead;
 
 use crate::error::{Error, Side};
 
-/// The response that tells of a failure, with `Proxy-Status` (RFC 9209). `who`: `client` or
-/// `gateway`.
-pub fn failure(error: &Error, who: &str) -> (ResponseHead, Bytes) {
+/// Returns the response that tells of a failure. `who` is this proxy's role, `client` or `gateway`.
+pub fn response(error: &Error, who: &str) -> (ResponseHead, Bytes) {
     let status = error.status();
     let detail: String = error
         .detail
@@ -65,9 +64,9 @@ mod tests {
     use crate::error::Kind;
 
     #[test]
-    fn tells_what_failed_without_markup_of_others() {
+    fn response_escapes_the_detail_of_an_error() {
         let error = Error::new(Kind::ConnectionRefused, Side::Origin, "<b>\"x\"\r\n");
-        let (head, body) = failure(&error, "gateway");
+        let (head, body) = response(&error, "gateway");
         assert_eq!(head.status, 502);
         assert_eq!(
             head.fields.get("proxy-status"),

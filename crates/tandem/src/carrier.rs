@@ -1,0 +1,255 @@
+//! The carrier of a session: one byte stream, or many streams to the same peer.
+//!
+//! ```text
+//!   h1 · h2 · spdy ──▶ Carrier::Bytes(Path)               tcp · tls · socks · tor
+//!   h3 · relays    ──▶ Carrier::Streams(Rc<dyn Streams>)  quic · dtls: each stream has its own
+//!                                                         order, flow control and priority
+//! ```
+//!
+//! A transport dials or accepts carriers. A session says which kind it runs over, and refuses the
+//! other with an error.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tandem_http::Priority;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::{Error, Kind, Side};
+use crate::path::{Facts, Path};
+
+/// A future that need not move between threads.
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Carries one session.
+#[derive(Debug)]
+pub enum Carrier {
+    /// One byte stream in each direction.
+    Bytes(Path),
+    /// Many streams that do not wait for each other.
+    Streams(Rc<dyn Streams>),
+}
+
+impl Carrier {
+    /// The facts about the connection to the peer.
+    pub fn facts(&self) -> &Rc<dyn Facts> {
+        match self {
+            Self::Bytes(path) => path.facts(),
+            Self::Streams(streams) => streams.facts(),
+        }
+    }
+
+    /// Returns the one byte stream. Fails with [`Kind::Internal`] where the carrier has many: a
+    /// configuration joined a session and a transport that do not fit.
+    pub fn into_bytes(self) -> Result<Path, Error> {
+        match self {
+            Self::Bytes(path) => Ok(path),
+            Self::Streams(_) => Err(Error::new(
+                Kind::Internal,
+                Side::Local,
+                "this session runs over one byte stream, and the transport has many",
+            )),
+        }
+    }
+
+    /// Returns the many streams, and fails like [`Carrier::into_bytes`] where there is only one.
+    pub fn into_streams(self) -> Result<Rc<dyn Streams>, Error> {
+        match self {
+            Self::Streams(streams) => Ok(streams),
+            Self::Bytes(_) => Err(Error::new(
+                Kind::Internal,
+                Side::Local,
+                "this session runs over many streams, and the transport has one",
+            )),
+        }
+    }
+}
+
+impl From<Path> for Carrier {
+    fn from(path: Path) -> Self {
+        Self::Bytes(path)
+    }
+}
+
+/// An application's error code, as QUIC carries it in RESET_STREAM, STOP_SENDING and
+/// CONNECTION_CLOSE (RFC 9000 section 20.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Code(pub u64);
+
+/// The directions of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Both ends send.
+    Bidirectional,
+    /// Only the end that opens the stream sends.
+    Unidirectional,
+}
+
+/// Many streams to one peer. Each opens, flows and fails for itself.
+///
+/// Several tasks may call these methods at once; each that waits is woken.
+pub trait Streams {
+    /// The facts about the connection to the peer.
+    fn facts(&self) -> &Rc<dyn Facts>;
+
+    /// Opens a stream. Pending while the peer allows no more of that direction.
+    fn poll_open(
+        &self,
+        direction: Direction,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<CarrierStream, Error>>;
+
+    /// The next stream that the peer opened; `None` once the connection has ended regularly.
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>>;
+
+    /// Closes the connection with all its streams. `reason` is for people.
+    fn close(&self, code: Code, reason: &str);
+
+    /// The size in bytes of the largest datagram; `None` where the carrier has no datagrams.
+    fn max_datagram(&self) -> Option<usize> {
+        None
+    }
+
+    /// Sends a datagram, which may get lost. Returns false where it is too large or the carrier has
+    /// no datagrams.
+    fn send_datagram(&self, _datagram: Bytes) -> bool {
+        false
+    }
+
+    /// The next datagram; `None` where the carrier has no datagrams or has ended.
+    fn poll_datagram(&self, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        Poll::Ready(None)
+    }
+}
+
+impl fmt::Debug for dyn Streams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Streams")
+    }
+}
+
+/// One stream of a carrier. Half of it is missing where only one end sends.
+pub struct CarrierStream {
+    /// The number of the stream, unique within the carrier.
+    pub id: u64,
+    /// The half that this end sends on.
+    pub send: Option<Box<dyn SendStream>>,
+    /// The half that this end receives on.
+    pub receive: Option<Box<dyn ReceiveStream>>,
+}
+
+/// The sending half of a stream. Shutting it down ends it regularly; dropping it before that resets
+/// it, so that a message that broke off never looks complete. A write after the peer has stopped
+/// the stream fails with a [`StreamStopped`] inside the I/O error.
+pub trait SendStream: AsyncWrite + Unpin {
+    /// Sets the order of sending among the streams of the carrier.
+    fn set_priority(&mut self, priority: Priority);
+
+    /// Ends the stream at once with a code; unsent data is dropped.
+    fn reset(&mut self, code: Code);
+
+    /// Resolves when the peer wants no more of the stream; `None` where it took all of it.
+    fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Option<Code>>;
+}
+
+/// The receiving half of a stream. Dropping it before its end stops the peer's sending. A read of a
+/// stream that the peer has reset fails with a [`StreamReset`] inside the I/O error.
+pub trait ReceiveStream: AsyncRead + Unpin {
+    /// Tells the peer that no more of the stream is wanted.
+    fn stop(&mut self, code: Code);
+}
+
+/// The peer has reset a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer has reset the stream with code {:#x}", .0.0)]
+pub struct StreamReset(pub Code);
+
+/// The peer wants no more of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer has stopped the stream with code {:#x}", .0.0)]
+pub struct StreamStopped(pub Code);
+
+impl From<StreamReset> for io::Error {
+    fn from(reset: StreamReset) -> Self {
+        Self::new(io::ErrorKind::ConnectionReset, reset)
+    }
+}
+
+impl From<StreamStopped> for io::Error {
+    fn from(stopped: StreamStopped) -> Self {
+        Self::new(io::ErrorKind::BrokenPipe, stopped)
+    }
+}
+
+impl CarrierStream {
+    /// Turns a bidirectional stream into a path of its own; `None` where a half is missing. The
+    /// facts are those of the carrier.
+    pub fn into_path(self, carrier: &Rc<dyn Facts>) -> Option<Path> {
+        let halves = Halves {
+            receive: self.receive?,
+            send: self.send?,
+        };
+        Some(Path::new(halves, Rc::new(StreamFacts(Rc::clone(carrier)))))
+    }
+}
+
+/// The facts of one stream as a path. A stream resets by itself when it is dropped before its end,
+/// and must not take the connection with it.
+struct StreamFacts(Rc<dyn Facts>);
+
+impl Facts for StreamFacts {
+    fn below(&self) -> Option<&dyn Facts> {
+        Some(&*self.0)
+    }
+
+    fn reset_on_close(&self) {}
+}
+
+struct Halves {
+    receive: Box<dyn ReceiveStream>,
+    send: Box<dyn SendStream>,
+}
+
+impl AsyncRead for Halves {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().receive).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Halves {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().send).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().send).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.send.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().send).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().send).poll_shutdown(cx)
+    }
+}

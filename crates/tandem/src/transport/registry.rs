@@ -1,0 +1,259 @@
+//! The transports that endpoints can name, and the sockets that they listen on.
+//!
+//! The standard transports are `tcp` and `tls`. A program adds others before it reads its
+//! configuration, so that a transport can live in a crate of its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Transport;
+use super::tcp::{SocketOptions, TcpProvider};
+use super::tls::{TlsError, TlsProvider};
+use crate::endpoint::{BadEndpoint, Endpoint};
+
+/// The protocol of a listening socket. Together with the address it identifies a listener, so that
+/// TCP and UDP can share a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// A bound socket, which all threads of the process share and a reload keeps.
+#[derive(Debug)]
+pub enum Socket {
+    /// A listening TCP socket.
+    Tcp(TcpListener),
+    /// A bound UDP socket.
+    Udp(UdpSocket),
+}
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+impl Socket {
+    /// Binds `address`, and listens where the protocol has connections. IPv6 sockets take no IPv4.
+    pub fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<Self> {
+        let kind = match protocol {
+            Protocol::Tcp => socket2::Type::STREAM,
+            Protocol::Udp => socket2::Type::DGRAM,
+        };
+        let socket = socket2::Socket::new(socket2::Domain::for_address(address), kind, None)?;
+        socket.set_nonblocking(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        if protocol == Protocol::Tcp {
+            socket.set_reuse_address(true)?;
+        }
+        socket.bind(&address.into())?;
+        Ok(match protocol {
+            Protocol::Tcp => {
+                socket.listen(BACKLOG)?;
+                Self::Tcp(socket.into())
+            }
+            Protocol::Udp => Self::Udp(socket.into()),
+        })
+    }
+
+    /// Returns another handle to the same socket.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(socket) => Self::Tcp(socket.try_clone()?),
+            Self::Udp(socket) => Self::Udp(socket.try_clone()?),
+        })
+    }
+
+    /// The address that the socket is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr(),
+            Self::Udp(socket) => socket.local_addr(),
+        }
+    }
+
+    /// Returns the TCP socket; an error says that the transport listens on TCP.
+    pub fn into_tcp(self) -> io::Result<TcpListener> {
+        match self {
+            Self::Tcp(socket) => Ok(socket),
+            Self::Udp(_) => Err(io::Error::other("the transport listens on a TCP socket")),
+        }
+    }
+
+    /// Returns the UDP socket; an error says that the transport listens on UDP.
+    pub fn into_udp(self) -> io::Result<UdpSocket> {
+        match self {
+            Self::Udp(socket) => Ok(socket),
+            Self::Tcp(_) => Err(io::Error::other("the transport listens on a UDP socket")),
+        }
+    }
+}
+
+/// The way to an endpoint that is dialled.
+pub struct DialContext {
+    /// Opens byte streams to the endpoint: directly, through a SOCKS proxy, or through Tor.
+    pub streams: Rc<dyn Transport>,
+    /// The endpoint's address where this machine connects to it directly; `None` behind a proxy,
+    /// where datagrams have no way.
+    pub address: Option<SocketAddr>,
+    /// The time for the handshake.
+    pub timeout: Duration,
+}
+
+/// The terms of a listener.
+pub struct ListenContext<'a> {
+    /// The options of sockets that face the slow path; `None` for those of this machine.
+    pub socket: Option<SocketOptions>,
+    /// The PEM file of the authorities whose clients are let in.
+    pub client_ca: Option<&'a str>,
+    /// Whether clients without a certificate may connect, to show a token instead.
+    pub optional_certificate: bool,
+    /// The time for the handshake.
+    pub timeout: Duration,
+}
+
+/// Why an endpoint's transport cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// The endpoint does not fit.
+    #[error(transparent)]
+    Endpoint(#[from] BadEndpoint),
+    /// The certificates do not fit.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// Makes the transports of the endpoints that name it. All threads share it.
+pub trait Provider: Send + Sync {
+    /// The name in endpoints, after the `+`.
+    fn name(&self) -> &'static str;
+
+    /// The protocol of its listening sockets.
+    fn protocol(&self) -> Protocol {
+        Protocol::Tcp
+    }
+
+    /// Returns whether a listener can ask its clients for certificates.
+    fn has_client_certificates(&self) -> bool {
+        false
+    }
+
+    /// Checks an endpoint to listen on; neither files nor the network are touched.
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        endpoint.options(&[]).map(drop)
+    }
+
+    /// The options of an endpoint to dial, beside those that lead to it.
+    fn dial_options(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Checks an endpoint to dial, whose options are known; neither files nor the network are
+    /// touched.
+    fn check_dial(&self, _endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        Ok(())
+    }
+
+    /// Creates the transport that dials an endpoint.
+    fn dialling(
+        &self,
+        endpoint: &Endpoint,
+        context: DialContext,
+    ) -> Result<Rc<dyn Transport>, TransportError>;
+
+    /// Creates the transport that listens at an endpoint.
+    fn listening(
+        &self,
+        endpoint: &Endpoint,
+        context: ListenContext<'_>,
+    ) -> Result<Rc<dyn Transport>, TransportError>;
+}
+
+/// The transports by name. A copy shares them.
+#[derive(Clone)]
+pub struct Transports {
+    by_name: BTreeMap<&'static str, Arc<dyn Provider>>,
+}
+
+impl Default for Transports {
+    /// Creates the registry of the standard transports.
+    fn default() -> Self {
+        let mut transports = Self {
+            by_name: BTreeMap::new(),
+        };
+        transports.add(TcpProvider);
+        transports.add(TlsProvider);
+        transports
+    }
+}
+
+impl Transports {
+    /// Adds a transport, or replaces the one of that name.
+    pub fn add(&mut self, provider: impl Provider + 'static) {
+        self.by_name.insert(provider.name(), Arc::new(provider));
+    }
+
+    /// Returns the transport that an endpoint names.
+    pub fn of(&self, endpoint: &Endpoint) -> Result<&dyn Provider, BadEndpoint> {
+        match self.by_name.get(endpoint.transport.as_str()) {
+            Some(provider) => Ok(&**provider),
+            None => {
+                let names: Vec<_> = self.by_name.keys().copied().collect();
+                Err(endpoint.bad(format!(
+                    "unknown transport {:?}; it may be {}",
+                    endpoint.transport,
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Transports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.by_name.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registry_names_the_transports_that_it_has() {
+        let transports = Transports::default();
+        let of = |text: &str| {
+            transports
+                .of(&text.parse().expect("an endpoint"))
+                .map(Provider::name)
+        };
+        assert_eq!(of("h2+tls://gw.example:443"), Ok("tls"));
+        assert_eq!(of("http://127.0.0.1:80"), Ok("tcp"));
+        let error = of("h2+sctp://gw.example:1")
+            .expect_err("unknown")
+            .to_string();
+        assert!(
+            error.contains("unknown transport \"sctp\"; it may be tcp, tls"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn tcp_and_udp_sockets_share_a_port() {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let tcp = Socket::bind(Protocol::Tcp, any).expect("a port");
+        let address = tcp.local_addr().expect("bound");
+        let udp = Socket::bind(Protocol::Udp, address).expect("the other protocol is free");
+        assert_eq!(udp.local_addr().expect("bound"), address);
+        assert!(Socket::bind(Protocol::Tcp, address).is_err());
+        assert!(udp.try_clone().expect("a handle").into_tcp().is_err());
+        assert!(udp.into_udp().is_ok() && tcp.into_tcp().is_ok());
+    }
+}

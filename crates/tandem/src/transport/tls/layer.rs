@@ -1,0 +1,243 @@
+//! TLS over another transport: dialling with a connector, listening with an acceptor.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::{ClientCertificates, ClientTls, acceptor, connect, wrap};
+use crate::endpoint::{BadEndpoint, Endpoint};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::Isolation;
+use crate::path::Path;
+use crate::probe::points::FRONT_HANDSHAKE;
+use crate::transport::registry::{DialContext, ListenContext, Provider, Socket, TransportError};
+use crate::transport::tcp::Tcp;
+use crate::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+
+/// TLS over the transport below.
+pub struct Tls {
+    below: Rc<dyn Transport>,
+    /// The time for the handshake.
+    timeout: Duration,
+    end: End,
+}
+
+enum End {
+    Dialling {
+        connector: TlsConnector,
+        /// The name in the other end's certificate; the target's host where there is none.
+        name: Option<String>,
+        side: Side,
+    },
+    Listening(TlsAcceptor),
+}
+
+impl Tls {
+    /// Creates the dialling end. The certificate must have the host of the target, or `name` where
+    /// there is one; errors blame `side`.
+    pub const fn dialling(
+        below: Rc<dyn Transport>,
+        connector: TlsConnector,
+        name: Option<String>,
+        timeout: Duration,
+        side: Side,
+    ) -> Self {
+        let end = End::Dialling {
+            connector,
+            name,
+            side,
+        };
+        Self {
+            below,
+            timeout,
+            end,
+        }
+    }
+
+    /// Creates the listening end.
+    pub const fn listening(
+        below: Rc<dyn Transport>,
+        acceptor: TlsAcceptor,
+        timeout: Duration,
+    ) -> Self {
+        let end = End::Listening(acceptor);
+        Self {
+            below,
+            timeout,
+            end,
+        }
+    }
+}
+
+impl Transport for Tls {
+    fn dial<'a>(
+        &'a self,
+        target: &'a Target,
+        isolation: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(async move {
+            let End::Dialling {
+                connector,
+                name,
+                side,
+            } = &self.end
+            else {
+                let detail = "a listener does not dial";
+                return Err(Error::new(Kind::Internal, Side::Local, detail));
+            };
+            let path = self.below.dial(target, isolation).await?;
+            let name = name.as_ref().unwrap_or(&target.host);
+            connect(connector, path, name, self.timeout, *side).await
+        })
+    }
+
+    fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
+        match &self.end {
+            End::Dialling { .. } => Err(io::ErrorKind::Unsupported.into()),
+            End::Listening(acceptor) => Ok(Box::new(TlsAccepting {
+                below: self.below.listen(socket)?,
+                acceptor: acceptor.clone(),
+                timeout: self.timeout,
+            })),
+        }
+    }
+
+    fn get_ready<'a>(&'a self, target: &'a Target) -> LocalBoxFuture<'a, ()> {
+        self.below.get_ready(target)
+    }
+
+    fn failed(&self) {
+        self.below.failed();
+    }
+}
+
+/// Accepts connections of the transport below, and has TLS shake hands on them.
+struct TlsAccepting {
+    below: Box<dyn Listener>,
+    acceptor: TlsAcceptor,
+    timeout: Duration,
+}
+
+impl Listener for TlsAccepting {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+        let Incoming { address, carrier } = ready!(self.below.poll_accept(cx))?;
+        let (acceptor, timeout) = (self.acceptor.clone(), self.timeout);
+        let carrier = Box::pin(async move {
+            let path = carrier.await?.into_bytes()?;
+            Ok(accept(acceptor, path, timeout).await?.into())
+        });
+        Poll::Ready(Ok(Incoming { address, carrier }))
+    }
+}
+
+/// Runs the listener's handshake over `path`.
+async fn accept(acceptor: TlsAcceptor, path: Path, timeout: Duration) -> Result<Path, Error> {
+    let begun = FRONT_HANDSHAKE.start();
+    match tokio::time::timeout(timeout, acceptor.accept(path)).await {
+        Ok(Ok(stream)) => {
+            FRONT_HANDSHAKE.stop(begun, 0);
+            Ok(wrap(stream.into()))
+        }
+        Ok(Err(error)) => Err(Error::new(Kind::Tls, Side::Client, error.to_string())),
+        Err(_) => Err(Error::new(
+            Kind::Timeout,
+            Side::Client,
+            "the TLS handshake did not end in time",
+        )),
+    }
+}
+
+/// The transport `tls` of endpoints: TLS over TCP, or over what leads to the endpoint.
+#[derive(Debug)]
+pub struct TlsProvider;
+
+impl Provider for TlsProvider {
+    fn name(&self) -> &'static str {
+        "tls"
+    }
+
+    fn has_client_certificates(&self) -> bool {
+        true
+    }
+
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        let options = endpoint.options(&["cert", "key"])?;
+        if options.len() < 2 {
+            return Err(endpoint.bad("tls needs ?cert=FILE&key=FILE"));
+        }
+        Ok(())
+    }
+
+    fn dial_options(&self) -> &'static [&'static str] {
+        &["ca", "cert", "key", "sni"]
+    }
+
+    fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
+            return Err(endpoint.bad("cert and key go together"));
+        }
+        Ok(())
+    }
+
+    fn dialling(
+        &self,
+        endpoint: &Endpoint,
+        context: DialContext,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        let option = |key: &str| endpoint.option(key).map(str::to_owned);
+        let tls = ClientTls {
+            ca: option("ca"),
+            identity: option("cert").zip(option("key")),
+            alpn: vec![endpoint.session.alpn().to_vec()],
+            unlinkable: true,
+        };
+        let DialContext {
+            streams, timeout, ..
+        } = context;
+        let connector = tls.connector()?;
+        Ok(Rc::new(Tls::dialling(
+            streams,
+            connector,
+            option("sni"),
+            timeout,
+            Side::Peer,
+        )))
+    }
+
+    fn listening(
+        &self,
+        endpoint: &Endpoint,
+        context: ListenContext<'_>,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        let clients = context.client_ca.map(|ca| ClientCertificates {
+            ca,
+            optional: context.optional_certificate,
+        });
+        let file = |key| {
+            let missing = || endpoint.bad("tls needs ?cert=FILE&key=FILE");
+            endpoint.option(key).ok_or_else(missing)
+        };
+        let alpn = endpoint.session.alpn();
+        let acceptor = acceptor(file("cert")?, file("key")?, clients, &[alpn])?;
+        let tcp = Tcp {
+            options: context.socket,
+            pinned: None,
+        };
+        Ok(Rc::new(Tls::listening(
+            Rc::new(tcp),
+            acceptor,
+            context.timeout,
+        )))
+    }
+}
+
+/// Returns the same connector with other protocols to offer (ALPN), best first.
+pub fn offering(connector: &TlsConnector, protocols: &[&[u8]]) -> TlsConnector {
+    let mut config = connector.config().as_ref().clone();
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    TlsConnector::from(Arc::new(config))
+}
