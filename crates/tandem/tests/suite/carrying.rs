@@ -2,7 +2,15 @@
 
 use crate::harness::{Client, Pair, Scene, request};
 
-const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
+/// The sessions, and the one over a carrier of many streams.
+const SESSIONS: [&str; 4] = ["h2", "spdy3", "spdy3.1", "streams"];
+
+fn pair(session: &str) -> Pair {
+    match session {
+        "streams" => crate::many_streams::pair(),
+        session => Pair::with(session, |_| {}, |_| {}),
+    }
+}
 
 #[test]
 fn fields_keep_order_repetition_and_nothing_is_added() {
@@ -21,7 +29,7 @@ fn fields_keep_order_repetition_and_nothing_is_added() {
                 body.len()
             ));
         });
-        let pair = Pair::with(session, |_| {}, |_| {});
+        let pair = pair(session);
         let mut client = pair.connect();
         let fields = "Accept: a\r\nCookie: c=1; d=2\r\nX-Twice: 1\r\nX-Twice: 2\r\nConnection: keep-alive, X-Private\r\nX-Private: 1\r\n\
                       Proxy-Connection: keep-alive\r\nTE: gzip\r\nUpgrade: nonsense\r\n";
@@ -74,7 +82,7 @@ fn bodies_go_both_ways_whole() {
                 client.send(&body);
             }
         });
-        let pair = Pair::with(session, |_| {}, |_| {});
+        let pair = pair(session);
         let mut client = pair.connect();
         for size in [1, 65_536, 3_000_000] {
             let body: Vec<u8> = (0..size).map(|i: usize| (i * 7 % 253) as u8).collect();
@@ -111,7 +119,7 @@ fn chunked_bodies_keep_their_trailers() {
             assert!(body.to_lowercase().contains("x-sum: 9"), "{body:?}");
             client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-After\r\n\r\n5\r\nhello\r\n0\r\nX-After: 1\r\n\r\n");
         });
-        let pair = Pair::with(session, |_| {}, |_| {});
+        let pair = pair(session);
         let mut client = pair.connect();
         client.send(request(
             "POST",
@@ -345,9 +353,7 @@ fn odd_values_arrive_as_they_are() {
         let origin = Scene::answering(
             "HTTP/1.1 200 OK\r\nX-Odd: a\u{7f}b\u{1}c\r\nContent-Length: 2\r\n\r\nok",
         );
-        let answer = Pair::with(session, |_| {}, |_| {})
-            .connect()
-            .get(&origin.url("/"));
+        let answer = pair(session).connect().get(&origin.url("/"));
         assert_eq!(
             (answer.status, answer.field("x-odd")),
             (200, Some("a\u{7f}b\u{1}c")),

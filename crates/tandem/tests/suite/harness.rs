@@ -105,6 +105,17 @@ impl Pair {
         }
     }
 
+    /// A pair of running proxies; the client listens for HTTP only.
+    pub(crate) fn of(client: Running, gateway: Running, http: SocketAddr) -> Self {
+        Self {
+            http,
+            socks: http,
+            gateway: http,
+            client_running: Some(client),
+            gateway_running: Some(gateway),
+        }
+    }
+
     pub(crate) fn stop_gateway(&mut self) {
         if let Some(running) = self.gateway_running.take() {
             block_on(running.drain(Duration::ZERO));

@@ -14,6 +14,7 @@ mod harness;
 mod isolation;
 mod learning;
 mod limits;
+mod many_streams;
 mod origins;
 mod parsers;
 mod preconnect;
