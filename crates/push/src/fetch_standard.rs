@@ -5,16 +5,20 @@ use tandem_http::{Fields, RequestHead};
 
 /// The fields that a browser sends alike with a page's request and with the requests that the page
 /// causes (Fetch standard, section 4.6, "HTTP-network-or-cache fetch").
-pub const INHERITED_FIELDS: [&str; 5] = [
+pub const INHERITED_FIELDS: [&str; 9] = [
     "user-agent",
     "accept-encoding",
     "accept-language",
     "dnt",
     "sec-gpc",
+    "save-data",
+    "sec-ch-ua",
+    "sec-ch-ua-mobile",
+    "sec-ch-ua-platform",
 ];
 
 /// The fields that browsers set themselves, apart from those whose names begin with `sec-`.
-const BROWSER_FIELDS: [&str; 21] = [
+pub(crate) const BROWSER_FIELDS: [&str; 21] = [
     "accept",
     "accept-charset",
     "accept-encoding",

@@ -100,6 +100,16 @@ impl RequestHashes {
             || [origin_hash(target.as_bytes()), other.referrer].contains(&self.referrer)
     }
 
+    /// Returns whether the page that caused the request is of `target`, an origin.
+    pub fn has_referrer_of(self, target: &str) -> bool {
+        self.referrer == origin_hash(target.as_bytes())
+    }
+
+    /// Returns whether both requests had the same values in all of [`INHERITED_FIELDS`].
+    pub const fn has_same_inherited(self, other: Self) -> bool {
+        self.inherited == other.inherited
+    }
+
     /// Returns whether both requests had the same cookies.
     pub const fn has_same_cookie(self, other: Self) -> bool {
         self.cookie == other.cookie
@@ -147,7 +157,10 @@ mod tests {
     fn hashes_tell_equal_fields_from_others() {
         let one = of(&[("user-agent", "a"), ("cookie", "c"), ("accept", "x")]);
         let other = of(&[("user-agent", "b"), ("cookie", "c"), ("accept", "y")]);
-        assert!(one.has_same_cookie(other));
+        assert!(one.has_same_cookie(other) && !one.has_same_inherited(other));
+        assert!(one.has_same_inherited(one));
+        let page = of(&[("referer", "http://h/page")]);
+        assert!(page.has_referrer_of("http://h") && !page.has_referrer_of("http://g"));
         assert!(!one.has_same_cookie(of(&[("user-agent", "a"), ("accept", "x")])));
         assert_eq!(one.has_same_field(b"accept-encoding", other), Some(false));
         assert_eq!(one.has_same_field(b"user-agent", one), Some(true));

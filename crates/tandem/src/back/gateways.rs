@@ -68,7 +68,7 @@ pub struct PoolLimits {
     pub max_age: Option<Duration>,
     /// Isolation keys with a session at once; the least recently used goes first.
     pub max_sessions: usize,
-    /// Bytes of pushed bodies that a session may hold for later requests.
+    /// Bytes of pushed answers, fields included, that a session may hold for later requests.
     pub push_memory: usize,
     /// Cancel pushes of no use instead of reading them to their end.
     pub cancel_pushes: bool,

@@ -14,10 +14,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, vary};
+use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use tandem_push::answer::is_pushable_status;
-use tandem_push::fetch_standard::{has_only_browser_fields, target_origin, wants_one_format};
+use tandem_push::client::matching::{Mismatch, PushFacts, check_request};
 use tandem_push::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 use tokio::time::Instant;
 
@@ -46,6 +46,18 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Answers kept at once, whatever their size: also what the gateway may have under way.
 pub const MAX_ENTRIES: u32 = 4096;
+
+/// The bytes that a push is counted with beside its fields and its body: its entry, its task and
+/// its stream.
+const ENTRY_OVERHEAD: usize = 1024;
+
+/// The bytes that a field is counted with beside its text.
+const FIELD_OVERHEAD: usize = 16;
+
+/// The bytes that fields hold.
+fn size_of_fields(fields: &Fields) -> usize {
+    fields.text_len() + fields.len() * FIELD_OVERHEAD
+}
 
 /// The pushed answers of one session.
 pub struct PushStore {
@@ -103,7 +115,10 @@ impl Key {
 
 /// One pushed answer, whole or still coming.
 struct Pushed {
+    /// The promised request; an empty one where the push is only read to its end.
     request: RequestHead,
+    /// The number of its URL in reports.
+    url: u32,
     /// Its fields are those that it was asked with; else only its head may tell.
     said: bool,
     since: Instant,
@@ -136,9 +151,9 @@ struct State {
     unusable: bool,
     /// What became of it has been told.
     told: bool,
-    /// The fields of the request that it answers, once there is one: from then on it flows as it is
+    /// The request that it answers, once there is one: from then on it flows as it is
     /// read.
-    joined: Option<Fields>,
+    joined: Option<RequestHead>,
     waiter: Option<Waker>,
     filler: Option<Waker>,
 }
@@ -212,11 +227,20 @@ impl PushStore {
         if let Some(replaced) = replaced {
             replaced.make_way();
         }
-        let wanted =
-            request.method == Method::Get && self.entries.borrow().len() < MAX_ENTRIES as usize;
+        let size = size_of_fields(&request.fields)
+            + request.authority.len()
+            + request.path.len()
+            + ENTRY_OVERHEAD;
+        let wanted = request.method == Method::Get
+            && self.entries.borrow().len() < MAX_ENTRIES as usize
+            && self.held.get() + size <= self.limit;
         let pushed = Rc::new(Pushed {
             said: said && !request.fields.is_empty(),
-            request,
+            url: url_hash(&request),
+            request: match wanted {
+                true => request,
+                false => RequestHead::get(Scheme::Http, "", ""),
+            },
             since: Instant::now(),
             state: RefCell::new(State {
                 unusable: !wanted,
@@ -231,6 +255,7 @@ impl PushStore {
             return;
         }
         if wanted {
+            pushed.hold(&mut pushed.state.borrow_mut(), size);
             if !self.sweeping.replace(true) {
                 tokio::task::spawn_local(keep_swept(Rc::downgrade(self)));
             }
@@ -289,15 +314,10 @@ impl PushStore {
         if self.entries.borrow().is_empty() {
             return None;
         }
-        let asks = RequestPolicy::of(&request.fields);
-        let plain = request.method == Method::Get
-            && exchange.body.is_empty()
-            && has_only_browser_fields(&request.fields)
-            && !asks.control.no_cache
-            && !asks.control.no_store;
-        if !plain {
+        if !exchange.body.is_empty() || check_request(request).is_err() {
             return None;
         }
+        let asks = RequestPolicy::of(&request.fields);
         let key = Key::of(request);
         let pushed = self.entries.borrow().get(&key).cloned()?;
         if pushed.is_over()
@@ -308,7 +328,7 @@ impl PushStore {
             return None;
         }
         self.entries.borrow_mut().remove(&key);
-        let fate = pushed.join(&request.fields);
+        let fate = pushed.join(request);
         // RFC 9211 sections 2.1 and 2.5: a stored answer, or one that another request was under way
         // for.
         let status = self.status.then_some(match fate {
@@ -349,53 +369,22 @@ impl Pushed {
         if state.unusable || (state.head.is_none() && self.since.elapsed() > PATIENCE) {
             return false;
         }
-        self.is_alike(&state, &request.fields)
+        self.check(&state, request).is_ok()
     }
 
-    fn is_alike(&self, state: &State, fields: &Fields) -> bool {
-        if state.head.is_none() && !self.said {
-            return true;
-        }
-        let asks = RequestHashes::of(fields);
-        // Another gateway than ours says nothing: its promises have to tell, or what they came
-        // with.
-        let asked = state
-            .asked
-            .unwrap_or_else(|| RequestHashes::of(&self.request.fields));
-        // Answers vary on cookies and origins without saying so. Some say that all origins may read
-        // them: those made without another's cookies.
-        let own = target_origin(&self.request);
-        let says =
-            |head: &ResponseHead| head.fields.get("access-control-allow-origin") == Some(b"*");
-        let is_open = asked.has_same_cookie(asks) && state.head.as_ref().is_some_and(says);
-        let cors_alike = is_open || asked.has_same_origin(asks, &own);
-        if !cors_alike || !asked.fits_referrer(asks, &own) {
-            return false;
-        }
-        let particular = wants_one_format(fields.get("accept").unwrap_or_default());
-        if particular && asked.has_same_field(b"accept", asks) == Some(false) {
-            return false;
-        }
-        let Some(head) = &state.head else { return true };
-        if !asked.has_same_cookie(asks) && !is_for_all(head) {
-            return false;
-        }
-        head.fields.get_all("vary").all(|names| {
-            names.split(|&b| b == b',').all(|name| {
-                let name = name.trim_ascii().to_ascii_lowercase();
-                let alike = asked.has_same_field(&name, asks).unwrap_or_else(|| {
-                    // Fields that a promise only has from what it came with, it was not asked with.
-                    let has = self.said || state.asked.is_none();
-                    self.request.fields.get(&name).filter(|_| has) == fields.get(&name)
-                });
-                name != b"*" && (name == b"origin" || alike)
-            })
-        })
+    fn check(&self, state: &State, request: &RequestHead) -> Result<(), Mismatch> {
+        let facts = PushFacts {
+            request: &self.request,
+            has_own_fields: self.said,
+            hashes: state.asked,
+            head: state.head.as_ref(),
+        };
+        facts.check(request)
     }
 
-    fn join(&self, fields: &Fields) -> Fate {
+    fn join(&self, request: &RequestHead) -> Fate {
         let mut state = self.state.borrow_mut();
-        state.joined = Some(fields.clone());
+        state.joined = Some(request.clone());
         let fate = if state.done {
             METRICS.round_trips_saved.add(1);
             Fate::Used
@@ -425,6 +414,8 @@ impl Pushed {
     /// What came of it is thrown away, and what comes.
     fn discard(&self, state: &mut State) {
         state.unusable = true;
+        state.head = None;
+        state.trailers = None;
         state.body.clear();
         self.held
             .set(self.held.get() - std::mem::take(&mut state.bytes));
@@ -444,7 +435,7 @@ impl Pushed {
             Fate::Wasted => METRICS.pushes_wasted.add(1),
             Fate::Cancelled => METRICS.pushes_cancelled.add(1),
         }
-        self.reporter.report(fate, url_hash(&self.request));
+        self.reporter.report(fate, self.url);
     }
 }
 
@@ -489,10 +480,17 @@ impl Pushed {
                 head.fields.remove(ASKED_FIELD);
                 self.load.note();
                 state.came = Some((Instant::now(), Fresh::of(&head)));
-                self.hold(&mut state, head.fields.text_len());
+                let size = size_of_fields(&head.fields);
+                let is_full = state.joined.is_none() && self.held.get() + size > limit;
+                if state.unusable || is_full {
+                    self.discard(&mut state);
+                    return;
+                }
+                self.hold(&mut state, size);
                 state.head = Some(head);
-                if let Some(fields) = state.joined.clone() {
-                    state.unusable |= !self.is_alike(&state, &fields);
+                if let Some(request) = state.joined.take() {
+                    state.unusable |= self.check(&state, &request).is_err();
+                    state.joined = Some(request);
                 }
             }
             Ok(Part::Data(data)) => {
@@ -509,7 +507,16 @@ impl Pushed {
                     state.body.push_back(data);
                 }
             }
-            Ok(Part::Trailers(fields)) => state.trailers = Some(fields),
+            Ok(Part::Trailers(fields)) => {
+                let size = size_of_fields(&fields);
+                let is_full = state.joined.is_none() && self.held.get() + size > limit;
+                if state.unusable || is_full {
+                    self.discard(&mut state);
+                    return;
+                }
+                self.hold(&mut state, size);
+                state.trailers = Some(fields);
+            }
             Ok(Part::Hints(_) | Part::Pushed { .. } | Part::Closed) => {}
             Err(_) => state.unusable = true,
         }
@@ -560,15 +567,6 @@ pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
         Fresh::For(time) if head.status == 200 && may_be_kept(head) => Some(time),
         _ => None,
     }
-}
-
-/// Whether an answer is the same for everyone: its origin permits shared caches to keep it.
-fn is_for_all(head: &ResponseHead) -> bool {
-    let control = ResponsePolicy::of(head).control;
-    let kept = control.public || matches!(Fresh::of(head), Fresh::For(time) if time > KEEP_UNSAID);
-    kept && !control.private
-        && !head.fields.contains("set-cookie")
-        && !vary::depends_on(&head.fields, "cookie")
 }
 
 /// Forgets what waited too long, while there is anything.

@@ -65,7 +65,7 @@ with_path! {
         warm_up: Option<Size> [value_name = "BYTES"],
         /// Take what the gateway pushes [default: true]
         push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Bytes of pushed bodies that a session keeps for later requests [default: 32MiB]
+        /// Bytes of pushed answers, fields included, that a session keeps [default: 32MiB]
         push_memory: Option<Size> [value_name = "BYTES"],
         /// Cancel pushes of no use; over Tor this tells what the browser has [default: false]
         cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],

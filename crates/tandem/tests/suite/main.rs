@@ -19,6 +19,7 @@ mod origins;
 mod parsers;
 mod preconnect;
 mod priorities;
+mod push_matrix;
 mod pushes;
 mod roundtrips;
 mod spdy;

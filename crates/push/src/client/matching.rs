@@ -1,0 +1,271 @@
+//! The decision whether a pushed answer may serve a request.
+//!
+//! A cache relies on `Vary` (RFC 9111 section 4.1). Many servers choose the content coding, the
+//! language or the layout without it, and a pushed answer was chosen for the request that the
+//! gateway made. So each field of a request has a [`FieldRule`], and a request with any other
+//! field is refused: its answer may depend on that field.
+
+use tandem_http::cache::{CacheControl, ResponsePolicy, vary};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
+
+use super::encoding::accepts_content_encoding;
+use crate::fetch_standard::{target_origin, wants_one_format};
+use crate::wire::RequestHashes;
+
+/// The demand that a field of a request makes of a pushed answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldRule {
+    /// The gateway's request must have had the same value: see
+    /// [`INHERITED_FIELDS`](crate::fetch_standard::INHERITED_FIELDS).
+    Inherited,
+    /// The gateway's request must have had the same cookies, or the answer is for everyone.
+    Cookie,
+    /// A request that wants one format, or a document, must have the gateway's value.
+    Accept,
+    /// Both requests must come from the same origin by CORS, or any origin may read the answer.
+    Origin,
+    /// The page that caused the gateway's request must be of the same origin.
+    Referrer,
+    /// `cross-site` and `same-site` do not fit an answer that the target's own page caused.
+    FetchSite,
+    /// The mode must be one in which browsers fetch resources.
+    FetchMode,
+    /// The directives must permit a stored answer.
+    CacheControl,
+    /// The whole answer is right for a conditional request (RFC 9110 section 13.2.1).
+    Condition,
+    /// The answer depends on the field only if `Vary` says so.
+    ByVary,
+}
+
+/// The rule of each field that a browser sends without a script's help.
+const FIELD_RULES: [(&str, FieldRule); 32] = [
+    ("accept", FieldRule::Accept),
+    ("accept-charset", FieldRule::ByVary),
+    ("accept-encoding", FieldRule::Inherited),
+    ("accept-language", FieldRule::Inherited),
+    ("cache-control", FieldRule::CacheControl),
+    ("cookie", FieldRule::Cookie),
+    ("dnt", FieldRule::Inherited),
+    ("if-modified-since", FieldRule::Condition),
+    ("if-none-match", FieldRule::Condition),
+    ("intervention", FieldRule::ByVary),
+    ("origin", FieldRule::Origin),
+    ("pragma", FieldRule::CacheControl),
+    ("priority", FieldRule::ByVary),
+    ("purpose", FieldRule::ByVary),
+    ("referer", FieldRule::Referrer),
+    ("save-data", FieldRule::Inherited),
+    ("sec-ch-ua", FieldRule::Inherited),
+    ("sec-ch-ua-mobile", FieldRule::Inherited),
+    ("sec-ch-ua-platform", FieldRule::Inherited),
+    ("sec-fetch-dest", FieldRule::ByVary),
+    ("sec-fetch-mode", FieldRule::FetchMode),
+    ("sec-fetch-site", FieldRule::FetchSite),
+    ("sec-fetch-storage-access", FieldRule::ByVary),
+    ("sec-fetch-user", FieldRule::ByVary),
+    ("sec-gpc", FieldRule::Inherited),
+    ("sec-purpose", FieldRule::ByVary),
+    ("te", FieldRule::ByVary),
+    ("upgrade-insecure-requests", FieldRule::ByVary),
+    ("user-agent", FieldRule::Inherited),
+    ("via", FieldRule::ByVary),
+    ("x-moz", FieldRule::ByVary),
+    ("x-purpose", FieldRule::ByVary),
+];
+
+fn rule_of(name: &[u8]) -> Option<FieldRule> {
+    let is = |(listed, _): &&(&str, FieldRule)| listed.as_bytes() == name;
+    FIELD_RULES.iter().find(is).map(|(_, rule)| *rule)
+}
+
+/// The part of a request for which a pushed answer is not right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// The request is no GET.
+    Method,
+    /// The request is for another URL.
+    Target,
+    /// The request has a field on which the answer may depend in an unknown way.
+    UnknownField,
+    /// The request has other values in the fields that all requests of a page share.
+    Inherited,
+    /// The request has other cookies, and the answer is not for everyone.
+    Cookie,
+    /// The request accepts another format.
+    Accept,
+    /// The request comes from another origin.
+    Origin,
+    /// A page of another site caused the request.
+    Page,
+    /// The request's metadata (`Sec-Fetch-*`) do not fit.
+    FetchMetadata,
+    /// The request does not permit stored answers.
+    CacheControl,
+    /// The request does not accept the answer's content coding.
+    ContentEncoding,
+    /// A field that the answer's `Vary` lists differs.
+    Vary,
+}
+
+/// The facts about a push on which the decision rests.
+#[derive(Clone, Copy, Debug)]
+pub struct PushFacts<'a> {
+    /// The promised request.
+    pub request: &'a RequestHead,
+    /// The promise carries the fields of the gateway's own request. Promises of SPDY do not: theirs
+    /// are those of the exchange with which they came.
+    pub has_own_fields: bool,
+    /// The hashes of the gateway's request, once the head has brought them.
+    pub hashes: Option<RequestHashes>,
+    /// The head of the answer, once it is here.
+    pub head: Option<&'a ResponseHead>,
+}
+
+impl PushFacts<'_> {
+    /// Decides whether the answer may serve `asked`. As long as the head is missing, only the facts
+    /// that are known count, and the decision must be repeated with the head.
+    pub fn check(&self, asked: &RequestHead) -> Result<(), Mismatch> {
+        check_request(asked)?;
+        self.check_target(asked)?;
+        if self.head.is_none() && !self.has_own_fields {
+            return Ok(());
+        }
+        let ours = RequestHashes::of(&asked.fields);
+        let theirs = self.hashes;
+        // A gateway of another make sends no hashes: its promise has to tell.
+        let theirs = theirs.unwrap_or_else(|| RequestHashes::of(&self.request.fields));
+        self.check_cause(asked, ours, theirs)?;
+        let Some(head) = self.head else { return Ok(()) };
+        if !ours.has_same_cookie(theirs) && !is_for_everyone(head) {
+            return Err(Mismatch::Cookie);
+        }
+        if !accepts_content_encoding(&asked.fields, &head.fields) {
+            return Err(Mismatch::ContentEncoding);
+        }
+        self.check_vary(head, &asked.fields, ours, theirs)
+    }
+
+    fn check_target(&self, asked: &RequestHead) -> Result<(), Mismatch> {
+        let promised = self.request;
+        if promised.method != Method::Get {
+            return Err(Mismatch::Method);
+        }
+        let is_same = promised.scheme == asked.scheme
+            && promised.authority.eq_ignore_ascii_case(&asked.authority)
+            && promised.path == asked.path;
+        is_same.then_some(()).ok_or(Mismatch::Target)
+    }
+
+    /// Compares the causes of both requests: the browser, its page, and the format.
+    fn check_cause(
+        &self,
+        asked: &RequestHead,
+        ours: RequestHashes,
+        theirs: RequestHashes,
+    ) -> Result<(), Mismatch> {
+        let target = target_origin(self.request);
+        if !ours.has_same_inherited(theirs) {
+            return Err(Mismatch::Inherited);
+        }
+        let allows_all =
+            |head: &ResponseHead| head.fields.get("access-control-allow-origin") == Some(b"*");
+        // A request without credentials gets such an answer, so cookies must not differ either.
+        let is_open = ours.has_same_cookie(theirs) && self.head.is_some_and(allows_all);
+        if !is_open && !theirs.has_same_origin(ours, &target) {
+            return Err(Mismatch::Origin);
+        }
+        if !theirs.fits_referrer(ours, &target) {
+            return Err(Mismatch::Page);
+        }
+        let site = asked.fields.get("sec-fetch-site");
+        let is_foreign = matches!(site, Some(b"cross-site" | b"same-site"));
+        if is_foreign && theirs.has_referrer_of(&target) {
+            return Err(Mismatch::FetchMetadata);
+        }
+        if wants_own_format(&asked.fields) && theirs.has_same_field(b"accept", ours) == Some(false)
+        {
+            return Err(Mismatch::Accept);
+        }
+        Ok(())
+    }
+
+    fn check_vary(
+        &self,
+        head: &ResponseHead,
+        asked: &Fields,
+        ours: RequestHashes,
+        theirs: RequestHashes,
+    ) -> Result<(), Mismatch> {
+        if vary::is_any(&head.fields) {
+            return Err(Mismatch::Vary);
+        }
+        // The fields that a promise has only from its exchange are not those of its own request. Our
+        // gateway sends no field that its hashes do not cover.
+        let has_fields = self.has_own_fields || self.hashes.is_none();
+        let is_equal = |name: &[u8]| {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            // The rule for `Origin` was stricter already.
+            name == "origin"
+                || theirs.has_same_field(name.as_bytes(), ours).unwrap_or_else(
+                    || match has_fields {
+                        true => vary::is_equal(&name, &self.request.fields, asked),
+                        false => !asked.contains(&name),
+                    },
+                )
+        };
+        let mut names = vary::names(&head.fields);
+        names.all(is_equal).then_some(()).ok_or(Mismatch::Vary)
+    }
+}
+
+/// Checks the parts of a request that no pushed answer may have, whatever was promised.
+pub fn check_request(asked: &RequestHead) -> Result<(), Mismatch> {
+    if asked.method != Method::Get || asked.protocol.is_some() {
+        return Err(Mismatch::Method);
+    }
+    for field in asked.fields.iter() {
+        match rule_of(field.name) {
+            None => return Err(Mismatch::UnknownField),
+            Some(FieldRule::FetchMode) => check_mode(field.value)?,
+            Some(_) => {}
+        }
+    }
+    let control = CacheControl::of(&asked.fields);
+    if control.no_cache || control.no_store {
+        return Err(Mismatch::CacheControl);
+    }
+    Ok(())
+}
+
+/// Checks the mode of a request (Fetch standard, section 2.2.5).
+fn check_mode(mode: &[u8]) -> Result<(), Mismatch> {
+    match mode {
+        b"navigate" | b"no-cors" | b"cors" | b"same-origin" => Ok(()),
+        _ => Err(Mismatch::FetchMetadata),
+    }
+}
+
+/// Returns whether the format that a request names must be the gateway's: of a request for data,
+/// and of one for a document, since a server may wrap an image in a page.
+fn wants_own_format(asked: &Fields) -> bool {
+    let accept = asked.get("accept").unwrap_or_default();
+    wants_one_format(accept)
+        || accept.starts_with(b"text/html")
+        || asked.get("sec-fetch-mode") == Some(b"navigate")
+}
+
+/// Returns whether an answer is the same for every user: its origin lets shared caches keep it, and
+/// it sets no cookie.
+pub fn is_for_everyone(head: &ResponseHead) -> bool {
+    let policy = ResponsePolicy::of(head);
+    let control = &policy.control;
+    (control.public || control.s_maxage.is_some())
+        && !control.private
+        && !policy.forbids_storage()
+        && !head.fields.contains("set-cookie")
+        && !vary::depends_on(&head.fields, "cookie")
+}
+
+#[cfg(test)]
+mod tests;

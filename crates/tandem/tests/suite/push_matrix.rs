@@ -1,0 +1,246 @@
+//! A pushed answer serves only requests for which it is right: two clients behind one tandem
+//! client differ in one field of a request at a time. The origin chooses its answers by those
+//! fields without `Vary`, as nginx does with `gzip on`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::harness::{Asked, Client, PATIENCE, Pair, Scene, request};
+
+/// The fields of the browser that loads the pages.
+const BASE: [(&str, &str); 5] = [
+    (
+        "user-agent",
+        "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
+    ),
+    ("accept-encoding", "gzip, deflate"),
+    ("accept-language", "de"),
+    ("cookie", "who=anna"),
+    ("accept", "image/avif,image/webp,*/*"),
+];
+
+/// A difference to [`BASE`]: a field with its value, or `None` for a request without it.
+const DIFFERENCES: [(&str, Option<&str>); 37] = [
+    ("accept", Some("application/json")),
+    ("accept", Some("text/html,application/xhtml+xml")),
+    ("accept-encoding", None),
+    ("accept-encoding", Some("")),
+    ("accept-encoding", Some("br")),
+    ("accept-encoding", Some("gzip;q=0")),
+    ("accept-encoding", Some("identity")),
+    ("accept-language", None),
+    ("accept-language", Some("fr")),
+    ("authorization", Some("Basic eA==")),
+    ("cache-control", Some("no-cache")),
+    ("cache-control", Some("No-Store")),
+    ("cookie", None),
+    ("cookie", Some("who=bert")),
+    ("cookie", Some("who=anna; more=1")),
+    ("dnt", Some("1")),
+    ("if-match", Some("\"1\"")),
+    ("if-range", Some("\"1\"")),
+    ("if-unmodified-since", Some("Sun, 06 Nov 1994 08:49:37 GMT")),
+    ("last-event-id", Some("1")),
+    ("origin", Some("http://elsewhere.test")),
+    ("range", Some("bytes=0-0")),
+    ("save-data", Some("on")),
+    ("sec-ch-ua", Some("\"Chromium\";v=\"140\"")),
+    ("sec-ch-ua-mobile", Some("?1")),
+    ("sec-ch-ua-platform", Some("\"Android\"")),
+    ("sec-ch-viewport-width", Some("320")),
+    ("sec-fetch-mode", Some("navigate")),
+    ("sec-fetch-mode", Some("websocket")),
+    ("sec-fetch-site", Some("cross-site")),
+    ("sec-gpc", Some("1")),
+    ("service-worker", Some("script")),
+    ("user-agent", None),
+    ("user-agent", Some("curl/8.5.0")),
+    ("x-forwarded-for", Some("192.0.2.1")),
+    ("x-requested-with", Some("XMLHttpRequest")),
+    ("x-unknown", Some("1")),
+];
+
+/// The fields of one request.
+type FieldList = Vec<(String, String)>;
+
+/// The requests for each path, in order.
+#[derive(Default)]
+struct Log {
+    requests: Mutex<HashMap<String, Vec<FieldList>>>,
+    answered: Condvar,
+}
+
+impl Log {
+    /// Notes a request, and returns its number among those for the path.
+    fn note(&self, path: &str, asked: Asked) -> usize {
+        let mut requests = self.requests.lock().unwrap();
+        let of_path = requests.entry(path.to_owned()).or_default();
+        of_path.push(asked.fields);
+        self.answered.notify_all();
+        of_path.len() - 1
+    }
+
+    /// Waits until a path has been asked for.
+    fn wait_for(&self, path: &str) {
+        let requests = self.requests.lock().unwrap();
+        let wait = self
+            .answered
+            .wait_timeout_while(requests, PATIENCE, |requests| !requests.contains_key(path));
+        assert!(!wait.unwrap().1.timed_out(), "{path} was never asked for");
+    }
+
+    fn field(&self, path: &str, number: usize, name: &str) -> Option<String> {
+        let requests = self.requests.lock().unwrap();
+        let fields = &requests[path][number];
+        let found = fields
+            .iter()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.clone())
+    }
+}
+
+/// An origin whose page `/page?N` names `/a?N` and `/z?N`. The answer to `/a?N` is the number of
+/// its request; that to `/z?N` comes after it.
+fn origin() -> (Scene, Arc<Log>) {
+    let log = Arc::new(Log::default());
+    let noted = Arc::clone(&log);
+    let scene = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            let (kind, query) = path.split_once('?').unwrap();
+            let coded = asked
+                .field("accept-encoding")
+                .is_some_and(|codings| codings.contains("gzip"));
+            let (fields, body) = match kind {
+                "/page" => {
+                    let link = format!(
+                        "Link: </a?{query}>; rel=preload; as=image, </z?{query}>; rel=preload; as=image\r\nContent-Type: text/html\r\n"
+                    );
+                    noted.note(&path, asked);
+                    (link, String::new())
+                }
+                "/a" => {
+                    let coding = if coded {
+                        "Content-Encoding: gzip\r\n"
+                    } else {
+                        ""
+                    };
+                    (
+                        format!("{coding}Cache-Control: max-age=600\r\n"),
+                        noted.note(&path, asked).to_string(),
+                    )
+                }
+                _ => {
+                    noted.wait_for(&format!("/a?{query}"));
+                    (String::new(), "z".to_owned())
+                }
+            };
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        }
+    });
+    (scene, log)
+}
+
+/// A request's fields as text: [`BASE`] with a difference, as the page at `referer` causes it.
+fn fields(difference: Option<(&str, Option<&str>)>, referer: &str) -> String {
+    let mut fields = BASE.to_vec();
+    fields.push(("referer", referer));
+    if let Some((name, value)) = difference {
+        fields.retain(|(field, _)| *field != name);
+        fields.extend(value.map(|value| (name, value)));
+    }
+    let lines = fields
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"));
+    lines.collect()
+}
+
+/// Asks for `url`; returns the number of the origin's request whose answer came back, and its
+/// content coding.
+fn ask(client: &mut Client, url: &str, fields: &str) -> (usize, bool) {
+    client.send(request("GET", url, fields));
+    let answer = client.answer("GET");
+    assert_eq!(answer.status, 200, "{url}");
+    let number = String::from_utf8(answer.body.clone()).unwrap();
+    (
+        number.parse().unwrap(),
+        answer.field("content-encoding").is_some(),
+    )
+}
+
+fn load_page(client: &mut Client, origin: &Scene, case: usize) -> String {
+    let page = origin.url(&format!("/page?{case}"));
+    client.send(request("GET", &page, &fields(None, &page)));
+    assert_eq!(client.answer("GET").status, 200);
+    // The answer to /z leaves the origin after that to /a.
+    let last = origin.url(&format!("/z?{case}"));
+    client.send(request("GET", &last, &fields(None, &page)));
+    assert_eq!(client.answer("GET").body, b"z");
+    page
+}
+
+#[test]
+fn pushed_answer_serves_only_requests_like_its_own() {
+    for session in ["h2", "spdy3.1"] {
+        let (origin, log) = origin();
+        let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
+        let (mut browser, mut other) = (pair.connect(), pair.connect());
+        for (case, (name, value)) in DIFFERENCES.into_iter().enumerate() {
+            let page = load_page(&mut browser, &origin, case);
+            let path = format!("/a?{case}");
+            let asked = fields(Some((name, value)), &page);
+            let (number, is_coded) = ask(&mut other, &origin.url(&path), &asked);
+            let context = format!("{session}: {name}: {value:?}");
+            assert_ne!(number, 0, "{context}: the push answered");
+            let seen = log.field(&path, number, name);
+            if name != "sec-fetch-mode" || value != Some("websocket") {
+                assert_eq!(
+                    seen.as_deref(),
+                    value,
+                    "{context}: another request's answer"
+                );
+            }
+            let accepts = log.field(&path, number, "accept-encoding");
+            assert_eq!(
+                is_coded,
+                accepts.is_some_and(|codings| codings.contains("gzip")),
+                "{context}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pushed_answer_serves_the_same_request() {
+    // Fields that do not make the answer another one.
+    let harmless = [
+        None,
+        Some(("if-none-match", Some("\"0\""))),
+        Some(("priority", Some("u=5"))),
+        Some(("referer", None)),
+        // An answer that the origin's own page caused is for pages of other sites as well.
+        Some(("referer", Some("http://elsewhere.test/"))),
+        Some(("sec-fetch-dest", Some("image"))),
+        Some(("sec-fetch-mode", Some("no-cors"))),
+        Some(("sec-fetch-site", Some("same-origin"))),
+        Some(("sec-purpose", Some("prefetch"))),
+    ];
+    for session in ["h2", "spdy3.1"] {
+        let (origin, _log) = origin();
+        let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
+        let (mut browser, mut other) = (pair.connect(), pair.connect());
+        for (case, difference) in harmless.into_iter().enumerate() {
+            let page = load_page(&mut browser, &origin, case);
+            let asked = fields(difference, &page);
+            let url = origin.url(&format!("/a?{case}"));
+            assert_eq!(
+                ask(&mut other, &url, &asked),
+                (0, true),
+                "{session}: {difference:?}"
+            );
+        }
+    }
+}
