@@ -99,6 +99,28 @@ pub const fn is_token(byte: u8) -> bool {
     ) || byte.is_ascii_alphanumeric()
 }
 
+/// Returns whether `name` is a framing or connection field written with `_` in place of `-`, such
+/// as `transfer_encoding`; case is ignored.
+///
+/// CGI (RFC 3875 section 4.1.18) and WSGI servers cannot tell the two apart, so such a field could
+/// give a message a second length behind this proxy. No browser sends one.
+pub fn is_framing_lookalike(name: &[u8]) -> bool {
+    const FRAMING: [&[u8]; 4] = [
+        b"content-length",
+        b"keep-alive",
+        b"proxy-connection",
+        b"transfer-encoding",
+    ];
+    let same = |(written, meant): (&u8, &u8)| match written {
+        b'_' => *meant == b'-',
+        letter => letter.eq_ignore_ascii_case(meant),
+    };
+    name.contains(&b'_')
+        && FRAMING
+            .iter()
+            .any(|field| field.len() == name.len() && name.iter().zip(*field).all(same))
+}
+
 /// How the origin is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are the schemes")]
@@ -231,3 +253,30 @@ pub fn content_length(fields: &Fields) -> Result<Option<u64>, BadContentLength> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("content-length is not one decimal number")]
 pub struct BadContentLength;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lookalikes_of_framing_fields_are_recognised() {
+        for name in [
+            "transfer_encoding",
+            "Transfer_Encoding",
+            "content_length",
+            "keep_alive",
+            "proxy_connection",
+        ] {
+            assert!(is_framing_lookalike(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "transfer-encoding",
+            "content_lengths",
+            "x_transfer_encoding",
+            "content_type",
+            "_",
+        ] {
+            assert!(!is_framing_lookalike(name.as_bytes()), "{name}");
+        }
+    }
+}

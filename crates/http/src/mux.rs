@@ -151,8 +151,8 @@ pub enum Event {
     },
     /// The peer's first SETTINGS arrived (HTTP/2 only; SPDY servers may send none).
     Settings,
-    /// The peer opens and accepts nothing more. Each own stream above `last` also gets a `Reset`
-    /// with [`Reason::Refused`].
+    /// The peer opens and accepts nothing more. Each own stream above `last` whose answer has not
+    /// begun also gets a `Reset` with [`Reason::Refused`].
     GoAway {
         /// Highest own stream that the peer may have processed.
         last: StreamId,
@@ -333,6 +333,10 @@ pub trait Mux {
 
     /// Ends the stream at once, both ways, dropping what is queued.
     fn reset(&mut self, id: StreamId, reason: Reason);
+
+    /// Resets the stream once the body queued so far has left, so that the peer gets the beginning
+    /// of an answer that broke off.
+    fn reset_after_data(&mut self, id: StreamId, reason: Reason);
 
     /// `count` bytes of the stream's data have been used: the peer may send as many more.
     fn release(&mut self, id: StreamId, count: usize);

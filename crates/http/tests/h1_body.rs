@@ -116,9 +116,22 @@ fn one_call_takes_data_and_the_framing_after_it() {
 }
 
 #[test]
+fn decoder_gives_the_data_before_a_fault() {
+    let input = b"3\r\nabc\r\nx\r\n";
+    let mut decoder = Decoder::new(Framing::Chunked);
+    let decoded = decoder.decode(input).expect("the data is good");
+    assert_eq!((&input[decoded.data], decoded.done), (&b"abc"[..], false));
+    assert_eq!(
+        decoder.decode(&input[decoded.consumed..]),
+        Err(BadBody::ChunkSize)
+    );
+    assert_eq!(decoder.decode(b"1\r\n"), Err(BadBody::ChunkSize));
+}
+
+#[test]
 fn trailers_that_come_too_late_are_dropped() {
     let outcome = chunked(
-        "0\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\nHost: b\r\nX-Sum: 1\r\nSet-Cookie: a\r\n\
+        "0\r\nContent-Length: 3\r\nTransfer_Encoding: x\r\nTransfer-Encoding: chunked\r\nHost: b\r\nX-Sum: 1\r\nSet-Cookie: a\r\n\
          Connection: close\r\nContent-Type: a/b\r\nIf-Match: *\r\nETag: \"x\"\r\nAuthorization: b\r\n\r\n",
     )
     .expect("valid");

@@ -219,7 +219,7 @@ fn persistence() {
 fn refused_with_400_because_two_readers_could_differ() {
     use BadHead::{
         BothLengths, ContentLength, FieldName, FieldValue, LineEnd, ObsFold, SpaceBeforeColon,
-        TransferEncoding, Upgrade,
+        TransferEncoding, Underscore, Upgrade,
     };
     let table: &[(&str, BadHead)] = &[
         (
@@ -258,6 +258,9 @@ fn refused_with_400_because_two_readers_could_differ() {
         ("Transfer-Encoding: chunk ed\r\n", TransferEncoding),
         ("Transfer-Encoding: \u{b}chunked\r\n", FieldValue),
         ("Transfer-Encoding: chunked\u{0}\r\n", FieldValue),
+        ("Transfer_Encoding: chunked\r\n", Underscore),
+        ("Content-Length: 3\r\nContent_Length: 4\r\n", Underscore),
+        ("Proxy_Connection: keep-alive\r\n", Underscore),
         ("Transfer-Encoding : chunked\r\n", SpaceBeforeColon),
         ("Transfer-Encoding\t: chunked\r\n", SpaceBeforeColon),
         ("Transfer-Encoding:\r\n chunked\r\n", ObsFold),

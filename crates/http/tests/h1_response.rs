@@ -275,3 +275,10 @@ fn framing_of_what_is_passed_on() {
         Framing::None
     );
 }
+
+#[test]
+fn response_loses_framing_fields_with_underscores() {
+    let response = read("HTTP/1.1 200 OK\r\nContent_Length: 9\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(response.framing, Framing::Length(0));
+    assert!(!response.head.fields.contains("content_length"));
+}

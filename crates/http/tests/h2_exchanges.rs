@@ -4,8 +4,8 @@ mod h2_support;
 
 use bytes::Bytes;
 use h2_support::{
-    Pair, body, bytes, client_config, events, fields, get, output, parse, response, server_config,
-    with_fields,
+    DATA, END_STREAM, GOAWAY, Pair, Raw, body, bytes, client_config, events, fields, get, output,
+    parse, response, server_config, with_fields,
 };
 use proptest::prelude::*;
 use tandem_http::mux::{OpenError, Unsent, Window};
@@ -828,5 +828,45 @@ proptest! {
             prop_assert_eq!(&down[at], &plan.down.iter().flat_map(|&n| bytes(n)).collect::<Vec<u8>>());
         }
         prop_assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
+    }
+}
+
+#[test]
+fn goodbye_spares_a_request_whose_answer_has_begun() {
+    let mut raw = Raw::client(client_config());
+    raw.core.open(&get("/"), true, NORMAL).expect("a stream");
+    raw.frames();
+    raw.headers(1, false, &[(":status", "200")])
+        .expect("a head");
+    raw.send(GOAWAY, 0, 0, &[0; 8]).expect("a goodbye");
+    raw.send(DATA, END_STREAM, 1, b"ok").expect("the rest");
+    let events = raw.events();
+    assert_eq!(body(&events, 1), (b"ok".to_vec(), true));
+    assert!(!events.iter().any(|e| matches!(e, Event::Reset { .. })));
+}
+
+#[test]
+fn reset_after_data_lets_the_beginning_arrive() {
+    for length in [0, 10, 300_000] {
+        let mut pair = Pair::new();
+        let id = pair.client.open(&get("/"), true, NORMAL).expect("a stream");
+        pair.run();
+        pair.server.respond(id, &response(200, &[]), false);
+        pair.server.send_data(id, bytes(length), false);
+        pair.server.reset_after_data(id, Reason::Internal);
+        pair.server.send_data(id, bytes(5), true);
+        let (client, _) = pair.run();
+        assert_eq!(body(&client, id), (bytes(length).to_vec(), false));
+        assert!(
+            matches!(
+                client.last(),
+                Some(Event::Reset {
+                    reason: Reason::Internal,
+                    ..
+                })
+            ),
+            "{length}: {client:?}"
+        );
+        assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
     }
 }

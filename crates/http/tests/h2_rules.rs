@@ -86,6 +86,10 @@ fn malformed_requests_are_reset_and_never_shown() {
             "transfer-encoding",
             get_with(&[("transfer-encoding", "chunked")]),
         ),
+        (
+            "transfer_encoding",
+            get_with(&[("transfer_encoding", "chunked")]),
+        ),
         ("upgrade", get_with(&[("upgrade", "websocket")])),
         ("te", get_with(&[("te", "gzip")])),
         ("other host", get_with(&[("host", "b.example")])),

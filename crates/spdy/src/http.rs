@@ -12,7 +12,7 @@
 
 use memchr::{memchr, memchr3};
 use tandem_http::fields::Field;
-use tandem_http::message::content_length;
+use tandem_http::message::{content_length, is_framing_lookalike};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use crate::header_block::{Block, Pairs, Seen};
@@ -223,7 +223,7 @@ impl<'a> Message<'a> {
                 b":scheme" => message.scheme = Some(value),
                 b":status" => message.status = Some(value),
                 [b':', ..] => {}
-                name if HOP_BY_HOP.contains(&name) => {}
+                name if HOP_BY_HOP.contains(&name) || is_framing_lookalike(name) => {}
                 name if memchr(0, value).is_none() => message.fields.push(name, value.trim_ascii()),
                 b"cookie" => {
                     let crumbs: Vec<_> = value
@@ -406,6 +406,35 @@ mod tests {
             head.fields.push(name, value);
         }
         head
+    }
+
+    #[test]
+    fn request_path_has_no_fragment() {
+        for path in ["/a#b", "http://site.example/a#b", "http://site.example#b"] {
+            let pairs = [
+                (":method", "GET"),
+                (":path", path),
+                (":version", "HTTP/1.1"),
+                (":host", "site.example"),
+                (":scheme", "http"),
+            ];
+            assert_eq!(read_request(&pairs), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn request_loses_framing_fields_with_underscores() {
+        let read = read_request(&[
+            (":method", "GET"),
+            (":path", "/"),
+            (":version", "HTTP/1.1"),
+            (":host", "site.example"),
+            (":scheme", "http"),
+            ("transfer_encoding", "chunked"),
+            ("accept", "x"),
+        ]);
+        let fields = read.expect("a request").fields;
+        assert_eq!((fields.len(), fields.get("accept")), (1, Some(&b"x"[..])));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use tandem_http::sched::Key;
-use tandem_http::{Fields, Scheme, StreamId};
+use tandem_http::{Fields, Reason, Scheme, StreamId};
 
 use crate::flow::{ReceiveWindow, SendWindow};
 use crate::header_block::Block;
@@ -76,6 +76,8 @@ pub(crate) enum Finish {
     Fin,
     /// These fields, then FIN.
     Trailers(Block),
+    /// RST_STREAM: the answer broke off.
+    Reset(Reason),
 }
 
 /// What a stream is for.

@@ -6,6 +6,7 @@ use super::Framing;
 use super::head::{Sender, parse_field};
 use super::hop::is_hop_by_hop;
 use crate::Fields;
+use crate::message::is_framing_lookalike;
 
 /// Bytes between a chunk's size and its line end.
 const MAX_EXTENSION: usize = 1024;
@@ -102,8 +103,10 @@ impl Decoder {
         }
     }
 
-    /// Reads one run of body bytes and the framing around it. Call it again with what follows
-    /// `consumed`, until all is consumed or it says `done`.
+    /// Reads one run of body bytes and the framing around it.
+    ///
+    /// The caller repeats it with the bytes after `consumed`, until all are consumed or `done` is
+    /// set. Bytes of the body that precede a fault are returned; the next call gives the error.
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, BadBody> {
         let result = self.decode_run(input);
         if let Err(bad) = result {
@@ -115,7 +118,15 @@ impl Decoder {
     fn decode_run(&mut self, input: &[u8]) -> Result<Decoded, BadBody> {
         let start = self.skip_framing(input, 0)?;
         let end = start + self.take_data(input.len() - start);
-        let consumed = self.skip_framing(input, end)?;
+        let consumed = match self.skip_framing(input, end) {
+            Ok(consumed) => consumed,
+            Err(bad) if start == end => return Err(bad),
+            Err(bad) => {
+                // At least the byte at fault is left over, so the caller comes back for the error.
+                self.state = State::Failed(bad);
+                end
+            }
+        };
         Ok(Decoded {
             consumed,
             data: start..end,
@@ -286,7 +297,11 @@ impl TrailerLines {
 /// RFC 9110 section 6.5.1: what frames, routes, modifies or authenticates a message, or says how to
 /// read its content, comes too late in a trailer section. Lower-case name.
 pub(super) fn may_be_trailer(name: &[u8]) -> bool {
-    if is_hop_by_hop(name) || name.starts_with(b"if-") || name.starts_with(b"content-") {
+    if is_hop_by_hop(name)
+        || is_framing_lookalike(name)
+        || name.starts_with(b"if-")
+        || name.starts_with(b"content-")
+    {
         return false;
     }
     !matches!(

@@ -8,7 +8,7 @@ use memchr::memchr_iter;
 use super::hop::{Connection, named_by_connection};
 use super::{Limits, Version};
 use crate::Fields;
-use crate::message::{content_length, is_token};
+use crate::message::{content_length, is_framing_lookalike, is_token};
 
 /// Longest field name taken; the longest one registered has 44 bytes.
 const MAX_NAME: usize = 256;
@@ -65,6 +65,9 @@ pub enum BadHead {
     /// Both `Content-Length` and `Transfer-Encoding`.
     #[error("both content-length and transfer-encoding")]
     BothLengths,
+    /// A framing field written with `_` for `-`, which some servers read as the field itself.
+    #[error("a framing field is written with underscores")]
+    Underscore,
     /// `Upgrade` is not a list of protocol names.
     #[error("upgrade does not name protocols")]
     Upgrade,
@@ -279,6 +282,13 @@ impl<'a> Sorter<'a> {
         self.count += 1;
         if self.count > self.limit {
             return Err(BadHead::TooManyFields);
+        }
+        if is_framing_lookalike(name) {
+            // A client that sends one attacks the server behind; an origin may just be old.
+            return match self.sender {
+                Sender::Client => Err(BadHead::Underscore),
+                Sender::Server => Ok(()),
+            };
         }
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {

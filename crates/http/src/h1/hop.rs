@@ -2,6 +2,7 @@
 
 use super::Version;
 use crate::Fields;
+use crate::message::is_framing_lookalike;
 
 /// The connection options of a message (RFC 9112 section 9).
 #[derive(Clone, Copy, Default)]
@@ -60,7 +61,11 @@ pub fn strip_hop_by_hop(fields: &mut Fields) {
         .collect();
     let named: Vec<&[u8]> = options.iter().map(Vec::as_slice).collect();
     let trailers = fields.has_token("te", "trailers");
-    fields.retain(|f| !is_hop_by_hop(f.name) && !named_by_connection(&named, f.name));
+    fields.retain(|f| {
+        !is_hop_by_hop(f.name)
+            && !is_framing_lookalike(f.name)
+            && !named_by_connection(&named, f.name)
+    });
     if trailers {
         if fields.get("te") != Some(b"trailers") || fields.get_all("te").count() != 1 {
             fields.set("te", "trailers");

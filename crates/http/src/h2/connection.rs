@@ -352,6 +352,12 @@ impl Mux for Connection {
         self.return_session_credit();
     }
 
+    fn reset_after_data(&mut self, id: StreamId, reason: Reason) {
+        if !self.queue_reset(id, reason) {
+            self.reset(id, reason);
+        }
+    }
+
     fn release(&mut self, id: StreamId, count: usize) {
         self.release_data(id, count);
     }

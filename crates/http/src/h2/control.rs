@@ -107,11 +107,12 @@ impl Connection {
         let last = self.their_goodbye.map_or(last, |before| before.min(last));
         self.their_goodbye = Some(last);
         self.events.push_back(Event::GoAway { last, reason });
+        // A stream whose answer has begun was processed, whatever `last` says.
         let mut refused: Vec<StreamId> = self
             .streams
-            .keys()
-            .copied()
-            .filter(|&id| self.is_own(id) && id > last)
+            .iter()
+            .filter(|(id, stream)| self.is_own(**id) && **id > last && !stream.head_received)
+            .map(|(id, _)| *id)
             .collect();
         refused.sort_unstable();
         for id in refused {

@@ -2,7 +2,7 @@
 //! writing them.
 
 use crate::fields::Field;
-use crate::message::is_token;
+use crate::message::{is_framing_lookalike, is_token};
 use crate::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 
 /// What a field costs in a header list beside its text (RFC 9113 section 6.5.2).
@@ -57,6 +57,8 @@ pub(super) struct HeadReader {
     room: usize,
     /// A value holds control bytes.
     controls: bool,
+    /// A framing field was written with underscores, and left out.
+    lookalike: bool,
     flaw: Option<Flaw>,
 }
 
@@ -82,6 +84,7 @@ impl HeadReader {
             fields: Fields::with_capacity(hint.fields, hint.bytes),
             room: limit,
             controls: false,
+            lookalike: false,
             flaw: None,
         }
     }
@@ -152,6 +155,10 @@ impl HeadReader {
             _ if is_connection_specific(name) => {
                 return Err(Malformed("connection-specific field"));
             }
+            _ if is_framing_lookalike(name) => {
+                self.lookalike = true;
+                return Ok(());
+            }
             _ => {}
         }
         if sensitive {
@@ -216,6 +223,9 @@ impl HeadReader {
         // Of responses they are kept, as browsers do and HTTP/1.1's reader.
         if self.controls {
             return Err(Malformed("control byte in a field value"));
+        }
+        if self.lookalike {
+            return Err(Malformed("framing field with underscores"));
         }
         if self.status.is_some() {
             return Err(Malformed("status in a request"));

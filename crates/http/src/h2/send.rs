@@ -8,9 +8,11 @@ use super::flow::Urgency;
 use super::frame::{self, Head, Kind, MAX_PAYLOAD, PREFACE, flag};
 use super::head::{can_write_request, write_fields, write_request, write_response};
 use super::settings;
-use super::stream::{State, Tail};
+use super::stream::{State, Stream, Tail};
 use crate::mux::OpenError;
-use crate::{Event, Fields, Method, Priority, RequestHead, ResponseHead, SendBuf, StreamId};
+use crate::{
+    Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, SendBuf, StreamId,
+};
 
 /// Our pings begin with this, so that a stray acknowledgement is nobody's.
 pub(super) const PING_MARK: [u8; 4] = *b"tndm";
@@ -120,7 +122,7 @@ impl Connection {
         if end {
             stream.sent_end();
             self.close_if_done(id);
-        } else if count == waiting && matches!(stream.tail, Tail::Trailers(_)) {
+        } else if count == waiting && matches!(stream.tail, Tail::Trailers(_) | Tail::Reset(_)) {
             self.send_end(id, out);
         } else {
             self.schedule(id);
@@ -149,6 +151,12 @@ impl Connection {
                     },
                 );
             }
+            Tail::Reset(reason) => {
+                self.put_reset(id, reason);
+                self.abandon(id, None);
+                self.return_session_credit();
+                return self.flush(out);
+            }
             other @ (Tail::More | Tail::Sent) => {
                 stream.tail = other;
                 return;
@@ -174,7 +182,7 @@ impl Connection {
                 self.ready.insert(key);
             }
         } else if stream.queue.len() == 0
-            && matches!(stream.tail, Tail::End | Tail::Trailers(_))
+            && matches!(stream.tail, Tail::End | Tail::Trailers(_) | Tail::Reset(_))
             && !stream.ending
         {
             stream.ending = true;
@@ -349,6 +357,20 @@ impl Connection {
             };
             self.schedule(id);
         }
+    }
+
+    /// Ends the queued body with RST_STREAM. Returns false where no body is queued that could end
+    /// so.
+    pub(super) fn queue_reset(&mut self, id: StreamId, reason: Reason) -> bool {
+        let unfinished = |s: &&mut Stream| {
+            s.state.may_send() && s.queue.len() > 0 && matches!(s.tail, Tail::More)
+        };
+        let Some(stream) = self.streams.get_mut(&id).filter(unfinished) else {
+            return false;
+        };
+        stream.tail = Tail::Reset(reason);
+        self.schedule(id);
+        true
     }
 
     pub(super) fn put_ping(&mut self, payload: u32) {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::flow::{SendWindow, StreamCredit};
 use crate::sched::Key;
-use crate::{Fields, Priority, StreamId};
+use crate::{Fields, Priority, Reason, StreamId};
 
 /// Streams whose progress differs by less than this keep their order (see [`crate::sched`]).
 const QUANTUM: u64 = 16_384;
@@ -81,6 +81,8 @@ pub(super) enum Tail {
     End,
     /// With trailers.
     Trailers(Box<Fields>),
+    /// With RST_STREAM: the answer broke off.
+    Reset(Reason),
     /// END_STREAM is out.
     Sent,
 }

@@ -11,7 +11,7 @@ use crate::http::{
     PUSHED_STATUS, Unwritable, fields_block, push_block, request_block, response_block,
 };
 use crate::status;
-use crate::stream::{Asked, Finish, Kind, State};
+use crate::stream::{Asked, Finish, Kind, State, Stream};
 
 impl From<Unwritable> for OpenError {
     fn from(_: Unwritable) -> Self {
@@ -242,6 +242,18 @@ impl Connection {
             Finish::Trailers(block)
         });
         self.finish_if_drained(id);
+    }
+
+    /// Ends the queued body with RST_STREAM. Returns false where no body is queued that could end
+    /// so.
+    pub(super) fn queue_reset(&mut self, id: StreamId, reason: Reason) -> bool {
+        let unfinished = |stream: &&mut Stream| stream.takes_data() && stream.queued > 0;
+        let Some(stream) = self.live(id).filter(unfinished) else {
+            return false;
+        };
+        stream.finish = Some(Finish::Reset(reason));
+        self.reschedule(id);
+        true
     }
 
     pub(super) fn finish_if_drained(&mut self, id: StreamId) {

@@ -106,7 +106,11 @@ impl Connection {
         let unprocessed: Vec<_> = self
             .streams
             .range(frame.last.saturating_add(1)..)
-            .filter(|(_, stream)| stream.is_own() && stream.state != State::Closed)
+            .filter(|(_, stream)| {
+                // A request whose answer has begun was processed, whatever `last` says.
+                let answered = matches!(stream.kind, Kind::OwnRequest(_)) && stream.replied;
+                stream.is_own() && stream.state != State::Closed && !answered
+            })
             .map(|(&id, _)| id)
             .collect();
         for id in unprocessed {

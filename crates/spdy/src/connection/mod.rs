@@ -520,6 +520,12 @@ impl Mux for Connection {
         self.reset_stream(id, reason);
     }
 
+    fn reset_after_data(&mut self, id: StreamId, reason: Reason) {
+        if !self.queue_reset(id, reason) {
+            self.reset_stream(id, reason);
+        }
+    }
+
     fn release(&mut self, id: StreamId, count: usize) {
         self.release_data(id, count);
     }

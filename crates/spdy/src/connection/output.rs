@@ -70,6 +70,8 @@ impl Connection {
             self.control.shrink();
             self.write_ends(out, limit);
             self.write_bodies(out, limit);
+            // Ends of bodies that broke off.
+            while out.len() < limit && self.control.pop_into(out) {}
         }
         if !self.failed && (self.credit_urgent || out.len() > before) {
             self.write_credit(out);
@@ -102,6 +104,10 @@ impl Connection {
             };
             let finish = stream.finish.take();
             let state = stream.state.after_fin_sent();
+            if let Some(Finish::Reset(reason)) = finish {
+                self.reset_stream(id, reason);
+                continue;
+            }
             if let Some(Finish::Trailers(block)) = finish {
                 self.scratch.clear();
                 self.encoder.encode(&block, &mut self.scratch);

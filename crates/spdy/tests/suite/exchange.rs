@@ -537,6 +537,41 @@ fn a_reset_reaches_the_other_end_once() {
     }
 }
 
+#[test]
+fn reset_after_data_lets_the_beginning_arrive() {
+    for version in BOTH {
+        for length in [0, 10, 300_000] {
+            let mut pair = Pair::new(version);
+            let id = pair
+                .client
+                .open(&get("/"), true, Priority::default())
+                .expect("room");
+            pair.settle();
+            pair.server.respond(id, &response(200, &[]), false);
+            pair.server.send_data(id, body(length), false);
+            pair.server.reset_after_data(id, Reason::Internal);
+            pair.server.send_data(id, body(5), true);
+            let mut events = Vec::new();
+            loop {
+                pair.settle();
+                let came = pair.take_client();
+                if came.is_empty() {
+                    break;
+                }
+                for event in &came {
+                    if let Event::Data { id, data, .. } = event {
+                        pair.client.release(*id, data.len());
+                    }
+                }
+                events.extend(came);
+            }
+            assert_eq!(body_of(&events, id), (body(length).to_vec(), false));
+            assert!(matches!(events.last(), Some(Event::Reset { .. })));
+            assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
+        }
+    }
+}
+
 trait Resets {
     fn read_frames_after_greeting(&mut self, bytes: &[u8]) -> usize;
 }

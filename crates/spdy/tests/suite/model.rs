@@ -232,7 +232,10 @@ impl Model {
                 let gone: Vec<_> = self
                     .live
                     .iter()
-                    .filter(|(id, stream)| stream.own && **id > last)
+                    .filter(|(id, stream)| {
+                        let answered = !stream.push && stream.replied;
+                        stream.own && **id > last && !answered
+                    })
                     .map(|(id, _)| *id)
                     .collect();
                 for id in gone {
