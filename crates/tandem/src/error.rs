@@ -148,7 +148,7 @@ impl Error {
     /// Status code for a client that waits for a head (RFC 9110 section 15).
     pub const fn status(&self) -> u16 {
         match (self.kind, self.side) {
-            (Kind::BadRequest, _) => 400,
+            (Kind::BadRequest, _) | (Kind::Truncated, Side::Client) => 400,
             (Kind::Forbidden, _) => 403,
             (Kind::Misdirected, _) => 421,
             (Kind::Unauthorized, _) => 407,

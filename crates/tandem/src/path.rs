@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -73,6 +74,18 @@ pub trait Facts {
     /// Returns whether the other end proved its identity with a certificate.
     fn has_peer_certificate(&self) -> bool {
         self.below().is_some_and(Facts::has_peer_certificate)
+    }
+
+    /// Returns whether bytes written wait for the other end's kernel to acknowledge them; false
+    /// where the system does not tell.
+    fn has_unacknowledged(&self) -> bool {
+        self.below().is_some_and(Facts::has_unacknowledged)
+    }
+
+    /// A future that resolves once the other end has reset the connection, even while no byte is
+    /// read or written; `None` where that cannot be watched.
+    fn broken(&self) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+        self.below()?.broken()
     }
 
     /// Makes the connection end with a reset when it is dropped, so that a message that broke off

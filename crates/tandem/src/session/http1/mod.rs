@@ -2,7 +2,10 @@
 
 mod buffers;
 mod client;
+mod connection;
+mod half_closed;
 mod server;
+mod writer;
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -183,7 +183,7 @@ impl Pump {
                     return Poll::Ready(());
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    self.held = None;
+                    self.flush_held(false);
                     self.fail(&error);
                     return Poll::Ready(());
                 }
@@ -274,13 +274,16 @@ impl Pump {
         }
     }
 
-    /// Before the head, a failure is a response of its own; after it, the stream must not look
-    /// complete.
+    /// Before the head, a failure becomes a response. After it, the stream is reset once its
+    /// queued body has left: the client gets the beginning, which does not look complete.
     fn fail(&mut self, error: &Error) {
         if self.finished {
             return;
         }
-        if self.head_sent || self.pushed || error.reason() == Reason::Refused {
+        if self.head_sent {
+            let mut core = self.shared.core.borrow_mut();
+            core.reset_after_data(self.id, error.reason());
+        } else if self.pushed || error.reason() == Reason::Refused {
             self.shared.core.borrow_mut().reset(self.id, error.reason());
         } else {
             let (head, body) = failure::response(error, "gateway");

@@ -11,41 +11,58 @@ use tokio::net::TcpStream;
 
 use crate::path::Measure;
 
-/// Asks the kernel; `None` where it does not tell.
-#[cfg(target_os = "linux")]
+/// Returns the speed of the connection; `None` where the kernel does not tell.
 pub(super) fn measure(stream: &TcpStream) -> Option<Measure> {
-    let mut info = [0u8; INFO];
+    read(&ask(stream)?)
+}
+
+/// Returns whether sent or unsent bytes wait for an acknowledgement.
+pub(super) fn has_unacknowledged(stream: &TcpStream) -> bool {
+    ask(stream).is_some_and(|info| {
+        let waits = |at| number(&info, at).is_some_and(|waiting| waiting > 0);
+        waits(UNACKNOWLEDGED) || waits(UNSENT)
+    })
+}
+
+/// Asks the kernel for the fields of `struct tcp_info` that it knows.
+#[cfg(target_os = "linux")]
+fn ask(stream: &TcpStream) -> Option<Vec<u8>> {
+    let mut info = vec![0u8; INFO];
     let mut len = INFO as libc::socklen_t;
     let (socket, at) = (stream.as_raw_fd(), info.as_mut_ptr().cast());
     // SAFETY: the descriptor is open as long as `stream`, and the kernel writes no more than `len`
     // bytes to `info`.
     let result =
         unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut len) };
-    if result == 0 {
-        read(info.get(..len as usize)?)
-    } else {
-        None
-    }
+    info.truncate(len as usize);
+    (result == 0).then_some(info)
 }
 
 /// Other systems are not asked.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn measure(_: &TcpStream) -> Option<Measure> {
+fn ask(_: &TcpStream) -> Option<Vec<u8>> {
     None
+}
+
+/// Reads the field at an offset; an older kernel writes fewer fields.
+fn number(info: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// The length of `struct tcp_info` up to the last field that is read, and the offsets of those
 /// fields (linux/tcp.h; fields are only ever added at the end).
 const INFO: usize = 168;
 const MSS: usize = 16;
+const UNACKNOWLEDGED: usize = 24;
 const ROUND_TRIP: usize = 68;
 const WINDOW: usize = 80;
+const UNSENT: usize = 144;
 const LEAST_ROUND_TRIP: usize = 148;
 const RATE: usize = 160;
 
 /// Reads what the kernel wrote; an older kernel writes fewer fields.
 fn read(info: &[u8]) -> Option<Measure> {
-    let number = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
+    let number = |at: usize| number(info, at);
     let least = number(LEAST_ROUND_TRIP).filter(|us| !matches!(*us, 0 | u32::MAX));
     let round_trip = f64::from(least.or_else(|| number(ROUND_TRIP).filter(|us| *us > 0))?) / 1e6;
     let arrived = info

@@ -1,6 +1,7 @@
 //! A connected TCP socket as a path: the stream, and the facts that its socket options tell.
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::info;
@@ -50,6 +51,22 @@ impl Facts for Socket {
     fn limit_unsent(&self, bytes: u32) {
         // A kernel that refuses keeps the old limit, as the trait says.
         let _ = SockRef::from(&*self.0.borrow()).set_tcp_notsent_lowat(bytes);
+    }
+
+    fn has_unacknowledged(&self) -> bool {
+        info::has_unacknowledged(&self.0.borrow())
+    }
+
+    fn broken(&self) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+        // Another descriptor of the same connection: the stream is borrowed by others meanwhile.
+        let socket = SockRef::from(&*self.0.borrow()).try_clone().ok()?;
+        let watched = TcpStream::from_std(socket.into()).ok()?;
+        Some(Box::pin(async move {
+            match watched.ready(Interest::ERROR).await {
+                Ok(ready) if ready.is_error() => {}
+                _ => std::future::pending().await,
+            }
+        }))
     }
 
     fn reset_on_close(&self) {
@@ -146,5 +163,34 @@ mod tests {
             };
             assert_eq!(read, expected);
         }
+    }
+
+    #[tokio::test]
+    async fn socket_tells_of_a_reset_but_not_of_an_end() {
+        let (mut near, far) = connected().await;
+        let mut broken = near.facts().broken().expect("can be watched");
+        let gone = far.set_zero_linger();
+        gone.expect("the option is there");
+        let (mut other, mut ending) = connected().await;
+        let mut ended = other.facts().broken().expect("can be watched");
+        ending.shutdown().await.expect("an end");
+        assert_eq!(other.read(&mut [0]).await.ok(), Some(0));
+        drop(far);
+        broken.as_mut().await;
+        assert!(near.read(&mut [0]).await.is_err());
+        let pending = std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(ended.as_mut().poll(cx).is_pending())
+        });
+        assert!(pending.await, "an end is no reset");
+    }
+
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn socket_tells_of_unacknowledged_bytes() {
+        let (mut near, mut far) = connected().await;
+        let sent = near.write(&vec![1; 32 << 20]).await.expect("takes some");
+        assert!(near.facts().has_unacknowledged(), "more than both ends hold");
+        far.read_exact(&mut vec![0; sent]).await.expect("gets it");
+        assert!(!near.facts().has_unacknowledged());
     }
 }
