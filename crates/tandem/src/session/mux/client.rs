@@ -22,7 +22,7 @@ use crate::session::{Connected, Task};
 
 /// An open (or opening) multiplexed session; dropping it drains and closes it.
 pub struct MuxClient {
-    shared: Rc<Shared>,
+    pub(super) shared: Rc<Shared>,
     protocol: Multiplexed,
     /// Shown until a request that took it along has been answered, then never again on this
     /// session.
@@ -441,16 +441,15 @@ async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Upl
                 core.send_data(id, Bytes::new(), true);
                 true
             }
-            Some(Err(_)) => {
+            Some(Err(error)) => {
                 core.reset(id, Reason::Cancel);
                 drop(core);
-                if let Some(stream) = shared.streams.borrow_mut().get_mut(&id) {
-                    stream.fail(Error::new(
-                        Kind::Truncated,
-                        Side::Client,
-                        "the request's body ended too early",
-                    ));
+                let mut streams = shared.streams.borrow_mut();
+                // An answer that is whole already stays so.
+                if let Some(stream) = streams.get_mut(&id).filter(|stream| !stream.complete) {
+                    stream.fail(error.at(Side::Client).with_retry(Retry::Never));
                 }
+                drop(streams);
                 shared.kick();
                 return;
             }

@@ -179,7 +179,7 @@ impl<O: Owner> Driver<O> {
         }
         // The first bytes of a session go out before anything is waited for.
         if let Err(error) = self.poll_write(cx) {
-            return Poll::Ready(Err(error));
+            return Poll::Ready(self.read_out(cx, error));
         }
         if self.ending.is_none() {
             if let Err(error) = self.poll_read(cx) {
@@ -191,7 +191,7 @@ impl<O: Owner> Driver<O> {
             self.end_if_idle();
         }
         if let Err(error) = self.poll_write(cx) {
-            return Poll::Ready(self.ending.take().unwrap_or(Err(error)));
+            return Poll::Ready(self.read_out(cx, error));
         }
         // While there are too many still, the socket says when it takes some.
         if self.deaf && self.ending.is_none() && !self.has_backlog() {
@@ -246,6 +246,21 @@ impl<O: Owner> Driver<O> {
         self.side == Side::Client && self.shared.core.borrow().backlog() >= BACKLOG
     }
 
+    /// Reads what arrived before the path took no more. A peer that answers, says goodbye and closes
+    /// resets the connection when more is sent to it, but its answer still lies in the socket.
+    fn read_out(&mut self, cx: &mut Context<'_>, error: Error) -> Result<(), Error> {
+        // A client that takes no answers gets no further requests served.
+        if self.side != Side::Client {
+            while self.ending.is_none() {
+                match self.read_once(cx) {
+                    Ok(Some(1..)) => {}
+                    Ok(_) | Err(_) => break,
+                }
+            }
+        }
+        self.ending.take().unwrap_or(Err(error))
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         for turn in 0..READS_PER_TURN {
             self.deaf = self.has_backlog();
@@ -255,79 +270,84 @@ impl<O: Owner> Driver<O> {
                 self.clock.probed_at = None;
                 return Ok(());
             }
-            let mut took = None;
-            let read = SCRATCH.with_borrow_mut(|scratch| {
-                let mut buf = ReadBuf::new(scratch);
-                let polled = Pin::new(&mut self.path).poll_read(cx, &mut buf);
-                match polled {
-                    Poll::Pending => Ok(None),
-                    Poll::Ready(Err(error)) => Err(Error::io(&error, self.side)),
-                    Poll::Ready(Ok(())) if buf.filled().is_empty() => Ok(Some(0)),
-                    Poll::Ready(Ok(())) => {
-                        let now = Instant::now();
-                        if self.shared.heard.replace(Some(Heard::at(now))).is_none() {
-                            self.shared.answered_in.set(now - self.clock.read_at);
-                        }
-                        self.clock.read_at = now;
-                        self.clock.probed_at = None;
-                        SOCKET_READ.note(buf.filled().len() as u64, 0);
-                        let decoding = HEADERS_DECODE.start();
-                        let fatal = self
-                            .shared
-                            .core
-                            .borrow_mut()
-                            .handle_input(now, buf.filled());
-                        took = decoding.elapsed();
-                        match fatal {
-                            Ok(()) => Ok(Some(buf.filled().len())),
-                            Err(error) => {
-                                let error =
-                                    Error::new(Kind::Protocol, self.side, error.to_string());
-                                Err(error.with_retry(Retry::IfIdempotent))
-                            }
-                        }
-                    }
-                }
-            });
-            let read = match read {
-                Ok(read) => read,
-                Err(error) => {
-                    // What came before the fault still counts.
-                    self.dispatch();
-                    return Err(error);
-                }
-            };
-            match read {
-                None => return Ok(()),
-                Some(0) => {
-                    if self.shared.core.borrow().active() == 0 {
-                        self.ending = Some(Ok(()));
-                        return Ok(());
-                    }
-                    let error = Error::new(
-                        Kind::Truncated,
-                        self.side,
-                        "the session's connection was closed",
-                    );
-                    return Err(error.with_retry(Retry::IfIdempotent));
-                }
-                Some(_) => {
-                    if !self.shared.established.replace(true) {
-                        self.shared.wake_waiting();
-                        self.shared.watch.established();
-                    }
-                    if self.dispatch()
-                        && let Some(time) = took
-                    {
-                        HEADERS_DECODE.note_time(time, 0);
-                    }
-                }
+            if !matches!(self.read_once(cx)?, Some(1..)) {
+                return Ok(());
             }
             if turn + 1 == READS_PER_TURN {
                 cx.waker().wake_by_ref();
             }
         }
         Ok(())
+    }
+
+    /// Reads once and passes on what came. Returns the bytes read, 0 at the end of the connection;
+    /// `None` where nothing is there.
+    fn read_once(&mut self, cx: &mut Context<'_>) -> Result<Option<usize>, Error> {
+        let mut took = None;
+        let read = SCRATCH.with_borrow_mut(|scratch| {
+            let mut buf = ReadBuf::new(scratch);
+            match Pin::new(&mut self.path).poll_read(cx, &mut buf) {
+                Poll::Pending => Ok(None),
+                Poll::Ready(Err(error)) => Err(Error::io(&error, self.side)),
+                Poll::Ready(Ok(())) if buf.filled().is_empty() => Ok(Some(0)),
+                Poll::Ready(Ok(())) => {
+                    let decoding = HEADERS_DECODE.start();
+                    let taken = self.take_in(buf.filled());
+                    took = decoding.elapsed();
+                    taken.map(|()| Some(buf.filled().len()))
+                }
+            }
+        });
+        match read {
+            // Bytes that came before the fault still count.
+            Err(error) => {
+                self.dispatch();
+                return Err(error);
+            }
+            Ok(None) => {}
+            Ok(Some(0)) => self.peer_closed()?,
+            Ok(Some(_)) => {
+                if !self.shared.established.replace(true) {
+                    self.shared.wake_waiting();
+                    self.shared.watch.established();
+                }
+                if self.dispatch()
+                    && let Some(time) = took
+                {
+                    HEADERS_DECODE.note_time(time, 0);
+                }
+            }
+        }
+        read
+    }
+
+    /// Gives bytes that were read to the core.
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let now = Instant::now();
+        if self.shared.heard.replace(Some(Heard::at(now))).is_none() {
+            self.shared.answered_in.set(now - self.clock.read_at);
+        }
+        self.clock.read_at = now;
+        self.clock.probed_at = None;
+        SOCKET_READ.note(bytes.len() as u64, 0);
+        let mut core = self.shared.core.borrow_mut();
+        core.handle_input(now, bytes).map_err(|error| {
+            Error::new(Kind::Protocol, self.side, error.to_string()).with_retry(Retry::IfIdempotent)
+        })
+    }
+
+    /// The other end closed: an orderly end only where no exchange is open.
+    fn peer_closed(&mut self) -> Result<(), Error> {
+        if self.shared.core.borrow().active() == 0 {
+            self.ending = Some(Ok(()));
+            return Ok(());
+        }
+        let error = Error::new(
+            Kind::Truncated,
+            self.side,
+            "the session's connection was closed",
+        );
+        Err(error.with_retry(Retry::IfIdempotent))
     }
 
     /// Passes on what came out of the core; says whether heads were among it.

@@ -14,6 +14,8 @@
 mod client;
 mod driver;
 mod server;
+#[cfg(test)]
+mod tests_over_paths;
 mod unsent;
 mod watch;
 

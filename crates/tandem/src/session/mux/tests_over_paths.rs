@@ -1,0 +1,111 @@
+//! Sessions over paths within the process: what arrives when a peer comes to its end.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use bytes::{Buf, Bytes};
+use tandem_http::{
+    Event, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+};
+use tandem_spdy::Version;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{HeaderCompression, Multiplexed, MuxClient, MuxSession, NewCore};
+use crate::error::Error;
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use crate::path::Path;
+use crate::session::{Connected, Timeouts};
+
+fn session(protocol: Multiplexed) -> MuxSession {
+    MuxSession {
+        protocol,
+        config: MuxConfig::new(Role::Client),
+        timeouts: Timeouts::default(),
+        write_limit: 16 << 10,
+        header_compression: HeaderCompression::Safe,
+        token: None,
+    }
+}
+
+fn exchange() -> Exchange {
+    Exchange {
+        request: RequestHead::get(Scheme::Http, "site.example", "/"),
+        body: Body::empty(),
+        isolation: Isolation::none(),
+        peer: Peer {
+            session: 0,
+            address: None,
+            push: false,
+        },
+        priority: Priority::default(),
+    }
+}
+
+/// The peer answers, says goodbye and closes at once, while the client has more to send. The
+/// write fails, but the answer lies in the path and is delivered.
+#[tokio::test(flavor = "current_thread")]
+async fn driver_delivers_an_answer_after_a_failed_write() {
+    let protocols = [
+        Multiplexed::H2,
+        Multiplexed::Spdy(Version::V3),
+        Multiplexed::Spdy(Version::V31),
+    ];
+    for (protocol, segments) in protocols.into_iter().flat_map(|p| [(p, 1), (p, 3)]) {
+        let local = tokio::task::LocalSet::new();
+        let answered = local.run_until(async move {
+            let session = session(protocol);
+            let (near, mut far) = tokio::io::duplex(1 << 20);
+            let client = Rc::new(MuxClient::connect(
+                &session,
+                Box::pin(std::future::ready(Ok(Path::Duplex(near)))),
+            ));
+            let asking = Rc::clone(&client);
+            let mut reply =
+                Reply::generate(
+                    |mut sink| async move { asking.run(&mut exchange(), &mut sink).await },
+                );
+            let answer = tokio::task::spawn_local(async move {
+                let mut body = Vec::new();
+                while let Some(part) = reply.part().await {
+                    if let Part::Data(data) = part? {
+                        body.extend_from_slice(&data);
+                    }
+                }
+                Ok::<_, Error>(body)
+            });
+            let mut peer = session.new_core(Role::Server);
+            let mut out = SendBuf::new();
+            let id = 'asked: loop {
+                let mut buffer = [0; 4096];
+                let count = far.read(&mut buffer).await.expect("a client");
+                peer.handle_input(Instant::now(), &buffer[..count])
+                    .expect("a session");
+                while let Some(event) = peer.poll_event() {
+                    if let Event::Request { id, .. } = event {
+                        break 'asked id;
+                    }
+                }
+            };
+            peer.respond(id, &ResponseHead::new(200), false);
+            peer.send_data(id, Bytes::from_static(b"a short body"), true);
+            peer.go_away(Reason::NoError);
+            while peer.wants_output() {
+                peer.poll_output(&mut out, usize::MAX);
+            }
+            let bytes = out.copy_to_bytes(out.remaining());
+            for segment in bytes.chunks(bytes.len().div_ceil(segments)) {
+                far.write_all(segment).await.expect("room");
+            }
+            // The client has not run since: it has something to send when it does.
+            client.shared.core.borrow_mut().ping(1);
+            drop(far);
+            answer.await.expect("no panic")
+        });
+        let answered = answered.await;
+        assert_eq!(
+            answered.as_deref(),
+            Ok(&b"a short body"[..]),
+            "{protocol:?} {segments}"
+        );
+    }
+}
