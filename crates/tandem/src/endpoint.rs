@@ -150,31 +150,23 @@ pub fn literal_ip(host: &str) -> Option<IpAddr> {
         .ok()
 }
 
-/// Splits `host:port` or `host`, IPv6 in brackets; the host comes without them.
+/// Splits `host:port` or `host` into host and port.
+///
+/// An IPv6 address stands in brackets, and is returned without them in its canonical form (RFC
+/// 5952), so that two spellings of one address compare equal. A name is returned in lower case.
 pub fn split_authority(
     text: &str,
     default_port: Option<u16>,
 ) -> Result<(String, u16), &'static str> {
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, after) = rest
-            .split_once(']')
-            .ok_or("the bracket of the address is not closed")?;
-        host.parse::<std::net::Ipv6Addr>()
-            .map_err(|_| "what stands in brackets is no IPv6 address")?;
-        (
-            host,
-            if after.is_empty() {
-                None
-            } else {
-                Some(after.strip_prefix(':').ok_or("text after the bracket")?)
-            },
-        )
-    } else {
-        match text.rsplit_once(':') {
-            Some((host, port)) if !host.contains(':') => (host, Some(port)),
-            Some(_) => return Err("an IPv6 address must stand in brackets"),
-            None => (text, None),
-        }
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => split_bracketed(rest)?,
+        None => match text.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return Err("an IPv6 address must stand in brackets");
+            }
+            Some((host, port)) => (host.to_ascii_lowercase(), Some(port)),
+            None => (text.to_ascii_lowercase(), None),
+        },
     };
     if host.is_empty() || host.len() > 255 {
         return Err("the host is missing or too long");
@@ -192,7 +184,22 @@ pub fn split_authority(
             .map_err(|_| "the port is no number from 0 to 65535")?,
         Some(_) => return Err("the port is no number from 0 to 65535"),
     };
-    Ok((host.to_ascii_lowercase(), port))
+    Ok((host, port))
+}
+
+/// Splits the text after `[` into the address and the port behind it.
+fn split_bracketed(rest: &str) -> Result<(String, Option<&str>), &'static str> {
+    let (host, after) = rest
+        .split_once(']')
+        .ok_or("the bracket of the address is not closed")?;
+    let address: std::net::Ipv6Addr = host
+        .parse()
+        .map_err(|_| "the text in brackets is no IPv6 address")?;
+    let port = match after {
+        "" => None,
+        after => Some(after.strip_prefix(':').ok_or("text after the bracket")?),
+    };
+    Ok((address.to_string(), port))
 }
 
 impl FromStr for Endpoint {
@@ -377,6 +384,14 @@ mod tests {
             let error = text.parse::<Endpoint>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn split_authority_gives_one_spelling_of_an_address() {
+        let host = |text: &str| split_authority(text, Some(80)).expect("an authority").0;
+        assert_eq!(host("[::ffff:7f00:1]"), host("[::FFFF:127.0.0.1]:80"));
+        assert_eq!(host("[2001:DB8:0::1]"), "2001:db8::1");
+        assert_ne!(host("[::ffff:7f00:1]"), host("127.0.0.1"));
     }
 
     #[test]

@@ -26,6 +26,8 @@ use crate::middle::auth::Auth;
 use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
 use crate::middle::loads::Loads;
+use crate::middle::max_forwards::MaxForwards;
+use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push};
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
@@ -177,6 +179,8 @@ impl Role for ClientConfig {
         } else {
             counted
         };
+        let out = Rc::new(MaxForwards { next: out });
+        let out: Rc<dyn Stage> = Rc::new(PairFields { next: out });
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections,
             per_client: self.max_connections,
@@ -419,7 +423,9 @@ impl Role for GatewayConfig {
             timeout,
             limits,
         );
-        let out: Rc<dyn Stage> = Rc::new(ToOrigin(origin));
+        let out: Rc<dyn Stage> = Rc::new(PairFields {
+            next: Rc::new(ToOrigin(origin)),
+        });
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
@@ -495,6 +501,7 @@ impl GatewayConfig {
                 pushed,
             );
             let admitted = open || (by_certificate && path.has_peer_certificate());
+            let next = Rc::new(MaxForwards { next });
             let next = Rc::new(Count { log_urls, next });
             let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
             Rc::new(Auth {

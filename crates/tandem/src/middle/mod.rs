@@ -1,11 +1,15 @@
-//! What happens to an exchange between `front` and `back`: isolation ([`isolate`]), admission
-//! ([`auth`]), counting ([`count`]), a new session's first bytes ([`warm_up`]), pushing what a page
-//! needs ([`push`]), and at the other end how long pages take ([`loads`]). Each is a stage that
-//! holds the next.
+//! The stages between `front` and `back`, each of which holds the next.
+//!
+//! They are isolation ([`isolate`]), the pair's own fields ([`pair_fields`]), `Max-Forwards`
+//! ([`max_forwards`]), admission ([`auth`]), counting ([`count`]), a new session's first bytes
+//! ([`warm_up`]), pushing what a page needs ([`push`]), and at the client the time that pages take
+//! ([`loads`]).
 
 pub mod auth;
 pub mod count;
 pub mod isolate;
 pub mod loads;
+pub mod max_forwards;
+pub mod pair_fields;
 pub mod push;
 pub mod warm_up;

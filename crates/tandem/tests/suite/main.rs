@@ -9,6 +9,7 @@
 mod admission;
 mod carrying;
 mod certificates;
+mod edges;
 mod faults;
 mod harness;
 mod isolation;

@@ -4,9 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
-use tandem_http::{
-    Event, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
-};
+use tandem_http::{Event, MuxConfig, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf};
 use tandem_spdy::Version;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -14,6 +12,7 @@ use super::{HeaderCompression, Multiplexed, MuxClient, MuxSession, NewCore};
 use crate::error::Error;
 use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
 use crate::path::Path;
+use crate::priority::SharedPriority;
 use crate::session::{Connected, Timeouts};
 
 fn session(protocol: Multiplexed) -> MuxSession {
@@ -37,7 +36,7 @@ fn exchange() -> Exchange {
             address: None,
             push: false,
         },
-        priority: Priority::default(),
+        priority: SharedPriority::default(),
     }
 }
 
@@ -54,10 +53,10 @@ async fn driver_delivers_an_answer_after_a_failed_write() {
         let local = tokio::task::LocalSet::new();
         let answered = local.run_until(async move {
             let session = session(protocol);
-            let (near, mut far) = tokio::io::duplex(1 << 20);
+            let (near, mut far) = Path::pair(1 << 20);
             let client = Rc::new(MuxClient::connect(
                 &session,
-                Box::pin(std::future::ready(Ok(Path::Duplex(near)))),
+                Box::pin(std::future::ready(Ok(near))),
             ));
             let asking = Rc::clone(&client);
             let mut reply =

@@ -169,8 +169,8 @@ mod tests {
     async fn socket_tells_of_a_reset_but_not_of_an_end() {
         let (mut near, far) = connected().await;
         let mut broken = near.facts().broken().expect("can be watched");
-        let gone = far.set_zero_linger();
-        gone.expect("the option is there");
+        let lingers_not = SockRef::from(&far).set_linger(Some(Duration::ZERO));
+        lingers_not.expect("the option is there");
         let (mut other, mut ending) = connected().await;
         let mut ended = other.facts().broken().expect("can be watched");
         ending.shutdown().await.expect("an end");
@@ -178,9 +178,8 @@ mod tests {
         drop(far);
         broken.as_mut().await;
         assert!(near.read(&mut [0]).await.is_err());
-        let pending = std::future::poll_fn(|cx| {
-            std::task::Poll::Ready(ended.as_mut().poll(cx).is_pending())
-        });
+        let pending =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(ended.as_mut().poll(cx).is_pending()));
         assert!(pending.await, "an end is no reset");
     }
 
@@ -189,7 +188,10 @@ mod tests {
     async fn socket_tells_of_unacknowledged_bytes() {
         let (mut near, mut far) = connected().await;
         let sent = near.write(&vec![1; 32 << 20]).await.expect("takes some");
-        assert!(near.facts().has_unacknowledged(), "more than both ends hold");
+        assert!(
+            near.facts().has_unacknowledged(),
+            "more than both ends hold"
+        );
         far.read_exact(&mut vec![0; sent]).await.expect("gets it");
         assert!(!near.facts().has_unacknowledged());
     }

@@ -1,0 +1,72 @@
+//! Keeps fields named `tandem-*` between the two proxies: they mean something only there
+//! ([`crate::companion`]).
+//!
+//! The stage stands at both edges of the pair, behind the client's front and before the gateway's
+//! way to origins. A page or an origin that writes such a field neither reaches the other side of
+//! the pair with it nor changes what the pair does.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tandem_http::Fields;
+
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::stage::Stage;
+
+/// The beginning of the names.
+const PREFIX: &[u8] = b"tandem-";
+
+/// The stage.
+pub struct PairFields {
+    /// The stage that exchanges go on to.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for PairFields {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        strip(&mut exchange.request.fields);
+        Reply::new(Stripped(self.next.call(exchange)))
+    }
+}
+
+/// Removes the pair's own fields.
+fn strip(fields: &mut Fields) {
+    if fields.iter().any(|field| field.name.starts_with(PREFIX)) {
+        fields.retain(|field| !field.name.starts_with(PREFIX));
+    }
+}
+
+/// A reply without the pair's own fields.
+struct Stripped(Reply);
+
+impl Parts for Stripped {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut part = self.0.poll_part(cx);
+        match &mut part {
+            Poll::Ready(Some(Ok(Part::Head(head) | Part::Hints(head)))) => strip(&mut head.fields),
+            Poll::Ready(Some(Ok(Part::Trailers(fields)))) => strip(fields),
+            _ => {}
+        }
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strip_removes_the_pairs_own_fields_only() {
+        let mut fields: Fields = [
+            ("tandem-push", "1"),
+            ("x-tandem-push", "2"),
+            ("accept", "3"),
+        ]
+        .into_iter()
+        .collect();
+        strip(&mut fields);
+        let left: Vec<_> = fields.iter().map(|field| field.name).collect();
+        assert_eq!(left, [&b"x-tandem-push"[..], b"accept"]);
+    }
+}
