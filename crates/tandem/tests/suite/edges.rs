@@ -405,6 +405,8 @@ fn leaving(session: &'static str, segments: usize, end: End) -> Scene {
             core.poll_output(&mut out, usize::MAX);
         }
         let bytes = out.copy_to_bytes(out.remaining());
+        // What the sender's kernel still holds back is lost with a reset.
+        client.stream.get_ref().set_nodelay(true).unwrap();
         for segment in bytes.chunks(bytes.len().div_ceil(segments)) {
             client.send(segment);
         }

@@ -29,7 +29,7 @@ const READ_SIZE: usize = 64 << 10;
 /// waits that could have been overtaken, and fewer, larger writes cost less.
 const FAST_WRITE: usize = 128 << 10;
 
-/// How long a session that has ended waits for the other end to close.
+/// Time that a session which has ended waits for the other end to close.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Reads in a row before the exchanges get their turn.
@@ -72,6 +72,8 @@ pub(super) struct Driver<O> {
     filled: Stamp,
     /// What the session ends with once its last bytes are written.
     ending: Option<Result<(), Error>>,
+    /// The reason for which the path takes no more bytes, while the rest is read.
+    failed_write: Option<Error>,
 }
 
 /// When things last happened, for the session's own time limits.
@@ -128,6 +130,7 @@ impl<O: Owner> Driver<O> {
             timeouts,
             filled: Stamp::default(),
             ending: None,
+            failed_write: None,
         }
     }
 
@@ -168,6 +171,9 @@ impl<O: Owner> Driver<O> {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         set_waker(&mut self.shared.driver.borrow_mut(), cx.waker());
+        if self.failed_write.is_some() {
+            return self.poll_read_out(cx);
+        }
         if let Some(drain) = &mut self.drain
             && drain.as_mut().poll(cx).is_ready()
         {
@@ -179,7 +185,7 @@ impl<O: Owner> Driver<O> {
         }
         // The first bytes of a session go out before anything is waited for.
         if let Err(error) = self.poll_write(cx) {
-            return Poll::Ready(self.read_out(cx, error));
+            return self.fail_write(cx, error);
         }
         if self.ending.is_none() {
             if let Err(error) = self.poll_read(cx) {
@@ -191,7 +197,7 @@ impl<O: Owner> Driver<O> {
             self.end_if_idle();
         }
         if let Err(error) = self.poll_write(cx) {
-            return Poll::Ready(self.read_out(cx, error));
+            return self.fail_write(cx, error);
         }
         // While there are too many still, the socket says when it takes some.
         if self.deaf && self.ending.is_none() && !self.has_backlog() {
@@ -246,19 +252,35 @@ impl<O: Owner> Driver<O> {
         self.side == Side::Client && self.shared.core.borrow().backlog() >= BACKLOG
     }
 
-    /// Reads what arrived before the path took no more. A peer that answers, says goodbye and closes
-    /// resets the connection when more is sent to it, but its answer still lies in the socket.
-    fn read_out(&mut self, cx: &mut Context<'_>, error: Error) -> Result<(), Error> {
-        // A client that takes no answers gets no further requests served.
-        if self.side != Side::Client {
-            while self.ending.is_none() {
-                match self.read_once(cx) {
-                    Ok(Some(1..)) => {}
-                    Ok(_) | Err(_) => break,
+    /// The path takes no more bytes. A client that takes no answers gets no further requests
+    /// served; from a server the rest is read first.
+    fn fail_write(&mut self, cx: &mut Context<'_>, error: Error) -> Poll<Result<(), Error>> {
+        if self.side == Side::Client || self.ending.is_some() {
+            return Poll::Ready(self.ending.take().unwrap_or(Err(error)));
+        }
+        self.failed_write = Some(error);
+        let until = tokio::time::Instant::now() + LINGER;
+        self.clock.sleep.as_mut().reset(until);
+        self.poll_read_out(cx)
+    }
+
+    /// Reads what arrived before the path failed, to its end. A peer that answers, says goodbye and
+    /// closes resets the connection when more is sent to it, but its answer still lies in the
+    /// socket.
+    fn poll_read_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            match self.read_once(cx) {
+                Ok(Some(1..)) => {}
+                // The socket may hold more than the event loop knows yet.
+                Ok(None) => {
+                    ready!(self.clock.sleep.as_mut().poll(cx));
+                    break;
                 }
+                Ok(_) | Err(_) => break,
             }
         }
-        self.ending.take().unwrap_or(Err(error))
+        let failed = self.failed_write.take().map_or(Ok(()), Err);
+        Poll::Ready(self.ending.take().unwrap_or(failed))
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
