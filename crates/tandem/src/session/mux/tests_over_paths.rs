@@ -9,6 +9,7 @@ use tandem_spdy::Version;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{HeaderCompression, Multiplexed, MuxClient, MuxSession, NewCore};
+use crate::carrier::Carrier;
 use crate::error::Error;
 use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
 use crate::path::Path;
@@ -56,7 +57,7 @@ async fn driver_delivers_an_answer_after_a_failed_write() {
             let (near, mut far) = Path::pair(1 << 20);
             let client = Rc::new(MuxClient::connect(
                 &session,
-                Box::pin(std::future::ready(Ok(near))),
+                Box::pin(std::future::ready(Ok(Carrier::Bytes(near)))),
             ));
             let asking = Rc::clone(&client);
             let mut reply =
