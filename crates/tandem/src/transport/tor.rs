@@ -6,15 +6,15 @@
 //! when it picks an exit, so a plain SOCKS connect would go to a wrong one: instead the full
 //! descriptors are read once (`control`, `directory`), an exit with that line is chosen by weight,
 //! and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice, also of the
-//! circuit to it that is kept ready (`spare`, `circuits`).
+//! circuit to it that is kept ready (`ready_circuit`, `circuits`).
 
 pub(crate) mod circuits;
 pub(crate) mod control;
 mod cookie;
 pub(crate) mod directory;
 #[cfg(test)]
-mod double;
-mod spare;
+mod fake_tor;
+mod ready_circuit;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use crate::endpoint::Via;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
-use spare::{Patience, Spare, Times};
+use ready_circuit::{Backoff, ReadyCircuit, Times};
 
 /// Which exit to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +82,8 @@ pub struct Tor {
     failed: RefCell<Vec<String>>,
     chosen: RefCell<Option<String>>,
     /// The circuit to the pinned exit that is kept ready.
-    spare: RefCell<Option<Rc<Spare>>>,
-    patience: Rc<Patience>,
+    ready_circuit: RefCell<Option<Rc<ReadyCircuit>>>,
+    backoff: Rc<Backoff>,
 }
 
 impl Tor {
@@ -103,8 +103,8 @@ impl Tor {
             ready: RefCell::default(),
             failed: RefCell::default(),
             chosen: RefCell::default(),
-            spare: RefCell::default(),
-            patience: Rc::new(Patience::new(Times::USUAL)),
+            ready_circuit: RefCell::default(),
+            backoff: Rc::new(Backoff::new(Times::USUAL)),
         }
     }
 
@@ -156,36 +156,36 @@ impl Tor {
             .await?;
         // Another may have been chosen since, while this one's turn was thought to have failed.
         if Rc::ptr_eq(cell, &self.ready.borrow()) {
-            self.keep_spare(async { Ok(control) }, &fingerprint);
+            self.keep_ready(async { Ok(control) }, &fingerprint);
             *self.chosen.borrow_mut() = Some(fingerprint);
         }
         let name = Some(name);
         Ok(Prepared { socks, name })
     }
 
-    /// Keeps a circuit to this exit ready, unless that went wrong a moment ago.
-    fn keep_spare(
+    /// Keeps a circuit to this exit ready, unless that failed a moment ago.
+    fn keep_ready(
         &self,
         control: impl Future<Output = Result<Control, Error>> + 'static,
         exit: &str,
     ) {
-        if self.patience.pause().is_zero() {
-            let spare = Spare::keep(control, exit.to_owned(), Rc::clone(&self.patience));
-            *self.spare.borrow_mut() = Some(Rc::new(spare));
+        if self.backoff.pause().is_zero() {
+            let kept = ReadyCircuit::keep(control, exit.to_owned(), Rc::clone(&self.backoff));
+            *self.ready_circuit.borrow_mut() = Some(Rc::new(kept));
         }
     }
 
     /// Has the next stream to the pinned exit take the circuit that is ready. Where none is kept,
     /// because nobody dialled for long or the control port went away, the next but one will have
     /// it.
-    async fn release_spare(&self) {
-        let kept = self.spare.borrow().clone().filter(|spare| spare.is_kept());
-        if let Some(spare) = kept {
-            return spare.release().await;
+    async fn release_circuit(&self) {
+        let kept = self.ready_circuit.borrow().clone();
+        if let Some(kept) = kept.filter(|kept| kept.is_kept()) {
+            return kept.release().await;
         }
         let (via, password) = (self.control.clone(), self.password.clone());
         if let Some(exit) = self.chosen.borrow().as_deref() {
-            self.keep_spare(
+            self.keep_ready(
                 async move { Control::connect(&via, password.as_deref()).await },
                 exit,
             );
@@ -246,7 +246,7 @@ impl Transport for Tor {
             let Some(name) = &prepared.name else {
                 return socks.dial(target, isolation).await;
             };
-            self.release_spare().await;
+            self.release_circuit().await;
             socks
                 .dial(
                     &Target {
@@ -279,8 +279,8 @@ impl Transport for Tor {
         *self.ready.borrow_mut() = Rc::default();
         // A circuit to the next exit, or the same, is not built at once: dialling one that is dead
         // would build ever more.
-        *self.spare.borrow_mut() = None;
-        self.patience.lose();
+        *self.ready_circuit.borrow_mut() = None;
+        self.backoff.lose();
     }
 }
 
@@ -290,7 +290,7 @@ mod tests {
 
     use tokio::net::TcpListener;
 
-    use super::double::{Double, FINGERPRINT, accept};
+    use super::fake_tor::{FINGERPRINT, FakeTor, accept};
     use super::*;
 
     #[test]
@@ -307,11 +307,11 @@ mod tests {
     /// Dials a gateway through the double as often as `dials` says, at once; gives what came of it
     /// and the double's end state.
     fn dial(
-        double: Double,
+        double: FakeTor,
         exit: &str,
         patience: Duration,
         dials: usize,
-    ) -> (Vec<Result<(), Error>>, Double) {
+    ) -> (Vec<Result<(), Error>>, FakeTor) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -363,9 +363,9 @@ mod tests {
     #[test]
     fn a_fingerprint_brings_its_descriptor() {
         let (results, end) = dial(
-            Double {
+            FakeTor {
                 arriving: 3,
-                ..Double::new()
+                ..FakeTor::new()
             },
             FINGERPRINT,
             PATIENCE,
@@ -380,10 +380,10 @@ mod tests {
             end.mapped[0].ends_with(&format!("=192.0.2.80.{FINGERPRINT}.exit")),
             "{end:?}"
         );
-        let known = Double {
+        let known = FakeTor {
             has_descriptor: true,
             fetched: 1,
-            ..Double::new()
+            ..FakeTor::new()
         };
         let (results, end) = dial(known, FINGERPRINT, PATIENCE, 1);
         assert_eq!(
@@ -396,12 +396,12 @@ mod tests {
     #[test]
     fn a_tor_that_starts_is_waited_for() {
         for exit in ["auto", FINGERPRINT] {
-            let young = Double {
+            let young = FakeTor {
                 starting: 4,
                 arriving: 2,
                 uptime: 5,
                 announced_after: 3,
-                ..Double::new()
+                ..FakeTor::new()
             };
             let (results, end) = dial(young, exit, PATIENCE, 1);
             assert_eq!(results, [Ok(())]);
@@ -412,14 +412,14 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         let soon = Duration::from_millis(60);
-        let never = || Double {
+        let never = || FakeTor {
             starting: u32::MAX,
             uptime: 5,
-            ..Double::new()
+            ..FakeTor::new()
         };
-        let silent = || Double {
+        let silent = || FakeTor {
             announced_after: u32::MAX,
-            ..Double::new()
+            ..FakeTor::new()
         };
         let other = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
         for (double, exit, part) in [
@@ -436,7 +436,7 @@ mod tests {
                 "announces no gateway at that address",
             ),
             (
-                Double::new(),
+                FakeTor::new(),
                 other,
                 "knows no running relay with that fingerprint",
             ),
@@ -457,9 +457,9 @@ mod tests {
     #[test]
     fn several_at_once_leave_the_users_setting() {
         let (results, end) = dial(
-            Double {
+            FakeTor {
                 arriving: 5,
-                ..Double::new()
+                ..FakeTor::new()
             },
             "auto",
             PATIENCE,
@@ -472,11 +472,11 @@ mod tests {
     #[test]
     fn settings_that_others_change_come_back_in_the_end() {
         // Another program has Tor fetch full descriptors, and ends before we do.
-        let other = Double {
+        let other = FakeTor {
             microdescriptors: "0",
             arriving: 6,
             others_end: 3,
-            ..Double::new()
+            ..FakeTor::new()
         };
         let (results, end) = dial(other, FINGERPRINT, PATIENCE, 1);
         assert_eq!(
@@ -485,9 +485,9 @@ mod tests {
         );
         // The user has it so.
         let (results, end) = dial(
-            Double {
+            FakeTor {
                 microdescriptors: "0",
-                ..Double::new()
+                ..FakeTor::new()
             },
             FINGERPRINT,
             PATIENCE,
@@ -508,9 +508,9 @@ mod tests {
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
             let address = control.local_addr().expect("bound");
-            let state = Rc::new(RefCell::new(Double {
+            let state = Rc::new(RefCell::new(FakeTor {
                 arriving: 20,
-                ..Double::new()
+                ..FakeTor::new()
             }));
             tokio::task::spawn_local(accept(control, address, Rc::clone(&state)));
             let tor = Tor::new(

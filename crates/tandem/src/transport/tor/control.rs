@@ -1,56 +1,46 @@
-//! Tor's control port: asking, having full descriptors fetched, and circuits.
+//! Tor's control port: the connection, its authentication, commands, answers and events.
+//! [`descriptors`] and [`circuits`] hold the commands of those subjects.
 //! <https://spec.torproject.org/control-spec>.
 
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+mod circuits;
+mod descriptors;
+
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::time::Instant;
 
-use super::circuits::{self, Circuit, Relay, StreamState, parse_circuits, parse_relay};
 use super::cookie::Proof;
-use super::directory::{GatewayExit, announces, parse_gateways, parse_weights};
 use super::unreachable;
 use crate::endpoint::Via;
 use crate::error::{Error, Kind, Side};
+use descriptors::Before;
 
-/// How long full descriptors may take to arrive.
-const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(90);
-
-/// The setting with which Tor fetches full descriptors.
-const FULL: &str = "UseMicrodescriptors=0";
-
-/// Between two looks at what has arrived.
-const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 400 });
-
-/// Looks without anything new after which nothing more is expected.
-const STILL: u32 = 12;
-
-/// Seconds after its start in which a Tor client may not know all of its network yet.
-const YOUNG: u64 = 180;
-
-/// Most bytes that one answer may have: all descriptors of the public network are about 30 MB.
+/// The most bytes of one answer: all descriptors of the public network are about 30 MB.
 const ANSWER_LIMIT: usize = 128 << 20;
 
-/// Most bytes of one line: the single-line answers that are asked for are far shorter.
+/// The most bytes of one line: the single-line answers that are asked for are far shorter.
 const LINE_LIMIT: u64 = 1 << 20;
 
-/// What a control connection runs over.
+/// The byte stream of a control connection.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
 /// An authenticated control connection.
 pub struct Control {
     stream: BufReader<Box<dyn Stream>>,
-    /// What is to be put back when nothing can be waited for any more.
+    /// The setting to restore when the connection is dropped.
     before: Before,
+    /// The beginning of a line that has not arrived whole.
+    partial: Vec<u8>,
+    /// The circuit whose events are waited for, and whether one has come.
+    watched: Option<String>,
+    has_changed: bool,
 }
 
-/// Whoever waited for descriptors has gone, as when the program ends: Tor is not left to fetch them
-/// for ever.
+/// Restores the setting when the wait for descriptors is dropped, as at the end of the program.
 impl Drop for Control {
     fn drop(&mut self) {
         if let Some(command) = std::mem::take(&mut self.before).command() {
@@ -65,6 +55,27 @@ impl std::fmt::Debug for Control {
     }
 }
 
+/// The events that a connection subscribes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Events {
+    /// None.
+    None,
+    /// Changes of circuits.
+    Circuits,
+    /// Changes of circuits and streams.
+    CircuitsAndStreams,
+}
+
+impl Events {
+    const fn command(self) -> &'static str {
+        match self {
+            Self::None => "SETEVENTS",
+            Self::Circuits => "SETEVENTS CIRC",
+            Self::CircuitsAndStreams => "SETEVENTS CIRC STREAM",
+        }
+    }
+}
+
 /// One line of an answer, with the data that follows it where there is any.
 #[derive(Debug)]
 struct Line {
@@ -73,32 +84,7 @@ struct Line {
     data: Option<String>,
 }
 
-/// What `UseMicrodescriptors` was before it was changed, as Tor tells it.
-#[derive(Default)]
-struct Before(Option<String>);
-
-impl Before {
-    /// What puts it back, if it was changed.
-    fn command(self) -> Option<String> {
-        let before = self.0?;
-        let verb = if before.contains('=') {
-            "SETCONF"
-        } else {
-            "RESETCONF"
-        };
-        Some(format!("{verb} {before}"))
-    }
-}
-
-/// Held by who changes which descriptors Tor fetches. Other processes may do the same at any time.
-static FETCHING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
-fn gateway_address(host: &str) -> Result<Ipv4Addr, Error> {
-    host.parse()
-        .map_err(|_| unreachable("a gateway at an exit has an IPv4 address such as 192.0.2.80"))
-}
-
-/// The value of `key` in an answer to `GETINFO`; a refusal has none.
+/// Returns the value of `key` in an answer to `GETINFO`; a refusal has none.
 fn value(lines: Vec<Line>, key: &str) -> Option<String> {
     let prefix = format!("{key}=");
     let line = lines
@@ -135,11 +121,14 @@ impl Control {
         Ok(control)
     }
 
-    /// A connection that needs no authentication, or had it.
+    /// Creates the connection over a stream that needs no authentication, or had it.
     pub(crate) fn over(stream: Box<dyn Stream>) -> Self {
         Self {
             stream: BufReader::new(stream),
             before: Before::default(),
+            partial: Vec::new(),
+            watched: None,
+            has_changed: false,
         }
     }
 
@@ -209,8 +198,8 @@ impl Control {
         let mut budget = ANSWER_LIMIT;
         loop {
             let (line, last) = self.line(&mut budget).await?;
-            // Events may come in between; nothing here asks for them.
             if line.code >= 600 {
+                self.note_event(&line.text);
                 continue;
             }
             lines.push(line);
@@ -221,7 +210,7 @@ impl Control {
     }
 
     async fn text_line(&mut self, budget: &mut usize) -> Result<String, Error> {
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.partial);
         let mut limited =
             tokio::io::AsyncReadExt::take(&mut self.stream, (*budget as u64).min(LINE_LIMIT));
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
@@ -273,17 +262,64 @@ impl Control {
         ))
     }
 
+    /// Subscribes to events instead of those before. A Tor client that refuses sends none.
+    pub(crate) async fn subscribe(&mut self, events: Events) -> Result<(), Error> {
+        self.reply(events.command()).await.map(drop)
+    }
+
+    /// Sets the circuit whose events [`Control::changed`] waits for.
+    fn watch(&mut self, circuit: Option<String>) {
+        (self.watched, self.has_changed) = (circuit, false);
+    }
+
+    /// Notes an event of the circuit that is watched: `CIRC ID ...`, or `STREAM STREAM-ID STATUS ID
+    /// ...` (control-spec sections 4.1.1 and 4.1.2).
+    fn note_event(&mut self, text: &str) {
+        let mut words = text.split(' ');
+        let circuit = match words.next() {
+            Some("CIRC") => words.next(),
+            Some("STREAM") => words.nth(2),
+            _ => None,
+        };
+        self.has_changed |= circuit.is_some() && circuit == self.watched.as_deref();
+    }
+
+    /// Waits for an event of the watched circuit that has not been reported. Dropping the future
+    /// loses nothing.
+    pub(crate) async fn changed(&mut self) -> Result<(), Error> {
+        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
+        while !std::mem::take(&mut self.has_changed) {
+            let bytes = self.stream.fill_buf().await.map_err(io)?;
+            if bytes.is_empty() {
+                return Err(unreachable("Tor closed its control port"));
+            }
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let count = end.map_or(bytes.len(), |end| end + 1);
+            self.partial.extend_from_slice(&bytes[..count]);
+            self.stream.consume(count);
+            if self.partial.len() as u64 > LINE_LIMIT {
+                return Err(unreachable("Tor's answer is too long"));
+            }
+            if end.is_some() {
+                let line = std::mem::take(&mut self.partial);
+                let text = String::from_utf8_lossy(&line);
+                self.note_event(text.get(4..).unwrap_or_default().trim_end());
+            }
+        }
+        Ok(())
+    }
+
     async fn info(&mut self, key: &str) -> Result<String, Error> {
         let lines = self.ask(&format!("GETINFO {key}")).await?;
         value(lines, key).ok_or_else(|| unreachable(format!("Tor does not tell {key}")))
     }
 
-    /// The same, where Tor may well not know.
+    /// The same; `None` where Tor does not know.
     pub(crate) async fn info_if_known(&mut self, key: &str) -> Result<Option<String>, Error> {
         Ok(value(self.reply(&format!("GETINFO {key}")).await?, key))
     }
 
-    /// The first SOCKS port over TCP.
+    /// Returns the first SOCKS port over TCP.
     pub async fn socks_port(&mut self) -> Result<SocketAddr, Error> {
         let listeners = self.info("net/listeners/socks").await?;
         let port = listeners
@@ -292,181 +328,7 @@ impl Control {
         port.ok_or_else(|| unreachable("the Tor client has no SOCKS port over TCP: set SocksPort"))
     }
 
-    /// Exits that announce `host:port` with an exact line of their policy. A Tor client that has
-    /// just started, and finds none, is asked again for as long as `patience`.
-    pub async fn gateways(
-        &mut self,
-        host: &str,
-        port: u16,
-        patience: Duration,
-    ) -> Result<Vec<GatewayExit>, Error> {
-        let address = gateway_address(host)?;
-        let _alone = FETCHING.lock().await;
-        let deadline = Instant::now() + patience;
-        loop {
-            // The consensus is told in the flavour in use: after the change it would have to be
-            // fetched first.
-            let weights = self.relays(deadline).await?;
-            let found = self.wait_for_descriptors(&weights, address, port).await;
-            self.restore().await?;
-            let found = found?;
-            if !found.is_empty() || !self.may_improve(deadline).await? {
-                return Ok(found);
-            }
-        }
-    }
-
-    /// Has Tor hold the full descriptor of the relay with this fingerprint, and checks that it
-    /// announces `host:port`: by its microdescriptor alone, Tor would not use it for a port that
-    /// few exits allow.
-    pub async fn descriptor(
-        &mut self,
-        fingerprint: &str,
-        host: &str,
-        port: u16,
-        patience: Duration,
-    ) -> Result<(), Error> {
-        let address = gateway_address(host)?;
-        let _alone = FETCHING.lock().await;
-        let deadline = Instant::now() + patience;
-        loop {
-            let mut known = self
-                .info_if_known(&format!("desc/id/{fingerprint}"))
-                .await?;
-            let good = |text: &String| announces(text, address, port);
-            let is_relay =
-                known.is_some() || self.relays(deadline).await?.contains_key(fingerprint);
-            if is_relay && !known.as_ref().is_some_and(good) {
-                let fetched = self.wait_for_descriptor(fingerprint, good).await;
-                self.restore().await?;
-                known = fetched?;
-            }
-            let problem = match known {
-                Some(text) if good(&text) => return Ok(()),
-                Some(_) => "the exit with that fingerprint announces no gateway at that address",
-                None if is_relay => {
-                    "the descriptor of the exit with that fingerprint did not arrive in time"
-                }
-                None => "Tor knows no running relay with that fingerprint",
-            };
-            if !self.may_improve(deadline).await? {
-                return Err(unreachable(problem));
-            }
-        }
-    }
-
-    /// Running relays and their weights, once Tor has a consensus.
-    async fn relays(&mut self, deadline: Instant) -> Result<HashMap<String, u64>, Error> {
-        loop {
-            let weights = parse_weights(&self.info_if_known("ns/all").await?.unwrap_or_default());
-            if !weights.is_empty() {
-                return Ok(weights);
-            }
-            if Instant::now() >= deadline {
-                let phase = self
-                    .info_if_known("status/bootstrap-phase")
-                    .await?
-                    .unwrap_or_default();
-                let percent = phase
-                    .split(' ')
-                    .find_map(|word| word.strip_prefix("PROGRESS=")?.parse::<u8>().ok());
-                let progress = percent.map_or_else(String::new, |n| format!(" ({n} % done)"));
-                return Err(unreachable(format!(
-                    "Tor has not started yet{progress}: it knows no relays"
-                )));
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    /// Whether it is worth asking again, after a pause: Tor has just started, and there is time.
-    async fn may_improve(&mut self, deadline: Instant) -> Result<bool, Error> {
-        let uptime = self
-            .info_if_known("uptime")
-            .await?
-            .and_then(|seconds| seconds.parse().ok());
-        let again =
-            uptime.is_some_and(|seconds: u64| seconds < YOUNG) && Instant::now() + PAUSE < deadline;
-        if again {
-            tokio::time::sleep(PAUSE * 5).await;
-        }
-        Ok(again)
-    }
-
-    /// Has Tor fetch full descriptors, or still do: another program of ours may just have ended and
-    /// put back what was. Where Tor fetches them already, whoever had it do so will see to it.
-    async fn fetch_full(&mut self) -> Result<(), Error> {
-        let now = self.ask("GETCONF UseMicrodescriptors").await?;
-        let now = now
-            .first()
-            .map_or("UseMicrodescriptors", |line| line.text.as_str());
-        if now == FULL {
-            return Ok(());
-        }
-        self.before = Before(Some(now.to_owned()));
-        self.ask(&format!("SETCONF {FULL}")).await.map(drop)
-    }
-
-    /// Back to what the user had, whatever came of it.
-    async fn restore(&mut self) -> Result<(), Error> {
-        let Some(command) = std::mem::take(&mut self.before).command() else {
-            return Ok(());
-        };
-        self.ask(&command).await.map(drop)
-    }
-
-    /// One that is not `good` may be an old one, and a newer one on its way.
-    async fn wait_for_descriptor(
-        &mut self,
-        fingerprint: &str,
-        good: impl Fn(&String) -> bool,
-    ) -> Result<Option<String>, Error> {
-        let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
-        let mut still = 0;
-        loop {
-            self.fetch_full().await?;
-            let known = self
-                .info_if_known(&format!("desc/id/{fingerprint}"))
-                .await?;
-            still += u32::from(known.is_some());
-            if known.as_ref().is_some_and(&good) || still >= STILL || Instant::now() >= deadline {
-                return Ok(known);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    /// Full descriptors arrive over some seconds: asks until as many are there as relays, or no
-    /// more come.
-    async fn wait_for_descriptors(
-        &mut self,
-        weights: &HashMap<String, u64>,
-        address: Ipv4Addr,
-        port: u16,
-    ) -> Result<Vec<GatewayExit>, Error> {
-        let deadline = Instant::now() + DESCRIPTORS_TIMEOUT;
-        let (mut last, mut still) = (0, 0);
-        loop {
-            self.fetch_full().await?;
-            let text = self
-                .info_if_known("desc/all-recent")
-                .await?
-                .unwrap_or_default();
-            let count = text
-                .lines()
-                .filter(|line| line.starts_with("router "))
-                .count();
-            still = if count == last { still + 1 } else { 0 };
-            last = count;
-            let complete = count > 0 && (count >= weights.len() || still >= STILL);
-            if complete || Instant::now() >= deadline {
-                return Ok(parse_gateways(&text, weights, address, port));
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    /// Has `name` lead to `host` through the relay with this fingerprint.
+    /// Makes `name` lead to `host` through the relay with this fingerprint.
     pub async fn map_to_exit(
         &mut self,
         name: &str,
@@ -478,82 +340,7 @@ impl Control {
             .map(drop)
     }
 
-    /// Circuits that this Tor client has begun and not closed.
-    pub(crate) async fn circuits(&mut self) -> Result<Vec<Circuit>, Error> {
-        Ok(parse_circuits(&self.info("circuit-status").await?))
-    }
-
-    /// What is known of a relay; nothing if that is not enough to say whom it may share a circuit
-    /// with.
-    pub(crate) async fn relay(&mut self, fingerprint: &str) -> Result<Option<Relay>, Error> {
-        let Some(entry) = self.info_if_known(&format!("ns/id/{fingerprint}")).await? else {
-            return Ok(None);
-        };
-        let mut description = self.info_if_known(&format!("md/id/{fingerprint}")).await?;
-        if description.as_ref().is_none_or(String::is_empty) {
-            description = self
-                .info_if_known(&format!("desc/id/{fingerprint}"))
-                .await?;
-        }
-        Ok(parse_relay(
-            fingerprint,
-            &entry,
-            &description.unwrap_or_default(),
-        ))
-    }
-
-    /// Whether relays of one circuit must be of different networks; `None` if none should be built.
-    pub(crate) async fn distinct_subnets(&mut self) -> Result<Option<bool>, Error> {
-        let lines = self
-            .reply(&format!("GETCONF {}", circuits::SETTINGS))
-            .await?;
-        Ok(circuits::distinct_subnets(
-            lines.iter().map(|line| line.text.as_str()),
-        ))
-    }
-
-    /// Begins a circuit; gives Tor's number for it, nothing if Tor does not want to.
-    pub(crate) async fn extend_circuit(
-        &mut self,
-        arguments: &str,
-    ) -> Result<Option<String>, Error> {
-        let lines = self.reply(&format!("EXTENDCIRCUIT {arguments}")).await?;
-        let begun = lines
-            .first()
-            .filter(|line| line.code < 400)
-            .and_then(|line| line.text.strip_prefix("EXTENDED "));
-        Ok(begun.map(str::to_owned))
-    }
-
-    /// Lets streams use a circuit; whether it is still there.
-    pub(crate) async fn make_general(&mut self, circuit: &str) -> Result<bool, Error> {
-        let lines = self
-            .reply(&format!("SETCIRCUITPURPOSE {circuit} purpose=general"))
-            .await?;
-        Ok(lines.iter().all(|line| line.code < 400))
-    }
-
-    /// How far the stream on this circuit has come, if there is one.
-    pub(crate) async fn stream_on(&mut self, circuit: &str) -> Result<Option<StreamState>, Error> {
-        Ok(circuits::stream_on(
-            &self.info("stream-status").await?,
-            circuit,
-        ))
-    }
-
-    /// Closes a circuit, unless there are streams on it. One that is gone already is as good.
-    pub(crate) async fn close_unused(&mut self, circuit: &str) -> Result<(), Error> {
-        self.reply(&format!("CLOSECIRCUIT {circuit} IfUnused"))
-            .await
-            .map(drop)
-    }
-
-    /// The same as the last word on this connection, where nothing can be waited for.
-    pub(crate) fn close_unused_without_answer(&mut self, circuit: &str) {
-        self.send_without_answer(&format!("CLOSECIRCUIT {circuit} IfUnused\r\n"));
-    }
-
-    /// So few bytes fit into the socket's buffer; if not, nothing more can be done.
+    /// Sends a last command. So few bytes fit into the socket's buffer as a rule.
     fn send_without_answer(&mut self, command: &str) {
         let _ = Pin::new(self.stream.get_mut())
             .poll_write(&mut Context::from_waker(Waker::noop()), command.as_bytes());
@@ -564,7 +351,7 @@ impl Control {
 mod tests {
     use super::*;
 
-    /// What is said to a control port that offers `methods` and names `file`.
+    /// Returns the commands sent to a control port that offers `methods` and names `file`.
     async fn said(methods: &str, file: &std::path::Path) -> String {
         let (near, far) = tokio::io::duplex(4096);
         let offer = format!(
@@ -587,29 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_ends_in_the_middle_puts_back_what_was() {
-        let (near, mut far) = tokio::io::duplex(4096);
-        far.write_all(b"250 UseMicrodescriptors\r\n").await.unwrap();
-        let mut control = Control::over(Box::new(near));
-        let changing = tokio::time::timeout(PAUSE, control.fetch_full()).await;
-        assert!(changing.is_err(), "there is no answer yet");
-        drop(control);
-        let mut said = String::new();
-        tokio::io::AsyncReadExt::read_to_string(&mut far, &mut said)
-            .await
-            .unwrap();
-        assert_eq!(
-            said.lines().collect::<Vec<_>>(),
-            [
-                "GETCONF UseMicrodescriptors",
-                "SETCONF UseMicrodescriptors=0",
-                "RESETCONF UseMicrodescriptors"
-            ]
-        );
-    }
-
-    #[tokio::test]
-    async fn no_file_that_a_control_port_names_is_sent_to_it() {
+    async fn cookie_file_is_never_sent_to_the_control_port() {
         let file = std::env::temp_dir().join(format!("tandem-secret-{}", std::process::id()));
         std::fs::write(&file, "a secret key of exactly 32 bytes").unwrap();
         let said = [
@@ -624,5 +389,37 @@ mod tests {
             said[1]
         );
         assert_eq!(said[1].lines().count(), 2, "{}", said[1]);
+    }
+
+    fn is_pending(control: &mut Control) -> bool {
+        let changed = std::pin::pin!(control.changed());
+        let mut cx = Context::from_waker(Waker::noop());
+        changed.poll(&mut cx).is_pending()
+    }
+
+    #[tokio::test]
+    async fn events_of_the_watched_circuit_end_the_wait() {
+        let (near, mut far) = tokio::io::duplex(4096);
+        let mut control = Control::over(Box::new(near));
+        control.watch(Some("17".into()));
+        let others = b"650 CIRC 16 BUILT\r\n650 STREAM 17 NEW 0 a:80\r\n650 STREAM 3 SUC";
+        far.write_all(others).await.unwrap();
+        assert!(is_pending(&mut control), "the line is not whole");
+        far.write_all(b"CEEDED 17 a:80\r\n").await.unwrap();
+        control.changed().await.unwrap();
+        // An event between a command and its answer is reported later.
+        far.write_all(b"650 CIRC 17 CLOSED\r\n250 OK\r\n650 CIR")
+            .await
+            .unwrap();
+        control.subscribe(Events::Circuits).await.unwrap();
+        control.changed().await.unwrap();
+        assert!(is_pending(&mut control), "each event is reported once");
+        far.write_all(b"C 17 BUILT\r\n250 uptime=1\r\n")
+            .await
+            .unwrap();
+        assert_eq!(control.info("uptime").await.unwrap(), "1");
+        drop(far);
+        control.changed().await.unwrap();
+        assert!(control.changed().await.is_err(), "the port has closed");
     }
 }

@@ -1,4 +1,4 @@
-//! A Tor client as its control port shows it, for tests.
+//! A fake Tor client for tests: its control port.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ pub(super) const FINGERPRINT: &str = "000102030405060708090A0B0C0D0E0F10111213";
 
 /// It starts with microdescriptors and in its own time.
 #[derive(Clone, Debug)]
-pub(super) struct Double {
+pub(super) struct FakeTor {
     /// Questions for the consensus before there is one.
     pub(super) starting: u32,
     /// Seconds that it claims to run.
@@ -52,6 +52,9 @@ pub(super) struct Circuits {
     /// one.
     pub(super) stream: &'static str,
     pub(super) open: Vec<Standing>,
+    /// The events that the connection has subscribed to, and those to send.
+    subscribed: String,
+    events: String,
     /// About settings and circuits, as they came.
     pub(super) commands: Vec<String>,
     number: u32,
@@ -78,6 +81,8 @@ impl Circuits {
             grabbed: false,
             stream: "SUCCEEDED",
             open: Vec::new(),
+            subscribed: String::new(),
+            events: String::new(),
             commands: Vec::new(),
             number: 16,
         }
@@ -134,6 +139,10 @@ impl Circuits {
                 self.begin(command, path, "CONTROLLER")
             }
             ["SETCIRCUITPURPOSE", id, "purpose=general"] => self.give(id),
+            ["SETEVENTS", ..] => {
+                self.subscribed = words[1..].join(" ");
+                "250 OK\r\n".into()
+            }
             ["CLOSECIRCUIT", id, "IfUnused"] => {
                 self.commands.push(command.to_owned());
                 self.open
@@ -176,10 +185,28 @@ impl Circuits {
             return format!("552 Unknown circuit \"{id}\"\r\n");
         };
         (circuit.purpose, circuit.stream) = ("GENERAL", self.stream);
+        self.tell("CIRC", &format!("{id} PURPOSE_CHANGED"));
         "250 OK\r\n".into()
     }
 
+    /// Sends an event where the connection has subscribed to its kind.
+    fn tell(&mut self, kind: &str, text: &str) {
+        if self.subscribed.split(' ').any(|wanted| wanted == kind) {
+            self.events += &format!("650 {kind} {text}\r\n");
+        }
+    }
+
     fn status(&mut self) -> String {
+        // A circuit that is being built comes one step further.
+        let building: Vec<String> = self
+            .open
+            .iter()
+            .filter(|circuit| (1..u32::MAX).contains(&circuit.slow))
+            .map(|circuit| circuit.id.clone())
+            .collect();
+        for id in building {
+            self.tell("CIRC", &format!("{id} EXTENDED"));
+        }
         let tell = |circuit: &mut Standing| {
             let Standing {
                 id, path, purpose, ..
@@ -231,7 +258,7 @@ fn data(key: &str, text: &str) -> String {
     )
 }
 
-impl Double {
+impl FakeTor {
     pub(super) fn new() -> Self {
         Self {
             starting: 0,
@@ -335,13 +362,13 @@ impl Double {
     }
 }
 
-pub(super) async fn accept(listener: TcpListener, socks: SocketAddr, state: Rc<RefCell<Double>>) {
+pub(super) async fn accept(listener: TcpListener, socks: SocketAddr, state: Rc<RefCell<FakeTor>>) {
     while let Ok((stream, _)) = listener.accept().await {
         tokio::task::spawn_local(converse(stream, socks, Rc::clone(&state)));
     }
 }
 
-async fn converse(stream: TcpStream, socks: SocketAddr, state: Rc<RefCell<Double>>) {
+async fn converse(stream: TcpStream, socks: SocketAddr, state: Rc<RefCell<FakeTor>>) {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     state.borrow_mut().connections += 1;
@@ -359,7 +386,8 @@ async fn converse(stream: TcpStream, socks: SocketAddr, state: Rc<RefCell<Double
         if begins(silent) {
             continue;
         }
-        let answer = state.borrow_mut().answer(command.trim_end(), socks);
+        let mut answer = state.borrow_mut().answer(command.trim_end(), socks);
+        answer += &std::mem::take(&mut state.borrow_mut().circuits.events);
         if stream.get_mut().write_all(answer.as_bytes()).await.is_err() {
             return;
         }

@@ -1,0 +1,126 @@
+//! The time limits of the circuit that is kept ready, and the pauses before the next is built.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::random;
+
+/// The time limits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Between two looks at a circuit that is being built or was just given away. Events mostly
+    /// come first.
+    pub(super) look: Duration,
+    /// Between two looks at a circuit that is ready.
+    pub(super) watch: Duration,
+    /// Until a circuit is built; Tor gives most of them up long before.
+    pub(super) build: Duration,
+    /// Until a stream is on a circuit that was given away.
+    pub(super) unused: Duration,
+    /// The mean age at which a circuit that no dial has wanted is exchanged for another.
+    pub(super) age: Duration,
+    /// Without a dial for so long, none is kept ready.
+    pub(super) idle: Duration,
+    /// The mean of the time until the next is begun; each time is chosen at random.
+    pub(super) rest: Duration,
+    /// The pauses after failures, doubled from the first to the last.
+    pub(super) pauses: (Duration, Duration),
+}
+
+impl Times {
+    /// Tor itself builds circuits ahead, and keeps unused ones, for half an hour to an hour after
+    /// the last use.
+    pub(crate) const USUAL: Self = Self {
+        look: Duration::from_secs(2),
+        watch: Duration::from_secs(15),
+        build: Duration::from_secs(60),
+        unused: Duration::from_secs(1),
+        age: Duration::from_secs(20 * 60),
+        idle: Duration::from_secs(60 * 60),
+        rest: Duration::from_secs(10),
+        pauses: (Duration::from_secs(2), Duration::from_secs(10 * 60)),
+    };
+}
+
+/// The end of a circuit.
+pub(super) enum Outcome {
+    /// A stream uses it, or it has grown old without fault.
+    Good,
+    /// It was given away, and the stream took another.
+    Unused,
+    /// It could not be built, or broke.
+    Failed,
+}
+
+/// The pause before the next circuit. It outlives exits and connections to the control port.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    pub(super) times: Times,
+    failures: Cell<u32>,
+    last: Cell<Option<Instant>>,
+    until: Cell<Option<Instant>>,
+}
+
+impl Backoff {
+    /// Creates one without failures.
+    pub(crate) const fn new(times: Times) -> Self {
+        Self {
+            times,
+            failures: Cell::new(0),
+            last: Cell::new(None),
+            until: Cell::new(None),
+        }
+    }
+
+    /// Counts another failure. Failures are forgotten when none has followed for as long as the
+    /// longest pause: an exit that lets a stream begin has proved nothing.
+    pub(crate) fn lose(&self) {
+        let now = Instant::now();
+        let before = self
+            .last
+            .replace(Some(now))
+            .filter(|last| now - *last <= self.times.pauses.1 + self.pause());
+        self.failures
+            .set(before.map_or(0, |_| self.failures.get()).saturating_add(1));
+        self.until.set(Some(now + self.after_failures()));
+    }
+
+    /// The pause after the failures so far.
+    pub(super) fn after_failures(&self) -> Duration {
+        let (first, last) = self.times.pauses;
+        let doublings = self.failures.get().checked_sub(1);
+        doublings.map_or(Duration::ZERO, |n| {
+            first.saturating_mul(1 << n.min(16)).min(last)
+        })
+    }
+
+    /// Begins the pause after a circuit.
+    pub(super) fn note(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Failed => self.lose(),
+            Outcome::Unused => self.until.set(Some(Instant::now() + self.times.pauses.0)),
+            // The exit sees circuits come and go: a circuit that always follows another at once
+            // would show that both are one user's.
+            Outcome::Good => self
+                .until
+                .set(Some(Instant::now() + at_random(self.times.rest))),
+        }
+    }
+
+    /// The rest of the pause.
+    pub(crate) fn pause(&self) -> Duration {
+        self.until.get().map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(Instant::now())
+        })
+    }
+}
+
+/// Returns a time with this mean, exponentially distributed: the part that has passed tells nothing
+/// of the rest.
+pub(super) fn at_random(mean: Duration) -> Duration {
+    // Above 0, and at most 1.
+    let share = ((random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+    mean.mul_f64(-share.ln())
+}
