@@ -64,7 +64,7 @@ step_pure() {
     local impure='tokio|mio|async-.*|smol|socket2|libc|nix|rustix|rustls|getrandom|rand|time|chrono|rayon|crossbeam.*'
     local calls='std::(fs|thread|process|env|os)\b|(Tcp|Unix)(Stream|Listener)|UdpSocket|ToSocketAddrs|tokio|stdin\('
     calls+='|Instant::now|SystemTime|UNIX_EPOCH|unsafe '
-    for crate in http spdy predict preload push link; do
+    for crate in http spdy predict preload push link tunnel; do
         found=$(cargo tree --locked -p "tandem-$crate" -e normal --prefix none --format '{p}') || return 1
         allow "$crate" "$found" || status=1
         grep -wE "^($impure)" <<<"$found" | sed "s/^/tandem-$crate depends on /" && status=1
@@ -81,7 +81,7 @@ allow() {
     local others
     others=$(grep -o '^tandem-[a-z]*' <<<"$2" | sort -u | grep -vx "tandem-$1")
     case $1:$others in
-    http: | predict: | preload: | link: | spdy:tandem-http | push:tandem-http) ;;
+    http: | predict: | preload: | link: | tunnel: | spdy:tandem-http | push:tandem-http) ;;
     *) echo "tandem-$1 depends on: $others" && return 1 ;;
     esac
 }

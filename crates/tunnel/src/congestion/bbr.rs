@@ -1,0 +1,392 @@
+//! BBR: congestion control by a model of the path, its bandwidth and its round trip
+//! (draft-ietf-ccwg-bbr; the states and gains of its section 5).
+//!
+//! The rate follows the largest delivery rate of the last ten round trips, and the window is twice
+//! the product of rate and shortest round trip. Random loss changes neither. Loss of more than
+//! [`LOSS_THRESHOLD`] of a round is congestion: it ends start-up and lowers the bound of the data
+//! in flight, which later rounds raise again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::AckSample;
+
+/// The gain of start-up: the least that doubles the rate each round (section 5.3.1).
+const STARTUP_GAIN: f64 = 2.77;
+/// The gain that drains the queue of start-up (section 5.3.2).
+const DRAIN_GAIN: f64 = 0.35;
+/// The factor of the window over the bandwidth-delay product.
+const WINDOW_GAIN: f64 = 2.0;
+/// The pacing gains of one cycle of bandwidth probing, one each round trip.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// A margin below the estimated rate, which keeps the queue short (section 2.5).
+const MARGIN: f64 = 0.99;
+/// The rounds over which the bandwidth is a maximum.
+const BANDWIDTH_ROUNDS: u64 = 10;
+/// The growth of the bandwidth in a round that keeps start-up going.
+const STARTUP_GROWTH: f64 = 1.25;
+/// The rounds without such growth after which the pipe is full.
+const FULL_ROUNDS: u32 = 3;
+/// The age of the shortest round trip after which it is measured again.
+const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
+/// The time that measuring it takes.
+const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
+/// The share of a round's bytes whose loss is congestion. Random loss of up to 2 % stays below it
+/// also in small rounds.
+const LOSS_THRESHOLD: f64 = 0.08;
+/// The segments of a round that must be lost at least: fewer are too few to judge.
+const LOSS_SEGMENTS: u64 = 6;
+/// The factor by which such a loss lowers the bound of bytes in flight.
+const LOSS_FACTOR: f64 = 0.7;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Startup,
+    Drain,
+    /// Bandwidth is probed; the index into [`CYCLE`] and the start of this phase.
+    Cruise {
+        phase: usize,
+        since: Duration,
+    },
+    /// The round trip is measured with little in flight, until this time.
+    ProbeRtt {
+        until: Option<Duration>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Bbr {
+    segment: u64,
+    initial_window: u64,
+    state: State,
+    window: u64,
+    rounds: u64,
+    /// Candidates for the largest bandwidth: round and bytes per second, falling.
+    bandwidths: VecDeque<(u64, u64)>,
+    min_rtt: Option<(Duration, Duration)>,
+    full_bandwidth: u64,
+    full_rounds: u32,
+    is_full: bool,
+    /// Bytes that were delivered and lost in this round.
+    delivered: u64,
+    lost: u64,
+    /// The most bytes in flight that the path took without much loss.
+    bound: Option<u64>,
+    before: Option<Option<u64>>,
+    restored_window: u64,
+}
+
+impl Bbr {
+    pub(crate) fn new(initial_window: u64, segment: u64) -> Self {
+        Self {
+            segment,
+            initial_window,
+            state: State::Startup,
+            window: initial_window,
+            rounds: 0,
+            bandwidths: VecDeque::new(),
+            min_rtt: None,
+            full_bandwidth: 0,
+            full_rounds: 0,
+            is_full: false,
+            delivered: 0,
+            lost: 0,
+            bound: None,
+            before: None,
+            restored_window: 0,
+        }
+    }
+
+    pub(crate) fn window(&self) -> u64 {
+        let bounded = self
+            .bound
+            .map_or(self.window, |bound| self.window.min(bound));
+        let probing = matches!(self.state, State::ProbeRtt { .. });
+        let most = if probing {
+            (self.product(0.5)).max(self.minimum())
+        } else {
+            u64::MAX
+        };
+        bounded.min(most).max(self.minimum())
+    }
+
+    pub(crate) fn pacing_rate(&self) -> Option<u64> {
+        let gain = match self.state {
+            State::Startup => STARTUP_GAIN,
+            State::Drain => DRAIN_GAIN,
+            State::Cruise { phase, .. } => CYCLE[phase],
+            State::ProbeRtt { .. } => 1.0,
+        };
+        let bandwidth = self.bandwidth();
+        (bandwidth > 0).then_some((gain * MARGIN * bandwidth as f64) as u64)
+    }
+
+    pub(crate) fn set_segment(&mut self, segment: u64) {
+        self.segment = segment;
+    }
+
+    fn minimum(&self) -> u64 {
+        4 * self.segment
+    }
+
+    fn bandwidth(&self) -> u64 {
+        self.bandwidths.front().map_or(0, |(_, rate)| *rate)
+    }
+
+    /// Returns the bandwidth-delay product times `gain`.
+    fn product(&self, gain: f64) -> u64 {
+        let Some((_, rtt)) = self.min_rtt else {
+            return self.initial_window;
+        };
+        (gain * self.bandwidth() as f64 * rtt.as_secs_f64()) as u64
+    }
+
+    pub(crate) fn on_lost(&mut self, bytes: u64) {
+        self.lost += bytes;
+    }
+
+    pub(crate) fn on_congestion(&mut self) {
+        self.before = Some(self.bound);
+    }
+
+    pub(crate) fn on_timeout(&mut self) {
+        self.before = Some(self.bound);
+        self.restored_window = self.window;
+        self.window = self.minimum();
+    }
+
+    pub(crate) fn undo(&mut self) {
+        if let Some(bound) = self.before.take() {
+            self.bound = bound;
+            self.window = self.window.max(self.restored_window);
+        }
+    }
+
+    pub(crate) fn on_ack(&mut self, sample: &AckSample) {
+        self.delivered += sample.acked;
+        if sample.round_start {
+            self.rounds += 1;
+            self.judge_losses(sample.in_flight);
+        }
+        self.measure(sample);
+        if sample.round_start {
+            self.judge_bandwidth(sample);
+        }
+        self.advance(sample);
+        self.grow(sample);
+    }
+
+    fn measure(&mut self, sample: &AckSample) {
+        if let Some(rate) = sample.rate
+            && (!rate.app_limited || rate.bytes_per_second > self.bandwidth())
+        {
+            let rate = rate.bytes_per_second;
+            while self.bandwidths.back().is_some_and(|(_, b)| *b <= rate) {
+                self.bandwidths.pop_back();
+            }
+            // A lower one of the same round would never be the maximum.
+            if self
+                .bandwidths
+                .back()
+                .is_none_or(|(round, _)| *round < self.rounds)
+            {
+                self.bandwidths.push_back((self.rounds, rate));
+            }
+        }
+        while self.bandwidths.len() > 1 && self.bandwidths[0].0 + BANDWIDTH_ROUNDS < self.rounds {
+            self.bandwidths.pop_front();
+        }
+        if let Some(rtt) = sample.rtt
+            && self.min_rtt.is_none_or(|(_, min)| rtt <= min)
+        {
+            self.min_rtt = Some((sample.now, rtt));
+        }
+    }
+
+    /// Judges the losses of the round that has ended.
+    fn judge_losses(&mut self, in_flight: u64) {
+        let (delivered, lost) = (
+            std::mem::take(&mut self.delivered),
+            std::mem::take(&mut self.lost),
+        );
+        let total = delivered + lost;
+        if lost >= LOSS_SEGMENTS * self.segment && lost as f64 > LOSS_THRESHOLD * total as f64 {
+            self.is_full = true;
+            let reference = self.bound.unwrap_or(u64::MAX).min(in_flight + total);
+            let floor = self.product(1.0).max(self.minimum());
+            self.bound = Some(((reference as f64 * LOSS_FACTOR) as u64).max(floor));
+        } else if let Some(bound) = self.bound {
+            // A quarter of a window each round finds the true bound again within a few.
+            let raised = bound + (bound / 4).max(self.segment);
+            self.bound = (raised < self.product(WINDOW_GAIN)).then_some(raised);
+        }
+    }
+
+    /// Returns whether start-up has found the bandwidth (section 5.3.1.2).
+    fn judge_bandwidth(&mut self, sample: &AckSample) {
+        if self.is_full || sample.rate.is_some_and(|rate| rate.app_limited) {
+            return;
+        }
+        let bandwidth = self.bandwidth();
+        if bandwidth as f64 >= self.full_bandwidth as f64 * STARTUP_GROWTH {
+            self.full_bandwidth = bandwidth;
+            self.full_rounds = 0;
+        } else {
+            self.full_rounds += 1;
+            self.is_full = self.full_rounds >= FULL_ROUNDS;
+        }
+    }
+
+    fn advance(&mut self, sample: &AckSample) {
+        let now = sample.now;
+        match self.state {
+            State::Startup if self.is_full => self.state = State::Drain,
+            State::Drain if sample.in_flight <= self.product(1.0) => self.cruise(now, 2),
+            State::Cruise { phase, since } => {
+                let rtt = self.min_rtt.map_or(sample.smoothed_rtt, |(_, rtt)| rtt);
+                let over = now.saturating_sub(since) >= rtt;
+                let drained = CYCLE[phase] < 1.0 && sample.in_flight <= self.product(1.0);
+                if over || drained {
+                    self.cruise(now, (phase + 1) % CYCLE.len());
+                }
+            }
+            State::Startup | State::Drain | State::ProbeRtt { .. } => {}
+        }
+        self.probe_rtt(sample);
+    }
+
+    fn cruise(&mut self, since: Duration, phase: usize) {
+        self.state = State::Cruise { phase, since };
+    }
+
+    /// The shortest round trip is measured again when it is old (section 5.3.4).
+    fn probe_rtt(&mut self, sample: &AckSample) {
+        let now = sample.now;
+        if let State::ProbeRtt { until } = self.state {
+            let low = sample.in_flight <= self.window();
+            let until = until.or_else(|| low.then(|| now + PROBE_RTT_TIME));
+            self.state = State::ProbeRtt { until };
+            if until.is_some_and(|until| now >= until) {
+                self.min_rtt = Some((now, self.min_rtt.map_or(sample.min_rtt, |(_, rtt)| rtt)));
+                if self.is_full {
+                    self.cruise(now, 2);
+                } else {
+                    self.state = State::Startup;
+                }
+            }
+        } else if let Some((at, _)) = self.min_rtt
+            && now.saturating_sub(at) > PROBE_RTT_INTERVAL
+        {
+            self.min_rtt = sample.rtt.map(|rtt| (now, rtt)).or(self.min_rtt);
+            // An idle path has measured itself: nothing of ours is queued.
+            if sample.in_flight > self.minimum() {
+                self.state = State::ProbeRtt { until: None };
+            }
+        }
+    }
+
+    fn grow(&mut self, sample: &AckSample) {
+        let target = self.product(if self.is_full {
+            WINDOW_GAIN
+        } else {
+            STARTUP_GAIN
+        });
+        // Acknowledgements arrive in bursts: room for two segments of each more.
+        let target = target + 2 * self.segment;
+        self.window += sample.acked;
+        if self.is_full {
+            self.window = self.window.min(target);
+        } else if self.bandwidth() > 0 && sample.window_limited {
+            self.window = self.window.max(self.initial_window);
+        } else {
+            self.window = self.window.min(target.max(self.initial_window));
+        }
+        self.window = self.window.max(self.minimum());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::DeliveryRate;
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const SEGMENT: u64 = 1000;
+
+    fn ack(now: Duration, rate: u64, in_flight: u64) -> AckSample {
+        AckSample {
+            now,
+            acked: 10 * SEGMENT,
+            in_flight,
+            rtt: Some(100 * MS),
+            min_rtt: 100 * MS,
+            smoothed_rtt: 100 * MS,
+            rate: Some(DeliveryRate {
+                bytes_per_second: rate,
+                app_limited: false,
+            }),
+            round_start: true,
+            window_limited: true,
+        }
+    }
+
+    /// Rounds at a steady rate of 1 MB/s.
+    fn cruising() -> Bbr {
+        let mut bbr = Bbr::new(10 * SEGMENT, SEGMENT);
+        for round in 1..=10 {
+            bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
+        }
+        bbr
+    }
+
+    #[test]
+    fn bbr_leaves_startup_when_bandwidth_stays() {
+        let bbr = cruising();
+        assert!(
+            bbr.is_full && matches!(bbr.state, State::Cruise { .. }),
+            "{bbr:?}"
+        );
+        // Twice 1 MB/s x 100 ms, and two segments.
+        assert_eq!(bbr.product(1.0), 100_000);
+        assert!(bbr.window() <= 202_000);
+    }
+
+    #[test]
+    fn bbr_keeps_its_rate_under_random_loss() {
+        let mut bbr = cruising();
+        let rate = bbr.bandwidth();
+        for round in 11..40 {
+            bbr.on_congestion();
+            bbr.on_lost(200);
+            bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
+        }
+        assert_eq!((bbr.bandwidth(), bbr.bound), (rate, None));
+    }
+
+    #[test]
+    fn bbr_lowers_its_bound_under_heavy_loss_and_recovers() {
+        let mut bbr = cruising();
+        bbr.on_congestion();
+        bbr.on_lost(20 * SEGMENT);
+        bbr.on_ack(&ack(1100 * MS, 1_000_000, 90 * SEGMENT));
+        let bound = bbr.bound.expect("a bound after a fifth was lost");
+        assert!(bbr.window() <= bound);
+        for round in 12..20 {
+            bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
+        }
+        assert_eq!(bbr.bound, None);
+    }
+
+    #[test]
+    fn bbr_measures_the_round_trip_with_little_in_flight() {
+        let mut bbr = cruising();
+        let mut low = u64::MAX;
+        for round in 11..120u32 {
+            let mut sample = ack(100 * MS * round, 1_000_000, bbr.window().min(90 * SEGMENT));
+            sample.rtt = Some(120 * MS);
+            bbr.on_ack(&sample);
+            low = low.min(bbr.window());
+        }
+        assert!(low <= 60 * SEGMENT, "{low}");
+    }
+}

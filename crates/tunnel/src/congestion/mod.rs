@@ -1,0 +1,133 @@
+//! Congestion control: how many bytes may be in flight, and how fast they leave.
+//!
+//! A controller belongs to a [`crate::flow::Flow`]: to the tunnel as a whole where the streams are
+//! coupled, to one stream otherwise. It sees acknowledgements and losses and answers with a window
+//! and a pacing rate.
+
+pub(crate) mod bbr;
+pub(crate) mod cubic;
+
+use std::time::Duration;
+
+use bbr::Bbr;
+use cubic::Cubic;
+
+/// The algorithm of congestion control.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// CUBIC (RFC 9438) with HyStart++ (RFC 9406). It takes every loss for congestion.
+    #[default]
+    Cubic,
+    /// BBR: a model of the path's rate and round trip. Random loss does not slow it down.
+    Bbr,
+}
+
+/// A single acknowledgement, as a controller sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckSample {
+    pub(crate) now: Duration,
+    /// The bytes that this acknowledgement covers for the first time.
+    pub(crate) acked: u64,
+    /// The bytes in flight after it.
+    pub(crate) in_flight: u64,
+    /// The round trip of the newest segment that it covers.
+    pub(crate) rtt: Option<Duration>,
+    /// The shortest round trip of the path.
+    pub(crate) min_rtt: Duration,
+    /// The smoothed round trip of the path.
+    pub(crate) smoothed_rtt: Duration,
+    /// The rate of delivery in bytes per second, measured over the segment's time in flight.
+    pub(crate) rate: Option<DeliveryRate>,
+    /// Indicates whether this acknowledgement begins a new round trip.
+    pub(crate) round_start: bool,
+    /// Indicates whether the window limits the sender, so that it may grow.
+    pub(crate) window_limited: bool,
+}
+
+/// A measured rate of delivery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeliveryRate {
+    pub(crate) bytes_per_second: u64,
+    /// Indicates whether the sender had too little to send, so that the path may carry more.
+    pub(crate) app_limited: bool,
+}
+
+/// A congestion controller. Sizes are bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Controller {
+    Cubic(Cubic),
+    // Its filters make it several times larger than CUBIC.
+    Bbr(Box<Bbr>),
+}
+
+impl Controller {
+    pub(crate) fn new(algorithm: Algorithm, initial_window: u64, segment: u64) -> Self {
+        match algorithm {
+            Algorithm::Cubic => Self::Cubic(Cubic::new(initial_window, segment)),
+            Algorithm::Bbr => Self::Bbr(Box::new(Bbr::new(initial_window, segment))),
+        }
+    }
+
+    /// Returns the bytes that may be in flight.
+    pub(crate) fn window(&self) -> u64 {
+        match self {
+            Self::Cubic(cubic) => cubic.window(),
+            Self::Bbr(bbr) => bbr.window(),
+        }
+    }
+
+    /// Returns the rate at which segments leave, in bytes per second; `None` before the first round
+    /// trip was measured.
+    pub(crate) fn pacing_rate(&self, smoothed_rtt: Option<Duration>) -> Option<u64> {
+        match self {
+            Self::Cubic(cubic) => cubic.pacing_rate(smoothed_rtt?),
+            Self::Bbr(bbr) => bbr.pacing_rate(),
+        }
+    }
+
+    pub(crate) fn on_ack(&mut self, sample: &AckSample) {
+        match self {
+            Self::Cubic(cubic) => cubic.on_ack(sample),
+            Self::Bbr(bbr) => bbr.on_ack(sample),
+        }
+    }
+
+    /// Notes a loss or a congestion mark that begins an episode: at most one for each round trip.
+    pub(crate) fn on_congestion(&mut self, now: Duration) {
+        match self {
+            Self::Cubic(cubic) => cubic.on_congestion(now),
+            Self::Bbr(bbr) => bbr.on_congestion(),
+        }
+    }
+
+    /// Notes lost bytes, within an episode or at its start.
+    pub(crate) fn on_lost(&mut self, bytes: u64) {
+        if let Self::Bbr(bbr) = self {
+            bbr.on_lost(bytes);
+        }
+    }
+
+    /// Notes that no segment was acknowledged for a whole retransmission timeout.
+    pub(crate) fn on_timeout(&mut self, now: Duration) {
+        match self {
+            Self::Cubic(cubic) => cubic.on_timeout(now),
+            Self::Bbr(bbr) => bbr.on_timeout(),
+        }
+    }
+
+    /// Restores the state before the episode: its losses were none.
+    pub(crate) fn undo(&mut self) {
+        match self {
+            Self::Cubic(cubic) => cubic.undo(),
+            Self::Bbr(bbr) => bbr.undo(),
+        }
+    }
+
+    /// Sets the size of segments.
+    pub(crate) fn set_segment(&mut self, segment: u64) {
+        match self {
+            Self::Cubic(cubic) => cubic.set_segment(segment),
+            Self::Bbr(bbr) => bbr.set_segment(segment),
+        }
+    }
+}

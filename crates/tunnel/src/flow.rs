@@ -1,0 +1,361 @@
+//! A flow: the segments that share one congestion controller, one pacer and one measured rate.
+//!
+//! Coupled streams share the tunnel's flow. Otherwise each stream has its own, as in document 001.
+
+use std::time::Duration;
+
+use crate::congestion::{AckSample, Controller, DeliveryRate};
+use crate::rtt::Rtt;
+
+/// The segments that may leave at once however the rate is: what a timer's precision requires.
+const BURST_SEGMENTS: u64 = 10;
+
+/// The state of delivery at the time a segment left (draft-ietf-ccwg-bbr, section 4.1).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stamp {
+    delivered: u64,
+    delivered_at: Duration,
+    first_sent: Duration,
+    app_limited: bool,
+}
+
+/// Congestion state of one or all streams.
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    controller: Controller,
+    segment: u64,
+    in_flight: u64,
+    delivered: u64,
+    delivered_at: Duration,
+    first_sent: Duration,
+    /// Delivery up to this count is limited by the application.
+    app_limited_until: u64,
+    next_round: u64,
+    window_limited: bool,
+    credit: f64,
+    paced_at: Duration,
+    episode: Option<Episode>,
+    acked: Option<Acked>,
+}
+
+/// The losses of one round trip.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    /// The first transmission after the episode began: losses before it belong to the episode.
+    next_transmission: u64,
+    lost: u32,
+    spurious: u32,
+}
+
+/// The segments that the present datagram acknowledges.
+#[derive(Clone, Copy, Debug)]
+struct Acked {
+    bytes: u64,
+    sent: Duration,
+    stamp: Stamp,
+    rtt: Option<Duration>,
+}
+
+impl Flow {
+    pub(crate) fn new(controller: Controller, segment: u64, now: Duration) -> Self {
+        Self {
+            controller,
+            segment,
+            in_flight: 0,
+            delivered: 0,
+            delivered_at: now,
+            first_sent: now,
+            app_limited_until: 0,
+            next_round: 0,
+            window_limited: false,
+            credit: (BURST_SEGMENTS * segment) as f64,
+            paced_at: now,
+            episode: None,
+            acked: None,
+        }
+    }
+
+    pub(crate) const fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(crate) fn window(&self) -> u64 {
+        self.controller.window()
+    }
+
+    pub(crate) fn set_segment(&mut self, segment: u64) {
+        self.segment = segment;
+        self.controller.set_segment(segment);
+    }
+
+    /// Returns whether the window has room for one more segment.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let room = self.in_flight < self.window();
+        self.window_limited |= !room;
+        room
+    }
+
+    /// Returns the time from which the pacer lets a segment leave; `now` or earlier if it may at
+    /// once.
+    pub(crate) fn paced_until(&mut self, now: Duration, rtt: &Rtt) -> Duration {
+        let Some(rate) = self.controller.pacing_rate(rtt.smoothed()) else {
+            self.paced_at = now;
+            return now;
+        };
+        let rate = rate.max(1) as f64;
+        let elapsed = now.saturating_sub(self.paced_at).as_secs_f64();
+        // One millisecond's worth keeps timers few at high rates.
+        let most = (BURST_SEGMENTS * self.segment) as f64;
+        let most = most.max(rate / 1000.0);
+        self.credit = (self.credit + elapsed * rate).min(most);
+        self.paced_at = now;
+        if self.credit >= 0.0 {
+            now
+        } else {
+            now + Duration::from_secs_f64((-self.credit / rate).min(10.0))
+        }
+    }
+
+    /// Notes that the streams have no more to send than this.
+    pub(crate) fn note_app_limited(&mut self) {
+        if self.in_flight < self.window() {
+            self.app_limited_until = (self.delivered + self.in_flight).max(1);
+        }
+    }
+
+    /// Notes a transmission.
+    pub(crate) fn on_sent(&mut self, now: Duration, bytes: u64) -> Stamp {
+        if self.in_flight == 0 {
+            self.first_sent = now;
+            self.delivered_at = now;
+        }
+        self.in_flight += bytes;
+        self.credit -= bytes as f64;
+        Stamp {
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent: self.first_sent,
+            app_limited: self.app_limited_until > self.delivered,
+        }
+    }
+
+    /// Notes that a transmission arrived. [`Self::finish_acks`] judges all of a datagram together.
+    pub(crate) fn on_acked(
+        &mut self,
+        now: Duration,
+        (sent, stamp): (Duration, Stamp),
+        bytes: u64,
+        rtt: Option<Duration>,
+    ) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.on_delivered(now, bytes);
+        let acked = self.acked.get_or_insert(Acked {
+            bytes: 0,
+            sent,
+            stamp,
+            rtt,
+        });
+        acked.bytes += bytes;
+        if sent >= acked.sent {
+            (acked.sent, acked.stamp) = (sent, stamp);
+            acked.rtt = rtt.or(acked.rtt);
+            self.first_sent = sent;
+        }
+    }
+
+    /// Notes bytes that arrived although their transmission was taken for lost.
+    pub(crate) fn on_delivered(&mut self, now: Duration, bytes: u64) {
+        self.delivered += bytes;
+        self.delivered_at = now;
+    }
+
+    /// Tells the controller of the acknowledgements since the last call.
+    pub(crate) fn finish_acks(&mut self, now: Duration, rtt: &Rtt) {
+        let Some(acked) = self.acked.take() else {
+            return;
+        };
+        let round_start = acked.stamp.delivered >= self.next_round;
+        if round_start {
+            self.next_round = self.delivered;
+        }
+        let Some(smoothed_rtt) = rtt.smoothed() else {
+            return;
+        };
+        let min_rtt = rtt.min().unwrap_or(smoothed_rtt);
+        self.controller.on_ack(&AckSample {
+            now,
+            acked: acked.bytes,
+            in_flight: self.in_flight,
+            rtt: acked.rtt,
+            min_rtt,
+            smoothed_rtt,
+            rate: self.rate(&acked, now, min_rtt),
+            round_start,
+            window_limited: std::mem::take(&mut self.window_limited),
+        });
+    }
+
+    fn rate(&self, acked: &Acked, now: Duration, min_rtt: Duration) -> Option<DeliveryRate> {
+        let Acked { sent, stamp, .. } = acked;
+        let interval = sent
+            .saturating_sub(stamp.first_sent)
+            .max(now.saturating_sub(stamp.delivered_at));
+        // A shorter interval is an artefact of compressed acknowledgements.
+        if interval < min_rtt || interval.is_zero() {
+            return None;
+        }
+        let bytes = self.delivered - stamp.delivered;
+        Some(DeliveryRate {
+            bytes_per_second: (bytes as f64 / interval.as_secs_f64()) as u64,
+            app_limited: stamp.app_limited,
+        })
+    }
+
+    /// Takes a transmission out of flight that is sent again as a probe, or is of no use any more.
+    pub(crate) fn on_withdrawn(&mut self, bytes: u64) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+
+    /// Notes that a transmission was lost. `next_transmission` is the number of the next one.
+    pub(crate) fn on_lost(
+        &mut self,
+        now: Duration,
+        number: u64,
+        bytes: u64,
+        next_transmission: u64,
+    ) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.controller.on_lost(bytes);
+        self.congestion(now, number, next_transmission);
+        if let Some(episode) = &mut self.episode {
+            episode.lost += 1;
+        }
+    }
+
+    /// Notes a congestion mark on a datagram sent before `next_transmission`.
+    pub(crate) fn on_mark(&mut self, now: Duration, next_transmission: u64) {
+        let last = next_transmission.saturating_sub(1);
+        self.congestion(now, last, next_transmission);
+        // A mark is no loss and cannot turn out to be spurious.
+        if let Some(episode) = &mut self.episode {
+            episode.lost = episode.lost.saturating_add(1 << 16);
+        }
+    }
+
+    fn congestion(&mut self, now: Duration, number: u64, next_transmission: u64) {
+        let within = |episode: Episode| number < episode.next_transmission;
+        if !self.episode.is_some_and(within) {
+            self.controller.on_congestion(now);
+            self.episode = Some(Episode {
+                next_transmission,
+                lost: 0,
+                spurious: 0,
+            });
+        }
+    }
+
+    /// Notes that no segment was acknowledged for a whole timeout: everything in flight counts as
+    /// lost.
+    pub(crate) fn on_timeout(&mut self, now: Duration, lost: u32, next_transmission: u64) {
+        self.in_flight = 0;
+        self.controller.on_timeout(now);
+        self.episode = Some(Episode {
+            next_transmission,
+            lost,
+            spurious: 0,
+        });
+        self.credit = self.credit.max(0.0);
+    }
+
+    /// Notes that `count` losses were none; returns whether the whole episode was undone.
+    pub(crate) fn on_spurious(&mut self, count: u32) -> bool {
+        let Some(episode) = &mut self.episode else {
+            return false;
+        };
+        episode.spurious = episode.spurious.saturating_add(count);
+        if episode.spurious < episode.lost {
+            return false;
+        }
+        self.controller.undo();
+        self.episode = None;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::Algorithm;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn flow() -> Flow {
+        Flow::new(
+            Controller::new(Algorithm::Cubic, 10_000, 1000),
+            1000,
+            Duration::ZERO,
+        )
+    }
+
+    #[test]
+    fn flow_counts_one_episode_for_a_round_trip() {
+        let mut flow = flow();
+        for _ in 0..10 {
+            flow.on_sent(Duration::ZERO, 1000);
+        }
+        assert!(!flow.has_room());
+        flow.on_lost(MS, 3, 1000, 10);
+        flow.on_lost(MS, 4, 1000, 10);
+        assert_eq!((flow.window(), flow.in_flight()), (7000, 8000));
+        flow.on_lost(2 * MS, 10, 1000, 12);
+        assert_eq!(
+            flow.window(),
+            4900,
+            "a later transmission begins another episode"
+        );
+    }
+
+    #[test]
+    fn flow_undoes_an_episode_whose_losses_were_none() {
+        let mut flow = flow();
+        for _ in 0..4 {
+            flow.on_sent(Duration::ZERO, 1000);
+        }
+        flow.on_lost(MS, 0, 1000, 4);
+        flow.on_lost(MS, 1, 1000, 4);
+        assert!(!flow.on_spurious(1));
+        assert_eq!(flow.window(), 7000);
+        assert!(flow.on_spurious(1));
+        assert_eq!(flow.window(), 10_000);
+    }
+
+    #[test]
+    fn flow_paces_at_the_controllers_rate() {
+        let (mut flow, mut rtt) = (flow(), Rtt::default());
+        rtt.add(Duration::ZERO, 100 * MS);
+        // Slow start: twice 10 kB each 100 ms; a burst of ten segments goes first.
+        for _ in 0..11 {
+            assert_eq!(flow.paced_until(Duration::ZERO, &rtt), Duration::ZERO);
+            flow.on_sent(Duration::ZERO, 1000);
+        }
+        assert_eq!(flow.paced_until(Duration::ZERO, &rtt), 5 * MS);
+        assert_eq!(flow.paced_until(5 * MS, &rtt), 5 * MS);
+    }
+
+    #[test]
+    fn flow_measures_the_rate_of_delivery() {
+        let (mut flow, mut rtt) = (flow(), Rtt::default());
+        rtt.add(Duration::ZERO, 100 * MS);
+        let stamps: Vec<Stamp> = (0..10)
+            .map(|_| flow.on_sent(Duration::ZERO, 1000))
+            .collect();
+        for stamp in stamps {
+            flow.on_acked(100 * MS, (Duration::ZERO, stamp), 1000, Some(100 * MS));
+        }
+        let acked = flow.acked.expect("acknowledgements of this datagram");
+        let rate = flow
+            .rate(&acked, 100 * MS, 100 * MS)
+            .expect("a whole round trip");
+        assert_eq!(rate.bytes_per_second, 100_000);
+    }
+}

@@ -1,0 +1,35 @@
+//! User-level TCP without sockets, clocks or threads: many reliable streams in one flow of
+//! datagrams.
+//!
+//! Document 001 gives each stream its own user-level TCP inside one DTLS connection, so that a lost
+//! packet or a bulk download of one stream never delays another. This crate is that transport, for
+//! any carrier of datagrams that authenticates its peer:
+//!
+//! - [`wire`]: the segments, after the document's TORTP.
+//! - [`Tunnel`]: one end; streams on one side, datagrams on the other.
+//! - `send`, `recv`: the halves of a stream: scoreboard (RFC 6675), reassembly, windows.
+//! - `recovery`: loss detection over all streams (RACK-TLP, RFC 8985).
+//! - `flow`, `congestion`: CUBIC (RFC 9438) or BBR, for the tunnel as a whole or for each stream.
+//! - `pmtu`: the path's largest datagram (RFC 8899).
+//!
+//! The tunnel has no handshake: the carrier has proved the peer, so a stream begins with its first data.
+
+pub mod wire;
+
+mod congestion;
+mod flow;
+mod pmtu;
+mod pool;
+mod ranges;
+mod recovery;
+mod recv;
+mod rtt;
+mod send;
+mod stream;
+mod tunnel;
+
+pub use congestion::Algorithm;
+pub use stream::{Side, StreamId};
+pub use tunnel::{
+    Closed, Config, Coupling, Event, InputError, REFUSED, Read, Stats, StreamError, Tunnel,
+};

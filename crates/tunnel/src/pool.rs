@@ -1,0 +1,40 @@
+//! The memory of a tunnel: one bound for the bytes that its streams may hold.
+//!
+//! Document 001 (section 8.1.4) gives each socket fixed buffers of megabytes. Here the streams take
+//! from one pool and give back. A receive window is reserved before it is offered to the peer, so
+//! the bound holds whatever the peer sends: the pool, and the first credit of each stream for each
+//! direction.
+
+/// A bounded number of bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    limit: u64,
+    used: u64,
+}
+
+impl Pool {
+    pub(crate) const fn new(limit: u64) -> Self {
+        Self { limit, used: 0 }
+    }
+
+    /// Takes up to `wanted` bytes; returns how many. The first `guaranteed` of them are taken
+    /// without regard to the bound, so that no stream ever stands still. Of the free rest one
+    /// stream gets at most half at a time, which leaves something for others.
+    pub(crate) fn reserve(&mut self, wanted: u64, guaranteed: u64) -> u64 {
+        let free = self.limit.saturating_sub(self.used);
+        let granted = wanted.min(guaranteed.max(free / 2));
+        self.used += granted;
+        granted
+    }
+
+    /// Gives bytes back.
+    pub(crate) fn release(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.used, "{bytes} of {}", self.used);
+        self.used = self.used.saturating_sub(bytes);
+    }
+
+    /// Returns the bytes that are taken.
+    pub(crate) const fn used(&self) -> u64 {
+        self.used
+    }
+}

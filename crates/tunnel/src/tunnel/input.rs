@@ -1,0 +1,338 @@
+//! Datagrams that arrive.
+
+use std::time::Duration;
+
+use super::{Closed, Event, InputError, REFUSED, Tunnel};
+use crate::recv::{Violation, window_end};
+use crate::send::Arrived;
+use crate::stream::{Fate, StreamId};
+use crate::wire::{Ack, Data, Segment, Segments, StreamSegment, expand};
+
+/// The replies to probes that wait. A peer that sends more of them at once does not wait for them.
+const MAX_REPLIES: usize = 8;
+
+/// The time after which a probe of the round trip is repeated.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Tunnel {
+    /// Takes a datagram. `marked` tells that it arrived with a congestion mark (RFC 3168).
+    pub fn handle_input(
+        &mut self,
+        now: Duration,
+        datagram: &[u8],
+        marked: bool,
+    ) -> Result<(), InputError> {
+        if self.closed.is_some() {
+            return Ok(());
+        }
+        self.stats.datagrams_received += 1;
+        self.timing.last_received = now;
+        self.control.marks = self.control.marks.wrapping_add(u32::from(marked));
+        let mut result = Ok(());
+        for segment in Segments::new(datagram) {
+            result = match segment {
+                Ok(segment) => self.on_segment(now, &segment),
+                Err(error) => Err(error.into()),
+            };
+            if result.is_err() || self.closed.is_some() {
+                break;
+            }
+        }
+        self.finish_acks(now);
+        if let Err(InputError::Violation(_)) = result {
+            self.control.close = Some(REFUSED);
+            self.end(Closed::Violation);
+        }
+        result
+    }
+
+    fn on_segment(&mut self, now: Duration, segment: &Segment<'_>) -> Result<(), InputError> {
+        match *segment {
+            Segment::Stream(ref segment) => return self.on_stream_segment(now, segment),
+            Segment::Probe { id, .. } => {
+                if self.control.replies.len() < MAX_REPLIES {
+                    self.control.replies.push_back(id);
+                }
+            }
+            Segment::ProbeReply { id } => self.on_probe_reply(now, id),
+            Segment::Close { code } => self.end(Closed::Peer(code)),
+            Segment::Marks { count } => self.on_marks(now, count),
+        }
+        Ok(())
+    }
+
+    fn on_probe_reply(&mut self, now: Duration, id: u32) {
+        if let Some((_, sent)) = self
+            .control
+            .pending_probe
+            .take_if(|(probe, _)| *probe == id)
+        {
+            self.rtt.add(now, now.saturating_sub(sent));
+        }
+        if self.pmtu.on_reply(id) {
+            self.set_segment_size();
+        }
+    }
+
+    pub(super) fn set_segment_size(&mut self) {
+        let size = self.segment_size();
+        for flow in self.flows_mut() {
+            flow.set_segment(size);
+        }
+    }
+
+    fn on_marks(&mut self, now: Duration, count: u32) {
+        let news = count.wrapping_sub(self.control.marks_seen);
+        if news == 0 || news > u32::MAX / 2 {
+            return;
+        }
+        self.control.marks_seen = count;
+        let next = self.recovery.next_number();
+        for flow in self.flows_mut() {
+            flow.on_mark(now, next);
+        }
+    }
+
+    fn on_stream_segment(
+        &mut self,
+        now: Duration,
+        segment: &StreamSegment<'_>,
+    ) -> Result<(), InputError> {
+        let id = StreamId(segment.stream);
+        if !self.streams.contains_key(&id.0) {
+            if !self.may_open(id, segment)? {
+                return Ok(());
+            }
+            let stream = self.new_stream(now);
+            self.streams.insert(id.0, stream);
+            self.peer_streams += 1;
+            self.events.push_back(Event::Opened(id));
+        }
+        if segment.reset_ack {
+            self.on_reset_ack(id);
+        }
+        if let Some(code) = segment.reset {
+            self.on_reset(id, code);
+        }
+        // A reset of ours is on its way: the rest is of no use.
+        if self
+            .streams
+            .get(&id.0)
+            .is_none_or(|s| s.resetting.is_some())
+        {
+            return Ok(());
+        }
+        if let Some(ack) = &segment.ack {
+            self.on_ack(now, id, ack)?;
+        }
+        if let Some(data) = &segment.data {
+            self.on_data(now, id, data)?;
+        }
+        self.remove_if_over(id.0);
+        Ok(())
+    }
+
+    /// Returns whether a segment for an unknown stream opens one.
+    fn may_open(&mut self, id: StreamId, segment: &StreamSegment<'_>) -> Result<bool, InputError> {
+        if id.opener() == self.side {
+            if id.get() >> 1 >= self.next_index {
+                return Err(InputError::Violation(
+                    "a stream of ours that was not opened",
+                ));
+            }
+            self.on_ended(id, segment);
+            return Ok(false);
+        }
+        let opens = segment.data.is_some() || segment.reset.is_some();
+        if !opens {
+            return Ok(false);
+        }
+        match self.peer_ids.see(id) {
+            None => Err(InputError::Violation("a stream number far beyond the last")),
+            Some(false) => {
+                self.on_ended(id, segment);
+                Ok(false)
+            }
+            Some(true) if segment.reset.is_some() => {
+                // It was reset before anything of it arrived.
+                self.ended.insert(id, Fate::Reset(0));
+                self.acks.ended.insert(id.get());
+                Ok(false)
+            }
+            Some(true) if self.peer_streams >= self.config.max_streams => {
+                self.ended.insert(id, Fate::Reset(REFUSED));
+                self.acks.ended.insert(id.get());
+                Ok(false)
+            }
+            Some(true) => Ok(true),
+        }
+    }
+
+    /// A segment for a stream that has ended: the peer repeats what it thinks is lost.
+    fn on_ended(&mut self, id: StreamId, segment: &StreamSegment<'_>) {
+        let wants_answer = segment.data.is_some() || segment.reset.is_some();
+        if wants_answer {
+            self.acks.ended.insert(id.get());
+        }
+    }
+
+    fn on_reset_ack(&mut self, id: StreamId) {
+        let resetting = self.streams.get(&id.0).and_then(|stream| stream.resetting);
+        if let Some(resetting) = resetting {
+            if let Some(number) = resetting.number {
+                self.recovery.remove(number);
+            }
+            self.timing.backoff = 0;
+            self.remove(id.0, Fate::Reset(resetting.code));
+        }
+    }
+
+    fn on_reset(&mut self, id: StreamId, code: u32) {
+        let Some(stream) = self.streams.get(&id.0) else {
+            return;
+        };
+        // Both ends may reset at once.
+        if stream.resetting.is_none() {
+            self.events.push_back(Event::Reset(id, code));
+        }
+        self.remove(id.0, Fate::Reset(code));
+        self.acks.ended.insert(id.0);
+    }
+
+    fn on_data(&mut self, now: Duration, id: StreamId, data: &Data<'_>) -> Result<(), InputError> {
+        let Some(stream) = self.streams.get_mut(&id.0) else {
+            return Ok(());
+        };
+        let offset = expand(stream.recv.next_offset(), data.offset);
+        let received = stream
+            .recv
+            .on_data(now, offset, data.payload, data.fin)
+            .map_err(|violation| {
+                InputError::Violation(match violation {
+                    Violation::Window => "data beyond the window",
+                    Violation::End => "data beyond the end of a stream",
+                })
+            })?;
+        if received.is_readable && !stream.told_readable {
+            stream.told_readable = true;
+            self.events.push_back(Event::Readable(id));
+        }
+        self.update_ack(id.0);
+        self.measure_rtt(now);
+        Ok(())
+    }
+
+    /// Has the round trip measured by a probe: an end that only receives has no other way, and
+    /// needs it to open its windows.
+    fn measure_rtt(&mut self, now: Duration) {
+        let waits = |(_, sent): (u32, Duration)| now.saturating_sub(sent) < PROBE_INTERVAL;
+        if self.rtt.smoothed().is_none() && !self.control.pending_probe.is_some_and(waits) {
+            self.control.probe_due = true;
+        }
+    }
+
+    fn on_ack(&mut self, now: Duration, id: StreamId, ack: &Ack) -> Result<(), InputError> {
+        let Some(stream) = self.streams.get_mut(&id.0) else {
+            return Ok(());
+        };
+        let near = stream.send.next_offset();
+        let offset = expand(near, ack.offset);
+        let before = stream.send.buffered();
+        let mut arrived = Vec::new();
+        let blocks = ack
+            .blocks()
+            .iter()
+            .map(|&(start, end)| expand(near, start)..expand(near, end));
+        stream
+            .send
+            .on_ack(offset, blocks, &mut arrived)
+            .map_err(|_| InputError::Violation("an acknowledgement of data that was not sent"))?;
+        // In the order in which they left, or reordering is seen where there was none.
+        arrived.sort_unstable_by_key(|segment| segment.number);
+        let opened = stream.send.on_window(window_end(offset, ack.window));
+        let spurious = stream.send.on_duplicates(ack.duplicates);
+        let freed = before - stream.send.buffered();
+        self.pool.release(freed);
+        if opened {
+            self.clear_persist(id.0);
+        }
+        self.on_arrived(now, id, &arrived);
+        self.on_spurious(id, spurious);
+        self.after_ack(id, freed);
+        self.note_blocked(now, id.0);
+        Ok(())
+    }
+
+    /// Tells the application what an acknowledgement has changed.
+    fn after_ack(&mut self, id: StreamId, freed: u64) {
+        let room = self.config.send_buffer / 2;
+        let Some(stream) = self.streams.get_mut(&id.0) else {
+            return;
+        };
+        if stream.send.is_complete() && !stream.told_finished {
+            stream.told_finished = true;
+            self.events.push_back(Event::Finished(id));
+        }
+        if freed > 0 && stream.wants_room && stream.send.buffered() <= room {
+            stream.wants_room = false;
+            self.events.push_back(Event::Writable(id));
+        }
+        self.update_ready(id.0);
+    }
+
+    fn on_arrived(&mut self, now: Duration, id: StreamId, arrived: &[Arrived]) {
+        for segment in arrived {
+            let Some(transmission) = self.recovery.remove(segment.number) else {
+                if segment.was_lost {
+                    self.on_lost_segment_arrived(now, id, u64::from(segment.len));
+                }
+                continue;
+            };
+            // Karn's algorithm: a repeated segment does not tell which copy was acknowledged.
+            let rtt = (!transmission.retransmission).then(|| now.saturating_sub(transmission.sent));
+            if let Some(rtt) = rtt {
+                self.rtt.add(now, rtt);
+            }
+            self.recovery.on_arrived(segment.number, transmission);
+            if let Some(flow) = self.flow_of(id.0) {
+                let sent = (transmission.sent, transmission.stamp);
+                flow.on_acked(now, sent, u64::from(transmission.bytes), rtt);
+            }
+        }
+        if !arrived.is_empty() {
+            self.timing.backoff = 0;
+            self.timing.tail_probe = false;
+            self.timing.restarted = now;
+        }
+    }
+
+    /// A segment that was taken for lost arrived before it was repeated.
+    fn on_lost_segment_arrived(&mut self, now: Duration, id: StreamId, bytes: u64) {
+        if let Some(flow) = self.flow_of(id.0) {
+            flow.on_delivered(now, bytes);
+        }
+        self.on_spurious(id, 1);
+    }
+
+    fn on_spurious(&mut self, id: StreamId, count: u32) {
+        if count == 0 {
+            return;
+        }
+        self.stats.spurious += u64::from(count);
+        self.recovery.on_spurious();
+        if let Some(flow) = self.flow_of(id.0) {
+            flow.on_spurious(count);
+        }
+    }
+
+    /// Judges all acknowledgements of a datagram together, and then what they tell of losses.
+    fn finish_acks(&mut self, now: Duration) {
+        let rtt = std::mem::take(&mut self.rtt);
+        for flow in self.flows_mut() {
+            flow.finish_acks(now, &rtt);
+        }
+        self.rtt = rtt;
+        self.detect_losses(now);
+        self.share_memory(now);
+    }
+}

@@ -1,0 +1,576 @@
+//! The tunnel: streams in, datagrams out, and back.
+//!
+//! ```text
+//!  write, read, reset ─▶ streams ─▶ [`output`]: by urgency, then least sent ─▶ one datagram
+//!  events             ◀─ streams ◀─ [`input`]: data, acknowledgements       ◀─ one datagram
+//!                          ▲
+//!  [`timers`]: loss detection, tail probes, timeouts, shut windows, keep-alive
+//! ```
+
+mod input;
+mod output;
+mod timers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::congestion::{Algorithm, Controller};
+use crate::flow::Flow;
+use crate::pmtu::{BASE, PathMtu};
+use crate::pool::Pool;
+use crate::recovery::Recovery;
+use crate::recv::{AckState, RecvHalf};
+use crate::rtt::Rtt;
+use crate::send::SendHalf;
+use crate::stream::{Ended, Fate, PeerIds, Resetting, Side, Stream, StreamId};
+use crate::wire::WireError;
+
+/// The code with which a stream beyond the bound is reset.
+pub const REFUSED: u32 = u32::MAX;
+/// The streams with a delayed acknowledgement after which none waits any longer: as many as there
+/// may be segments for one acknowledgement (RFC 9293, section 3.8.6.3).
+const ACK_STREAMS: usize = 2;
+/// The initial congestion window in segments (RFC 6928).
+const INITIAL_WINDOW: u64 = 10;
+
+/// The way in which streams share the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coupling {
+    /// A single congestion controller for the tunnel. To the network it is one flow.
+    #[default]
+    Coupled,
+    /// A single controller for each stream, as in document 001. N streams take the share of N flows.
+    PerStream,
+}
+
+/// The settings of a tunnel.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The way in which streams share the path.
+    pub coupling: Coupling,
+    /// The algorithm of congestion control.
+    pub algorithm: Algorithm,
+    /// The streams that the peer may have open at once.
+    pub max_streams: usize,
+    /// The bytes of receive windows and send buffers, beside the first credit of each stream.
+    pub memory: u64,
+    /// The first receive window of each stream in bytes. Both ends must have the same.
+    pub initial_credit: u64,
+    /// The largest receive window of a stream in bytes; at most 64 MiB.
+    pub max_window: u64,
+    /// The bytes that one stream buffers before they are acknowledged.
+    pub send_buffer: u64,
+    /// The largest datagram to try, in bytes of payload.
+    pub max_datagram: usize,
+    /// The time without any traffic after which a probe keeps the tunnel alive, if any.
+    pub keep_alive: Option<Duration>,
+    /// The time without any datagram from the peer after which the tunnel is lost.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            coupling: Coupling::default(),
+            algorithm: Algorithm::default(),
+            max_streams: 1024,
+            memory: 64 << 20,
+            initial_credit: 16 << 10,
+            max_window: 16 << 20,
+            send_buffer: 4 << 20,
+            max_datagram: 1452,
+            keep_alive: None,
+            idle_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+/// An occurrence that the application should act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer has opened a stream.
+    Opened(StreamId),
+    /// Data can be read on a stream, or its end.
+    Readable(StreamId),
+    /// A stream whose last write was short takes data again.
+    Writable(StreamId),
+    /// All data of a finished stream, and its end, have arrived at the peer.
+    Finished(StreamId),
+    /// The peer has reset a stream.
+    Reset(StreamId, u32),
+    /// The tunnel has ended; no other event follows.
+    Closed(Closed),
+}
+
+/// The reason of a tunnel's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Closed {
+    /// This end has closed it.
+    #[error("the tunnel was closed by this end")]
+    Local,
+    /// The peer has closed it, with a code of its application.
+    #[error("the tunnel was closed by the peer, with code {0}")]
+    Peer(u32),
+    /// No datagram has arrived for too long.
+    #[error("the tunnel was lost: no datagram has arrived for too long")]
+    TimedOut,
+    /// The peer has broken the protocol.
+    #[error("the peer has broken the tunnel's protocol")]
+    Violation,
+}
+
+/// The error of a call on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StreamError {
+    /// The tunnel has ended.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// The stream has ended, was reset, or never was.
+    #[error("there is no such stream")]
+    Unknown,
+    /// The stream was finished already.
+    #[error("the stream was finished")]
+    Finished,
+    /// All numbers of streams are used up.
+    #[error("the tunnel has no more numbers for streams")]
+    Exhausted,
+}
+
+/// The error of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InputError {
+    /// The datagram cannot be read.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The datagram breaks the protocol; the tunnel has ended.
+    #[error("the peer has broken the tunnel's protocol: {0}")]
+    Violation(&'static str),
+}
+
+/// The result of a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Bytes, in order.
+    Data(Bytes),
+    /// The end: the peer has finished the stream.
+    End,
+    /// The stream has no data yet; [`Event::Readable`] follows.
+    Blocked,
+}
+
+/// Figures of a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Datagrams that were sent.
+    pub datagrams_sent: u64,
+    /// Datagrams that arrived.
+    pub datagrams_received: u64,
+    /// Segments that were taken for lost.
+    pub lost: u64,
+    /// Segments that were taken for lost and had arrived.
+    pub spurious: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Probes of the tail.
+    pub tail_probes: u64,
+}
+
+/// A single end of a tunnel.
+///
+/// All times are measured from one start of the caller's choice, and must not run backwards. After
+/// each call the caller sends the datagrams of [`Self::poll_output`] and waits until
+/// [`Self::poll_timeout`].
+#[derive(Debug)]
+pub struct Tunnel {
+    side: Side,
+    config: Config,
+    streams: BTreeMap<u32, Stream>,
+    next_index: u32,
+    peer_ids: PeerIds,
+    peer_streams: usize,
+    ended: Ended,
+    pool: Pool,
+    rtt: Rtt,
+    recovery: Recovery,
+    /// The flow of all streams, where they are coupled.
+    flow: Option<Flow>,
+    pmtu: PathMtu,
+    ready: BTreeSet<(u8, u64, u32)>,
+    /// Streams that wait for memory, to read or to write.
+    starved: BTreeSet<u32>,
+    acks: Acks,
+    control: Control,
+    timing: Timing,
+    events: VecDeque<Event>,
+    closed: Option<Closed>,
+    stats: Stats,
+}
+
+/// Acknowledgements that are due.
+#[derive(Clone, Debug, Default)]
+struct Acks {
+    now: BTreeSet<u32>,
+    later: BTreeSet<(Duration, u32)>,
+    /// Streams that ended, whose peer repeats something.
+    ended: BTreeSet<u32>,
+}
+
+/// Segments that concern the tunnel.
+#[derive(Clone, Debug, Default)]
+struct Control {
+    /// Probes to reply to.
+    replies: VecDeque<u32>,
+    /// The next probe's number, and the time of the last one that measures the round trip.
+    next_probe: u32,
+    pending_probe: Option<(u32, Duration)>,
+    probe_due: bool,
+    /// Congestion marks that arrived, those reported, and the count that the peer reported.
+    marks: u32,
+    marks_reported: u32,
+    marks_seen: u32,
+    close: Option<u32>,
+    /// Resets to send.
+    resets: BTreeSet<u32>,
+    /// Streams whose shut window is probed now.
+    window_probes: BTreeSet<u32>,
+}
+
+/// Times of the tunnel's own.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timing {
+    last_received: Duration,
+    last_sent: Duration,
+    /// The last time at which something left or arrived that restarts the timeout.
+    restarted: Duration,
+    backoff: u32,
+    datagram: u64,
+    /// A single segment may leave beside the window: a probe of the tail.
+    tail_probe: bool,
+    paced_until: Option<Duration>,
+    /// Streams whose window is probed.
+    persisting: usize,
+}
+
+impl Tunnel {
+    /// Creates one end.
+    pub fn new(side: Side, config: Config, now: Duration) -> Self {
+        let pmtu = PathMtu::new(config.max_datagram);
+        let mut tunnel = Self {
+            side,
+            streams: BTreeMap::new(),
+            next_index: 0,
+            peer_ids: PeerIds::default(),
+            peer_streams: 0,
+            ended: Ended::default(),
+            pool: Pool::new(config.memory),
+            rtt: Rtt::default(),
+            recovery: Recovery::default(),
+            flow: None,
+            pmtu,
+            ready: BTreeSet::new(),
+            starved: BTreeSet::new(),
+            acks: Acks::default(),
+            control: Control::default(),
+            timing: Timing {
+                last_received: now,
+                last_sent: now,
+                restarted: now,
+                ..Timing::default()
+            },
+            events: VecDeque::new(),
+            closed: None,
+            stats: Stats::default(),
+            config,
+        };
+        tunnel.flow = (tunnel.config.coupling == Coupling::Coupled).then(|| tunnel.new_flow(now));
+        tunnel
+    }
+
+    fn segment_size(&self) -> u64 {
+        self.pmtu.current().max(BASE) as u64
+    }
+
+    fn new_flow(&self, now: Duration) -> Flow {
+        let segment = self.segment_size();
+        let controller = Controller::new(self.config.algorithm, INITIAL_WINDOW * segment, segment);
+        Flow::new(controller, segment, now)
+    }
+
+    fn new_stream(&mut self, now: Duration) -> Stream {
+        let credit = self.config.initial_credit;
+        let flow =
+            (self.config.coupling == Coupling::PerStream).then(|| Box::new(self.new_flow(now)));
+        let recv = RecvHalf::new(credit, self.config.max_window, &mut self.pool);
+        Stream::new(SendHalf::new(credit), recv, flow)
+    }
+
+    /// Opens a stream. The peer learns of it with its first data.
+    pub fn open(&mut self, now: Duration) -> Result<StreamId, StreamError> {
+        self.check_open()?;
+        if self.next_index > u32::MAX >> 1 {
+            return Err(StreamError::Exhausted);
+        }
+        let id = StreamId::new(self.side, self.next_index);
+        self.next_index += 1;
+        let stream = self.new_stream(now);
+        self.streams.insert(id.0, stream);
+        Ok(id)
+    }
+
+    fn check_open(&self) -> Result<(), StreamError> {
+        self.closed.map_or(Ok(()), |closed| Err(closed.into()))
+    }
+
+    fn stream(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
+        self.check_open()?;
+        let stream = self.streams.get_mut(&id.0).ok_or(StreamError::Unknown)?;
+        if stream.resetting.is_some() {
+            return Err(StreamError::Unknown);
+        }
+        Ok(stream)
+    }
+
+    /// Appends data to a stream. Returns the bytes that were taken from its front: less than all
+    /// when the stream's buffer is full, and [`Event::Writable`] follows.
+    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, StreamError> {
+        let most = self.config.send_buffer;
+        let stream = self.stream(id)?;
+        if stream.send.is_finished() {
+            return Err(StreamError::Finished);
+        }
+        let room = most.saturating_sub(stream.send.buffered());
+        let wanted = room.min(data.len() as u64);
+        let buffered = stream.send.buffered();
+        let guaranteed = self.config.initial_credit.saturating_sub(buffered);
+        let taken = self.pool.reserve(wanted, guaranteed) as usize;
+        let stream = self.stream(id)?;
+        stream.wants_room = taken < data.len();
+        if (taken as u64) < wanted {
+            self.starved.insert(id.0);
+        }
+        let stream = self.stream(id)?;
+        stream.send.write(data.split_to(taken));
+        self.update_ready(id.0);
+        Ok(taken)
+    }
+
+    /// Ends a stream after the data written so far; the peer's direction goes on.
+    pub fn finish(&mut self, id: StreamId) -> Result<(), StreamError> {
+        self.stream(id)?.send.finish();
+        self.update_ready(id.0);
+        Ok(())
+    }
+
+    /// Aborts a stream in both directions. Data that was not acknowledged is dropped.
+    pub fn reset(&mut self, id: StreamId, code: u32) -> Result<(), StreamError> {
+        self.stream(id)?;
+        self.abort(id.0);
+        if let Some(stream) = self.streams.get_mut(&id.0) {
+            stream.resetting = Some(Resetting { code, number: None });
+            self.control.resets.insert(id.0);
+        }
+        Ok(())
+    }
+
+    /// Drops the data of a stream in both directions.
+    fn abort(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let buffered = stream.send.buffered();
+        stream.recv.close(&mut self.pool);
+        let send = std::mem::take(&mut stream.send);
+        // Segments in flight are useless now, and their loss does not indicate congestion.
+        for number in send.in_flight() {
+            if let Some(transmission) = self.recovery.remove(number)
+                && let Some(flow) = self.flow_of(id)
+            {
+                flow.on_withdrawn(u64::from(transmission.bytes));
+            }
+        }
+        self.pool.release(buffered);
+        self.clear_persist(id);
+        self.acks.now.remove(&id);
+        self.acks.later.retain(|(_, of)| *of != id);
+        self.update_ready(id);
+    }
+
+    /// Reads up to `most` bytes of a stream.
+    pub fn read(&mut self, now: Duration, id: StreamId, most: usize) -> Result<Read, StreamError> {
+        self.stream(id)?;
+        let rtt = self.rtt.smoothed();
+        let Some(stream) = self.streams.get_mut(&id.0) else {
+            return Err(StreamError::Unknown);
+        };
+        if let Some(data) = stream.recv.read(most, &mut self.pool) {
+            stream.recv.on_read(now, rtt, &mut self.pool);
+            if stream.recv.is_starved() {
+                self.starved.insert(id.0);
+            }
+            self.update_ack(id.0);
+            self.share_memory(now);
+            return Ok(Read::Data(data));
+        }
+        if stream.recv.is_complete() {
+            self.remove_if_over(id.0);
+            return Ok(Read::End);
+        }
+        stream.told_readable = false;
+        Ok(Read::Blocked)
+    }
+
+    /// Sets the urgency of a stream, 0 to 7; 0 goes first and 3 is the default (RFC 9218).
+    pub fn prioritise(&mut self, id: StreamId, urgency: u8) -> Result<(), StreamError> {
+        self.stream(id)?.urgency = urgency.min(7);
+        self.update_ready(id.0);
+        Ok(())
+    }
+
+    /// Closes the tunnel. One datagram tells the peer.
+    pub fn close(&mut self, code: u32) {
+        if self.closed.is_none() {
+            self.control.close = Some(code);
+            self.end(Closed::Local);
+        }
+    }
+
+    fn end(&mut self, reason: Closed) {
+        if self.closed.is_none() {
+            self.closed = Some(reason);
+            self.streams.clear();
+            self.ready.clear();
+            self.starved.clear();
+            self.acks = Acks::default();
+            self.recovery = Recovery::default();
+            self.pool = Pool::new(0);
+            self.events.clear();
+            self.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    /// Notes that the peer is reached on another path: what was measured is forgotten.
+    pub fn path_changed(&mut self, now: Duration) {
+        self.rtt.clear();
+        self.recovery.clear_path();
+        self.pmtu.clear();
+        self.timing.backoff = 0;
+        self.timing.restarted = now;
+        // Everything in flight is repeated on the new path, without waiting for a timer.
+        self.lose_all_in_flight(now, false);
+        if self.flow.is_some() {
+            self.flow = Some(self.new_flow(now));
+        }
+        let fresh = self.new_flow(now);
+        for stream in self.streams.values_mut() {
+            if let Some(flow) = &mut stream.flow {
+                **flow = fresh.clone();
+            }
+        }
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns the reason of the tunnel's end, if it has ended.
+    pub const fn closed(&self) -> Option<Closed> {
+        self.closed
+    }
+
+    /// Returns the tunnel's figures.
+    pub const fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Returns the smoothed round trip, if it was measured.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed()
+    }
+
+    /// Returns the size of datagrams that the path takes, in bytes.
+    pub const fn datagram_size(&self) -> usize {
+        self.pmtu.current()
+    }
+
+    /// Returns the number of streams that are open.
+    pub fn open_streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Returns the bytes that buffers and offered windows hold.
+    pub const fn memory(&self) -> u64 {
+        self.pool.used()
+    }
+
+    fn update_ready(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let ready = (stream.send.has_lost() || stream.send.has_new())
+            .then_some((stream.urgency, stream.sent));
+        if stream.ready != ready {
+            if let Some((urgency, sent)) = stream.ready {
+                self.ready.remove(&(urgency, sent, id));
+            }
+            if let Some((urgency, sent)) = ready {
+                self.ready.insert((urgency, sent, id));
+            }
+            stream.ready = ready;
+        }
+    }
+
+    fn update_ack(&mut self, id: u32) {
+        match self.streams.get(&id).map(|stream| stream.recv.ack_state()) {
+            Some(AckState::Now) => {
+                self.acks.now.insert(id);
+            }
+            Some(AckState::Delayed(until)) => {
+                self.acks.later.insert((until, id));
+                // Acknowledgements of all streams leave together, or those of one stream would seem
+                // to overtake those of another.
+                if self.acks.later.len() >= ACK_STREAMS {
+                    self.flush_acks(Duration::MAX);
+                }
+            }
+            Some(AckState::None) | None => {}
+        }
+    }
+
+    fn clear_persist(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && stream.persist.take().is_some()
+        {
+            self.timing.persisting -= 1;
+        }
+    }
+
+    /// Forgets a stream that has ended in both directions.
+    fn remove_if_over(&mut self, id: u32) {
+        let over = self.streams.get(&id).is_some_and(Stream::is_over);
+        if !over || self.acks.now.contains(&id) {
+            return;
+        }
+        if let Some(stream) = self.streams.get(&id) {
+            let fate = Fate::Complete(stream.recv.next_offset());
+            self.remove(id, fate);
+        }
+    }
+
+    fn remove(&mut self, id: u32, fate: Fate) {
+        self.abort(id);
+        if self.streams.remove(&id).is_none() {
+            return;
+        }
+        self.control.resets.remove(&id);
+        self.acks.now.remove(&id);
+        let id = StreamId(id);
+        if id.opener() != self.side {
+            self.peer_streams -= 1;
+        }
+        self.ended.insert(id, fate);
+    }
+}

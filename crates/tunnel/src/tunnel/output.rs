@@ -1,0 +1,313 @@
+//! Datagrams that leave.
+//!
+//! A datagram takes segments of several streams: first the tunnel's own, then acknowledgements,
+//! then data by urgency and, among equals, of the stream that has sent least. So a small answer
+//! overtakes a large one, and small segments share a datagram.
+
+use std::time::Duration;
+
+use super::Tunnel;
+use crate::recovery::{RESET_OFFSET, Transmission};
+use crate::recv::AckState;
+use crate::send::Piece;
+use crate::stream::{Fate, StreamId};
+use crate::wire::{
+    ACK_HEADER, BLOCK, DATA_HEADER, Data, MAX_BLOCKS, PROBE_HEADER, STREAM_HEADER, Segment,
+    StreamSegment,
+};
+
+/// The least room for data that is worth a segment of its own at the end of a datagram.
+const LEAST_DATA: usize = 64;
+
+impl Tunnel {
+    /// Writes the next datagram into `out`, which is cleared first; false if there is none now.
+    pub fn poll_output(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        if let Some(code) = self.control.close.take() {
+            Segment::Close { code }.encode(out);
+        }
+        if self.closed.is_some() {
+            return self.count_datagram(now, out);
+        }
+        if self.write_path_probe(now, out) {
+            return self.count_datagram(now, out);
+        }
+        let size = self.pmtu.current();
+        self.write_control(now, out);
+        self.write_resets(now, out, size);
+        self.write_acks(out, size);
+        self.write_window_probes(out, size);
+        self.write_data(now, out, size);
+        self.count_datagram(now, out)
+    }
+
+    fn count_datagram(&mut self, now: Duration, out: &[u8]) -> bool {
+        if out.is_empty() {
+            return false;
+        }
+        self.stats.datagrams_sent += 1;
+        self.timing.datagram += 1;
+        self.timing.last_sent = now;
+        true
+    }
+
+    fn write_path_probe(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        if self.streams.is_empty() || self.rtt.smoothed().is_none() {
+            return false;
+        }
+        let id = self.control.next_probe;
+        let timeout = self.rtt.timeout() * 2;
+        let Some(size) = self.pmtu.next_probe(now, timeout, id) else {
+            return false;
+        };
+        self.control.next_probe = id.wrapping_add(1);
+        let padding = (size - PROBE_HEADER) as u16;
+        Segment::Probe { id, padding }.encode(out);
+        true
+    }
+
+    fn write_control(&mut self, now: Duration, out: &mut Vec<u8>) {
+        while let Some(id) = self.control.replies.pop_front() {
+            Segment::ProbeReply { id }.encode(out);
+        }
+        if self.control.marks != self.control.marks_reported {
+            self.control.marks_reported = self.control.marks;
+            let count = self.control.marks;
+            Segment::Marks { count }.encode(out);
+        }
+        if std::mem::take(&mut self.control.probe_due) {
+            let id = self.control.next_probe;
+            self.control.next_probe = id.wrapping_add(1);
+            self.control.pending_probe = Some((id, now));
+            Segment::Probe { id, padding: 0 }.encode(out);
+        }
+    }
+
+    fn write_resets(&mut self, now: Duration, out: &mut Vec<u8>, size: usize) {
+        while out.len() + STREAM_HEADER + 4 <= size {
+            let Some(id) = self.control.resets.pop_first() else {
+                return;
+            };
+            let Some(resetting) = self.streams.get(&id).and_then(|stream| stream.resetting) else {
+                continue;
+            };
+            let number = self.record(now, id, RESET_OFFSET, 0, false);
+            if let Some(resetting) = self.streams.get_mut(&id).and_then(|s| s.resetting.as_mut()) {
+                resetting.number = Some(number);
+            }
+            let reset = StreamSegment {
+                stream: id,
+                reset: Some(resetting.code),
+                ..StreamSegment::default()
+            };
+            Segment::Stream(reset).encode(out);
+        }
+    }
+
+    fn write_acks(&mut self, out: &mut Vec<u8>, size: usize) {
+        while out.len() + STREAM_HEADER + ACK_HEADER <= size
+            && let Some(id) = self.acks.now.pop_first()
+        {
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            let room = (size - out.len() - STREAM_HEADER - ACK_HEADER) / BLOCK;
+            if stream.recv.blocks() > room && !out.is_empty() {
+                self.acks.now.insert(id);
+                return;
+            }
+            let segment = StreamSegment {
+                stream: id,
+                ack: Some(stream.recv.take_ack(room)),
+                ..StreamSegment::default()
+            };
+            Segment::Stream(segment).encode(out);
+            self.remove_if_over(id);
+        }
+        self.write_acks_of_ended(out, size);
+    }
+
+    /// Answers segments of streams that have ended, so that the peer stops repeating them.
+    fn write_acks_of_ended(&mut self, out: &mut Vec<u8>, size: usize) {
+        while out.len() + STREAM_HEADER + ACK_HEADER <= size
+            && let Some(id) = self.acks.ended.pop_first()
+        {
+            let segment = match self.ended.get(StreamId(id)) {
+                Some(Fate::Complete(end)) => StreamSegment {
+                    stream: id,
+                    ack: Some(crate::wire::Ack {
+                        offset: end as u32,
+                        window: 0,
+                        duplicates: 0,
+                        blocks: [(0, 0); MAX_BLOCKS],
+                        block_count: 0,
+                    }),
+                    ..StreamSegment::default()
+                },
+                Some(Fate::Reset(code)) => reset_again(id, code),
+                None => reset_again(id, super::REFUSED),
+            };
+            Segment::Stream(segment).encode(out);
+        }
+    }
+
+    fn write_window_probes(&mut self, out: &mut Vec<u8>, size: usize) {
+        while out.len() + STREAM_HEADER + DATA_HEADER <= size
+            && let Some(id) = self.control.window_probes.pop_first()
+        {
+            let Some(stream) = self.streams.get(&id).filter(|s| s.send.is_blocked()) else {
+                continue;
+            };
+            let data = Data {
+                offset: stream.send.next_offset() as u32,
+                payload: &[],
+                fin: false,
+            };
+            let segment = StreamSegment {
+                stream: id,
+                data: Some(data),
+                ..StreamSegment::default()
+            };
+            Segment::Stream(segment).encode(out);
+        }
+    }
+
+    fn write_data(&mut self, now: Duration, out: &mut Vec<u8>, size: usize) {
+        let mut wrote = false;
+        while let Some(id) = self.next_stream(now) {
+            let room = size.saturating_sub(out.len() + STREAM_HEADER + DATA_HEADER);
+            if room < LEAST_DATA && !out.is_empty() {
+                return;
+            }
+            if !self.write_piece(now, id, room, out) {
+                return;
+            }
+            wrote = true;
+        }
+        // With room in the window and nothing to fill it, the application sets the rate.
+        if !wrote && self.ready.is_empty() {
+            for flow in self.flows_mut() {
+                flow.note_app_limited();
+            }
+        }
+    }
+
+    /// Returns the stream that has its turn: the first one in order whose flow lets it send.
+    fn next_stream(&mut self, now: Duration) -> Option<u32> {
+        if self.timing.tail_probe {
+            return self.ready.first().map(|(_, _, id)| *id);
+        }
+        let Self {
+            ready,
+            streams,
+            flow,
+            rtt,
+            timing,
+            ..
+        } = self;
+        for &(_, _, id) in ready.iter() {
+            let coupled = flow.is_some();
+            let flow = match flow {
+                Some(flow) => Some(flow),
+                None => streams
+                    .get_mut(&id)
+                    .and_then(|stream| stream.flow.as_deref_mut()),
+            };
+            let Some(flow) = flow else { continue };
+            if flow.has_room() {
+                let until = flow.paced_until(now, rtt);
+                if until <= now {
+                    return Some(id);
+                }
+                timing.paced_until = Some(timing.paced_until.map_or(until, |at| at.min(until)));
+            }
+            if coupled {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Writes one segment of a stream; false if the stream has nothing that fits.
+    fn write_piece(&mut self, now: Duration, id: u32, room: usize, out: &mut Vec<u8>) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return false;
+        };
+        // An acknowledgement rides along where it costs no datagram.
+        let ack_len = ACK_HEADER + stream.recv.blocks() * BLOCK;
+        let with_ack = stream.recv.ack_state() != AckState::None && room > ack_len + LEAST_DATA;
+        let room = room - if with_ack { ack_len } else { 0 };
+        let lost = stream.send.lost_piece(room);
+        let Some(piece) = lost.or_else(|| stream.send.next_piece(room)) else {
+            return false;
+        };
+        let ack = with_ack.then(|| stream.recv.take_ack(MAX_BLOCKS));
+        if lost.is_none() {
+            stream.sent += u64::from(piece.len);
+        }
+        let payload = stream.send.data(piece);
+        let before = out.len();
+        let segment = StreamSegment {
+            stream: id,
+            data: Some(Data {
+                offset: piece.offset as u32,
+                payload: &payload,
+                fin: piece.fin,
+            }),
+            ack,
+            ..StreamSegment::default()
+        };
+        Segment::Stream(segment).encode(out);
+        self.on_piece_sent(now, id, piece, out.len() - before, lost.is_some());
+        true
+    }
+
+    fn on_piece_sent(
+        &mut self,
+        now: Duration,
+        id: u32,
+        piece: Piece,
+        bytes: usize,
+        repeated: bool,
+    ) {
+        self.timing.tail_probe = false;
+        let number = self.record(now, id, piece.offset, bytes, repeated);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.send.on_sent(piece, number);
+            if stream.recv.ack_state() == AckState::None {
+                self.acks.now.remove(&id);
+            }
+        }
+        self.update_ready(id);
+        self.note_blocked(now, id);
+    }
+
+    /// Records a transmission, which counts against the window.
+    fn record(&mut self, now: Duration, id: u32, offset: u64, bytes: usize, repeated: bool) -> u64 {
+        let stamp = match self.flow_of(id) {
+            Some(flow) if bytes > 0 => flow.on_sent(now, bytes as u64),
+            _ => crate::flow::Stamp::default(),
+        };
+        self.timing.restarted = now;
+        self.recovery.push(Transmission {
+            stream: id,
+            offset,
+            bytes: bytes as u32,
+            sent: now,
+            datagram: self.timing.datagram,
+            stamp,
+            retransmission: repeated,
+            in_flight: true,
+        })
+    }
+}
+
+/// The reset of a stream that has ended, and the answer to the peer's own.
+fn reset_again(stream: u32, code: u32) -> StreamSegment<'static> {
+    StreamSegment {
+        stream,
+        reset: Some(code),
+        reset_ack: true,
+        ..StreamSegment::default()
+    }
+}

@@ -1,0 +1,6 @@
+//! Two ends of a tunnel over emulated links, in virtual time.
+
+mod exact;
+mod faults;
+mod path;
+mod rates;
