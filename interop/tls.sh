@@ -38,7 +38,7 @@ browse() {
 
 # A gateway in front of the origin; its address in $address, its process in $pid.
 gateway() {
-    start '^tandem gateway: listening on spdy[0-9.]+://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --open \
+    start '^tandem gateway: listening on spdy[0-9.+a-z]+://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --open \
         --listen "spdy$1+tls://127.0.0.1:0?cert=$cert&key=$key" --mode "reverse=http://$origin" --allow-host '*'
 }
 

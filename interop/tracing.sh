@@ -31,7 +31,7 @@ fetch() {
     curl -sS -o "$work/page" -x "http://$proxy" "$origin" || fail "no answer through the pair"
 }
 
-start '^tandem gateway: listening on h2://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --listen h2+tcp://127.0.0.1:0 --open \
+start '^tandem gateway: listening on h2\+tcp://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --listen h2+tcp://127.0.0.1:0 --open \
     --allow-dest 127.0.0.0/8 --control "$work/control" --metrics 127.0.0.1:0
 # Its metrics are the origin.
 origin=$(sed -nE 's|^tandem: metrics on ||p' "$output")

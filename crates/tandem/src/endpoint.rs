@@ -57,6 +57,72 @@ impl SessionKind {
     }
 }
 
+/// The use of an endpoint, which decides on the sessions that it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// The gateway that a client dials.
+    Gateway,
+    /// A listener of a client.
+    ClientListener,
+    /// A listener of a gateway.
+    GatewayListener,
+}
+
+impl Usage {
+    const fn sessions(self) -> &'static [SessionKind] {
+        match self {
+            Self::Gateway => &[SessionKind::H2, SessionKind::Spdy3, SessionKind::Spdy31],
+            Self::ClientListener => &[SessionKind::Http, SessionKind::Socks5],
+            Self::GatewayListener => &[
+                SessionKind::H2,
+                SessionKind::Spdy3,
+                SessionKind::Spdy31,
+                SessionKind::Http,
+            ],
+        }
+    }
+
+    const fn example(self) -> &'static str {
+        match self {
+            Self::Gateway => "h2+tls://HOST:443",
+            Self::ClientListener => "http://127.0.0.1:8118",
+            Self::GatewayListener => "h2+tls://0.0.0.0:443?cert=FILE&key=FILE",
+        }
+    }
+
+    /// Parses an endpoint for this use. The error lists what is possible here, and nothing else.
+    pub fn parse(self, text: &str) -> Result<Endpoint, BadEndpoint> {
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        let session = scheme.map(|scheme| scheme.split('+').next().unwrap_or(scheme));
+        let possible = self.sessions().iter().map(|kind| kind.as_str());
+        match session {
+            Some(session) if !possible.clone().any(|name| name == session) => {
+                let possible: Vec<_> = possible.collect();
+                Err(BadEndpoint::new(
+                    text,
+                    format!(
+                        "{session:?} is no session that can be used here; it may be {}, such as {}",
+                        possible.join(", "),
+                        self.example()
+                    ),
+                ))
+            }
+            _ => text.parse(),
+        }
+    }
+
+    /// Reads a list of such endpoints off a file.
+    pub fn read_list<'de, D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<Vec<Endpoint>, D::Error> {
+        Vec::<String>::deserialize(deserializer)?
+            .iter()
+            .map(|text| self.parse(text).map_err(serde::de::Error::custom))
+            .collect()
+    }
+}
+
 /// A parsed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -97,6 +163,16 @@ impl Endpoint {
     /// The socket address, where no name needs to be resolved.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         self.ip().map(|ip| SocketAddr::new(ip, self.port))
+    }
+
+    /// Returns the scheme, such as `h2+tls`.
+    pub fn scheme(&self) -> String {
+        let session = self.session.as_str();
+        if self.transport == "tcp" && self.session != SessionKind::H2 {
+            session.to_owned()
+        } else {
+            format!("{session}+{}", self.transport)
+        }
     }
 
     /// `host:port`, with brackets where IPv6 needs them.
@@ -257,11 +333,7 @@ impl FromStr for Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.session.as_str())?;
-        if self.transport != "tcp" || self.session == SessionKind::H2 {
-            write!(f, "+{}", self.transport)?;
-        }
-        write!(f, "://{}", self.authority())?;
+        write!(f, "{}://{}", self.scheme(), self.authority())?;
         for (i, (key, value)) in self.options.iter().enumerate() {
             write!(f, "{}{key}={value}", if i == 0 { '?' } else { '&' })?;
         }
@@ -392,6 +464,20 @@ mod tests {
         assert_eq!(host("[::ffff:7f00:1]"), host("[::FFFF:127.0.0.1]:80"));
         assert_eq!(host("[2001:DB8:0::1]"), "2001:db8::1");
         assert_ne!(host("[::ffff:7f00:1]"), host("127.0.0.1"));
+    }
+
+    #[test]
+    fn a_use_lists_its_own_sessions_only() {
+        let error = Usage::Gateway.parse("https://gw.example").unwrap_err();
+        let words = error.to_string();
+        assert!(words.contains("it may be h2, spdy3, spdy3.1, such as h2+tls://HOST:443"));
+        assert!(
+            !words.contains("socks5") && !words.contains("http,"),
+            "{words}"
+        );
+        assert!(Usage::Gateway.parse("h2+tls://gw.example:443").is_ok());
+        assert!(Usage::ClientListener.parse("h2://127.0.0.1:1").is_err());
+        assert!(Usage::GatewayListener.parse("http://127.0.0.1:1").is_ok());
     }
 
     #[test]

@@ -1,15 +1,19 @@
-//! One error for everything that can end an exchange: what happened, whose side it was on, whether
-//! sending again is safe.
+//! The error that ends an exchange: the kind of failure, the side at fault, and the verdict on
+//! sending the request again.
 //!
-//! Every layer makes these; `front` turns them into a status code, a `Proxy-Status` field (RFC
-//! 9209) and a readable page, `back` decides on them whether a request may be sent again.
+//! Every layer makes these. `front` turns them into a status code, a `Proxy-Status` field (RFC
+//! 9209) and a readable page. `back` decides on them whether a request may be sent again, and says
+//! in the log why a gateway does not answer. [`tls`] words the failures of TLS.
+
+mod tls;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use tandem_http::Reason;
 
-/// What happened.
+/// The kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -45,17 +49,27 @@ pub enum Kind {
     Internal,
 }
 
-/// Whose side the fault was on.
+/// The side at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Who asked: browser or client program.
+    /// The program that sent the request, such as a browser.
     Client,
-    /// The other proxy, or the path to it.
+    /// The gateway, or the path to it.
     Peer,
+    /// The proxy on the way to the gateway (`via`), such as Tor.
+    Via,
     /// The origin server.
     Origin,
     /// This program.
     Local,
+}
+
+impl Side {
+    /// Says whether the gateway was not reached, for its own fault or for that of the proxy on the
+    /// way.
+    pub const fn is_before_origin(self) -> bool {
+        matches!(self, Self::Peer | Self::Via)
+    }
 }
 
 /// Whether the request may be sent again.
@@ -69,44 +83,53 @@ pub enum Retry {
     Safe,
 }
 
-/// Why an exchange failed.
+/// The reason why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What happened.
+    /// The kind of failure.
     pub kind: Kind,
-    /// Whose side.
+    /// The side at fault.
     pub side: Side,
-    /// Whether to send again.
+    /// The verdict on sending again.
     pub retry: Retry,
-    /// For people; never holds a URL, host name or field value.
+    /// An explanation for people. It never holds a URL, host name or field value.
     pub detail: Cow<'static, str>,
+    /// The address that failed. Only the local log may show it, never a page.
+    pub address: Option<Arc<str>>,
 }
 
 impl Error {
-    /// An error that forbids sending again.
+    /// Makes an error that forbids sending again.
     pub fn new(kind: Kind, side: Side, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
             side,
             retry: Retry::Never,
             detail: detail.into(),
+            address: None,
         }
     }
 
-    /// The same, with another verdict on sending again.
+    /// Replaces the verdict on sending again.
     pub fn with_retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// The same failure at another side: a layer knows where its connection leads, the one below
+    /// Adds the address that failed, for the local log.
+    pub fn with_address(mut self, address: impl fmt::Display) -> Self {
+        self.address = Some(address.to_string().into());
+        self
+    }
+
+    /// Replaces the side at fault. A layer knows where its connection leads, the layer below it
     /// does not.
     pub fn at(mut self, side: Side) -> Self {
         self.side = side;
         self
     }
 
-    /// What an I/O error on a connection to `side` means.
+    /// Classifies an I/O error on a connection to `side`.
     pub fn io(error: &std::io::Error, side: Side) -> Self {
         use std::io::ErrorKind as K;
         // Transports put a typed error inside: keep its verdict.
@@ -115,6 +138,13 @@ impl Error {
             .and_then(|inner| inner.downcast_ref::<Self>())
         {
             return inner.clone();
+        }
+        if let Some(inner) = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        {
+            return Self::new(Kind::Tls, side, tls::explain(inner, side))
+                .with_retry(Retry::IfIdempotent);
         }
         let kind = match error.kind() {
             K::ConnectionRefused => Kind::ConnectionRefused,
@@ -126,15 +156,15 @@ impl Error {
             K::InvalidData => Kind::Tls,
             _ => Kind::Reset,
         };
-        Self {
-            kind,
-            side,
-            retry: Retry::IfIdempotent,
-            detail: error.to_string().into(),
-        }
+        let detail = match kind {
+            Kind::ConnectionRefused => "connection refused".into(),
+            Kind::Truncated => "the connection was closed".into(),
+            _ => error.to_string(),
+        };
+        Self::new(kind, side, detail).with_retry(Retry::IfIdempotent)
     }
 
-    /// The same as an I/O error, for layers below an `AsyncRead`.
+    /// Wraps the error into an I/O error, for layers below an `AsyncRead`.
     pub fn into_io(self) -> std::io::Error {
         let kind = match self.kind {
             Kind::ConnectionRefused => std::io::ErrorKind::ConnectionRefused,
@@ -145,7 +175,7 @@ impl Error {
         std::io::Error::new(kind, self)
     }
 
-    /// Status code for a client that waits for a head (RFC 9110 section 15).
+    /// Returns the status code for a client that waits for a head (RFC 9110 section 15).
     pub const fn status(&self) -> u16 {
         match (self.kind, self.side) {
             (Kind::BadRequest, _) | (Kind::Truncated, Side::Client) => 400,
@@ -160,7 +190,7 @@ impl Error {
         }
     }
 
-    /// The error type of a `Proxy-Status` field (RFC 9209 section 2.3).
+    /// Returns the error type of a `Proxy-Status` field (RFC 9209 section 2.3).
     pub const fn proxy_status(&self) -> &'static str {
         match self.kind {
             Kind::ConnectionRefused => "connection_refused",
@@ -179,7 +209,7 @@ impl Error {
         }
     }
 
-    /// The reason a peer's stream is reset with.
+    /// Returns the reason for resetting a peer's stream.
     pub const fn reason(&self) -> Reason {
         match self.kind {
             Kind::Busy => Reason::Refused,
@@ -195,15 +225,27 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Names the side at fault, where this program is `this`.
+    const fn culprit(&self, this: &'static str) -> &'static str {
+        match self.side {
+            Side::Client => "client",
+            Side::Peer => "gateway",
+            Side::Via => "proxy on the way to the gateway",
+            Side::Origin => "origin",
+            Side::Local => this,
+        }
+    }
+
+    /// Words the error for a reader elsewhere, to whom this program is `this`, such as `gateway`.
+    pub fn seen_from_afar(&self, this: &'static str) -> String {
+        format!("{}: {}", self.culprit(this), self.detail)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = match self.side {
-            Side::Client => "client",
-            Side::Peer => "path to the other proxy",
-            Side::Origin => "origin",
-            Side::Local => "this proxy",
-        };
-        write!(f, "{side}: {}", self.detail)
+        write!(f, "{}: {}", self.culprit("this proxy"), self.detail)
     }
 }
 

@@ -387,6 +387,15 @@ impl Body {
             .is_none_or(|inner| inner.borrow().kept.as_ref().is_some_and(Vec::is_empty))
     }
 
+    /// Whether the first bytes that were pulled since its start are `prefix`.
+    pub fn begins_with(&self, prefix: &[u8]) -> bool {
+        self.inner.as_ref().is_some_and(|inner| {
+            let state = inner.borrow();
+            let first = state.kept.as_ref().and_then(|kept| kept.first());
+            matches!(first, Some(Chunk::Data(data)) if data.starts_with(prefix))
+        })
+    }
+
     /// Rewinds to the start for another try; false when too much has been pulled for that.
     pub fn rewind(&self) -> bool {
         let Some(inner) = &self.inner else {

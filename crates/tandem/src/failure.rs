@@ -7,7 +7,7 @@ use tandem_http::ResponseHead;
 use crate::error::{Error, Side};
 
 /// Returns the response that tells of a failure. `who` is this proxy's role, `client` or `gateway`.
-pub fn response(error: &Error, who: &str) -> (ResponseHead, Bytes) {
+pub fn response(error: &Error, who: &'static str) -> (ResponseHead, Bytes) {
     let status = error.status();
     let detail: String = error
         .detail
@@ -18,7 +18,7 @@ pub fn response(error: &Error, who: &str) -> (ResponseHead, Bytes) {
     let body = Bytes::from(format!(
         "<!doctype html><meta charset=utf-8><title>{status}</title><h1>{}</h1><p>{}</p>\n",
         headline(error),
-        escape(&error.to_string())
+        escape(&error.seen_from_afar(who))
     ));
     let mut head = ResponseHead::new(status);
     head.fields.push("content-type", "text/html; charset=utf-8");
@@ -47,6 +47,7 @@ const fn headline(error: &Error) -> &'static str {
         (503, _) => "Too much at once",
         (504, _) => "No answer in time",
         (_, Side::Peer) => "The gateway cannot be reached",
+        (_, Side::Via) => "The proxy on the way to the gateway cannot be reached",
         (_, Side::Origin) => "The site cannot be reached",
         _ => "The request failed",
     }

@@ -24,6 +24,7 @@ pub mod front;
 pub mod fuzzing;
 pub mod gauge;
 pub mod learned;
+pub mod log_limit;
 pub mod metrics;
 pub mod middle;
 pub mod path;

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use tandem_http::h1::{Form, Limits};
 use tandem_http::{MuxConfig, Role as End};
 
+use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
@@ -160,6 +161,8 @@ impl Role for ClientConfig {
             early_hints: self.early_hints,
             cache_status: self.cache_status,
             push_digest: self.push_digest,
+            // Over Tor, a circuit every minute would be a pattern.
+            reconnect: self.via.is_none(),
         };
         let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
         pool.get_ready();
@@ -298,8 +301,16 @@ impl ClientConfig {
             timeout: self.path.socket.connect_timeout,
         };
         let transport = self.transports.of(endpoint)?.dialling(endpoint, context)?;
+        let way = self
+            .via
+            .as_ref()
+            .map_or_else(String::new, |via| format!(" through {via}"));
+        let carrier = endpoint.transport.to_uppercase();
+        let how = format!("{} over {carrier}{way}", endpoint.session.as_str());
         Ok(Gateway {
             blamed: Cell::default(),
+            announcer: Announcer::new(endpoint.authority(), how),
+            has_token: self.token.is_some(),
             target,
             transport,
             session: Rc::new(session),

@@ -14,8 +14,18 @@ pub trait Stage {
 
 /// Tells the front about the sessions that its exchanges will take.
 pub trait SessionPool {
-    /// Returns whether an exchange of this key would find a session that has answered before.
+    /// Returns whether an exchange of this key would find a session that has answered a request
+    /// before, and was let in.
     fn is_live(&self, isolation: &Isolation) -> bool;
+
+    /// Returns whether that session was heard of a moment ago, so that its path surely stands.
+    fn is_awake(&self, isolation: &Isolation) -> bool;
+
+    /// Returns whether a tunnel to this authority failed a moment ago after it was agreed to.
+    fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool;
+
+    /// Notes that a tunnel failed after it was agreed to.
+    fn failed(&self, isolation: &Isolation, authority: &str);
 
     /// Resolves once the session of this key has answered, or cannot be had.
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;

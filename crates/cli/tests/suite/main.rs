@@ -10,6 +10,7 @@ mod certificates;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
+mod messages;
 mod probes;
 mod process;
 mod timing;

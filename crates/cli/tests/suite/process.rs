@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[&str]) -> (bool, String, String) {
     )
 }
 
-fn file(name: &str, text: &str) -> PathBuf {
+pub(crate) fn file(name: &str, text: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("tandem-test-{}-{name}", std::process::id()));
     std::fs::write(&path, text).unwrap();
     path
@@ -37,7 +37,9 @@ pub(crate) struct Process {
     pub(crate) address: std::net::SocketAddr,
     stderr: BufReader<std::process::ChildStderr>,
     /// What it said before.
-    before: String,
+    pub(crate) before: String,
+    /// The line with that address.
+    pub(crate) banner: String,
 }
 
 impl Process {
@@ -49,6 +51,7 @@ impl Process {
             address: ([0, 0, 0, 0], 0).into(),
             stderr,
             before: String::new(),
+            banner: String::new(),
         };
         let mut line = String::new();
         loop {
@@ -63,10 +66,30 @@ impl Process {
                 .and_then(|(_, at)| at.split_once("://"))
             {
                 process.address = address.parse().unwrap();
+                process.banner = line;
                 return process;
             }
             process.before.push_str(&line);
         }
+    }
+
+    /// Waits for a line with `text` and returns it.
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
+        let before = std::mem::take(&mut self.before);
+        let mut lines = before.split_inclusive('\n');
+        if let Some(line) = lines.find(|line| line.contains(text)) {
+            self.before = lines.collect();
+            return line.to_owned();
+        }
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(
+                self.stderr.read_line(&mut line).unwrap() > 0,
+                "it ended before saying {text:?}"
+            );
+        }
+        line
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -259,7 +282,7 @@ fn hangup_reloads_and_terminate_drains() {
     );
     std::fs::write(&path, "[client]\nnonsense = 1\n").unwrap();
     process.signal("HUP");
-    wait_for(&mut process, "was not reloaded");
+    process.wait_for("was not reloaded");
     assert_eq!(
         Client::to(process.address).get(&origin.url("/")).status,
         502,
@@ -267,7 +290,7 @@ fn hangup_reloads_and_terminate_drains() {
     );
     std::fs::write(&path, text(gateway)).unwrap();
     process.signal("HUP");
-    wait_for(&mut process, "was reloaded");
+    process.wait_for("was reloaded");
     assert_eq!(
         Client::to(process.address).get(&origin.url("/")).status,
         200
@@ -298,11 +321,8 @@ fn a_reload_says_what_needs_a_restart() {
     let changed = "workers = 2\nmetrics = \"127.0.0.1:0\"\ncontrol = \"/tmp/other\"";
     std::fs::write(&path, text(changed).replace("info", "debug")).unwrap();
     process.signal("HUP");
-    wait_for(
-        &mut process,
-        "log, metrics, control, workers changed: that takes a restart",
-    );
-    wait_for(&mut process, "was reloaded");
+    process.wait_for("log, metrics, control, workers changed: that takes a restart");
+    process.wait_for("was reloaded");
     std::fs::write(&path, text("workers = 1")).unwrap();
     process.signal("HUP");
     let mut line = String::new();
@@ -335,17 +355,6 @@ fn who_listens_for_others_is_warned() {
             log.contains("anyone who reaches"),
             warned,
             "{listen}: {log}"
-        );
-    }
-}
-
-fn wait_for(process: &mut Process, text: &str) {
-    let mut line = String::new();
-    while !line.contains(text) {
-        line.clear();
-        assert!(
-            process.stderr.read_line(&mut line).unwrap() > 0,
-            "it ended before saying {text:?}"
         );
     }
 }

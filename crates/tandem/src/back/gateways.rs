@@ -15,6 +15,8 @@ use tandem_http::cache::is_safe;
 use tandem_push::wire::is_reserved;
 use tokio::time::Instant;
 
+use crate::back::announce::Announcer;
+use crate::back::failures::Failures;
 use crate::back::pushed::PushStore;
 use crate::back::reports::{Arrival, Digest};
 use crate::carrier::Carrier;
@@ -37,6 +39,16 @@ const ROUND_LIMIT: Duration = Duration::from_secs(60);
 /// How often an exchange is tried in all.
 const TRIES: usize = 3;
 
+/// The time after which the log tells that a gateway has not answered yet.
+const TELL_AFTER: Duration = Duration::from_secs(4);
+
+/// The first and the longest pause before a gateway that did not answer is tried again.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The first bytes of a TLS handshake (RFC 8446 section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [0x16, 3];
+
 /// A gateway and how to get there.
 pub struct Gateway {
     /// Its address.
@@ -47,6 +59,10 @@ pub struct Gateway {
     pub session: Rc<dyn Session>,
     /// When its transport was told last that it had failed.
     pub blamed: Cell<Option<Instant>>,
+    /// Its voice in the log.
+    pub announcer: Announcer,
+    /// Whether sessions show an access token.
+    pub has_token: bool,
 }
 
 impl Gateway {
@@ -57,6 +73,27 @@ impl Gateway {
             self.blamed.set(Some(Instant::now()));
             self.transport.failed();
         }
+    }
+}
+
+impl Gateway {
+    /// Tells the log what a session's answers mean.
+    fn answered(&self, session: &dyn Connected) {
+        match session.admission() {
+            Some(false) => self.announcer.down(&self.unauthorized()),
+            _ => self.announcer.up(session.answered_in()),
+        }
+    }
+
+    /// Words the gateway's demand for an access token.
+    fn unauthorized(&self) -> Error {
+        let detail = if self.has_token {
+            "it does not accept the access token: compare the first line of --token-file with \
+             that of the gateway's --auth token-file=FILE"
+        } else {
+            "it wants an access token: ask its operator, and give it by --token-file FILE"
+        };
+        Error::new(Kind::Unauthorized, Side::Peer, detail)
     }
 }
 
@@ -78,6 +115,8 @@ pub struct PoolLimits {
     pub cache_status: bool,
     /// Tell a gateway's next session what the browser got on the last.
     pub push_digest: bool,
+    /// Try again by itself, without a request, when a gateway does not answer.
+    pub reconnect: bool,
 }
 
 /// The stage at the client's end.
@@ -90,6 +129,8 @@ pub struct Gateways {
     digests: RefCell<HashMap<Isolation, Rc<Digest>>>,
     /// Index of the gateway that answered last.
     preferred: Cell<usize>,
+    /// Tunnels that failed of late after they had been agreed to.
+    failures: Failures,
     /// What is open comes to its end; nothing is opened without a request any more.
     draining: Cell<bool>,
     this: Weak<Self>,
@@ -118,24 +159,69 @@ impl Gateways {
             slots: RefCell::default(),
             digests: RefCell::default(),
             preferred: Cell::new(0),
+            failures: Failures::default(),
             draining: Cell::new(false),
             this: this.clone(),
         })
     }
 
     /// Opens the session of requests without a key before there are any, and has the gateway send
-    /// `warm_up` bytes of nothing on it. What fails is tried again by the first request.
+    /// `warm_up` bytes of nothing on it. The log tells soon what came of it. With
+    /// [`PoolLimits::reconnect`] it is tried again after a failure and when the gateway has closed
+    /// the session.
     pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
-        let pool = Rc::clone(self);
+        let (pool, reconnect) = (Rc::downgrade(self), self.limits.reconnect);
         tokio::task::spawn_local(async move {
-            let done = match warm_up {
-                0 => pool.establish(&Isolation::none()).await,
-                bytes => pool.warm_up(bytes).await,
-            };
-            if let Err(error) = done {
-                tracing::info!(%error, "no gateway answers yet");
+            let mut pause = FIRST_PAUSE;
+            while let Some(pool) = pool.upgrade().filter(|pool| !pool.draining.get()) {
+                let (done, session) = pool.try_ahead(warm_up).await;
+                let closed = match (done, session) {
+                    (Ok(()), Some(session)) => session.ended(),
+                    (Ok(()), None) => return,
+                    (Err(error), _) => {
+                        tracing::debug!(%error, "no gateway answers yet");
+                        Box::pin(std::future::ready(Some(error)))
+                    }
+                };
+                drop(pool);
+                let begun = Instant::now();
+                if closed.await.is_none() || !reconnect {
+                    return;
+                }
+                if begun.elapsed() > LONGEST_PAUSE {
+                    pause = FIRST_PAUSE;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(LONGEST_PAUSE);
             }
         });
+    }
+
+    /// Opens the session without a key and finds out whether the gateway lets it in. Returns the
+    /// session, too, if it stands.
+    async fn try_ahead(
+        self: &Rc<Self>,
+        warm_up: u64,
+    ) -> (Result<(), Error>, Option<Rc<dyn Connected>>) {
+        let first = &self.gateways[self.preferred.get()];
+        let trying = async {
+            match warm_up {
+                0 if first.has_token => self.fill(0).await.map(|_| ()),
+                0 => self.establish(&Isolation::none()).await,
+                bytes => self.warm_up(bytes).await,
+            }
+        };
+        let mut trying = std::pin::pin!(trying);
+        let done = match tokio::time::timeout(TELL_AFTER, &mut trying).await {
+            Ok(done) => done,
+            Err(_) => {
+                first.announcer.waiting(TELL_AFTER);
+                trying.await
+            }
+        };
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(Isolation::none(), self.preferred.get()));
+        (done, slot.map(|slot| Rc::clone(&slot.current)))
     }
 
     /// Asks for bytes of nothing in rounds, each twice the last as the congestion window is: less
@@ -185,8 +271,15 @@ impl Gateways {
         });
         let mut came = 0;
         while let Some(part) = reply.part().await {
-            if let Part::Data(data) = part? {
-                came += data.len() as u64;
+            match part? {
+                Part::Head(head) if head.status == 407 => {
+                    let gateway = &self.gateways[self.preferred.get()];
+                    let error = gateway.unauthorized();
+                    gateway.announcer.down(&error);
+                    return Err(error);
+                }
+                Part::Data(data) => came += data.len() as u64,
+                _ => {}
             }
         }
         Ok(came)
@@ -209,8 +302,15 @@ impl Gateways {
             let index = (self.preferred.get() + attempt) % self.gateways.len();
             let (session, _) = self.session(isolation, index);
             match session.established().await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    if session.admission() == Some(false) {
+                        return Err(self.gateways[index].unauthorized());
+                    }
+                    self.gateways[index].answered(&*session);
+                    return Ok(());
+                }
                 Err(error) => {
+                    self.gateways[index].announcer.down(&error);
                     if let Some(opened) = self.forget(&(isolation.clone(), index), &session) {
                         self.gateways[index].blame(opened);
                     }
@@ -330,6 +430,7 @@ impl Gateways {
             let error = match done {
                 Some(Ok(())) => {
                     self.preferred.set(index);
+                    self.gateways[index].answered(&*session);
                     return Ok(());
                 }
                 Some(Err(error)) => error,
@@ -340,9 +441,10 @@ impl Gateways {
                 )
                 .with_retry(Retry::Safe),
             };
-            let unanswered = error.side == Side::Peer && !session.is_established();
+            let unanswered = error.side.is_before_origin() && !session.is_established();
             if unanswered {
                 METRICS.sessions_failed.add(1);
+                self.gateways[index].announcer.down(&error);
                 if let Some(opened) = self.forget(&(exchange.isolation.clone(), index), &session) {
                     self.gateways[index].blame(opened);
                 }
@@ -374,13 +476,12 @@ impl Gateways {
         if !is_safe(&exchange.request.method) {
             return Some(session.run(exchange, sink).await);
         }
-        // What a tunnel's first bytes would do twice is unknown, but for those of a TLS handshake.
-        let is_bare_tunnel =
-            exchange.request.is_connect() && !exchange.request.authority.ends_with(":443");
+        let is_tunnel = exchange.request.is_connect();
         let body = exchange.body.share();
         let lost = async {
             session.lost().await;
-            if is_bare_tunnel && !body.is_untouched() {
+            // What a tunnel's first bytes would do twice is unknown, but for a TLS handshake.
+            if is_tunnel && !body.is_untouched() && !body.begins_with(&TLS_HANDSHAKE) {
                 std::future::pending::<()>().await;
             }
         };
@@ -475,13 +576,13 @@ impl Stage for ToGateway {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let unreachable = error.side == Side::Peer && !sink.is_used();
+            let unreachable = error.side.is_before_origin() && !sink.is_used();
             match &pool.fallback {
                 Some(fallback)
                     if unreachable && may_repeat(&error, &exchange) && exchange.body.rewind() =>
                 {
                     METRICS.fallbacks.add(1);
-                    tracing::info!(%error, "no gateway: going on without one, through the same way");
+                    tracing::debug!(%error, "no gateway: going on without one, through the same way");
                     pass(fallback.call(exchange), &mut sink).await
                 }
                 _ => Err(error),
@@ -512,9 +613,27 @@ impl SessionPool for ToGateway {
     fn is_live(&self, isolation: &Isolation) -> bool {
         let slots = self.0.slots.borrow();
         let key = (isolation.clone(), self.0.preferred.get());
+        slots.get(&key).is_some_and(|slot| {
+            slot.current.is_established()
+                && slot.current.admission() == Some(true)
+                && !slot.current.is_closed()
+        })
+    }
+
+    fn is_awake(&self, isolation: &Isolation) -> bool {
+        let slots = self.0.slots.borrow();
+        let key = (isolation.clone(), self.0.preferred.get());
         slots
             .get(&key)
-            .is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
+            .is_some_and(|slot| !slot.current.has_rested())
+    }
+
+    fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool {
+        self.0.failures.contains(isolation, authority)
+    }
+
+    fn failed(&self, isolation: &Isolation, authority: &str) {
+        self.0.failures.note(isolation, authority);
     }
 
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
+use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::transport::tcp::{SocketOptions, connect, path};
@@ -154,6 +155,26 @@ impl Policy {
     }
 }
 
+static REFUSALS: LogLimit = LogLimit::new();
+
+impl Policy {
+    /// Tells the operator of a refusal and of the option that would permit it. The line does not
+    /// hold the destination: it belongs to a user.
+    fn tell_refusal(&self, address: SocketAddr) {
+        let Some(held_back) = REFUSALS.admit() else {
+            return;
+        };
+        let remedy = if is_public(address.ip()) {
+            "its port is not among --allow-port"
+        } else {
+            "its address is not of the public Internet; --allow-dest NET[:PORT] permits a net"
+        };
+        tracing::warn!(
+            "a destination was refused: {remedy} ({held_back} more since the last line)"
+        );
+    }
+}
+
 /// Whether an address is of the public Internet.
 pub fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
@@ -243,6 +264,7 @@ impl Transport for Direct {
             for (i, &address) in addresses.iter().enumerate() {
                 if !named && !self.policy.permits(address) {
                     METRICS.destinations_refused.add(1);
+                    self.policy.tell_refusal(address);
                     last.get_or_insert_with(|| {
                         Error::new(
                             Kind::Forbidden,

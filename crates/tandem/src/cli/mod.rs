@@ -9,6 +9,7 @@ mod probe;
 mod serve;
 mod shell;
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -119,15 +120,23 @@ pub fn exit(result: Result<(), Failure>) -> ExitCode {
 
 /// Sends log lines to standard error. `filter`: a level, or directives such as `tandem=debug`.
 pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("warn"))
+    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("info"))
         .map_err(|error| format!("log: {error}"))?;
     let layer = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(wants_colour())
         .with_target(false);
     // A second start, as in tests, keeps the first.
     let _ = layer.try_init();
     Ok(())
+}
+
+/// Says whether standard error shows colours: a terminal, unless NO_COLOR is set and not empty
+/// (no-color.org).
+fn wants_colour() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !refused && std::io::stderr().is_terminal()
 }
 
 pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

@@ -77,7 +77,7 @@ pub(super) fn client(args: ClientArgs, transports: &Transports) -> Result<(), Fa
         let options = args.options.clone().or(file);
         let log = options.log.clone();
         let config = options.typed_with(transports)?;
-        warn_of_listeners(&config.listen);
+        warn(config.warnings());
         let control = config.control.clone();
         let fixed = Fixed {
             log,
@@ -107,6 +107,7 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         let options = args.options.clone().or(file);
         let log = options.log.clone();
         let mut config = options.typed_with(transports)?;
+        warn(config.warnings());
         warn_of_congestion(&config.path.socket);
         let mut predict = None;
         if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
@@ -140,16 +141,9 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         .map_err(|error| error.to_string().into())
 }
 
-/// A client lets in whoever connects: what it knows of them is what they say.
-fn warn_of_listeners(listen: &[Endpoint]) {
-    for endpoint in listen
-        .iter()
-        .filter(|endpoint| endpoint.ip().is_some_and(|ip| !ip.is_loopback()))
-    {
-        tracing::warn!(
-            %endpoint,
-            "anyone who reaches this listener uses the gateway through it, unencrypted and with this client's token"
-        );
+fn warn(warnings: Vec<String>) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
     }
 }
 
@@ -184,7 +178,7 @@ pub(super) fn serve(
         let _control = loaded.fixed.control.as_deref().map(Control::listen).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
-            eprintln!("tandem {name}: listening on {}://{address}", endpoint.session.as_str());
+            eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());
         }
         let mut drain_limit = loaded.drain_limit;
         loop {
@@ -207,7 +201,7 @@ pub(super) fn serve(
                 },
             }
         }
-        tracing::info!("draining");
+        tracing::info!("draining: what is under way may end");
         tokio::select! {
             () = running.drain(drain_limit) => {}
             _ = terminate.recv() => {}
@@ -310,13 +304,24 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
     }
     let local = tokio::task::LocalSet::new();
     local.block_on(&super::runtime()?, async {
+        let mut warnings = Vec::new();
         if let Some(options) = file.client {
-            check_role("client", &options.typed_with(transports)?)?;
+            let config = options.typed_with(transports)?;
+            warnings.extend(config.warnings());
+            check_role("client", &config)?;
         }
         if let Some(options) = file.gateway {
-            check_role("gateway", &options.typed_with(transports)?)?;
+            let config = options.typed_with(transports)?;
+            warnings.extend(config.warnings());
+            check_role("gateway", &config)?;
         }
-        println!("{}: good", path.display());
+        for warning in &warnings {
+            println!("warning: {warning}");
+        }
+        match warnings.len() {
+            0 => println!("{}: good", path.display()),
+            count => println!("{}: can be used, with {count} warning(s)", path.display()),
+        }
         Ok(())
     })
 }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
-use crate::endpoint::{Endpoint, SessionKind, Via};
+use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
 use crate::transport::registry::Transports;
 use crate::transport::tor::Exit;
 use crate::warm_up;
@@ -36,10 +36,10 @@ with_path! {
     ClientOptions {
         /// Where the browser connects: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable)
         /// [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
-        listen: Vec<Endpoint> [value_name = "URL"],
+        listen: Vec<Endpoint> [value_name = "URL", value_parser = |text: &str| Usage::ClientListener.parse(text)] with "listeners",
         /// The gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable, best
         /// first)
-        gateway: Vec<Endpoint> [value_name = "URL"],
+        gateway: Vec<Endpoint> [value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "gateways",
         /// The way there: socks5://ADDRESS:PORT, or Tor's control port as tor://ADDRESS:PORT or
         /// tor:///PATH
         via: Option<Via> [value_name = "URL"],
@@ -54,11 +54,10 @@ with_path! {
         max_age: Option<Span> [value_name = "TIME"],
         /// Isolation keys with a session at once [default: 256]
         max_sessions: Option<usize> [value_name = "N"],
-        /// Agree to tunnels to port 443 before the gateway has, which saves a round trip [default:
-        /// true]
+        /// Agree to tunnels before the gateway has, which saves a round trip [default: true]
         early_connect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Connect to the gateway at the start, not with the first request [default: true without
-        /// --via]
+        /// Connect to the gateway at the start, not with the first request, and log whether it
+        /// answers [default: true]
         preconnect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Bytes of nothing that the gateway sends then, to open the congestion window; at most
         /// 4MiB [default: 256KiB without --via, else 0B]
@@ -85,11 +84,19 @@ with_path! {
         metrics: Option<SocketAddr> [value_name = "ADDRESS"],
         /// Unix socket for `tandem probe`, for this user only [default: none]
         control: Option<PathBuf> [value_name = "PATH"],
-        /// Log level or filter, such as info or tandem=debug [default: warn]
+        /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [value_name = "FILTER"],
         /// Write methods, hosts and paths to the log [default: false]
         log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
+}
+
+fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+    Usage::ClientListener.read_list(deserializer)
+}
+
+fn gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+    Usage::Gateway.read_list(deserializer)
 }
 
 /// A gateway to dial.
@@ -152,6 +159,8 @@ pub struct ClientConfig {
     pub log_urls: bool,
     /// The transports that the endpoints name.
     pub transports: Transports,
+    /// Files that hold secrets.
+    pub secret_files: Vec<String>,
 }
 
 impl ClientOptions {
@@ -192,7 +201,7 @@ impl ClientOptions {
             .gateway
             .into_iter()
             .map(|endpoint| gateway(endpoint, via.as_ref(), transports))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
         let fallback = self.fallback.unwrap_or_default();
         if fallback == Fallback::Via && via.is_none() {
             return Err(ConfigError::value(
@@ -207,8 +216,10 @@ impl ClientOptions {
             // still in use.
             None => via.as_ref().map(|_| Duration::from_secs(615)),
         };
+        let secret_files = secret_files(&gateways, [&self.token_file, &self.tor_password_file]);
         Ok(ClientConfig {
             listen,
+            secret_files,
             gateways,
             tor_password: self
                 .tor_password_file
@@ -222,7 +233,7 @@ impl ClientOptions {
             max_age,
             max_sessions: self.max_sessions.unwrap_or(256).max(1),
             early_connect: self.early_connect.unwrap_or(true),
-            preconnect: self.preconnect.unwrap_or_else(|| via.is_none()),
+            preconnect: self.preconnect.unwrap_or(true),
             warm_up: warm_up(self.warm_up, via.as_ref())?,
             push: self.push.unwrap_or(true),
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0))
@@ -240,6 +251,15 @@ impl ClientOptions {
             via,
         })
     }
+}
+
+/// Returns the files that nobody else may read.
+fn secret_files(gateways: &[GatewayEndpoint], named: [&Option<String>; 2]) -> Vec<String> {
+    let keys = gateways
+        .iter()
+        .filter_map(|gateway| gateway.endpoint.option("key"));
+    let named = named.into_iter().flatten().map(String::as_str);
+    named.chain(keys).map(str::to_owned).collect()
 }
 
 /// Where a browser finds the client unless told otherwise: Privoxy's port and Tor Browser's.

@@ -15,7 +15,7 @@ use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, positive, read_secret, with_path};
 use crate::back::origin::{HostPattern, Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
-use crate::endpoint::{Endpoint, SessionKind, literal_ip, split_authority};
+use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip, split_authority};
 use crate::learned::Learned;
 use crate::middle::push::Pushing;
 use crate::transport::Target;
@@ -107,7 +107,7 @@ with_path! {
     GatewayOptions {
         /// Where clients connect: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE,
         /// h2+tcp://192.0.2.80:9980, … (repeatable)
-        listen: Vec<Endpoint> [value_name = "URL"],
+        listen: Vec<Endpoint> [value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
         /// Which origins: forward and transparent (those that requests name) or reverse=URL (one)
         /// [default: forward]
         mode: Option<ModeOption> [value_name = "MODE"],
@@ -171,11 +171,15 @@ with_path! {
         metrics: Option<SocketAddr> [value_name = "ADDRESS"],
         /// Unix socket for `tandem probe`, for this user only [default: none]
         control: Option<PathBuf> [value_name = "PATH"],
-        /// Log level or filter, such as info or tandem=debug [default: warn]
+        /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [value_name = "FILTER"],
         /// Write methods, hosts and paths to the log [default: false]
         log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
+}
+
+fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+    Usage::GatewayListener.read_list(deserializer)
 }
 
 /// What decides whether something that others needed is pushed.
@@ -238,6 +242,8 @@ pub struct GatewayConfig {
     pub log_urls: bool,
     /// The transports that the endpoints name.
     pub transports: Transports,
+    /// Files that hold secrets.
+    pub secret_files: Vec<String>,
 }
 
 impl GatewayOptions {
@@ -291,8 +297,15 @@ impl GatewayOptions {
             None
         };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let keys = self.listen.iter().filter_map(|it| it.option("key"));
+        let token_files = self
+            .auth
+            .iter()
+            .filter_map(|entry| entry.strip_prefix("token-file="));
+        let secret_files = keys.chain(token_files).map(str::to_owned).collect();
         Ok(GatewayConfig {
             mode,
+            secret_files,
             open,
             tokens,
             client_ca,

@@ -5,15 +5,17 @@
 //! key.
 
 pub mod client;
+pub mod file;
 pub mod gateway;
 pub mod units;
+mod warnings;
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 pub use client::{ClientConfig, ClientOptions};
+pub use file::File;
 pub use gateway::{GatewayConfig, GatewayOptions};
 
 use crate::endpoint::{BadEndpoint, Endpoint};
@@ -78,31 +80,6 @@ impl ConfigError {
     }
 }
 
-/// A configuration file: one table for each role.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct File {
-    /// `[client]`.
-    pub client: Option<ClientOptions>,
-    /// `[gateway]`.
-    pub gateway: Option<GatewayOptions>,
-}
-
-impl File {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
-            file: file.clone(),
-            error,
-        })?;
-        toml::from_str(&text).map_err(|error| ConfigError::Parse {
-            file,
-            problem: error.to_string().trim_end().into(),
-        })
-    }
-}
-
 /// Declares options once: as flags, as keys of a file, and how one set wins over another. What
 /// stands in brackets goes to clap. The slow path's options are listed between the other two
 /// groups.
@@ -111,12 +88,12 @@ macro_rules! options {
         $crate::config::options! { @all $(#[$meta])* $name { $($before)* $($path)* $($after)* } }
         $crate::config::options! { @path $name { $($path)* } }
     };
-    (@all $(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $field:ident: $kind:ident<$type:ty> $([$($arg:tt)*])?,)* }) => {
+    (@all $(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $field:ident: $kind:ident<$type:ty> $([$($arg:tt)*])? $(with $with:literal)?,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, clap::Args, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
         pub struct $name {
-            $($(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] pub $field: $kind<$type>,)*
+            $($(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] $(#[serde(deserialize_with = $with)])? pub $field: $kind<$type>,)*
         }
 
         impl $name {

@@ -1,13 +1,15 @@
 //! Early agreement to tunnels: a browser's CONNECT is answered before the gateway has answered it,
 //! so that the TLS handshake leaves with the request and saves a round trip over the slow path.
 //!
-//! Only where the session stands and only for port 443; should the far end fail after all, the
-//! tunnel is reset.
+//! It is done only while the session is known to be alive and let in by the gateway. If the far end
+//! fails after all, the tunnel is reset, one log line tells the reason, and the next CONNECT to the
+//! same place waits for the gateway's answer, which then carries the reason.
 
 use std::rc::Rc;
 
 use tandem_http::ResponseHead;
 
+use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Reply};
 use crate::stage::{SessionPool, Stage};
@@ -16,43 +18,120 @@ use crate::stage::{SessionPool, Stage};
 pub struct EarlyConnect {
     /// The pool that knows the sessions.
     pub sessions: Rc<dyn SessionPool>,
-    /// Where the exchanges go on.
+    /// The stage that gets the exchanges.
     pub next: Rc<dyn Stage>,
 }
 
 impl Stage for EarlyConnect {
     fn call(&self, exchange: Exchange) -> Reply {
         let request = &exchange.request;
+        let Ok((_, port)) = split_authority(&request.authority, None) else {
+            return self.next.call(exchange);
+        };
+        // If the session's path was lost while it rested, another session gets the first bytes
+        // again. That is safe for a TLS handshake, which port 443 promises, and for nothing else.
         let early = request.is_connect()
             && request.protocol.is_none()
-            && request.authority.ends_with(":443")
-            && self.sessions.is_live(&exchange.isolation);
-        if early {
-            agree(self.next.call(exchange))
-        } else {
-            self.next.call(exchange)
+            && self.sessions.is_live(&exchange.isolation)
+            && (port == 443 || self.sessions.is_awake(&exchange.isolation))
+            && !self
+                .sessions
+                .has_failed(&exchange.isolation, &request.authority);
+        if !early {
+            return self.next.call(exchange);
         }
+        let (sessions, isolation) = (Rc::clone(&self.sessions), exchange.isolation.clone());
+        let authority = request.authority.clone();
+        let failed = move |error: &Error| {
+            tell(error);
+            sessions.failed(&isolation, &authority);
+        };
+        agree(self.next.call(exchange), failed)
     }
 }
 
-/// Puts an agreement before the reply to a CONNECT and drops the far end's own.
-pub fn agree(mut reply: Reply) -> Reply {
+/// Tells the log why a tunnel failed after it was agreed to. A browser shows no reason then.
+pub fn tell(error: &Error) {
+    tracing::info!("a tunnel that was agreed to early has failed: {error}");
+}
+
+/// Puts an agreement before the reply to a CONNECT and drops the far end's own. `failed` learns the
+/// reason if the far end does not agree.
+pub fn agree(mut reply: Reply, failed: impl FnOnce(&Error) + 'static) -> Reply {
     Reply::generate(|mut sink| async move {
         sink.send(Part::Head(ResponseHead::new(200))).await;
+        // Once the far end has agreed, a failure is the tunnel's end and no refusal.
+        let mut failed = Some(failed);
         while let Some(part) = reply.part().await {
-            match part? {
-                Part::Head(head) if (200..300).contains(&head.status) => {}
-                Part::Head(_) => {
-                    return Err(Error::new(
-                        Kind::Reset,
-                        Side::Peer,
-                        "the gateway refused the tunnel",
-                    ));
+            let error = match part {
+                Ok(Part::Head(head)) if (200..300).contains(&head.status) => {
+                    failed = None;
+                    continue;
                 }
-                Part::Hints(_) => {}
-                part => sink.send(part).await,
+                Ok(Part::Head(head)) => refusal(&head),
+                Ok(Part::Hints(_)) => continue,
+                Ok(part) => {
+                    sink.send(part).await;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if let Some(failed) = failed.take() {
+                failed(&error);
             }
+            return Err(error);
         }
         Ok(())
     })
+}
+
+/// The most characters of a gateway's explanation that are taken over.
+const MAX_DETAIL: usize = 200;
+
+/// Reads the reason off a gateway's answer, whose `Proxy-Status` field tells it (RFC 9209).
+fn refusal(head: &ResponseHead) -> Error {
+    let kind = match head.status {
+        400 => Kind::BadRequest,
+        403 => Kind::Forbidden,
+        407 => Kind::Unauthorized,
+        421 => Kind::Misdirected,
+        503 => Kind::Busy,
+        504 => Kind::Timeout,
+        _ => Kind::Unreachable,
+    };
+    let said = head
+        .fields
+        .get("proxy-status")
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
+    let details = said
+        .split_once("details=\"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map(|(details, _)| details);
+    let detail = details.map_or_else(
+        || format!("it refused the tunnel with status {}", head.status),
+        |details| {
+            let visible = |c: &char| c.is_ascii_graphic() || *c == ' ';
+            details.chars().filter(visible).take(MAX_DETAIL).collect()
+        },
+    );
+    Error::new(kind, Side::Peer, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_keep_their_reason() {
+        let mut head = ResponseHead::new(502);
+        assert!(refusal(&head).detail.contains("status 502"));
+        head.fields.push(
+            "proxy-status",
+            "gateway; error=dns_error; details=\"the name could not be resolved\"",
+        );
+        let error = refusal(&head);
+        assert_eq!(error.detail, "the name could not be resolved");
+        assert_eq!(error.kind, Kind::Unreachable);
+    }
 }

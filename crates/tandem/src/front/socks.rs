@@ -20,7 +20,7 @@ use tandem_http::{Fields, Method, RequestHead, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-use super::early::agree;
+use super::early::{agree, tell};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
@@ -79,7 +79,8 @@ impl SocksFront {
             return answer(&mut path, &mut server, SocksReply::AddressTypeNotSupported).await;
         };
         let stage = isolated(stage, isolation.clone());
-        if port == 443 && !self.sessions.is_live(&isolation) {
+        let has_failed = port != 80 && self.sessions.has_failed(&isolation, &request.target);
+        if has_failed || (port == 443 && !self.sessions.is_live(&isolation)) {
             let early = BytesMut::from(&server.take_rest()[..]);
             return tunnel(path, Some(server), early, &request.target, peer, &*stage).await;
         }
@@ -317,7 +318,7 @@ async fn tunnel(
     };
     let mut reply = stage.call(exchange);
     match server {
-        None => reply = agree(reply),
+        None => reply = agree(reply, tell),
         Some(mut server) => {
             let verdict = loop {
                 match reply.part().await {

@@ -9,8 +9,11 @@ use std::rc::Rc;
 
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Reply};
+use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
+
+static REFUSALS: LogLimit = LogLimit::new();
 
 /// The stage of one session.
 pub struct Auth {
@@ -47,6 +50,13 @@ impl Stage for Auth {
             return self.next.call(exchange);
         }
         METRICS.unauthorized.add(1);
+        if let Some(held_back) = REFUSALS.admit() {
+            let shown = if shown.is_some() { "a wrong" } else { "no" };
+            tracing::warn!(
+                "a session without right was refused: it showed {shown} access token \
+                 ({held_back} more since the last line)"
+            );
+        }
         let detail = if shown.is_some() {
             "the access token is not valid"
         } else {

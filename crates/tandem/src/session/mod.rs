@@ -71,6 +71,24 @@ pub trait Connected {
         true
     }
 
+    /// Says whether the other end lets this one in: `None` until it has answered a request, false
+    /// while it refuses the access token.
+    fn admission(&self) -> Option<bool> {
+        None
+    }
+
+    /// Returns the time from the path's beginning to the other end's first bytes: a round trip at
+    /// least.
+    fn answered_in(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Resolves when the session is over, with the reason, or with `None` if this end closed it.
+    /// The future does not keep the session open. One at a time can wait.
+    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
+        Box::pin(std::future::pending())
+    }
+
     /// Takes no new exchanges, lets those under way end, then closes.
     fn drain(&self);
 

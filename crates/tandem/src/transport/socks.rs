@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
-use tandem_http::socks::{Client, Progress, SocksError};
+use tandem_http::socks::{Client, Progress, Reply, SocksError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::tcp::{SocketOptions, Tcp};
@@ -59,7 +59,8 @@ impl Transport for Socks {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let proxy = self.below.dial(&self.proxy, &Isolation::none()).await?;
+            let proxy = self.below.dial(&self.proxy, &Isolation::none()).await;
+            let proxy = proxy.map_err(|error| error.at(Side::Via))?;
             over(proxy, target, isolation)
         })
     }
@@ -84,18 +85,21 @@ struct SocksStream {
     flight: BytesMut,
     /// Session bytes that came in one read with the proxy's answers.
     rest: BytesMut,
+    /// The target is an onion service, whose failures Tor can explain.
+    is_onion: bool,
 }
 
 impl SocksStream {
     fn new(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Self, Error> {
         let client = Client::new(&target.host, target.port, isolation.credentials())
-            .map_err(|error| refusal(&error))?;
+            .map_err(|error| refusal(&error, false))?;
         let flight = BytesMut::from(&client.first_flight()[..]);
         Ok(Self {
             proxy,
             handshake: Some(client),
             flight,
             rest: BytesMut::new(),
+            is_onion: target.host.to_ascii_lowercase().ends_with(".onion"),
         })
     }
 
@@ -120,14 +124,14 @@ impl SocksStream {
             if bytes.is_empty() {
                 let error = Error::new(
                     Kind::Reset,
-                    Side::Peer,
-                    "the SOCKS proxy closed the connection",
+                    Side::Via,
+                    "the SOCKS proxy closed the connection: is that its SOCKS port?",
                 );
                 return Poll::Ready(Err(error.with_retry(Retry::IfIdempotent).into_io()));
             }
             match client
                 .handle_input(bytes)
-                .map_err(|error| refusal(&error).into_io())?
+                .map_err(|error| refusal(&error, self.is_onion).into_io())?
             {
                 Progress::Pending => {}
                 Progress::Done { consumed } => {
@@ -140,17 +144,52 @@ impl SocksStream {
     }
 }
 
-/// What a SOCKS proxy's refusal means. Nothing reached the other end, so sending again is safe.
-fn refusal(error: &SocksError) -> Error {
-    let kind = match error {
-        SocksError::Refused(reply) => match reply.code() {
-            0x05 => Kind::ConnectionRefused,
-            0x06 => Kind::Timeout,
-            _ => Kind::Unreachable,
-        },
-        _ => Kind::Protocol,
+/// Classifies a SOCKS proxy's refusal. Nothing reached the other end, so sending again is safe.
+fn refusal(error: &SocksError, is_onion: bool) -> Error {
+    let (kind, side) = match error {
+        SocksError::Refused(Reply::ConnectionRefused) => (Kind::ConnectionRefused, Side::Peer),
+        SocksError::Refused(Reply::TtlExpired | Reply::OnionIntroductionTimedOut) => {
+            (Kind::Timeout, Side::Peer)
+        }
+        SocksError::Refused(_) => (Kind::Unreachable, Side::Peer),
+        _ => (Kind::Protocol, Side::Via),
     };
-    Error::new(kind, Side::Peer, format!("SOCKS proxy: {error}")).with_retry(Retry::Safe)
+    let remedy = match error {
+        SocksError::Refused(reply) => remedy(*reply, is_onion),
+        SocksError::AuthRefused => "; it takes no user and password, which carry the isolation",
+        SocksError::Malformed => ": is that its SOCKS port?",
+        _ => "",
+    };
+    let words = match error {
+        SocksError::Refused(reply) => reply.to_string(),
+        other => other.to_string(),
+    };
+    Error::new(kind, side, format!("{words}{remedy}")).with_retry(Retry::Safe)
+}
+
+/// Returns advice on a reply. Tor sends codes from X'F0' on only where its SocksPort has the flag
+/// `ExtendedErrors` (proposal 304).
+const fn remedy(reply: Reply, is_onion: bool) -> &'static str {
+    match reply {
+        Reply::OnionDescriptorNotFound => {
+            ": no such service, or it is down; compare the address letter by letter"
+        }
+        Reply::OnionDescriptorInvalid => {
+            ": the service or Tor is outdated, or Tor's clock is wrong"
+        }
+        Reply::OnionIntroductionFailed => ": it is known, but does not answer; it may be down",
+        Reply::OnionRendezvousFailed => ": it is known, but was not reached; try again later",
+        Reply::OnionAuthorizationMissing => ": give Tor its key (ClientOnionAuthDir)",
+        Reply::OnionAuthorizationWrong => ": the key in Tor's ClientOnionAuthDir is another one",
+        Reply::OnionAddressInvalid => ": a letter is wrong or missing",
+        Reply::OnionIntroductionTimedOut => ": it is known, but does not answer in time",
+        Reply::GeneralFailure | Reply::HostUnreachable | Reply::TtlExpired if is_onion => {
+            "; Tor tells the reason if its SocksPort has the flag ExtendedErrors"
+        }
+        Reply::ConnectionRefused => ", says the SOCKS proxy: is the gateway running there?",
+        Reply::NotAllowed => ", which may forbid addresses like the gateway's",
+        _ => ", says the SOCKS proxy",
+    }
 }
 
 impl AsyncRead for SocksStream {

@@ -169,7 +169,9 @@ impl Transport for Tcp {
             };
             let options = self.options.as_ref();
             let timeout = options.map_or(CONNECT_TIMEOUT, |options| options.connect_timeout);
-            let stream = connect(address, timeout, Side::Peer).await?;
+            let stream = connect(address, timeout, Side::Peer)
+                .await
+                .map_err(|error| error.with_address(address))?;
             set_up(options, &stream);
             Ok(path(stream))
         })

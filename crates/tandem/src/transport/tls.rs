@@ -1,6 +1,7 @@
 //! TLS (by rustls) as a layer over another transport, for gateways, origins and listeners.
-//! [`records`] is the path above it, [`layer`] the transport.
+//! [`files`] reads certificates and keys, [`records`] is the path above it, [`layer`] the transport.
 
+pub mod files;
 pub mod layer;
 pub mod records;
 
@@ -11,26 +12,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::Resumption;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::{Facts, Path};
+use files::{certificates, private_key, roots};
 use records::TlsPath;
 
-/// Why a TLS configuration could not be made.
+/// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A certificate or key file could not be read.
-    #[error("cannot read {file}: {problem}")]
+    #[error("{file}: {problem}")]
     File {
-        /// Which.
+        /// The file.
         file: String,
-        /// Why.
+        /// The reason, with the file's contents.
         problem: String,
+    },
+    /// A key does not belong to its certificate.
+    #[error("the private key in {key} does not belong to the certificate in {cert}")]
+    Mismatch {
+        /// The certificate's file.
+        cert: String,
+        /// The key's file.
+        key: String,
     },
     /// The pieces do not fit together.
     #[error("certificate and key cannot be used: {0}")]
@@ -40,31 +49,15 @@ pub enum TlsError {
     Verifier(String),
 }
 
-fn file_error(file: &str, problem: impl ToString) -> TlsError {
-    TlsError::File {
-        file: file.into(),
-        problem: problem.to_string(),
+/// Words what rustls says about a certificate and its key.
+fn identity_error(error: rustls::Error, cert: &str, key: &str) -> TlsError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::Mismatch {
+            cert: cert.into(),
+            key: key.into(),
+        },
+        other => TlsError::Config(other),
     }
-}
-
-fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file)
-        .map_err(|e| file_error(file, e))?
-        .collect();
-    let chain = chain.map_err(|e| file_error(file, e))?;
-    if chain.is_empty() {
-        Err(file_error(file, "no certificate in it"))
-    } else {
-        Ok(chain)
-    }
-}
-
-fn roots(file: &str) -> Result<RootCertStore, TlsError> {
-    let mut store = RootCertStore::empty();
-    for certificate in certificates(file)? {
-        store.add(certificate).map_err(|e| file_error(file, e))?;
-    }
-    Ok(store)
 }
 
 /// What the dialling side of TLS is made from.
@@ -94,8 +87,10 @@ impl ClientTls {
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
-                let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, e))?;
-                builder.with_client_auth_cert(certificates(cert)?, key_der)?
+                let (chain, key_der) = (certificates(cert)?, private_key(key)?);
+                builder
+                    .with_client_auth_cert(chain, key_der)
+                    .map_err(|error| identity_error(error, cert, key))?
             }
         };
         config.alpn_protocols.clone_from(&self.alpn);
@@ -123,7 +118,7 @@ pub async fn connect(
     })?;
     match tokio::time::timeout(timeout, connector.connect(name, path)).await {
         Ok(Ok(stream)) => Ok(wrap(stream.into())),
-        Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
+        Ok(Err(error)) => Err(handshake_error(&error, side).with_retry(Retry::Safe)),
         Err(_) => Err(Error::new(
             Kind::Timeout,
             side,
@@ -131,6 +126,17 @@ pub async fn connect(
         )
         .with_retry(Retry::Safe)),
     }
+}
+
+/// Classifies what ended a handshake. A server without TLS often closes at the first record.
+fn handshake_error(error: &std::io::Error, side: Side) -> Error {
+    let classified = Error::io(error, side);
+    if classified.kind == Kind::Truncated && side == Side::Peer {
+        let detail = "the connection was closed during the TLS handshake: \
+                      if the gateway speaks no TLS there, use h2+tcp";
+        return Error::new(Kind::Tls, side, detail);
+    }
+    classified
 }
 
 /// Bytes that TLS takes beyond what the socket does: what waits there can no longer be overtaken.
@@ -190,7 +196,7 @@ pub fn acceptor(
     clients: Option<ClientCertificates<'_>>,
     alpn: &[&[u8]],
 ) -> Result<TlsAcceptor, TlsError> {
-    let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, e))?;
+    let (chain, key_der) = (certificates(cert)?, private_key(key)?);
     let builder = match clients {
         None => ServerConfig::builder().with_no_client_auth(),
         Some(ClientCertificates { ca, optional }) => {
@@ -204,7 +210,9 @@ pub fn acceptor(
             ServerConfig::builder().with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_single_cert(certificates(cert)?, key_der)?;
+    let mut config = builder
+        .with_single_cert(chain, key_der)
+        .map_err(|error| identity_error(error, cert, key))?;
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

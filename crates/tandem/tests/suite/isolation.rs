@@ -101,6 +101,7 @@ fn one_session_for_each_key_and_the_key_goes_on() {
     let (proxy, asked) = socks_proxy(gateway);
     let mut options = client_options("h2+tcp://gateway.example:9980");
     options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+    options.preconnect = Some(false);
     let (_client, http, socks) = start_client(options);
 
     let over_socks = |user: Option<(&str, &str)>| {

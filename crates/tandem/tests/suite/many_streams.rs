@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tandem::back::announce::Announcer;
 use tandem::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use tandem::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use tandem::back::policy::{Direct, Policy};
@@ -614,6 +615,8 @@ impl Role for Proxy {
 
 fn client(network: &Network) -> Parts {
     let gateway = Gateway {
+        announcer: Announcer::new("gateway.example:1".into(), "streams".into()),
+        has_token: false,
         target: Target {
             host: "gateway".into(),
             port: 1,
@@ -625,6 +628,7 @@ fn client(network: &Network) -> Parts {
         blamed: Cell::default(),
     };
     let limits = PoolLimits {
+        reconnect: false,
         max_age: None,
         max_sessions: 10,
         push_memory: 0,

@@ -134,6 +134,7 @@ fn the_socks_handshake_takes_the_request_along() {
     for credentials in ["", "Proxy-Authorization: Basic YTpi\r\n"] {
         let mut options = client_options("h2+tcp://gateway.example:9980");
         options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+        options.preconnect = Some(false);
         let (_client, http, _) = start_client(options);
         let mut client = Client::to(http);
         client.send(request("GET", &origin.url("/"), credentials));

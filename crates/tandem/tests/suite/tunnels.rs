@@ -274,7 +274,12 @@ fn offers_of_other_protocols_are_not_taken() {
 
 #[test]
 fn forbidden_tunnels_are_refused_with_the_right_words() {
-    let pair = Pair::with("h2", |gateway| gateway.allow_dest = Vec::new(), |_| {});
+    // An early agreement would be reset; `messages.rs` has that case.
+    let pair = Pair::with(
+        "h2",
+        |gateway| gateway.allow_dest = Vec::new(),
+        |client| client.early_connect = Some(false),
+    );
     for (target, kind) in [
         ("127.0.0.1:80", "loopback"),
         ("169.254.169.254:80", "metadata"),

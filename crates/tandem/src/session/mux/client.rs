@@ -10,7 +10,7 @@ use tandem_http::mux::OpenError;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
-use super::{Heard, Inbound, Multiplexed, MuxSession, NewCore, Shared};
+use super::{Heard, Inbound, Multiplexed, MuxSession, NewCore, Shared, set_waker};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
@@ -32,6 +32,8 @@ pub struct MuxClient {
     rest: Duration,
     /// The silence in which that was asked, by when it began.
     asked_in: Cell<Option<Heard>>,
+    /// The other end's answer to the access token, or to its absence.
+    admission: Cell<Option<bool>>,
 }
 
 /// A tunnel whose far end has closed lives for so long without a word from the near end.
@@ -95,6 +97,7 @@ impl MuxClient {
             token,
             rest,
             asked_in: Cell::default(),
+            admission: Cell::default(),
         }
     }
 
@@ -220,6 +223,9 @@ impl Connected for MuxClient {
                         if let Part::Head(head) = &part {
                             if head.status != 407 {
                                 self.token.take();
+                                self.admission.set(Some(true));
+                            } else if self.admission.get().is_none() {
+                                self.admission.set(Some(false));
                             }
                             agreed = exchange.request.is_connect()
                                 && (200..300).contains(&head.status)
@@ -260,6 +266,27 @@ impl Connected for MuxClient {
 
     fn promises_have_fields(&self) -> bool {
         self.protocol == Multiplexed::H2
+    }
+
+    fn admission(&self) -> Option<bool> {
+        self.admission.get()
+    }
+
+    fn answered_in(&self) -> Option<Duration> {
+        let shared = &self.shared;
+        shared.heard.get().map(|_| shared.answered_in.get())
+    }
+
+    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
+        let shared = Rc::clone(&self.shared);
+        Box::pin(std::future::poll_fn(move |cx| {
+            if let Some(error) = &*shared.ended.borrow() {
+                let by_this_end = shared.draining.get() || shared.rested.get();
+                return Poll::Ready((!by_this_end).then(|| error.clone()));
+            }
+            set_waker(&mut shared.observer.borrow_mut(), cx.waker());
+            Poll::Pending
+        }))
     }
 
     fn drain(&self) {

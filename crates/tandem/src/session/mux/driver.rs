@@ -13,6 +13,7 @@ use tandem_http::{Event, Reason, SendBuf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::mismatch;
 use super::unsent::Unsent;
 use super::{Heard, Shared, set_waker};
 use crate::error::{Error, Kind, Retry, Side};
@@ -138,7 +139,12 @@ impl<O: Owner> Driver<O> {
         let result = std::future::poll_fn(|cx| self.poll(cx)).await;
         let error = match &result {
             Ok(()) => {
-                Error::new(Kind::Reset, self.side, "the session has ended").with_retry(Retry::Safe)
+                let detail = if self.shared.established.get() {
+                    "the session has ended"
+                } else {
+                    mismatch::CLOSED
+                };
+                Error::new(Kind::Reset, self.side, detail).with_retry(Retry::Safe)
             }
             Err(error) => error.clone(),
         };
@@ -276,6 +282,11 @@ impl<O: Owner> Driver<O> {
                     ready!(self.clock.sleep.as_mut().poll(cx));
                     break;
                 }
+                // The first bytes may tell why the other end does not take more.
+                Err(error) if !self.shared.established.get() => {
+                    self.failed_write = Some(error);
+                    break;
+                }
                 Ok(_) | Err(_) => break,
             }
         }
@@ -345,6 +356,12 @@ impl<O: Owner> Driver<O> {
 
     /// Gives bytes that were read to the core.
     fn take_in(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if self.side == Side::Peer
+            && !self.shared.established.get()
+            && mismatch::is_other_protocol(bytes)
+        {
+            return Err(mismatch::error(bytes));
+        }
         let now = Instant::now();
         if self.shared.heard.replace(Some(Heard::at(now))).is_none() {
             self.shared.answered_in.set(now - self.clock.read_at);
@@ -364,11 +381,12 @@ impl<O: Owner> Driver<O> {
             self.ending = Some(Ok(()));
             return Ok(());
         }
-        let error = Error::new(
-            Kind::Truncated,
-            self.side,
-            "the session's connection was closed",
-        );
+        let detail = if self.shared.established.get() {
+            "the session's connection was closed"
+        } else {
+            mismatch::CLOSED
+        };
+        let error = Error::new(Kind::Truncated, self.side, detail);
         Err(error.with_retry(Retry::IfIdempotent))
     }
 
@@ -515,6 +533,7 @@ impl<O: Owner> Driver<O> {
                 !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle;
             if idle || unasked.is_some_and(|left| left.is_zero()) {
                 core.go_away(Reason::NoError);
+                self.shared.rested.set(true);
                 self.ending = Some(Ok(()));
             }
             let limits = &self.timeouts;

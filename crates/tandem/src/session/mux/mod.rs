@@ -13,6 +13,7 @@
 
 mod client;
 mod driver;
+mod mismatch;
 mod server;
 #[cfg(test)]
 mod tests_over_paths;
@@ -153,6 +154,10 @@ struct Shared {
     /// Time from the path's beginning to the first of them: a round trip at least.
     answered_in: Cell<Duration>,
     draining: Cell<bool>,
+    /// This end has closed the session because nothing was asked on it.
+    rested: Cell<bool>,
+    /// The task that waits for the session's end, if there is one.
+    observer: RefCell<Option<Waker>>,
     watch: Watch,
 }
 
@@ -273,6 +278,8 @@ impl Shared {
             heard: Cell::default(),
             answered_in: Cell::default(),
             draining: Cell::new(false),
+            rested: Cell::new(false),
+            observer: RefCell::default(),
             watch: Watch::default(),
         })
     }
@@ -313,6 +320,9 @@ impl Shared {
             }
         }
         self.wake_waiting();
+        if let Some(observer) = self.observer.borrow_mut().take() {
+            observer.wake();
+        }
         self.kick();
     }
 

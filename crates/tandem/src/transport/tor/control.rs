@@ -100,7 +100,12 @@ impl Control {
     /// Connects and authenticates with what the client accepts: nothing, the given password, or a
     /// proof that its cookie is known.
     pub async fn connect(via: &Via, password: Option<&str>) -> Result<Self, Error> {
-        let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
+        let io = |error: std::io::Error| {
+            let detail = Error::io(&error, Side::Via).detail;
+            unreachable(format!("Tor's control port: {detail}"))
+                .at(Side::Via)
+                .with_address(via)
+        };
         let stream: Box<dyn Stream> = match via {
             Via::TorPort(address) => {
                 Box::new(tokio::net::TcpStream::connect(address).await.map_err(io)?)

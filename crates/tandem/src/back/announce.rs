@@ -1,0 +1,164 @@
+//! Tells the log whether a gateway answers: once for each change, with the reason and the remedy.
+//!
+//! The lines name the gateway and addresses on the way to it. They stay on this machine; pages and
+//! `Proxy-Status` fields hold the reason only.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::{Error, Kind, Side};
+
+/// The time after which the same failure is told again.
+const REMINDER: Duration = Duration::from_secs(600);
+
+/// The number of lines that may be written within [`WINDOW`], for a gateway that comes and goes.
+const BURST: u32 = 6;
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// The voice of one gateway.
+#[derive(Debug)]
+pub struct Announcer {
+    /// The gateway as the user knows it, such as `gw.example:443`.
+    gateway: String,
+    /// The protocol and the way, such as `h2 over TLS`.
+    protocol: String,
+    answers: Cell<Option<bool>>,
+    /// The failure that was told last, and when.
+    told: RefCell<Option<(Error, Instant)>>,
+    /// The lines of the current window, and its beginning.
+    lines: Cell<(u32, Option<Instant>)>,
+}
+
+impl Announcer {
+    /// Makes the voice of `gateway`, which is reached by `protocol`.
+    pub fn new(gateway: String, protocol: String) -> Self {
+        Self {
+            gateway,
+            protocol,
+            answers: Cell::new(None),
+            told: RefCell::default(),
+            lines: Cell::default(),
+        }
+    }
+
+    /// Tells that a session works. `answered_in`: the time to its first answer.
+    pub fn up(&self, answered_in: Option<Duration>) {
+        if self.answers.replace(Some(true)) == Some(true) || !self.may_speak() {
+            return;
+        }
+        *self.told.borrow_mut() = None;
+        let time =
+            answered_in.map_or_else(String::new, |time| format!(", {} ms", time.as_millis()));
+        tracing::info!(
+            "session with gateway {}: {}{time}",
+            self.gateway,
+            self.protocol
+        );
+    }
+
+    /// Tells that the gateway cannot be used.
+    pub fn down(&self, error: &Error) {
+        let now = Instant::now();
+        let repeated = self.answers.get() == Some(false)
+            && self.told.borrow().as_ref().is_some_and(|(last, at)| {
+                (last.kind, last.side, &last.detail) == (error.kind, error.side, &error.detail)
+                    && now - *at < REMINDER
+            });
+        self.answers.set(Some(false));
+        if repeated || !self.may_speak() {
+            return;
+        }
+        *self.told.borrow_mut() = Some((error.clone(), now));
+        tracing::warn!("{}", self.words(error));
+    }
+
+    /// Tells that nothing is known yet after `waited`.
+    pub fn waiting(&self, waited: Duration) {
+        if self.answers.get().is_none() && self.may_speak() {
+            tracing::warn!(
+                "gateway {} has not answered in {} s ({}): still trying",
+                self.gateway,
+                waited.as_secs(),
+                self.protocol
+            );
+        }
+    }
+
+    fn words(&self, error: &Error) -> String {
+        let gateway = &self.gateway;
+        let detail = &error.detail;
+        let address = error
+            .address
+            .as_ref()
+            .map_or_else(String::new, |address| format!(" ({address})"));
+        match (error.side, error.kind) {
+            (Side::Via, _) => format!(
+                "the proxy on the way to gateway {gateway} does not answer: {detail}{address}: \
+                 is Tor running, and is --via right?"
+            ),
+            (_, Kind::Unauthorized) => {
+                format!("gateway {gateway} does not let this client in: {detail}")
+            }
+            (_, Kind::Tls | Kind::Protocol) => {
+                format!("gateway {gateway} cannot be used: {detail}{address}")
+            }
+            (_, Kind::ConnectionRefused) => format!(
+                "gateway {gateway} does not answer: {detail}{address}: \
+                 is it running, and is the port right?"
+            ),
+            (_, Kind::Timeout) => format!(
+                "gateway {gateway} does not answer: {detail}{address}: \
+                 is the address right, and does a firewall let the port through?"
+            ),
+            _ => format!("gateway {gateway} does not answer: {detail}{address}"),
+        }
+    }
+
+    /// Counts a line; false where there were too many of late.
+    fn may_speak(&self) -> bool {
+        let now = Instant::now();
+        let (lines, since) = self.lines.get();
+        match since {
+            Some(since) if now - since < WINDOW => {
+                self.lines.set((lines.saturating_add(1), Some(since)));
+                lines < BURST
+            }
+            _ => {
+                self.lines.set((1, Some(now)));
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announcer() -> Announcer {
+        Announcer::new("gw.example:443".into(), "h2 over TLS".into())
+    }
+
+    #[test]
+    fn the_proxy_on_the_way_is_told_from_the_gateway() {
+        let down = |side| {
+            let error = Error::new(Kind::ConnectionRefused, side, "connection refused");
+            announcer().words(&error.with_address("127.0.0.1:9050"))
+        };
+        assert_eq!(
+            down(Side::Via),
+            "the proxy on the way to gateway gw.example:443 does not answer: \
+             connection refused (127.0.0.1:9050): is Tor running, and is --via right?"
+        );
+        assert!(down(Side::Peer).starts_with("gateway gw.example:443 does not answer"));
+    }
+
+    #[test]
+    fn a_gateway_that_flaps_is_told_of_in_bounds() {
+        let announcer = announcer();
+        let spoken = (0..100).filter(|_| announcer.may_speak()).count();
+        assert_eq!(spoken, BURST as usize);
+    }
+}

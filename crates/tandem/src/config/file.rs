@@ -1,0 +1,84 @@
+//! The TOML file: one table for each role, with errors that name the line and the nearest key.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{ClientOptions, ConfigError, GatewayOptions};
+
+/// A configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    /// The table `[client]`.
+    pub client: Option<ClientOptions>,
+    /// The table `[gateway]`.
+    pub gateway: Option<GatewayOptions>,
+}
+
+impl File {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
+            file: file.clone(),
+            error,
+        })?;
+        toml::from_str(&text).map_err(|error| ConfigError::Parse {
+            file,
+            problem: unknown_key(&error, &text)
+                .unwrap_or_else(|| error.to_string().trim_end().into()),
+        })
+    }
+}
+
+/// Words the error about a key that does not exist, with the key that may be meant.
+fn unknown_key(error: &toml::de::Error, text: &str) -> Option<String> {
+    let mut quoted = error
+        .message()
+        .strip_prefix("unknown field ")?
+        .split('`')
+        .skip(1)
+        .step_by(2);
+    let (unknown, known) = (quoted.next()?, quoted.collect::<Vec<_>>());
+    let line = error
+        .span()
+        .and_then(|span| text.get(..span.start))
+        .map_or(1, |before| before.matches('\n').count() + 1);
+    let advice = nearest(unknown, &known).map_or_else(
+        || format!("; the keys are: {}", known.join(", ")),
+        |key| format!("; did you mean `{key}`?"),
+    );
+    Some(format!("line {line}: unknown key `{unknown}`{advice}"))
+}
+
+/// Returns the known key that is most like `unknown`, if one is like it at all.
+fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|key| (strsim::jaro_winkler(unknown, key), *key))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, key)| key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        let error = toml::from_str::<File>(text).expect_err("an unknown key");
+        unknown_key(&error, text).expect("the error is about the key")
+    }
+
+    #[test]
+    fn unknown_keys_get_the_nearest_known_one() {
+        assert_eq!(
+            problem("# mine\n[client]\ngatway = []\n"),
+            "line 3: unknown key `gatway`; did you mean `gateway`?"
+        );
+        assert!(problem("[gateway]\nallow-dests = []\n").ends_with("did you mean `allow-dest`?"));
+        assert!(problem("[clinet]\n").ends_with("did you mean `client`?"));
+        assert!(problem("[gateway]\nzzz = 1\n").contains("the keys are: "));
+    }
+}

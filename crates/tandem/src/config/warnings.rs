@@ -1,0 +1,123 @@
+//! Warnings about a configuration that can be used, but is probably not meant: secrets that others
+//! can read, certificates that are not valid. They are told at the start and by `check-config`.
+
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::SystemTime;
+
+use super::client::GatewayEndpoint;
+use super::{ClientConfig, GatewayConfig};
+use crate::endpoint::{Endpoint, Via};
+use crate::transport::tls::files::Validity;
+
+impl ClientConfig {
+    /// Returns the warnings, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for endpoint in &self.listen {
+            if endpoint.ip().is_some_and(|ip| !ip.is_loopback()) {
+                warnings.push(format!(
+                    "{endpoint}: anyone who reaches this listener uses the gateway through it, \
+                     unencrypted and with this client's token"
+                ));
+            }
+        }
+        for gateway in &self.gateways {
+            if self.token.is_some() && is_exposed(gateway, self.via.as_ref()) {
+                warnings.push(format!(
+                    "{}: the access token goes there in clear text, and others on the way can \
+                     read it: use h2+tls",
+                    gateway.endpoint
+                ));
+            }
+            warnings.extend(certificate(&gateway.endpoint));
+        }
+        warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
+        warnings
+    }
+}
+
+impl GatewayConfig {
+    /// Returns the warnings, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for endpoint in &self.listen {
+            let is_clear = endpoint.transport == "tcp";
+            if is_clear
+                && !self.tokens.is_empty()
+                && endpoint
+                    .ip()
+                    .is_some_and(|ip| !is_near(ip) && !is_marker(ip))
+            {
+                warnings.push(format!(
+                    "{endpoint}: access tokens come in clear text there, and others on the way \
+                     can read them: use h2+tls"
+                ));
+            }
+            warnings.extend(certificate(endpoint));
+        }
+        warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
+        warnings
+    }
+}
+
+/// Says whether what is sent to a gateway can be read on the way.
+fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
+    let endpoint = &gateway.endpoint;
+    let address = gateway
+        .address
+        .map_or_else(|| endpoint.ip(), |address| Some(address.ip()));
+    let is_onion = via.is_some() && endpoint.host.to_ascii_lowercase().ends_with(".onion");
+    endpoint.transport == "tcp"
+        && gateway.exit.is_none()
+        && !is_onion
+        && !address.is_some_and(is_near)
+}
+
+/// Says whether an address belongs to this machine or to a private net (RFC 1918, RFC 4193).
+fn is_near(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
+/// Says whether an address is one that only an exit relay itself can reach (RFC 5737).
+fn is_marker(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V4(ip) if ip.octets()[..3] == [192, 0, 2])
+}
+
+fn certificate(endpoint: &Endpoint) -> Option<String> {
+    let file = endpoint.option("cert")?;
+    // A file that cannot be read is an error elsewhere.
+    let problem = Validity::of_file(file).ok()?.warning(SystemTime::now())?;
+    Some(format!("the certificate in {file} {problem}"))
+}
+
+fn secret(file: &str) -> Option<String> {
+    let mode = std::fs::metadata(file).ok()?.permissions().mode();
+    (mode & 0o004 != 0).then(|| {
+        format!("{file} holds a secret, and every user of this machine can read it: chmod 600 it")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_strangers_can_read_what_is_exposed() {
+        for (address, near) in [
+            ("127.0.0.1", true),
+            ("192.168.1.1", true),
+            ("fd00::1", true),
+            ("::ffff:10.0.0.1", true),
+            ("203.0.113.5", false),
+            ("0.0.0.0", false),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(is_near(address.parse().unwrap()), near, "{address}");
+        }
+        assert!(is_marker("192.0.2.80".parse().unwrap()));
+    }
+}

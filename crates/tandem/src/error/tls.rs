@@ -1,0 +1,122 @@
+//! Words for failures of TLS, with dates that people can read and the remedy.
+
+use std::borrow::Cow;
+
+use rustls::pki_types::UnixTime;
+use rustls::{AlertDescription, CertificateError, Error};
+
+use super::Side;
+
+/// Explains a failure of a TLS connection to `side`. Remedies are named for the gateway only: a
+/// visitor cannot change how a gateway reaches an origin.
+pub(super) fn explain(error: &Error, side: Side) -> Cow<'static, str> {
+    match error {
+        Error::InvalidCertificate(error) => certificate(error, side),
+        Error::InvalidMessage(_) | Error::PeerSentOversizedRecord if side == Side::Peer => {
+            "the gateway seems not to speak TLS: use h2+tcp instead of h2+tls, or another port"
+                .into()
+        }
+        Error::InvalidMessage(_) => "the other end does not speak TLS on that port".into(),
+        Error::AlertReceived(alert) => received(*alert, side),
+        Error::NoApplicationProtocol => "the other end speaks TLS, but not this protocol".into(),
+        other => other.to_string().into(),
+    }
+}
+
+fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
+    match error {
+        CertificateError::UnknownIssuer if side == Side::Peer => {
+            "its certificate is by an authority that is not known here: add ?ca=FILE with the \
+             PEM file of that authority, or of the certificate itself if it is self-signed"
+                .into()
+        }
+        CertificateError::UnknownIssuer => {
+            "its certificate is by an authority that is not known here".into()
+        }
+        CertificateError::ExpiredContext { time, not_after } => format!(
+            "its certificate expired on {}, and the clock of this machine says {}: \
+             renew the certificate, or set the clock",
+            day(*not_after),
+            day(*time)
+        )
+        .into(),
+        CertificateError::Expired => "its certificate has expired".into(),
+        CertificateError::NotValidYetContext { time, not_before } => format!(
+            "its certificate is valid from {} only, and the clock of this machine says {}: \
+             set the clock, or use another certificate",
+            day(*not_before),
+            day(*time)
+        )
+        .into(),
+        CertificateError::NotValidYet => "its certificate is not valid yet".into(),
+        other => format!("invalid peer certificate: {other}").into(),
+    }
+}
+
+/// Explains an alert that the other end sent (RFC 8446 section 6).
+fn received(alert: AlertDescription, side: Side) -> Cow<'static, str> {
+    let gateway = side == Side::Peer;
+    match alert {
+        AlertDescription::CertificateRequired if gateway => {
+            "the gateway wants a client certificate: add ?cert=FILE&key=FILE".into()
+        }
+        AlertDescription::UnknownCA
+        | AlertDescription::BadCertificate
+        | AlertDescription::CertificateUnknown
+            if gateway =>
+        {
+            "the gateway does not accept the client certificate: \
+             it must be by the authority that the gateway's client-ca names"
+                .into()
+        }
+        AlertDescription::CertificateExpired if gateway => {
+            "the gateway says that the client certificate has expired".into()
+        }
+        AlertDescription::NoApplicationProtocol if gateway => {
+            "the gateway speaks TLS, but not this session protocol: compare its --listen".into()
+        }
+        other => format!("the other end ended TLS with the alert {other:?}").into(),
+    }
+}
+
+/// Writes a day as people do. Seconds beyond the calendar stay seconds.
+fn day(time: UnixTime) -> String {
+    let seconds = time.as_secs();
+    i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| time::OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .map_or_else(
+            || format!("second {seconds} of the Unix clock"),
+            |date| format!("{} {} {}", date.day(), date.month(), date.year()),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn expiry_is_told_by_dates() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let error = Error::InvalidCertificate(CertificateError::ExpiredContext {
+            time: at(1_795_334_134),
+            not_after: at(1_772_496_000),
+        });
+        let words = explain(&error, Side::Peer);
+        assert!(words.contains("expired on 3 March 2026"), "{words}");
+        assert!(words.contains("says 22 November 2026"), "{words}");
+        assert_eq!(
+            day(at(u64::MAX)),
+            format!("second {} of the Unix clock", u64::MAX)
+        );
+    }
+
+    #[test]
+    fn remedies_are_for_the_gateway_only() {
+        let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        assert!(explain(&unknown, Side::Peer).contains("ca=FILE"));
+        assert!(!explain(&unknown, Side::Origin).contains("ca=FILE"));
+    }
+}
