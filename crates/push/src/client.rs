@@ -1,6 +1,31 @@
 //! The client's half: the store of answers that were pushed on one session.
 //!
-//! [`matching`] decides whether a pushed answer may serve a request.
+//! ```text
+//!  promise, head, data, end ──▶ ┌───────────┐ ──▶ read to the end, cancel, raise
+//!  request ───────────────────▶ │ PushStore │ ──▶ answer from the store, join an arriving push
+//!  reader gone, timeout ──────▶ └─────┬─────┘ ──▶ timeout
+//!                                     ▼
+//!                               ReportQueue ────▶ reports for the gateway, companion
+//! ```
+//!
+//! A store belongs to one session, and so to one isolation key. An answer is given once. A push
+//! that does not fit, or must not be kept, is read to its end: a cancelled push would tell the
+//! gateway about the browser's cache.
+//!
+//! [`PushStore`] is the state machine. [`matching`] decides whether an answer may serve a request,
+//! and [`ReportQueue`] tells the gateway what became of each push.
 
+mod digest;
 mod encoding;
+mod lifetime;
 pub mod matching;
+mod preload;
+mod pushed;
+mod reports;
+mod store;
+
+pub use digest::Digest;
+pub use lifetime::fresh_for;
+pub use preload::preload_link;
+pub use reports::{ReportQueue, ReportStep};
+pub use store::{Intake, MAX_PUSHES, Output, Piece, PushId, PushStore, Serve, StoreLimits};

@@ -1,0 +1,93 @@
+//! The answers that a browser received and can still use, for the gateway of its next session.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use tandem_http::{RequestHead, ResponseHead};
+
+use super::lifetime::fresh_for;
+use crate::wire::{Report, url_hash};
+
+/// The answers that a digest remembers, the latest ones.
+const MAX_ANSWERS: usize = 1024;
+
+/// The shortest lifetime that is worth a report: one that outlasts a companion.
+const MIN_LIFETIME: Duration = Duration::from_secs(15);
+
+/// The answers of one isolation key, by the number of their URLs.
+#[derive(Debug, Default)]
+pub struct Digest(VecDeque<(u32, Instant)>);
+
+impl Digest {
+    /// Takes note of an answer that the browser receives.
+    pub fn note(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
+        let lifetime = fresh_for(head).filter(|lifetime| *lifetime > MIN_LIFETIME);
+        let Some(until) = lifetime.and_then(|lifetime| now.checked_add(lifetime)) else {
+            return;
+        };
+        if self.0.len() >= MAX_ANSWERS {
+            self.0.pop_front();
+        }
+        self.0.push_back((url_hash(request), until));
+    }
+
+    /// Forgets the answers that are stale, and appends a report on each other one.
+    pub fn encode(&mut self, now: Instant, out: &mut Vec<u8>) {
+        self.0.retain(|(_, until)| *until > now);
+        for (url, _) in &self.0 {
+            Report::Holds(*url).encode(out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+    use crate::wire::ReportReader;
+
+    fn reports(digest: &mut Digest, now: Instant) -> Vec<Report> {
+        let (mut out, mut read) = (Vec::new(), Vec::new());
+        digest.encode(now, &mut out);
+        ReportReader::default().read(&out, |report| read.push(report));
+        read
+    }
+
+    fn answer(control: &str) -> ResponseHead {
+        ResponseHead {
+            fields: [("cache-control", control)].into_iter().collect(),
+            ..ResponseHead::new(200)
+        }
+    }
+
+    #[test]
+    fn digest_lists_fresh_answers_only() {
+        let (mut digest, start) = (Digest::default(), Instant::now());
+        let get = |path: &str| RequestHead::get(Scheme::Http, "h", path);
+        digest.note(start, &get("/a"), &answer("max-age=60"));
+        digest.note(start, &get("/b"), &answer("max-age=15"));
+        digest.note(start, &get("/c"), &answer("no-store"));
+        digest.note(start, &get("/d"), &answer("max-age=120"));
+        let (a, d) = (url_hash(&get("/a")), url_hash(&get("/d")));
+        let now = start + Duration::from_secs(59);
+        assert_eq!(
+            reports(&mut digest, now),
+            [Report::Holds(a), Report::Holds(d)]
+        );
+        let now = start + Duration::from_secs(60);
+        assert_eq!(reports(&mut digest, now), [Report::Holds(d)]);
+    }
+
+    #[test]
+    fn digest_keeps_the_latest_answers() {
+        let (mut digest, now) = (Digest::default(), Instant::now());
+        for i in 0..MAX_ANSWERS + 9 {
+            let request = RequestHead::get(Scheme::Http, "h", format!("/{i}"));
+            digest.note(now, &request, &answer("max-age=60"));
+        }
+        let found = reports(&mut digest, now);
+        let first = url_hash(&RequestHead::get(Scheme::Http, "h", "/9"));
+        assert_eq!((found.len(), found[0]), (MAX_ANSWERS, Report::Holds(first)));
+    }
+}

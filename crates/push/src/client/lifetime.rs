@@ -1,0 +1,188 @@
+//! The time for which a pushed answer may wait for its request.
+//!
+//! A push counts as validated when it arrives (RFC 9113 section 8.4.2), but not beyond the page
+//! load for which it came. An answer with a lifetime waits as long as RFC 9111 permits.
+
+use std::time::{Duration, Instant};
+
+use tandem_http::ResponseHead;
+use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
+
+use crate::answer::is_pushable_status;
+
+/// The time after which no answer is used, however long it stays fresh.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);
+
+/// The time after which an answer without a lifetime is not used.
+pub(super) const MAX_UNSPECIFIED_WAIT: Duration = Duration::from_secs(30);
+
+/// The silence that ends a page load: no request and no push.
+const LOAD_GAP: Duration = Duration::from_secs(3);
+
+/// The use that an answer permits without another request to its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// The answer may be used for this time after its arrival.
+    For(Duration),
+    /// The answer must be validated before each use.
+    Validated,
+    /// The answer names no lifetime.
+    Unspecified,
+}
+
+impl Lifetime {
+    /// Returns the lifetime of an answer. The client's clock may be wrong, so only the times in the
+    /// answer itself count.
+    pub(super) fn of(head: &ResponseHead) -> Self {
+        let policy = ResponsePolicy::of(head);
+        let freshness = policy.freshness(CacheRules::PRIVATE, Receipt::default());
+        match freshness.remaining(Duration::ZERO) {
+            _ if policy.needs_validation() => Self::Validated,
+            None => Self::Unspecified,
+            Some(Duration::ZERO) => Self::Validated,
+            Some(time) => Self::For(time),
+        }
+    }
+
+    /// Returns whether an answer that arrived at `arrived` has waited too long.
+    pub(super) fn is_over(self, arrived: Instant, now: Instant, load: &PageLoad) -> bool {
+        let waited = now.saturating_duration_since(arrived);
+        match self {
+            Self::For(time) => waited >= time.min(MAX_WAIT),
+            Self::Unspecified => waited >= MAX_UNSPECIFIED_WAIT,
+            Self::Validated => waited >= MAX_UNSPECIFIED_WAIT || load.is_after(arrived, now),
+        }
+    }
+}
+
+/// Returns whether an answer may wait for its request. Its status may be one that no cache keeps,
+/// since the request is about to come.
+pub(super) fn may_wait(head: &ResponseHead) -> bool {
+    is_pushable_status(head.status) && !ResponsePolicy::of(head).forbids_storage()
+}
+
+/// Returns the time for which a browser's cache can use an answer without another request, if its
+/// origin names one.
+pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
+    match Lifetime::of(head) {
+        Lifetime::For(time) if head.status == 200 && may_wait(head) => Some(time),
+        _ => None,
+    }
+}
+
+/// The page load under way, as far as requests and pushes show it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageLoad {
+    began: Instant,
+    last: Instant,
+}
+
+impl PageLoad {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            began: now,
+            last: now,
+        }
+    }
+
+    /// Takes note of a request or a push.
+    pub(super) fn note(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.last) > LOAD_GAP {
+            self.began = now;
+        }
+        self.last = self.last.max(now);
+    }
+
+    /// Returns whether the load of an answer that arrived at `arrived` has ended.
+    pub(super) fn is_after(&self, arrived: Instant, now: Instant) -> bool {
+        arrived < self.began || now.saturating_duration_since(self.last) > LOAD_GAP
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
+        ResponseHead {
+            fields: fields.iter().copied().collect(),
+            ..ResponseHead::new(status)
+        }
+    }
+
+    const fn secs(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn lifetime_follows_the_answer() {
+        let control = |value| [("cache-control", value)];
+        let of = |fields: &[_]| Lifetime::of(&head(200, fields));
+        assert_eq!(of(&[]), Lifetime::Unspecified);
+        assert_eq!(of(&control("max-age=60")), Lifetime::For(secs(60)));
+        assert_eq!(of(&control("s-maxage=60")), Lifetime::Unspecified);
+        for validated in ["max-age=0", "no-cache", "max-age=60, no-cache", "max-age=x"] {
+            assert_eq!(of(&control(validated)), Lifetime::Validated, "{validated}");
+        }
+        assert_eq!(of(&[("expires", "0")]), Lifetime::Validated);
+        let aged = [("cache-control", "max-age=60"), ("age", "20")];
+        assert_eq!(of(&aged), Lifetime::For(secs(40)));
+    }
+
+    #[test]
+    fn wait_ends_with_lifetime_limit_or_load() {
+        let start = Instant::now();
+        let mut load = PageLoad::new(start);
+        let over = |lifetime: Lifetime, load: &PageLoad, after| {
+            lifetime.is_over(start, start + after, load)
+        };
+        let (long, short) = (Lifetime::For(secs(9000)), Lifetime::For(secs(4)));
+        assert!(!over(long, &load, secs(299)) && over(long, &load, secs(300)));
+        assert!(!over(short, &load, secs(3)) && over(short, &load, secs(4)));
+        let unspecified = Lifetime::Unspecified;
+        assert!(!over(unspecified, &load, secs(29)) && over(unspecified, &load, secs(30)));
+        let validated = Lifetime::Validated;
+        assert!(!over(validated, &load, secs(3)) && over(validated, &load, secs(4)));
+        for second in (2..40).step_by(2) {
+            load.note(start + secs(second));
+        }
+        assert!(!over(validated, &load, secs(29)), "the load goes on");
+        assert!(over(validated, &load, secs(30)));
+    }
+
+    #[test]
+    fn load_begins_after_a_silence() {
+        let start = Instant::now();
+        let mut load = PageLoad::new(start);
+        load.note(start + secs(3));
+        assert!(!load.is_after(start, start + secs(5)));
+        load.note(start + secs(9));
+        assert!(load.is_after(start, start + secs(9)), "another load");
+        assert!(!load.is_after(start + secs(9), start + secs(9)));
+    }
+
+    #[test]
+    fn waiting_needs_a_status_and_permission() {
+        assert!(may_wait(&head(200, &[])) && may_wait(&head(302, &[])));
+        for status in [206, 401, 500, 304] {
+            assert!(!may_wait(&head(status, &[])), "{status}");
+        }
+        for field in [
+            ("cache-control", "no-store"),
+            ("vary", "*"),
+            ("content-range", "bytes 0-0/1"),
+        ] {
+            assert!(!may_wait(&head(200, &[field])), "{field:?}");
+        }
+    }
+
+    #[test]
+    fn browser_keeps_named_lifetimes_of_whole_answers() {
+        let fresh = [("cache-control", "max-age=60")];
+        assert_eq!(fresh_for(&head(200, &fresh)), Some(secs(60)));
+        assert_eq!(fresh_for(&head(301, &fresh)), None);
+        assert_eq!(fresh_for(&head(200, &[])), None);
+        let stored = [("cache-control", "max-age=60, no-store")];
+        assert_eq!(fresh_for(&head(200, &stored)), None);
+    }
+}

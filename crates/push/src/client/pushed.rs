@@ -1,0 +1,133 @@
+//! One push: the phases from its promise to its end, and the bytes that it holds.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tandem_http::{Fields, RequestHead, ResponseHead};
+
+use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
+use super::matching::{Mismatch, PushFacts};
+use crate::wire::{Fate, RequestHashes};
+
+/// The time for which a request waits for a push without a head; later ones go to the gateway.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The bytes that a push counts with beside its fields and its body: entry, task and stream.
+const PUSH_OVERHEAD: usize = 1024;
+
+/// The bytes that a field counts with beside its text.
+const FIELD_OVERHEAD: usize = 16;
+
+/// Returns the bytes that fields count with.
+pub(super) fn size_of_fields(fields: &Fields) -> usize {
+    fields.text_len() + fields.len() * FIELD_OVERHEAD
+}
+
+/// Returns the bytes that a promise counts with.
+pub(super) fn size_of_promise(request: &RequestHead) -> usize {
+    // The target is a key of the store as well.
+    let target = 2 * (request.authority.len() + request.path.len());
+    size_of_fields(&request.fields) + target + PUSH_OVERHEAD
+}
+
+/// A push that is kept, or only read to its end.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    /// The number of its URL in reports.
+    pub(super) url: u32,
+    pub(super) phase: Phase,
+    /// The body bytes that arrived.
+    pub(super) received: u64,
+    /// The body bytes that a reader took.
+    pub(super) used: u64,
+    /// The fate that was reported.
+    pub(super) reported: Option<Fate>,
+    /// More of it is to arrive.
+    pub(super) is_arriving: bool,
+}
+
+/// The phases of a push.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// The push waits for a request, or for its head.
+    Kept(Box<Kept>),
+    /// A request is answered with the push.
+    Claimed(Box<Kept>, Reader),
+    /// The push is of no use. It has this fate, unless another was reported.
+    Useless(Fate),
+}
+
+/// The reader of a claimed push.
+#[derive(Debug)]
+pub(super) struct Reader {
+    /// The request that is answered.
+    pub(super) request: RequestHead,
+    /// The head has been read.
+    pub(super) has_head: bool,
+}
+
+/// The promise and the parts of its answer that have arrived.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) request: RequestHead,
+    /// The promise carries the fields of the gateway's own request.
+    pub(super) has_own_fields: bool,
+    pub(super) promised: Instant,
+    pub(super) answer: Option<ArrivedAnswer>,
+    pub(super) body: VecDeque<Bytes>,
+    pub(super) trailers: Option<Fields>,
+    /// The bytes that the push counts with now.
+    pub(super) held: usize,
+}
+
+/// The head of an answer and the facts that came with it.
+#[derive(Debug)]
+pub(super) struct ArrivedAnswer {
+    pub(super) head: ResponseHead,
+    pub(super) hashes: Option<RequestHashes>,
+    pub(super) arrived: Instant,
+    pub(super) lifetime: Lifetime,
+}
+
+impl Kept {
+    /// Returns whether the push has waited too long.
+    pub(super) fn is_over(&self, now: Instant, load: &PageLoad) -> bool {
+        match &self.answer {
+            None => now.saturating_duration_since(self.promised) >= MAX_WAIT,
+            Some(answer) => answer.lifetime.is_over(answer.arrived, now, load),
+        }
+    }
+
+    /// Returns whether a request would wait longer for the head than it should.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        self.answer.is_none() && now.saturating_duration_since(self.promised) > HEAD_PATIENCE
+    }
+
+    /// Returns whether the answer arrived for an earlier page load than the one under way.
+    pub(super) fn is_of_earlier_load(&self, now: Instant, load: &PageLoad) -> bool {
+        let answer = self.answer.as_ref();
+        answer.is_some_and(|answer| load.is_after(answer.arrived, now))
+    }
+
+    /// Decides whether the push may serve a request, by all that has arrived.
+    pub(super) fn check(&self, asked: &RequestHead) -> Result<(), Mismatch> {
+        let facts = PushFacts {
+            request: &self.request,
+            has_own_fields: self.has_own_fields,
+            hashes: self.answer.as_ref().and_then(|answer| answer.hashes),
+            head: self.answer.as_ref().map(|answer| &answer.head),
+        };
+        facts.check(asked)
+    }
+}
+
+impl Phase {
+    /// The parts of a push that are held.
+    pub(super) fn kept_mut(&mut self) -> Option<&mut Kept> {
+        match self {
+            Self::Kept(kept) | Self::Claimed(kept, _) => Some(kept),
+            Self::Useless(_) => None,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The reports of one session, and the companion that carries them.
+//!
+//! The companion is opened with the request for a page, or when the gateway says that it pushes. It
+//! ends when the session has been quiet for a while, so that a session at rest stays at rest.
+
+use std::time::{Duration, Instant};
+
+use crate::wire::{Fate, Report};
+
+/// The time for which reports are gathered.
+const GATHER: Duration = Duration::from_millis(250);
+
+/// The silence after which a companion ends: no other exchange, and no report.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// The bytes of reports that wait for a companion. Later ones are lost, which disturbs statistics
+/// only.
+const MAX_WAITING: usize = 64 << 10;
+
+/// The next step of a companion's body.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ReportStep {
+    /// Send these reports.
+    Send(Vec<u8>),
+    /// Nothing is to be sent before this time, unless [`ReportQueue::is_urgent`] becomes true.
+    Wait(Instant),
+    /// End the body.
+    Finish,
+}
+
+/// The companion of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Companion {
+    /// None is open.
+    Closed,
+    /// One is open.
+    Open {
+        next_step: Instant,
+        quiet_since: Instant,
+    },
+    /// The body has ended at this time; the answer may go on.
+    Finished(Instant),
+    /// The gateway knows no companion.
+    Refused,
+}
+
+/// The reports that wait to be sent.
+#[derive(Debug)]
+pub struct ReportQueue {
+    waiting: Vec<u8>,
+    is_urgent: bool,
+    companion: Companion,
+}
+
+impl ReportQueue {
+    /// Creates a queue that begins with encoded reports on earlier sessions.
+    pub const fn new(digest: Vec<u8>) -> Self {
+        Self {
+            waiting: digest,
+            is_urgent: false,
+            companion: Companion::Closed,
+        }
+    }
+
+    /// Adds the outcome of a push. A late one is urgent: not every protocol can raise a push by
+    /// itself.
+    pub fn push(&mut self, fate: Fate, url: u32) {
+        if self.waiting.len() < MAX_WAITING {
+            Report::Became(fate, url).encode(&mut self.waiting);
+        }
+        self.is_urgent |= fate == Fate::Late;
+    }
+
+    /// Returns whether a report must be sent at once.
+    pub const fn is_urgent(&self) -> bool {
+        self.is_urgent
+    }
+
+    /// Decides whether a companion is to be opened now: none is open, and the gateway refused none.
+    pub fn open_companion(&mut self, now: Instant) -> bool {
+        if self.companion != Companion::Closed {
+            return false;
+        }
+        self.companion = Companion::Open {
+            next_step: now,
+            quiet_since: now,
+        };
+        true
+    }
+
+    /// Takes note that the companion's exchange has ended. `was_accepted`: the gateway answered it
+    /// as a companion, so another may be opened.
+    pub fn on_companion_end(&mut self, was_accepted: bool) {
+        self.companion = match was_accepted {
+            true => Companion::Closed,
+            false => Companion::Refused,
+        };
+    }
+
+    /// Decides the next step of the companion's body. `is_busy`: the session has other exchanges.
+    /// `is_over`: the session has ended.
+    pub fn step(&mut self, now: Instant, is_busy: bool, is_over: bool) -> ReportStep {
+        let Companion::Open {
+            next_step,
+            quiet_since,
+        } = self.companion
+        else {
+            return ReportStep::Finish;
+        };
+        if now < next_step && !self.is_urgent && !is_over {
+            return ReportStep::Wait(next_step);
+        }
+        self.is_urgent = false;
+        let waiting = std::mem::take(&mut self.waiting);
+        let is_quiet = !is_busy && waiting.is_empty();
+        let quiet_since = if is_quiet { quiet_since } else { now };
+        let next_step = now + GATHER;
+        if is_over || now.saturating_duration_since(quiet_since) >= QUIET {
+            self.companion = Companion::Finished(now);
+        } else {
+            self.companion = Companion::Open {
+                next_step,
+                quiet_since,
+            };
+        }
+        match (waiting.is_empty(), self.companion) {
+            (false, _) => ReportStep::Send(waiting),
+            (true, Companion::Finished(_)) => ReportStep::Finish,
+            (true, _) => ReportStep::Wait(next_step),
+        }
+    }
+
+    /// Returns whether the gateway should have ended its answer by now: all was said long ago.
+    pub fn is_answer_overdue(&self, now: Instant) -> bool {
+        matches!(self.companion, Companion::Finished(at)
+            if now.saturating_duration_since(at) >= QUIET)
+    }
+
+    /// The time after which [`ReportQueue::is_answer_overdue`] should be asked.
+    pub const fn answer_patience() -> Duration {
+        QUIET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ReportReader;
+
+    fn read(bytes: &[u8]) -> Vec<Report> {
+        let mut read = Vec::new();
+        ReportReader::default().read(bytes, |report| read.push(report));
+        read
+    }
+
+    #[test]
+    fn companion_opens_once_until_it_ended() {
+        let now = Instant::now();
+        let mut queue = ReportQueue::new(Vec::new());
+        assert!(queue.open_companion(now) && !queue.open_companion(now));
+        queue.on_companion_end(true);
+        assert!(queue.open_companion(now));
+        queue.on_companion_end(false);
+        assert!(!queue.open_companion(now), "the gateway knows none");
+    }
+
+    #[test]
+    fn reports_are_gathered_unless_urgent() {
+        let start = Instant::now();
+        let mut queue = ReportQueue::new(vec![16, 0, 0, 0, 9]);
+        queue.open_companion(start);
+        assert_eq!(
+            queue.step(start, true, false),
+            ReportStep::Send(vec![16, 0, 0, 0, 9])
+        );
+        queue.push(Fate::Used, 1);
+        queue.push(Fate::Wasted, 2);
+        let due = start + GATHER;
+        let early = start + Duration::from_millis(1);
+        assert_eq!(queue.step(early, true, false), ReportStep::Wait(due));
+        let ReportStep::Send(sent) = queue.step(due, true, false) else {
+            panic!("nothing was sent");
+        };
+        let expected = [(Fate::Used, 1), (Fate::Wasted, 2)];
+        assert_eq!(
+            read(&sent),
+            expected.map(|(fate, url)| Report::Became(fate, url))
+        );
+        queue.push(Fate::Late, 3);
+        assert!(queue.is_urgent());
+        let ReportStep::Send(sent) = queue.step(due, true, false) else {
+            panic!("nothing was sent");
+        };
+        assert_eq!(read(&sent), [Report::Became(Fate::Late, 3)]);
+        assert!(!queue.is_urgent());
+    }
+
+    #[test]
+    fn companion_finishes_after_a_silence() {
+        let start = Instant::now();
+        let mut queue = ReportQueue::new(Vec::new());
+        queue.open_companion(start);
+        let mut now = start;
+        let mut steps = 0;
+        while let ReportStep::Wait(until) = queue.step(now, steps < 4, false) {
+            now = until;
+            steps += 1;
+        }
+        // The session was busy for the first four steps.
+        assert_eq!(now - start, QUIET + 3 * GATHER);
+        assert_eq!(queue.step(now, true, false), ReportStep::Finish);
+        assert!(!queue.is_answer_overdue(now) && queue.is_answer_overdue(now + QUIET));
+    }
+
+    #[test]
+    fn end_of_the_session_sends_the_rest() {
+        let start = Instant::now();
+        let mut queue = ReportQueue::new(Vec::new());
+        queue.open_companion(start);
+        queue.step(start, true, false);
+        queue.push(Fate::Wasted, 1);
+        assert!(matches!(queue.step(start, true, true), ReportStep::Send(_)));
+        assert_eq!(queue.step(start, true, true), ReportStep::Finish);
+    }
+
+    #[test]
+    fn queue_is_bounded_without_a_companion() {
+        let mut queue = ReportQueue::new(Vec::new());
+        for url in 0..1_000_000 {
+            queue.push(Fate::Wasted, url);
+        }
+        assert!(queue.waiting.len() < MAX_WAITING + 5);
+    }
+}

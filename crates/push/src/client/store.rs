@@ -1,0 +1,569 @@
+//! The state machine of the pushes of one session at the client.
+//!
+//! The caller reads each push with one task and passes the parts on; a reader takes them out
+//! again. Decisions that concern other tasks are [`Output`]s.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tandem_http::cache::{RequestPolicy, ResponsePolicy};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
+
+use super::lifetime::{Lifetime, MAX_UNSPECIFIED_WAIT, PageLoad, may_wait};
+use super::matching::check_request;
+use super::pushed::{ArrivedAnswer, Kept, Phase, Pushed, Reader, size_of_fields, size_of_promise};
+use crate::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
+
+/// The pushes that a session may have at once, whatever their size.
+pub const MAX_PUSHES: usize = 4096;
+
+/// The time between two searches for answers that have waited too long.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The bounds and the manners of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreLimits {
+    /// The bytes of pushes that wait for a request: promises, heads, bodies and bookkeeping.
+    pub memory: usize,
+    /// Useless pushes are cancelled instead of read to their end.
+    pub cancel_useless: bool,
+}
+
+/// The name of one push in its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PushId(u64);
+
+/// The decision about a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// Read the push to its end, and pass on each part.
+    Read(PushId),
+    /// Cancel the push.
+    Cancel,
+}
+
+/// The decision about a request that a push answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Serve {
+    /// The push whose pieces answer the request.
+    pub push: PushId,
+    /// The answer is complete in the store; otherwise the request joins it as it arrives.
+    pub is_complete: bool,
+}
+
+/// A decision that concerns a task of the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A request waits for the push: raise its priority.
+    Raise(PushId),
+    /// Stop the reading of the push.
+    Cancel(PushId),
+    /// The reader has something to take.
+    WakeReader(PushId),
+    /// There may be room for more of the push.
+    WakeArrival(PushId),
+    /// This became of a push with this URL; the gateway is to be told if `tell_gateway` is set.
+    Became {
+        /// The outcome.
+        fate: Fate,
+        /// The number of the URL.
+        url: u32,
+        /// The gateway does not know yet.
+        tell_gateway: bool,
+    },
+    /// A push ended, and these body bytes of it served no request.
+    Wasted(u64),
+}
+
+/// A piece of an answer, for the reader.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// The head; once. Its `Age` is right for the time of the call.
+    Head(ResponseHead),
+    /// Bytes of the body.
+    Data(Bytes),
+    /// The fields after the body.
+    Trailers(Fields),
+    /// The answer is complete.
+    End,
+    /// The push broke off. What was read is not complete.
+    Broken,
+    /// The next piece has not arrived. [`Output::WakeReader`] tells when it has.
+    Pending,
+}
+
+/// The URL of a push.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Target {
+    scheme: Scheme,
+    authority: String,
+    path: String,
+}
+
+impl Target {
+    fn of(request: &RequestHead) -> Self {
+        Self {
+            scheme: request.scheme,
+            authority: request.authority.to_ascii_lowercase(),
+            path: request.path.clone(),
+        }
+    }
+}
+
+/// The pushes of one session.
+#[derive(Debug)]
+pub struct PushStore {
+    limits: StoreLimits,
+    /// The pushes that wait for a request.
+    waiting: HashMap<Target, PushId>,
+    pushes: HashMap<PushId, Pushed>,
+    next_id: u64,
+    /// The bytes that all pushes count with.
+    held: usize,
+    load: PageLoad,
+    /// The time of the next sweep, while a push waits.
+    next_sweep: Option<Instant>,
+    outputs: VecDeque<Output>,
+}
+
+impl PushStore {
+    /// Creates an empty store.
+    pub fn new(limits: StoreLimits, now: Instant) -> Self {
+        Self {
+            limits,
+            waiting: HashMap::new(),
+            pushes: HashMap::new(),
+            next_id: 0,
+            held: 0,
+            load: PageLoad::new(now),
+            next_sweep: None,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Returns whether the store takes any push.
+    pub const fn takes_pushes(&self) -> bool {
+        self.limits.memory > 0
+    }
+
+    /// Returns the bytes that all pushes count with.
+    pub const fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Returns the number of pushes that are kept, served, or read to their end.
+    pub fn len(&self) -> usize {
+        self.pushes.len()
+    }
+
+    /// Returns whether there is no push.
+    pub fn is_empty(&self) -> bool {
+        self.pushes.is_empty()
+    }
+
+    /// Returns the next decision for the caller's tasks.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Returns the time at which [`PushStore::handle_timeout`] has work.
+    pub const fn next_timeout(&self) -> Option<Instant> {
+        self.next_sweep
+    }
+
+    /// Drops the answers that have waited too long.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.next_sweep.is_some_and(|at| at <= now) {
+            self.sweep(now);
+        }
+    }
+
+    /// Takes a promise. An unclaimed push for the same URL makes way: the gateway pushes again only
+    /// for another page. `has_own_fields`: the promise carries the fields of the gateway's own
+    /// request, as in HTTP/2.
+    pub fn on_promise(
+        &mut self,
+        now: Instant,
+        request: RequestHead,
+        has_own_fields: bool,
+    ) -> Intake {
+        self.load.note(now);
+        let url = url_hash(&request);
+        let target = Target::of(&request);
+        if let Some(replaced) = self.waiting.remove(&target) {
+            self.make_way(replaced);
+        }
+        let size = size_of_promise(&request);
+        let fits = self.held + size <= self.limits.memory && self.pushes.len() < MAX_PUSHES;
+        let is_kept = fits && request.method == Method::Get;
+        if !is_kept && (self.limits.cancel_useless || self.pushes.len() >= MAX_PUSHES) {
+            self.report(Fate::Cancelled, url, true);
+            return Intake::Cancel;
+        }
+        let id = PushId(self.next_id);
+        self.next_id += 1;
+        let phase = if is_kept {
+            self.held += size;
+            self.waiting.insert(target, id);
+            self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
+            Phase::Kept(Box::new(Kept {
+                has_own_fields: has_own_fields && !request.fields.is_empty(),
+                request,
+                promised: now,
+                answer: None,
+                body: VecDeque::new(),
+                trailers: None,
+                held: size,
+            }))
+        } else {
+            Phase::Useless(Fate::Cancelled)
+        };
+        let pushed = Pushed {
+            url,
+            phase,
+            received: 0,
+            used: 0,
+            reported: None,
+            is_arriving: true,
+        };
+        self.pushes.insert(id, pushed);
+        Intake::Read(id)
+    }
+
+    /// Takes the head of a push.
+    pub fn on_head(&mut self, now: Instant, id: PushId, mut head: ResponseHead) {
+        self.load.note(now);
+        if self.arriving_mut(id).is_none() {
+            return;
+        }
+        let hashes = head.fields.get(ASKED_FIELD).and_then(RequestHashes::parse);
+        head.fields.remove(ASKED_FIELD);
+        let size = size_of_fields(&head.fields);
+        let is_repeated = self.kept_mut(id).is_some_and(|kept| kept.answer.is_some());
+        if is_repeated || !may_wait(&head) || !self.reserve(id, size) {
+            return self.discard(id, Fate::Cancelled);
+        }
+        let Some(pushed) = self.arriving_mut(id) else {
+            return;
+        };
+        let Some(kept) = pushed.phase.kept_mut() else {
+            return;
+        };
+        kept.answer = Some(ArrivedAnswer {
+            lifetime: Lifetime::of(&head),
+            head,
+            hashes,
+            arrived: now,
+        });
+        // Now all is known of the answer to a request that joined without the head.
+        let fits = match &pushed.phase {
+            Phase::Claimed(kept, reader) => kept.check(&reader.request).is_ok(),
+            _ => true,
+        };
+        if fits {
+            self.outputs.push_back(Output::WakeReader(id));
+        } else {
+            self.discard(id, Fate::Cancelled);
+        }
+    }
+
+    /// Takes bytes of a push's body.
+    pub fn on_data(&mut self, now: Instant, id: PushId, data: Bytes) {
+        self.load.note(now);
+        if let Some(pushed) = self.arriving_mut(id) {
+            pushed.received += data.len() as u64;
+        }
+        if !self.reserve(id, data.len()) {
+            return self.discard(id, Fate::Cancelled);
+        }
+        if let Some(kept) = self.kept_mut(id) {
+            kept.body.push_back(data);
+            self.outputs.push_back(Output::WakeReader(id));
+        }
+    }
+
+    /// Takes the fields after a push's body.
+    pub fn on_trailers(&mut self, id: PushId, fields: Fields) {
+        if !self.reserve(id, size_of_fields(&fields)) {
+            return self.discard(id, Fate::Cancelled);
+        }
+        if let Some(kept) = self.kept_mut(id) {
+            kept.trailers = Some(fields);
+        }
+    }
+
+    /// Takes the end of a push. `is_complete` is false for one that broke off or was cancelled.
+    pub fn on_end(&mut self, id: PushId, is_complete: bool) {
+        let Some(pushed) = self.arriving_mut(id) else {
+            return;
+        };
+        pushed.is_arriving = false;
+        let has_head = pushed
+            .phase
+            .kept_mut()
+            .is_some_and(|kept| kept.answer.is_some());
+        if is_complete && has_head {
+            self.outputs.push_back(Output::WakeReader(id));
+        } else {
+            self.discard(id, Fate::Cancelled);
+        }
+        self.release(id);
+    }
+
+    /// Returns whether the caller should read more of a push. A reader sets the pace once there is
+    /// no room to run ahead.
+    pub fn has_room(&self, id: PushId) -> bool {
+        match self.pushes.get(&id).map(|pushed| &pushed.phase) {
+            Some(Phase::Claimed(kept, _)) => kept.body.is_empty() || self.held < self.limits.memory,
+            _ => true,
+        }
+    }
+
+    /// Looks for a push that answers a request, and claims it. `complete_only`: only if all of it
+    /// has arrived, since the session may be lost.
+    pub fn on_request(
+        &mut self,
+        now: Instant,
+        asked: &RequestHead,
+        complete_only: bool,
+    ) -> Option<Serve> {
+        self.load.note(now);
+        if self.waiting.is_empty() || check_request(asked).is_err() {
+            return None;
+        }
+        let target = Target::of(asked);
+        let id = *self.waiting.get(&target)?;
+        let pushed = self.pushes.get_mut(&id)?;
+        let is_complete = !pushed.is_arriving;
+        let Phase::Kept(kept) = &pushed.phase else {
+            return None;
+        };
+        let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
+        if kept.is_over(now, &self.load)
+            || kept.is_overdue(now)
+            || (is_reload && kept.is_of_earlier_load(now, &self.load))
+            || (complete_only && !is_complete)
+            || kept.check(asked).is_err()
+        {
+            return None;
+        }
+        self.waiting.remove(&target);
+        let reader = Reader {
+            request: asked.clone(),
+            has_head: false,
+        };
+        let useless = Phase::Useless(Fate::Cancelled);
+        if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) {
+            pushed.phase = Phase::Claimed(kept, reader);
+        }
+        let (url, fate) = match is_complete {
+            true => (pushed.url, Fate::Used),
+            false => (pushed.url, Fate::Late),
+        };
+        pushed.reported = Some(fate);
+        self.report(fate, url, true);
+        if !is_complete {
+            self.outputs.push_back(Output::Raise(id));
+        }
+        Some(Serve {
+            push: id,
+            is_complete,
+        })
+    }
+
+    /// Drops the waiting answers of an origin: a request may have changed the resources behind them
+    /// (RFC 9111 section 4.4).
+    pub fn invalidate_origin(&mut self, request: &RequestHead) {
+        let of = Target::of(request);
+        self.drop_waiting(|target, _| {
+            target.scheme == of.scheme && target.authority == of.authority
+        });
+    }
+
+    /// Takes the next piece of a claimed push.
+    pub fn take_piece(&mut self, now: Instant, id: PushId) -> Piece {
+        let Some(pushed) = self.pushes.get_mut(&id) else {
+            return Piece::Broken;
+        };
+        let is_arriving = pushed.is_arriving;
+        let Phase::Claimed(kept, reader) = &mut pushed.phase else {
+            return Piece::Broken;
+        };
+        if !reader.has_head {
+            let Some(answer) = &kept.answer else {
+                return Piece::Pending;
+            };
+            reader.has_head = true;
+            return Piece::Head(with_age(&answer.head, now - kept.promised));
+        }
+        if let Some(data) = kept.body.pop_front() {
+            kept.held -= data.len();
+            self.held -= data.len();
+            pushed.used += data.len() as u64;
+            self.outputs.push_back(Output::WakeArrival(id));
+            return Piece::Data(data);
+        }
+        if is_arriving {
+            return Piece::Pending;
+        }
+        let Some(fields) = kept.trailers.take() else {
+            return Piece::End;
+        };
+        let size = size_of_fields(&fields);
+        kept.held -= size;
+        self.held -= size;
+        Piece::Trailers(fields)
+    }
+
+    /// Returns the request of a claimed push.
+    pub fn claimed_request(&self, id: PushId) -> Option<&RequestHead> {
+        match &self.pushes.get(&id)?.phase {
+            Phase::Claimed(_, reader) => Some(&reader.request),
+            _ => None,
+        }
+    }
+
+    /// Takes note that the reader of a push is gone. The rest of the push is thrown away.
+    pub fn on_reader_gone(&mut self, id: PushId) {
+        self.discard(id, Fate::Cancelled);
+        self.release(id);
+    }
+
+    /// Ends all pushes, since their session has ended.
+    pub fn close(&mut self) {
+        self.drop_waiting(|_, _| true);
+    }
+
+    /// The push, unless it has ended already.
+    fn arriving_mut(&mut self, id: PushId) -> Option<&mut Pushed> {
+        self.pushes.get_mut(&id).filter(|pushed| pushed.is_arriving)
+    }
+
+    /// The held parts of a push that has not ended.
+    fn kept_mut(&mut self, id: PushId) -> Option<&mut Kept> {
+        self.arriving_mut(id)?.phase.kept_mut()
+    }
+
+    /// Counts more bytes of a push; false where there is no room for one that no request waits for.
+    fn reserve(&mut self, id: PushId, bytes: usize) -> bool {
+        let has_room = self.held + bytes <= self.limits.memory;
+        let Some(pushed) = self.arriving_mut(id) else {
+            return true;
+        };
+        let may_exceed = matches!(pushed.phase, Phase::Claimed(..));
+        let Some(kept) = pushed.phase.kept_mut() else {
+            return true;
+        };
+        let is_counted = may_exceed || has_room;
+        if is_counted {
+            kept.held += bytes;
+            self.held += bytes;
+        }
+        is_counted
+    }
+
+    /// Throws away the parts of a push, and those that are to arrive.
+    fn discard(&mut self, id: PushId, fate: Fate) {
+        let Some(pushed) = self.pushes.get_mut(&id) else {
+            return;
+        };
+        let (kept, is_claimed) = match std::mem::replace(&mut pushed.phase, Phase::Useless(fate)) {
+            Phase::Kept(kept) => (kept, false),
+            Phase::Claimed(kept, _) => (kept, true),
+            useless @ Phase::Useless(_) => {
+                pushed.phase = useless;
+                return;
+            }
+        };
+        self.held -= kept.held;
+        let is_arriving = pushed.is_arriving;
+        if is_claimed {
+            self.outputs.push_back(Output::WakeReader(id));
+        } else {
+            let target = Target::of(&kept.request);
+            if self.waiting.get(&target) == Some(&id) {
+                self.waiting.remove(&target);
+            }
+        }
+        if is_arriving && self.limits.cancel_useless {
+            self.outputs.push_back(Output::Cancel(id));
+        } else if is_arriving {
+            self.outputs.push_back(Output::WakeArrival(id));
+        }
+    }
+
+    /// Removes a push that neither arrives nor waits nor is read, and reports it.
+    fn release(&mut self, id: PushId) {
+        let is_done = self
+            .pushes
+            .get(&id)
+            .is_some_and(|pushed| !pushed.is_arriving && matches!(pushed.phase, Phase::Useless(_)));
+        let Some(pushed) = is_done.then(|| self.pushes.remove(&id)).flatten() else {
+            return;
+        };
+        if let (None, Phase::Useless(fate)) = (pushed.reported, &pushed.phase) {
+            self.report(*fate, pushed.url, true);
+        }
+        self.outputs
+            .push_back(Output::Wasted(pushed.received - pushed.used));
+    }
+
+    /// Drops a push for another of the same URL. The gateway knows, and would take a report for one
+    /// on the other push.
+    fn make_way(&mut self, id: PushId) {
+        if let Some(pushed) = self.pushes.get_mut(&id) {
+            pushed.reported = Some(Fate::Wasted);
+            let url = pushed.url;
+            self.report(Fate::Wasted, url, false);
+        }
+        self.discard(id, Fate::Wasted);
+        self.release(id);
+    }
+
+    fn report(&mut self, fate: Fate, url: u32, tell_gateway: bool) {
+        self.outputs.push_back(Output::Became {
+            fate,
+            url,
+            tell_gateway,
+        });
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let load = self.load;
+        self.drop_waiting(|_, kept| kept.is_over(now, &load));
+        self.next_sweep = (!self.waiting.is_empty()).then(|| now + SWEEP_INTERVAL);
+    }
+
+    fn drop_waiting(&mut self, is_dropped: impl Fn(&Target, &Kept) -> bool) {
+        let mut dropped: Vec<PushId> = Vec::new();
+        for (target, id) in &self.waiting {
+            match self.pushes.get(id).map(|pushed| &pushed.phase) {
+                Some(Phase::Kept(kept)) if !is_dropped(target, kept) => {}
+                _ => dropped.push(*id),
+            }
+        }
+        // In the order of their promises, so that decisions do not depend on the map.
+        dropped.sort_unstable();
+        for id in dropped {
+            self.discard(id, Fate::Wasted);
+            self.release(id);
+        }
+    }
+}
+
+/// A stored head after `waited`. During its page load a push is as good as an answer from the
+/// origin (RFC 9113 section 8.4.2); later it is a stored one and tells its age (RFC 9111 section
+/// 5.1).
+fn with_age(head: &ResponseHead, waited: Duration) -> ResponseHead {
+    let mut head = head.clone();
+    if waited > MAX_UNSPECIFIED_WAIT {
+        let policy = ResponsePolicy::of(&head);
+        let age = policy.age.saturating_add(waited);
+        head.fields.set("age", age.as_secs().to_string());
+    }
+    head
+}
+
+#[cfg(test)]
+mod tests;

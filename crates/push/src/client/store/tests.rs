@@ -1,0 +1,570 @@
+//! Scenes of one session's pushes in virtual time, and random ones against the store's invariants.
+
+use super::*;
+
+const LIMITS: StoreLimits = StoreLimits {
+    memory: 64 << 10,
+    cancel_useless: false,
+};
+
+const fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn get(path: &str) -> RequestHead {
+    RequestHead {
+        fields: [("user-agent", "a")].into_iter().collect(),
+        ..RequestHead::get(Scheme::Http, "h.test", path)
+    }
+}
+
+fn ok(fields: &[(&str, &str)]) -> ResponseHead {
+    ResponseHead {
+        fields: fields.iter().copied().collect(),
+        ..ResponseHead::new(200)
+    }
+}
+
+/// A store and its clock.
+struct Scene {
+    store: PushStore,
+    now: Instant,
+}
+
+impl Scene {
+    fn new(limits: StoreLimits) -> Self {
+        let now = Instant::now();
+        Self {
+            store: PushStore::new(limits, now),
+            now,
+        }
+    }
+
+    /// Lets time pass, with the timeouts that fall due.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.store.next_timeout().filter(|at| *at <= end) {
+            self.store.handle_timeout(at);
+        }
+        self.now = end;
+    }
+
+    fn promise(&mut self, path: &str) -> PushId {
+        match self.store.on_promise(self.now, get(path), true) {
+            Intake::Read(id) => id,
+            Intake::Cancel => panic!("the push of {path} was cancelled"),
+        }
+    }
+
+    /// A push whose answer arrives whole.
+    fn push(&mut self, path: &str, fields: &[(&str, &str)], body: &'static str) -> PushId {
+        let id = self.promise(path);
+        self.store.on_head(self.now, id, ok(fields));
+        self.store.on_data(self.now, id, Bytes::from(body));
+        self.store.on_end(id, true);
+        id
+    }
+
+    fn ask(&mut self, path: &str) -> Option<Serve> {
+        self.store.on_request(self.now, &get(path), false)
+    }
+
+    fn ask_with(&mut self, path: &str, field: (&str, &str)) -> Option<Serve> {
+        let mut request = get(path);
+        request.fields.push(field.0, field.1);
+        self.store.on_request(self.now, &request, false)
+    }
+
+    fn piece(&mut self, id: PushId) -> Piece {
+        self.store.take_piece(self.now, id)
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        std::iter::from_fn(|| self.store.poll_output()).collect()
+    }
+
+    /// The fates that were decided since the last call, and whether the gateway is told.
+    fn fates(&mut self) -> Vec<(Fate, bool)> {
+        let fates = self
+            .outputs()
+            .into_iter()
+            .filter_map(|output| match output {
+                Output::Became {
+                    fate, tell_gateway, ..
+                } => Some((fate, tell_gateway)),
+                _ => None,
+            });
+        fates.collect()
+    }
+}
+
+#[test]
+fn complete_push_answers_once() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.push("/a", &[("tandem-asked", "x"), ("etag", "\"1\"")], "body");
+    let serve = scene.ask("/a").expect("the push fits");
+    let expected = Serve {
+        push: id,
+        is_complete: true,
+    };
+    assert_eq!(serve, expected);
+    assert_eq!(scene.ask("/a"), None, "it was given");
+    assert_eq!(scene.fates(), [(Fate::Used, true)]);
+    assert_eq!(scene.piece(id), Piece::Head(ok(&[("etag", "\"1\"")])));
+    assert_eq!(scene.piece(id), Piece::Data(Bytes::from("body")));
+    assert_eq!(scene.piece(id), Piece::End);
+    scene.store.on_reader_gone(id);
+    assert_eq!(
+        scene.outputs(),
+        [
+            Output::WakeArrival(id),
+            Output::WakeReader(id),
+            Output::Wasted(0)
+        ]
+    );
+    assert!(scene.store.is_empty() && scene.store.held() == 0);
+}
+
+#[test]
+fn request_joins_an_arriving_push() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.promise("/a");
+    let serve = scene.ask("/a").expect("it arrives");
+    assert!(!serve.is_complete);
+    let late = Output::Became {
+        fate: Fate::Late,
+        url: url_hash(&get("/a")),
+        tell_gateway: true,
+    };
+    assert_eq!(scene.outputs(), [late, Output::Raise(id)]);
+    assert_eq!(scene.piece(id), Piece::Pending);
+    scene.store.on_head(scene.now, id, ok(&[]));
+    assert_eq!(scene.outputs(), [Output::WakeReader(id)]);
+    assert_eq!(scene.piece(id), Piece::Head(ok(&[])));
+    assert_eq!(scene.piece(id), Piece::Pending);
+    scene.store.on_data(scene.now, id, Bytes::from("x"));
+    assert_eq!(scene.piece(id), Piece::Data(Bytes::from("x")));
+    let trailers: Fields = [("t", "1")].into_iter().collect();
+    scene.store.on_trailers(id, trailers.clone());
+    assert_eq!(scene.piece(id), Piece::Pending, "the end has not come");
+    scene.store.on_end(id, true);
+    assert_eq!(scene.piece(id), Piece::Trailers(trailers));
+    assert_eq!(scene.piece(id), Piece::End);
+    assert_eq!(scene.fates(), [], "reported once");
+}
+
+#[test]
+fn broken_push_never_looks_whole() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.promise("/a");
+    scene.ask("/a").expect("it arrives");
+    scene.store.on_head(scene.now, id, ok(&[]));
+    scene.store.on_data(scene.now, id, Bytes::from("x"));
+    scene.store.on_end(id, false);
+    assert_eq!(scene.piece(id), Piece::Broken);
+    assert!(scene.store.is_empty());
+    // One that no request waits for is reported as useless.
+    let id = scene.promise("/b");
+    scene.store.on_head(scene.now, id, ok(&[]));
+    scene.store.on_end(id, false);
+    assert_eq!(scene.ask("/b"), None);
+    assert_eq!(scene.fates(), [(Fate::Late, true), (Fate::Cancelled, true)]);
+    // Without a head there is no answer, whatever the end says.
+    let id = scene.promise("/c");
+    scene.store.on_end(id, true);
+    assert_eq!(scene.ask("/c"), None);
+}
+
+#[test]
+fn head_that_does_not_fit_breaks_a_join() {
+    let mut scene = Scene::new(LIMITS);
+    let intake = scene.store.on_promise(scene.now, get("/a"), false);
+    let Intake::Read(id) = intake else {
+        panic!("it was cancelled");
+    };
+    scene
+        .ask_with("/a", ("cookie", "who=anna"))
+        .expect("nothing is known yet");
+    let asked = RequestHashes::of(&get("/a").fields).encode();
+    scene
+        .store
+        .on_head(scene.now, id, ok(&[(ASKED_FIELD, &asked)]));
+    assert_eq!(
+        scene.piece(id),
+        Piece::Broken,
+        "it was asked without the cookie"
+    );
+}
+
+#[test]
+fn answer_that_must_not_wait_is_read_to_its_end() {
+    for head in [
+        ok(&[("cache-control", "no-store")]),
+        ok(&[("vary", "*")]),
+        ResponseHead::new(206),
+        ResponseHead::new(500),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.promise("/a");
+        scene.store.on_head(scene.now, id, head);
+        assert_eq!(scene.store.held(), 0);
+        assert_eq!(scene.ask("/a"), None);
+        assert!(scene.store.has_room(id), "it is read on");
+        scene.store.on_data(scene.now, id, Bytes::from("xyz"));
+        assert_eq!((scene.store.held(), scene.fates()), (0, vec![]));
+        scene.store.on_end(id, true);
+        let url = url_hash(&get("/a"));
+        let expected = Output::Became {
+            fate: Fate::Cancelled,
+            url,
+            tell_gateway: true,
+        };
+        assert_eq!(scene.outputs(), [expected, Output::Wasted(3)]);
+        assert!(scene.store.is_empty());
+    }
+}
+
+#[test]
+fn useless_push_is_cancelled_where_allowed() {
+    let mut scene = Scene::new(StoreLimits {
+        cancel_useless: true,
+        ..LIMITS
+    });
+    let id = scene.promise("/a");
+    scene.store.on_head(scene.now, id, ResponseHead::new(500));
+    assert_eq!(scene.outputs(), [Output::Cancel(id)]);
+    let post = RequestHead {
+        method: Method::Post,
+        ..get("/b")
+    };
+    assert_eq!(
+        scene.store.on_promise(scene.now, post, true),
+        Intake::Cancel
+    );
+    assert_eq!(scene.fates(), [(Fate::Cancelled, true)]);
+}
+
+#[test]
+fn push_of_another_method_is_never_kept() {
+    let mut scene = Scene::new(LIMITS);
+    let head = RequestHead {
+        method: Method::Head,
+        ..get("/a")
+    };
+    assert!(matches!(
+        scene.store.on_promise(scene.now, head, true),
+        Intake::Read(_)
+    ));
+    assert_eq!((scene.ask("/a"), scene.store.held()), (None, 0));
+}
+
+#[test]
+fn second_push_of_a_url_replaces_the_first() {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[], "first");
+    let second = scene.push("/a", &[], "second");
+    assert_eq!(scene.fates(), [(Fate::Wasted, false)], "the gateway knows");
+    assert_eq!(scene.ask("/a").map(|serve| serve.push), Some(second));
+    // One that is being read stays.
+    let third = scene.push("/a", &[], "third");
+    assert_eq!(scene.piece(second), Piece::Head(ok(&[])));
+    assert_eq!(scene.ask("/a").map(|serve| serve.push), Some(third));
+}
+
+#[test]
+fn waiting_ends_with_the_answer_s_lifetime() {
+    let control = |value: &'static str| [("cache-control", value)];
+    // Each row: fields, the last second at which it serves, the first at which it does not.
+    for (fields, serves, refuses) in [
+        (&control("max-age=4")[..], 3, 4),
+        (&control("max-age=9000"), 299, 300),
+        (&[], 29, 30),
+        (&control("no-cache"), 3, 4),
+        (&[("expires", "0")], 3, 4),
+    ] {
+        for (wait, expected) in [(serves, true), (refuses, false)] {
+            let mut scene = Scene::new(LIMITS);
+            scene.push("/a", fields, "x");
+            scene.now += secs(wait);
+            assert_eq!(
+                scene.ask("/a").is_some(),
+                expected,
+                "{fields:?} after {wait} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn sweep_reports_answers_that_waited_too_long() {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[("cache-control", "max-age=12")], "x");
+    scene.push("/b", &[("cache-control", "max-age=60")], "x");
+    scene.pass(secs(10));
+    assert_eq!(scene.fates(), []);
+    scene.pass(secs(10));
+    assert_eq!(scene.fates(), [(Fate::Wasted, true)]);
+    assert_eq!(scene.store.len(), 1);
+    scene.pass(secs(60));
+    assert_eq!(scene.fates(), [(Fate::Wasted, true)]);
+    assert_eq!((scene.store.next_timeout(), scene.store.held()), (None, 0));
+}
+
+#[test]
+fn reload_takes_pushes_of_its_own_load_only() {
+    for field in [("cache-control", "max-age=0"), ("pragma", "no-cache")] {
+        let mut scene = Scene::new(LIMITS);
+        scene.push("/a", &[("cache-control", "max-age=60")], "x");
+        scene.now += secs(4);
+        assert_eq!(scene.ask_with("/a", field), None, "{field:?}");
+        assert!(scene.ask("/a").is_some(), "another request takes it");
+        scene.push("/b", &[("cache-control", "max-age=60")], "x");
+        assert!(scene.ask_with("/b", field).is_some(), "{field:?}");
+    }
+}
+
+#[test]
+fn request_does_not_wait_for_a_late_head() {
+    for (wait, joins) in [(5, true), (6, false)] {
+        let mut scene = Scene::new(LIMITS);
+        scene.promise("/a");
+        scene.now += secs(wait);
+        assert_eq!(scene.ask("/a").is_some(), joins, "{wait} s");
+    }
+}
+
+#[test]
+fn rested_session_serves_complete_answers_only() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.promise("/a");
+    scene.store.on_head(scene.now, id, ok(&[]));
+    let asked = get("/a");
+    assert_eq!(scene.store.on_request(scene.now, &asked, true), None);
+    scene.store.on_end(id, true);
+    assert!(scene.store.on_request(scene.now, &asked, true).is_some());
+}
+
+#[test]
+fn unsafe_request_drops_the_answers_of_its_origin() {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[], "x");
+    let arriving = scene.promise("/b");
+    let elsewhere = RequestHead {
+        authority: "other.test".to_owned(),
+        ..get("/a")
+    };
+    let other = scene.store.on_promise(scene.now, elsewhere.clone(), true);
+    let post = RequestHead {
+        method: Method::Post,
+        authority: "H.test".to_owned(),
+        ..get("/buy")
+    };
+    scene.store.invalidate_origin(&post);
+    assert_eq!((scene.ask("/a"), scene.ask("/b")), (None, None));
+    let served = scene.store.on_request(scene.now, &elsewhere, false);
+    assert_eq!(served.map(|serve| Intake::Read(serve.push)), Some(other));
+    scene.store.on_end(arriving, true);
+    let wasted = (Fate::Wasted, true);
+    assert_eq!(scene.fates(), [wasted, (Fate::Late, true), wasted]);
+}
+
+#[test]
+fn reader_sets_the_pace_of_a_full_store() {
+    let mut scene = Scene::new(StoreLimits {
+        memory: 8 << 10,
+        ..LIMITS
+    });
+    let id = scene.promise("/a");
+    scene.ask("/a").expect("it arrives");
+    scene.store.on_head(scene.now, id, ok(&[]));
+    let chunk = Bytes::from(vec![0; 6 << 10]);
+    scene.store.on_data(scene.now, id, chunk.clone());
+    assert!(scene.store.has_room(id));
+    scene.store.on_data(scene.now, id, chunk.clone());
+    assert!(!scene.store.has_room(id), "12 KiB are held");
+    scene.piece(id);
+    assert_eq!(scene.piece(id), Piece::Data(chunk));
+    assert!(scene.store.has_room(id));
+}
+
+#[test]
+fn reader_that_leaves_frees_the_rest() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.promise("/a");
+    scene.ask("/a").expect("it arrives");
+    scene.store.on_head(scene.now, id, ok(&[]));
+    scene.store.on_data(scene.now, id, Bytes::from("abc"));
+    scene.store.on_reader_gone(id);
+    assert_eq!(scene.store.held(), 0);
+    scene.store.on_data(scene.now, id, Bytes::from("def"));
+    assert_eq!(scene.store.held(), 0, "the rest is read and thrown away");
+    scene.outputs();
+    scene.store.on_end(id, true);
+    assert_eq!(scene.outputs(), [Output::Wasted(6)]);
+}
+
+#[test]
+fn stored_answer_tells_its_age() {
+    let fields = [("cache-control", "max-age=600"), ("age", "20")];
+    for (wait, age) in [(30, &b"20"[..]), (31, b"51")] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.push("/a", &fields, "x");
+        scene.now += secs(wait);
+        scene.ask("/a").expect("it is fresh");
+        let Piece::Head(head) = scene.piece(id) else {
+            panic!("no head");
+        };
+        assert_eq!(head.fields.get("age"), Some(age), "after {wait} s");
+    }
+}
+
+#[test]
+fn session_s_end_wastes_what_waits() {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[], "x");
+    let read = scene.push("/b", &[], "x");
+    scene.ask("/b").expect("it is there");
+    scene.fates();
+    scene.store.close();
+    assert_eq!(scene.fates(), [(Fate::Wasted, true)]);
+    assert_eq!(
+        scene.piece(read),
+        Piece::Head(ok(&[])),
+        "its reader goes on"
+    );
+}
+
+/// A malicious gateway promises, and answers, as much as its streams allow.
+#[test]
+fn memory_counts_promises_heads_and_trailers() {
+    let large = "x".repeat(60 << 10);
+    let limits = StoreLimits {
+        memory: 32 << 20,
+        ..LIMITS
+    };
+    let wide = |path: &str, field: &str| RequestHead {
+        fields: [("x", field)].into_iter().collect(),
+        ..get(path)
+    };
+    for (promise, head, body, trailer) in [
+        (&*large, "", 0, ""),
+        ("", &*large, 0, ""),
+        ("", "", 60 << 10, ""),
+        ("", "", 0, &*large),
+        ("", "", 0, ""),
+        (&large, &large, 60 << 10, &large),
+    ] {
+        let mut scene = Scene::new(limits);
+        let (mut read, mut cancelled) = (Vec::new(), 0);
+        for i in 0..10_000 {
+            let request = wide(&format!("/{i}"), promise);
+            match scene.store.on_promise(scene.now, request, true) {
+                Intake::Read(id) => read.push(id),
+                Intake::Cancel => cancelled += 1,
+            }
+            assert!(scene.store.held() <= limits.memory);
+        }
+        assert!(scene.store.len() <= MAX_PUSHES && cancelled >= 10_000 - MAX_PUSHES);
+        for id in read {
+            scene.store.on_head(scene.now, id, ok(&[("x", head)]));
+            scene
+                .store
+                .on_data(scene.now, id, Bytes::from(vec![0; body]));
+            scene
+                .store
+                .on_trailers(id, [("x", trailer)].into_iter().collect());
+            assert!(scene.store.held() <= limits.memory);
+        }
+        assert!(kept_text(&scene.store) <= limits.memory);
+    }
+}
+
+/// The bytes of text and body that a store refers to.
+fn kept_text(store: &PushStore) -> usize {
+    let kept = store
+        .pushes
+        .values()
+        .filter_map(|pushed| match &pushed.phase {
+            Phase::Kept(kept) | Phase::Claimed(kept, _) => Some(kept),
+            Phase::Useless(_) => None,
+        });
+    kept.map(|kept| {
+        let head = kept
+            .answer
+            .as_ref()
+            .map_or(0, |answer| answer.head.fields.text_len());
+        let body: usize = kept.body.iter().map(Bytes::len).sum();
+        kept.request.fields.text_len()
+            + head
+            + body
+            + kept.trailers.as_ref().map_or(0, Fields::text_len)
+    })
+    .sum()
+}
+
+fn assert_consistent(store: &PushStore) {
+    let mut held = 0;
+    let mut waiting = 0;
+    for (id, pushed) in &store.pushes {
+        match &pushed.phase {
+            Phase::Kept(kept) => {
+                held += kept.held;
+                waiting += 1;
+                assert_eq!(store.waiting.get(&Target::of(&kept.request)), Some(id));
+                assert!(pushed.reported.is_none());
+            }
+            Phase::Claimed(kept, _) => {
+                held += kept.held;
+                assert!(pushed.reported.is_some());
+            }
+            Phase::Useless(_) => assert!(pushed.is_arriving, "nothing holds it"),
+        }
+    }
+    assert_eq!((store.held, store.waiting.len()), (held, waiting));
+    assert!(store.waiting.is_empty() || store.next_sweep.is_some());
+}
+
+proptest::proptest! {
+    /// Any events keep the books right, and each push is reported to the gateway at most once.
+    #[test]
+    fn events_in_any_order_keep_the_books(
+        events in proptest::collection::vec((0u8..10, 0usize..12, 0u16..3000), 0..200),
+        cancel_useless: bool,
+    ) {
+        let limits = StoreLimits { memory: 8 << 10, cancel_useless };
+        let mut scene = Scene::new(limits);
+        let (mut ids, mut promised, mut told, mut asked) = (Vec::new(), 0, 0, Vec::new());
+        for (event, which, size) in events {
+            let id = ids.get(which % ids.len().max(1)).copied().unwrap_or(PushId(99));
+            let path = format!("/{}", which % 5);
+            match event {
+                0 | 1 => {
+                    promised += 1;
+                    if let Intake::Read(id) = scene.store.on_promise(scene.now, get(&path), size % 2 == 0) {
+                        ids.push(id);
+                    }
+                }
+                2 => scene.store.on_head(scene.now, id, ok(&[("x", &"y".repeat(usize::from(size)))])),
+                3 => scene.store.on_data(scene.now, id, Bytes::from(vec![0; usize::from(size)])),
+                4 => scene.store.on_trailers(id, [("t", "1")].into_iter().collect()),
+                5 => scene.store.on_end(id, size % 3 > 0),
+                6 => asked.extend(scene.ask(&path).map(|serve| serve.push)),
+                7 => drop(scene.piece(id)),
+                8 => scene.pass(secs(u64::from(size % 40))),
+                _ => if asked.contains(&id) { scene.store.on_reader_gone(id) },
+            }
+            told += scene.fates().iter().filter(|(_, tell)| *tell).count();
+            assert_consistent(&scene.store);
+        }
+        for id in ids {
+            scene.store.on_end(id, true);
+            if asked.contains(&id) {
+                scene.store.on_reader_gone(id);
+            }
+        }
+        scene.store.close();
+        told += scene.fates().iter().filter(|(_, tell)| *tell).count();
+        proptest::prop_assert!(scene.store.is_empty() && scene.store.held() == 0);
+        proptest::prop_assert!(told <= promised);
+    }
+}
