@@ -8,7 +8,7 @@
 //!
 //! Drilling down: `html` tells tags from text, `attribute` keeps what tags say, `element` knows
 //! what that asks for; `css` tells rules from text, `rules` knows what they ask for; `module` reads
-//! imports; `image` and `media` choose among several; `url` makes references absolute; `text` and
+//! imports; `image` and `media` choose among several; `resolve` makes references absolute; `text` and
 //! `token` are the bytes below.
 
 mod attribute;
@@ -18,10 +18,10 @@ mod html;
 mod image;
 mod media;
 mod module;
+mod resolve;
 mod rules;
 mod text;
 mod token;
-mod url;
 
 use css::Css;
 pub use element::is_script_type;
@@ -29,11 +29,11 @@ use html::Html;
 use image::Formats;
 use media::Viewport;
 use module::Module;
+use resolve::Url;
+pub use resolve::{MAX_URL, resolve, split};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use url::Url;
-pub use url::{MAX_URL, resolve, split};
 
 /// Urgency of what may never be asked for: what is so only once it is nearly in sight, and what
 /// another page may need.
