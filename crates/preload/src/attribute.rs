@@ -69,6 +69,9 @@ pub(super) struct Attributes {
     /// Where the value being read begins.
     start: usize,
     text: Vec<u8>,
+    /// Every attribute with its undecoded value, for tests of the tokenizer.
+    #[cfg(test)]
+    recorded: Vec<(String, Vec<u8>)>,
 }
 
 impl Attributes {
@@ -80,7 +83,21 @@ impl Attributes {
             current: None,
             start: 0,
             text: Vec::new(),
+            #[cfg(test)]
+            recorded: Vec::new(),
         }
+    }
+
+    /// Returns all attributes of the tag, the first of each name, with decoded values.
+    #[cfg(test)]
+    pub(super) fn take_recorded(&mut self) -> Vec<(String, String)> {
+        let mut seen = Vec::<(String, String)>::new();
+        for (name, value) in self.recorded.drain(..) {
+            if !seen.iter().any(|(known, _)| *known == name) {
+                seen.push((name, decode(&value).into_owned()));
+            }
+        }
+        seen
     }
 
     pub(super) fn clear(&mut self) {
@@ -90,10 +107,17 @@ impl Attributes {
         self.start = 0;
         // Keeps its room for the next tag.
         self.text.clear();
+        #[cfg(test)]
+        self.recorded.clear();
     }
 
     /// An attribute of this name begins.
     pub(super) fn begin(&mut self, name: Option<&[u8]>) {
+        #[cfg(test)]
+        self.recorded.push((
+            String::from_utf8_lossy(name.unwrap_or(b"(long)")).into_owned(),
+            Vec::new(),
+        ));
         let name = name.and_then(Name::of);
         self.current = name.filter(|&name| (self.present | self.lost) & bit(name) == 0);
         self.start = self.text.len();
@@ -101,6 +125,10 @@ impl Attributes {
 
     /// More of its value.
     pub(super) fn push(&mut self, bytes: &[u8]) {
+        #[cfg(test)]
+        if let Some((_, value)) = self.recorded.last_mut() {
+            value.extend_from_slice(bytes);
+        }
         let Some(name) = self.current else { return };
         if self.text.len() - self.start + bytes.len() > MAX_TOKEN {
             self.lost |= bit(name);

@@ -32,6 +32,9 @@ pub(super) struct Html {
     /// The script in a `script` element.
     module: Module,
     page: Page,
+    /// The tags so far, where a test compares the tokenizer alone.
+    #[cfg(test)]
+    tags: Option<Vec<tests::Tag>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +107,8 @@ impl Html {
             style: Css::sheet(),
             module: Module::new(),
             page: Page::new(),
+            #[cfg(test)]
+            tags: None,
         }
     }
 
@@ -298,6 +303,10 @@ impl Html {
     }
 
     fn end_tag(&mut self, sink: &mut Sink) {
+        #[cfg(test)]
+        if self.record() {
+            return;
+        }
         let Some(name) = self.name.get() else {
             return self.page.unknown(&self.attributes, self.closing, sink);
         };
@@ -514,3 +523,6 @@ const fn lower_until(end: u8) -> [u8; 256] {
 const fn ends_name(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>')
 }
+
+#[cfg(test)]
+mod tests;

@@ -406,10 +406,10 @@ mod tests {
         ) {
             let base = Url::parse(base).expect("an http URL");
             let reference = pieces.concat();
-            if let Some(reference) = trim(&reference) {
-                if let Some(plain) = base.join_plain(reference) {
-                    prop_assert_eq!(Some(plain), base.join_parsed(reference), "{}", reference);
-                }
+            if let Some(reference) = trim(&reference)
+                && let Some(plain) = base.join_plain(reference)
+            {
+                prop_assert_eq!(Some(plain), base.join_parsed(reference), "{}", reference);
             }
         }
     }

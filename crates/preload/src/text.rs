@@ -15,8 +15,8 @@ const LATIN: [&str; 96] = [
     "ograve", "oacute", "ocirc", "otilde", "ouml", "divide", "oslash", "ugrave", "uacute", "ucirc",
     "uuml", "yacute", "thorn", "yuml",
 ];
-/// Those of ASCII that stand without a semicolon too.
-const OLD: [(&str, char); 8] = [
+/// The other names that need no semicolon.
+const OLD: [(&str, char); 10] = [
     ("amp", '&'),
     ("AMP", '&'),
     ("lt", '<'),
@@ -25,6 +25,8 @@ const OLD: [(&str, char); 8] = [
     ("GT", '>'),
     ("quot", '"'),
     ("QUOT", '"'),
+    ("COPY", '\u{a9}'),
+    ("REG", '\u{ae}'),
 ];
 /// Those that need one; of the two thousand, what addresses and style sheets are made of.
 const NEW: [(&str, char); 31] = [
