@@ -20,6 +20,15 @@ use tandem_preload::split;
 /// How often the state file is written.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
 
+/// The configuration of the predictor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PredictorConfig {
+    /// The parameters of prediction.
+    pub auto: AutoConfig,
+    /// The file that keeps what was learned.
+    pub file: Option<PathBuf>,
+}
+
 /// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LearnedError {

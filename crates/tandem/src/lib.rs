@@ -32,6 +32,7 @@ pub mod priority;
 pub mod probe;
 pub mod roles;
 pub mod runtime;
+pub mod services;
 pub mod session;
 pub mod stage;
 pub mod transport;

@@ -29,9 +29,10 @@ use crate::middle::isolate::Isolate;
 use crate::middle::loads::Loads;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
-use crate::middle::push::{NoPush, Push};
+use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
+use crate::services::Services;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Session};
@@ -55,10 +56,16 @@ pub trait Role: Send + Sync {
     /// On how many threads.
     fn workers(&self) -> usize;
 
+    /// Opens the services that the role needs and that are not open yet.
+    fn open(&self, _services: &Services) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
     /// Builds what one thread needs, a front for each listener in order. Runs within that thread's
     /// local task set.
     fn build(
         &self,
+        services: &Services,
         listening: &[std::net::SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError>;
@@ -145,6 +152,7 @@ impl Role for ClientConfig {
 
     fn build(
         &self,
+        _: &Services,
         listening: &[std::net::SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
@@ -394,7 +402,21 @@ impl Role for GatewayConfig {
         self.workers
     }
 
-    fn build(&self, _: &[std::net::SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
+    fn open(&self, services: &Services) -> Result<(), ConfigError> {
+        match self.push.as_ref().and_then(|push| push.predictor.as_ref()) {
+            Some(predictor) => services
+                .open_predictor(predictor)
+                .map_err(|error| ConfigError::value("predict-state", error.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    fn build(
+        &self,
+        services: &Services,
+        _: &[std::net::SocketAddr],
+        drain: &Drain,
+    ) -> Result<Built, ConfigError> {
         let named = match &self.mode {
             Mode::Reverse { target, .. } => Some(target.clone()),
             Mode::Forward => None,
@@ -441,12 +463,13 @@ impl Role for GatewayConfig {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
         });
+        let new_stage = self.admission(&out, self.pushing(services));
         let mut fronts = Vec::new();
         for endpoint in &self.listen {
             fronts.push(Rc::new(self.front(
                 endpoint,
                 &http1,
-                &out,
+                &new_stage,
                 &connections,
                 drain,
             )?));
@@ -464,7 +487,7 @@ impl GatewayConfig {
         &self,
         endpoint: &Endpoint,
         http1: &Http1Session,
-        out: &Rc<dyn Stage>,
+        new_stage: &NewStage,
         connections: &Rc<Connections>,
         drain: &Drain,
     ) -> Result<Front, ConfigError> {
@@ -488,18 +511,31 @@ impl GatewayConfig {
         Ok(Front {
             protocol: Protocol::Session(session),
             transport,
-            new_stage: self.admission(out),
+            new_stage: Rc::clone(new_stage),
             connections: Rc::clone(connections),
             drain: drain.clone(),
         })
     }
 
+    /// The terms of push, with the predictor where one is configured.
+    fn pushing(&self, services: &Services) -> Option<Rc<Pushing>> {
+        let push = self.push.as_ref()?;
+        let predictor = push.predictor.as_ref();
+        let learned = predictor.and_then(|_| services.predictor()).cloned();
+        Some(Rc::new(Pushing {
+            learned,
+            by_path: push.by_path,
+            hold_out: push.hold_out,
+            own_origin_only: push.own_origin_only,
+        }))
+    }
+
     /// The stages of each session: who was let in, and what was pushed, is remembered as long as it
     /// lasts.
-    fn admission(&self, out: &Rc<dyn Stage>) -> NewStage {
+    fn admission(&self, out: &Rc<dyn Stage>, pushing: Option<Rc<Pushing>>) -> NewStage {
         let tokens: Rc<[String]> = self.tokens.as_slice().into();
         let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
-        let (log_urls, pushing) = (self.log_urls, self.push.clone().map(Rc::new));
+        let log_urls = self.log_urls;
         Rc::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let pushed =
                 |pushing| Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>;

@@ -14,6 +14,7 @@ use tokio::task::LocalSet;
 use crate::config::ConfigError;
 use crate::endpoint::Endpoint;
 use crate::roles::Role;
+use crate::services::Services;
 use crate::session::Drain;
 use crate::transport::registry::{Protocol, Socket};
 
@@ -39,6 +40,7 @@ pub enum StartError {
 enum Command {
     Serve {
         role: Arc<dyn Role>,
+        services: Arc<Services>,
         listeners: Vec<Socket>,
         built: oneshot::Sender<Result<(), ConfigError>>,
     },
@@ -52,6 +54,7 @@ pub struct Running {
     workers: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
     listeners: HashMap<Key, Socket>,
     role: Arc<dyn Role>,
+    services: Arc<Services>,
 }
 
 /// What tells listeners apart: the protocol, and the address as it is written in the endpoint.
@@ -77,6 +80,7 @@ impl Running {
             workers: Vec::new(),
             listeners: HashMap::new(),
             role: Arc::clone(&role),
+            services: Arc::default(),
         };
         for index in 0..role.workers() {
             let (commands, inbox) = mpsc::unbounded_channel();
@@ -95,7 +99,13 @@ impl Running {
         self.serve(role).await
     }
 
+    /// The services of the process. They outlive reloads, and the drain for whoever holds them.
+    pub fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
     async fn serve(&mut self, role: Arc<dyn Role>) -> Result<(), StartError> {
+        role.open(&self.services)?;
         let mut listeners = HashMap::new();
         let mut ordered = Vec::new();
         for endpoint in role.listen() {
@@ -115,6 +125,7 @@ impl Running {
             let (built, result) = oneshot::channel();
             let command = Command::Serve {
                 role: Arc::clone(&role),
+                services: Arc::clone(&self.services),
                 listeners: clones,
                 built,
             };
@@ -193,9 +204,10 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
             match command {
                 Command::Serve {
                     role,
+                    services,
                     listeners,
                     built,
-                } => match Serving::start(&*role, listeners) {
+                } => match Serving::start(&*role, &services, listeners) {
                     Ok(new) => {
                         if let Some(old) = serving.last() {
                             // Sessions of the old configuration end gently: who was let in by it
@@ -229,7 +241,11 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(role: &dyn Role, listeners: Vec<Socket>) -> Result<Self, ConfigError> {
+    fn start(
+        role: &dyn Role,
+        services: &Services,
+        listeners: Vec<Socket>,
+    ) -> Result<Self, ConfigError> {
         let (accepting, sessions) = (Drain::new(), Drain::new());
         let system = |error: std::io::Error| ConfigError::value("listen", error.to_string());
         let addresses = listeners
@@ -237,7 +253,7 @@ impl Serving {
             .map(Socket::local_addr)
             .collect::<Result<Vec<_>, _>>()
             .map_err(system)?;
-        let built = role.build(&addresses, &sessions)?;
+        let built = role.build(services, &addresses, &sessions)?;
         for (front, listener) in built.fronts.iter().zip(listeners) {
             let listener = front.transport.listen(listener).map_err(system)?;
             tokio::task::spawn_local(std::rc::Rc::clone(front).accept(listener, accepting.begun()));

@@ -310,6 +310,19 @@ fn hangup_reloads_and_terminate_drains() {
 }
 
 #[test]
+fn check_config_opens_no_predictor() {
+    let text = "[gateway]\nopen = true\nlisten = [\"h2+tcp://127.0.0.1:1\"]\npredict-state = \"/nonexistent/state\"\n";
+    let path = file("predictor.toml", text);
+    let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
+    assert!(ok, "{error}");
+    let (ok, _, error) = run(&["gateway", "-c", path.to_str().unwrap()]);
+    assert!(
+        !ok && error.contains("predict-state: /nonexistent/state"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_reload_says_what_needs_a_restart() {
     let text = |more: &str| {
         format!(

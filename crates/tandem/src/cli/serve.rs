@@ -18,11 +18,11 @@ use crate::config::{ConfigError, File};
 use crate::endpoint::Endpoint;
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::front::local::own_authorities;
-use crate::learned::Learned;
 use crate::metrics::METRICS;
 use crate::probe::control::Control;
 use crate::roles::Role;
 use crate::runtime::Running;
+use crate::services::Services;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::{Drain, Session, Timeouts};
 use crate::transport::registry::Transports;
@@ -99,8 +99,6 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         .gateway
         .and_then(|options| options.log);
     start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
-    // What was learned outlives a reload.
-    let learned: OnceCell<Arc<Learned>> = OnceCell::new();
     let workers = OnceCell::new();
     serve("gateway", || {
         let file = read(args.config.as_deref())?.gateway.unwrap_or_default();
@@ -109,16 +107,11 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         let mut config = options.typed_with(transports)?;
         warn(config.warnings());
         warn_of_congestion(&config.path.socket);
-        let mut predict = None;
-        if let Some(new) = config.push.as_mut().and_then(|push| push.learned.as_mut()) {
-            predict = Some(format!("{new:?}"));
-            if learned.get().is_none() && new.begins_anew() {
-                tracing::error!(
-                    "the state file cannot be read: learning begins anew; it is kept, with .old behind its name"
-                );
-            }
-            *new = Arc::clone(learned.get_or_init(|| Arc::clone(new)));
-        }
+        let predictor = config
+            .push
+            .as_ref()
+            .and_then(|push| push.predictor.as_ref());
+        let predict = predictor.map(|predictor| format!("{predictor:?}"));
         let control = config.control.clone();
         let fixed = Fixed {
             log,
@@ -134,11 +127,7 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
             fixed,
             role: Arc::new(config),
         })
-    })?;
-    learned
-        .get()
-        .map_or(Ok(()), |learned| learned.save())
-        .map_err(|error| error.to_string().into())
+    })
 }
 
 fn warn(warnings: Vec<String>) {
@@ -202,16 +191,18 @@ pub(super) fn serve(
             }
         }
         tracing::info!("draining: what is under way may end");
+        let services = Arc::clone(running.services());
         tokio::select! {
             () = running.drain(drain_limit) => {}
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        Ok(())
+        Ok(services)
     }));
-    // Who asks twice waits for nothing.
+    // A second signal ends the wait for what is still under way.
     runtime.shutdown_background();
-    served
+    let services: Result<Arc<Services>, Failure> = served;
+    Ok(services?.save()?)
 }
 
 /// Serves the counters to this machine.
@@ -334,7 +325,7 @@ fn check_role(name: &str, role: &dyn Role) -> Result<(), ConfigError> {
         .iter()
         .filter_map(Endpoint::socket_addr)
         .collect();
-    role.build(&addresses, &Drain::new())?;
+    role.build(&Services::default(), &addresses, &Drain::new())?;
     let listen: Vec<_> = role.listen().iter().map(ToString::to_string).collect();
     println!(
         "{name}: listens on {}, {} thread(s)",

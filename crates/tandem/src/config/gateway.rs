@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,8 +15,7 @@ use super::{ConfigError, PathConfig, distinct, options, positive, read_secret, w
 use crate::back::origin::{HostPattern, Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip, split_authority};
-use crate::learned::Learned;
-use crate::middle::push::Pushing;
+use crate::learned::PredictorConfig;
 use crate::transport::Target;
 use crate::transport::registry::Transports;
 
@@ -197,6 +195,19 @@ pub enum WorthOption {
 /// gateway's life, and enough for a large page to come whole as soon as enough users have seen it.
 const CREDIT: f64 = 1000.0;
 
+/// The configuration of push.
+#[derive(Clone, Debug)]
+pub struct PushConfig {
+    /// The predictor, where one is to learn.
+    pub predictor: Option<PredictorConfig>,
+    /// Whether the session's path decides on the worth of a push.
+    pub by_path: bool,
+    /// The share of page loads without push, from 0 to 1.
+    pub hold_out: f64,
+    /// Whether only resources of the page's own origin are pushed.
+    pub own_origin_only: bool,
+}
+
 /// What the gateway runs on.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
@@ -227,7 +238,7 @@ pub struct GatewayConfig {
     /// Connections to origins that a session may use.
     pub origin_limits: Limits,
     /// What is pushed, if anything is.
-    pub push: Option<Pushing>,
+    pub push: Option<PushConfig>,
     /// Time for an origin's answer.
     pub response_timeout: Duration,
     /// Time for sessions to end.
@@ -370,7 +381,7 @@ impl GatewayOptions {
         Ok(mode)
     }
 
-    fn pushing(&self, mode: &Mode) -> Result<Pushing, ConfigError> {
+    fn pushing(&self, mode: &Mode) -> Result<PushConfig, ConfigError> {
         let percent = self.hold_out.unwrap_or(2.0);
         if !(0.0..=100.0).contains(&percent) {
             return Err(ConfigError::value("hold-out", "must be from 0 to 100"));
@@ -396,11 +407,11 @@ impl GatewayOptions {
             min_users,
             credit: CREDIT,
         };
-        let learned = if self.predict.unwrap_or(true) {
-            let learned = Learned::new(config, self.predict_state.clone());
-            Some(Arc::new(learned.map_err(|error| {
-                ConfigError::value("predict-state", error.to_string())
-            })?))
+        let predictor = if self.predict.unwrap_or(true) {
+            Some(PredictorConfig {
+                auto: config,
+                file: self.predict_state.clone(),
+            })
         } else if self.predict_state.is_some() {
             return Err(ConfigError::value(
                 "predict-state",
@@ -411,8 +422,8 @@ impl GatewayOptions {
         };
         let own_origin_only = matches!(mode, Mode::Reverse { .. });
         let by_path = self.predict_worth == Some(WorthOption::Path);
-        Ok(Pushing {
-            learned,
+        Ok(PushConfig {
+            predictor,
             by_path,
             hold_out: percent / 100.0,
             own_origin_only,

@@ -31,6 +31,7 @@ use tandem::front::{ConnectionLimits, Connections, Front, Protocol as FrontProto
 use tandem::path::{Facts, Path};
 use tandem::roles::{Built, Role};
 use tandem::runtime::Running;
+use tandem::services::Services;
 use tandem::session::http1::{Http1Client, Http1Server, Http1Session, OriginForm};
 use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
 use tandem::session::{Connected, Drain, Session, Timeouts};
@@ -588,7 +589,7 @@ impl Role for Proxy {
         1
     }
 
-    fn build(&self, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
+    fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
         let Parts { stage, session } = (self.compose)(&self.network);
         let connections = connections();
         let context = ListenContext {
