@@ -2,10 +2,11 @@
 # Every check of the repository, runnable by hand.
 #
 #   ./ci.sh              all steps; each prints one line, a failing one its log as well
-#   ./ci.sh NAME...      these steps only: install fmt lint pure test doc fuzz interop tornet demo
+#   ./ci.sh NAME...      these steps only: install fmt lint pure test doc fuzz interop attack tornet demo
 #
 #   CARGO_TARGET_DIR     where it builds (~/.cache/tandem-target)
 #   FUZZ_SECONDS         how long each fuzz target runs (10)
+#   ATTACK_SECONDS       how long all attacks take together (100)
 #
 # The network is used by the package managers only: cargo, apt, go, npm.
 set -u -o pipefail
@@ -130,6 +131,12 @@ step_interop() {
     each interop/*.sh
 }
 
+# Attacks on both proxies, each with bounds on memory, processor time and the service of an honest user.
+step_attack() {
+    cargo build --locked -p tandem-lab -p tandem-cli --bins &&
+        "$CARGO_TARGET_DIR/debug/tandem-lab" attack --seconds "${ATTACK_SECONDS:-100}"
+}
+
 # Scenes on a private network of the real tor, which need root.
 step_tornet() {
     each tests/*.sh crates/*/tests/*.sh
@@ -173,7 +180,7 @@ run() {
 
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
-    steps=(install fmt lint pure test doc fuzz interop demo)
+    steps=(install fmt lint pure test doc fuzz interop attack demo)
     compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
 fi
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin

@@ -1,5 +1,6 @@
-//! Experiments: benchmarks, a private Tor network, timing, push prediction on logs, and reports.
+//! Experiments: benchmarks, attacks, a private Tor network, timing, push prediction on logs, and reports.
 
+pub mod attack;
 pub mod bench;
 pub mod experiment;
 pub mod predict;

@@ -1,6 +1,7 @@
 //! `tandem-lab`: experiments on emulated networks and on a private Tor network. One module per
 //! command.
 
+mod attack;
 mod bench;
 mod origin;
 mod report;
@@ -22,6 +23,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Attacks on the running programs, with bounds on what they may cost
+    Attack(attack::Arguments),
     /// What the pair costs, beside its peers
     #[command(subcommand)]
     Bench(bench::Command),
@@ -41,6 +44,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Attack(arguments) => attack::run(&arguments),
         Command::Bench(command) => bench::run(command),
         Command::Run(arguments) => run::run(arguments),
         Command::Report(arguments) => report::run(&arguments),

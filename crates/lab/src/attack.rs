@@ -1,0 +1,363 @@
+//! Attacks on the running programs, with bounds that are checked: memory, processor time, and the
+//! service that an honest user has meanwhile.
+//!
+//! - [`floods`]: frames that move no data, against a gateway, over both protocols; [`slow`]: things
+//!   that are held open; [`origin`]: malicious origins behind the gateway; [`gateway`]: malicious
+//!   gateways against the client.
+//! - [`victim`]: the programs, the honest origin and the honest user. [`wire`]: frames by hand.
+//!
+//! Attack traffic goes to loopback only. Each attack is bounded in time, sessions and frames.
+
+pub mod floods;
+pub mod gateway;
+pub mod origin;
+pub mod slow;
+pub mod victim;
+pub mod wire;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::bench::BenchError;
+use crate::bench::workshop::Workshop;
+use floods::{Flood, Maker};
+use victim::{Client, Gateway, HonestUser, Server, Service, Usage};
+use wire::{Wire, has_ended};
+
+/// The largest number of frames in a session of a flood (issue: no flood lasts longer).
+const MAX_FLOOD: u64 = 5000;
+/// Frames between two questions whether the session goes on.
+const BATCH: u64 = 250;
+/// The largest number of sessions of one flood.
+const MAX_SESSIONS: u64 = 500;
+/// The largest time that an honest user waits for an answer, on a busy machine.
+const MAX_WAIT: Duration = Duration::from_secs(2);
+/// The number of requests that an honest user must have answered in each second.
+const MIN_ANSWERS: f64 = 4.0;
+
+/// Bounds of an attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes of memory that the victim may need above its state before.
+    pub memory: u64,
+    /// Processor time of the victim for each frame or byte sequence that was sent, and a second.
+    pub cpu: Duration,
+}
+
+/// The kinds of attack.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Flood(&'static Flood),
+    Slow(slow::Attack),
+    Origin(&'static origin::Origin),
+    Gateway(&'static gateway::Gateway),
+}
+
+/// One attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Attack {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Its bounds.
+    pub bounds: Bounds,
+    kind: Kind,
+}
+
+/// The result of one attack.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Frames, connections or requests of the attacker.
+    pub sent: u64,
+    /// The largest number of frames that one session of a flood has carried.
+    pub longest: u64,
+    /// Bytes of memory that the victim needed above its state before.
+    pub memory: u64,
+    /// Processor time of the victim.
+    pub cpu: Duration,
+    /// The honest user's service.
+    pub service: Service,
+    /// Bounds that do not hold, in words.
+    pub broken: Vec<String>,
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Returns all attacks.
+pub fn all() -> Vec<Attack> {
+    let bounds = |memory, micros| Bounds {
+        memory: memory * MIB,
+        cpu: Duration::from_micros(micros),
+    };
+    let mut all = Vec::new();
+    for flood in floods::H2.iter().chain(floods::SPDY) {
+        all.push(Attack {
+            name: flood.name,
+            // Header blocks that inflate to a MiB cost more than frames of a few bytes.
+            bounds: bounds(
+                24,
+                if flood.name.ends_with("bomb") {
+                    20_000
+                } else {
+                    500
+                },
+            ),
+            kind: Kind::Flood(flood),
+        });
+    }
+    let slow: [(&str, u64, slow::Attack); 7] = [
+        ("half-open", 24, slow::half_open),
+        ("slow-head", 24, slow::slow_head),
+        ("slow-body", 64, slow::slow_body),
+        // A stream holds 128 KiB unsent: 1,000 streams, and their origins' connections.
+        ("unread-answers", 256, slow::unread_answers),
+        ("shut-windows", 256, slow::shut_windows),
+        ("spdy-unread-answers", 256, slow::spdy_unread_answers),
+        ("unread-pings", 64, slow::unread_pings),
+    ];
+    for (name, memory, attack) in slow {
+        all.push(Attack {
+            name,
+            bounds: bounds(memory, 5000),
+            kind: Kind::Slow(attack),
+        });
+    }
+    for origin in origin::ALL {
+        all.push(Attack {
+            name: origin.name,
+            bounds: bounds(64, 100_000),
+            kind: Kind::Origin(origin),
+        });
+    }
+    for gateway in gateway::ALL {
+        all.push(Attack {
+            name: gateway.name,
+            bounds: Bounds {
+                memory: gateway.memory,
+                cpu: Duration::from_millis(20),
+            },
+            kind: Kind::Gateway(gateway),
+        });
+    }
+    all
+}
+
+/// What an attacker has done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    sent: u64,
+    longest: u64,
+}
+
+impl Attack {
+    /// Runs the attack on fresh programs for some time, and judges what the victim has needed.
+    ///
+    /// # Errors
+    ///
+    /// A program could not be started or watched, or the attacker could not reach it.
+    pub fn run(
+        &self,
+        workshop: &Workshop,
+        tandem: &Path,
+        time: Duration,
+    ) -> Result<Outcome, BenchError> {
+        let outcome = match self.kind {
+            Kind::Gateway(gateway) => self.run_on_client(workshop, tandem, gateway, time),
+            _ => self.run_on_gateway(workshop, tandem, time),
+        };
+        workshop.clear();
+        outcome
+    }
+
+    fn run_on_gateway(
+        &self,
+        workshop: &Workshop,
+        tandem: &Path,
+        time: Duration,
+    ) -> Result<Outcome, BenchError> {
+        let attacker = BenchError::system(format!("attack by {}", self.name));
+        let honest = Server::origin()?;
+        let gateway = Gateway::start(workshop, tandem)?;
+        let user = HonestUser::of_gateway(gateway.h2, honest.address)
+            .map_err(BenchError::system("reach the gateway"))?;
+        let before = Usage::of(gateway.pid)?;
+        let until = Instant::now() + time;
+        let tally = match self.kind {
+            Kind::Flood(flood) => run_flood(flood, gateway, &honest, until),
+            Kind::Slow(attack) => attack(gateway, honest.address, until).map(Tally::of),
+            Kind::Origin(origin) => {
+                let origin = origin.start()?;
+                origin::ask(gateway, origin.address, until).map(Tally::of)
+            }
+            Kind::Gateway(_) => Ok(Tally::default()),
+        };
+        let tally = tally.map_err(attacker)?;
+        let after = Usage::of(gateway.pid)?;
+        Ok(self.judge(tally, before, after, user.end(), time))
+    }
+
+    fn run_on_client(
+        &self,
+        workshop: &Workshop,
+        tandem: &Path,
+        gateway: &'static gateway::Gateway,
+        time: Duration,
+    ) -> Result<Outcome, BenchError> {
+        let sent = Arc::new(AtomicU64::new(0));
+        let server = gateway.start(Arc::clone(&sent))?;
+        let client = Client::start(workshop, tandem, gateway.protocol, server.address)?;
+        let user = HonestUser::of_client(client.http);
+        let before = Usage::of(client.pid)?;
+        for thread in gateway::browse(client.http, Instant::now() + time) {
+            let _ = thread.join();
+        }
+        let after = Usage::of(client.pid)?;
+        let tally = Tally::of(sent.load(Ordering::Relaxed));
+        Ok(self.judge(tally, before, after, user.end(), time))
+    }
+
+    fn judge(
+        &self,
+        tally: Tally,
+        before: Usage,
+        after: Usage,
+        service: Service,
+        time: Duration,
+    ) -> Outcome {
+        let memory = after.peak.saturating_sub(before.resident);
+        let cpu = after.cpu.saturating_sub(before.cpu);
+        // What the honest user's requests cost is part of it: they get two milliseconds each.
+        let own = Duration::from_secs(1) + Duration::from_millis(2) * service.answered;
+        let allowed = self.bounds.cpu * u32::try_from(tally.sent).unwrap_or(u32::MAX) + own;
+        let least = (MIN_ANSWERS * time.as_secs_f64()) as u32;
+        let mut broken = Vec::new();
+        let mut check = |holds: bool, problem: String| {
+            if !holds {
+                broken.push(problem);
+            }
+        };
+        check(tally.sent > 0, "nothing was sent".into());
+        check(
+            tally.longest <= MAX_FLOOD,
+            format!(
+                "a session carried {} frames, more than {MAX_FLOOD}",
+                tally.longest
+            ),
+        );
+        check(
+            memory <= self.bounds.memory,
+            format!(
+                "{} MiB, more than {} MiB",
+                memory / MIB,
+                self.bounds.memory / MIB
+            ),
+        );
+        check(
+            cpu <= allowed,
+            format!("{cpu:.1?} of processor time, more than {allowed:.1?}"),
+        );
+        check(
+            service.failed == 0,
+            format!("{} honest requests failed", service.failed),
+        );
+        check(
+            service.answered >= least,
+            format!(
+                "{} honest requests answered, fewer than {least}",
+                service.answered
+            ),
+        );
+        check(
+            service.slowest <= MAX_WAIT,
+            format!("an honest request took {:.1?}", service.slowest),
+        );
+        Outcome {
+            sent: tally.sent,
+            longest: tally.longest,
+            memory,
+            cpu,
+            service,
+            broken,
+        }
+    }
+}
+
+impl Tally {
+    const fn of(sent: u64) -> Self {
+        Self { sent, longest: 0 }
+    }
+}
+
+/// Floods one session after the other, each until the gateway ends it.
+fn run_flood(
+    flood: &Flood,
+    gateway: Gateway,
+    honest: &Server,
+    until: Instant,
+) -> io::Result<Tally> {
+    let mut tally = Tally::default();
+    let mut sessions = 0;
+    // The first session may take its time: it is what the bound is about.
+    while sessions == 0 || (Instant::now() < until && sessions < MAX_SESSIONS) {
+        sessions += 1;
+        let frames = flood_session(flood, gateway, honest)?;
+        tally.sent += frames;
+        tally.longest = tally.longest.max(frames);
+    }
+    Ok(tally)
+}
+
+/// Floods a session until it ends, or is far beyond the bound. Returns the number of frames.
+fn flood_session(flood: &Flood, gateway: Gateway, honest: &Server) -> io::Result<u64> {
+    let mut maker = Maker::new(&honest.address.to_string());
+    let mut wire = Wire::connect(gateway.address(flood.protocol), flood.protocol)?;
+    let mut bytes = (flood.first)(&mut maker);
+    let (mut frames, mut unasked, mut id) = (0, 0, 1);
+    loop {
+        id += 2;
+        bytes.extend((flood.turn)(&mut maker, id));
+        frames += flood.frames as u64;
+        unasked += flood.frames as u64;
+        if unasked >= BATCH || bytes.len() > 100_000 {
+            match wire.send(&bytes) {
+                Err(error) if has_ended(&error) => return Ok(frames),
+                sent => sent?,
+            }
+            if frames > 2 * MAX_FLOOD || !wire.goes_on()? {
+                return Ok(frames);
+            }
+            bytes.clear();
+            unasked = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn attacks_have_names_of_their_own() {
+        let all = all();
+        let names: BTreeSet<&str> = all.iter().map(|attack| attack.name).collect();
+        assert_eq!(names.len(), all.len());
+    }
+
+    #[test]
+    fn turns_hold_the_frames_that_they_count() {
+        for flood in floods::H2 {
+            let turn = (flood.turn)(&mut Maker::new("a.test"), 3);
+            let (mut rest, mut frames) = (&turn[..], 0);
+            while let [l2, l1, l0, ..] = *rest {
+                let length = u32::from_be_bytes([0, l2, l1, l0]) as usize;
+                rest = &rest[9 + length..];
+                frames += 1;
+            }
+            assert_eq!(frames, flood.frames, "{}", flood.name);
+        }
+    }
+}
