@@ -13,6 +13,7 @@ use tandem_http::{Method, RequestHead};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
+use super::decode::decode_part;
 use super::{Http1Session, buffers};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
@@ -368,11 +369,10 @@ impl Reading<'_> {
                     });
                 }
             }
-            let decoded = decoder.decode(&input).map_err(bad)?;
-            let piece = input.split_to(decoded.consumed);
-            if !decoded.data.is_empty() {
-                sink.send(Part::Data(piece.slice(decoded.data))).await;
-            } else if decoded.consumed == 0 && !decoder.is_done() {
+            let data = decode_part(&mut decoder, &mut input).map_err(bad)?;
+            if !data.is_empty() {
+                sink.send(Part::Data(data)).await;
+            } else if !input.is_empty() && !decoder.is_done() {
                 // Half a chunk head: more must come before anything can be said.
                 let more = timed(
                     self.session.response_timeout,

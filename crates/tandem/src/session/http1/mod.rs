@@ -3,6 +3,7 @@
 mod buffers;
 mod client;
 mod connection;
+mod decode;
 mod half_closed;
 mod server;
 mod writer;
