@@ -291,14 +291,20 @@ impl Gateway {
     }
 }
 
-/// A browser that asks the client for pages until a time, on several threads.
+/// A browser that asks the client for pages until a time, on several threads. Half of them leave a
+/// page after half a second, the others stay as long as the page loads.
 pub fn browse(client: SocketAddr, until: Instant) -> Vec<JoinHandle<()>> {
     (0..4)
-        .map(|_| {
+        .map(|thread| {
             thread::spawn(move || {
                 while Instant::now() < until {
+                    let leave = if thread % 2 == 0 {
+                        until.min(Instant::now() + Duration::from_millis(500))
+                    } else {
+                        until
+                    };
                     // The answers are the attacker's and mean nothing.
-                    let _ = visit(client, until);
+                    let _ = visit(client, leave);
                     thread::sleep(Duration::from_millis(50));
                 }
             })
@@ -306,16 +312,16 @@ pub fn browse(client: SocketAddr, until: Instant) -> Vec<JoinHandle<()>> {
         .collect()
 }
 
-fn visit(client: SocketAddr, until: Instant) -> io::Result<()> {
+fn visit(client: SocketAddr, leave: Instant) -> io::Result<()> {
     let mut stream = TcpStream::connect(client)?;
-    stream.set_read_timeout(Some(Duration::from_millis(300)))?;
+    let stay = leave.saturating_duration_since(Instant::now());
+    stream.set_read_timeout(Some(stay.max(Duration::from_millis(1))))?;
     let head = "Accept: text/html\r\nSec-Fetch-Dest: document\r\nSec-Fetch-Mode: navigate\r\n";
     write!(
         stream,
         "GET http://{SITE}/ HTTP/1.1\r\nHost: {SITE}\r\n{head}\r\n"
     )?;
-    let leave = Instant::now() + Duration::from_millis(500);
     let mut part = [0; 16_384];
-    while Instant::now() < leave.min(until) && stream.read(&mut part)? > 0 {}
+    while Instant::now() < leave && stream.read(&mut part)? > 0 {}
     Ok(())
 }
