@@ -1,4 +1,4 @@
-//! What one direction of a link does to packets.
+//! Configuration of one direction of a link.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::text;
 /// Longest delay accepted.
 pub const MAX_DELAY: Duration = Duration::from_secs(3600);
 
-/// One direction of a link. The default passes everything on at once.
+/// The configuration of one direction of a link. The default passes every packet on at once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
     /// Propagation delay, one way.
@@ -35,8 +35,8 @@ pub struct LinkConfig {
 }
 
 impl fmt::Display for LinkConfig {
-    /// What differs from a link that passes everything on at once, in the words that the parsers
-    /// read.
+    /// Writes the differences from a link that passes every packet on at once, in the notation that
+    /// the parsers read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let mut parts = Vec::new();
@@ -69,7 +69,7 @@ impl fmt::Display for LinkConfig {
     }
 }
 
-/// What is wrong with a description of a link.
+/// The error of a link's description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -80,7 +80,7 @@ pub enum ConfigError {
         what: &'static str,
         /// As given.
         text: String,
-        /// What would be right.
+        /// The accepted notation.
         expected: &'static str,
     },
     /// A value out of range.
@@ -96,7 +96,7 @@ pub enum ConfigError {
     Trace {
         /// Line number from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem with the line.
         problem: &'static str,
     },
     /// No profile of this name.

@@ -11,7 +11,7 @@ use crate::text;
 const TCP: u8 = 6;
 const RST: u8 = 0x04;
 
-/// An attacker in the path who sets RST on TCP segments. As text: `PORT`, `PORT:after=1000`,
+/// An attacker in the path that sets RST on TCP segments. As text: `PORT`, `PORT:after=1000`,
 /// `PORT:after=1000,p=1%`; port 0 means every port.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reset {
@@ -70,7 +70,8 @@ pub(crate) fn corrupt(packet: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Where the TCP header of an unfragmented IPv4 or IPv6 packet begins, if it has one whole.
+/// Returns the offset of the TCP header in an unfragmented IPv4 or IPv6 packet that contains the
+/// whole header.
 fn tcp_header(packet: &[u8]) -> Option<usize> {
     let start = match packet.first()? >> 4 {
         4 if packet.get(9) == Some(&TCP) && packet.get(6..8)? == [packet[6] & 0x40, 0] => {
@@ -130,7 +131,8 @@ mod tests {
         packet
     }
 
-    /// One's complement sum over pseudo-header and segment: 0xffff when the checksum is right.
+    /// Returns the ones' complement sum over pseudo-header and segment: 0xffff when the checksum is
+    /// right.
     fn tcp_sum(packet: &[u8]) -> u16 {
         let word =
             |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));

@@ -1,9 +1,9 @@
 //! Propagation delay: a fixed part, and jitter on top.
 //!
-//! Independent jitter reorders packets. Kept in order by force it would no longer have the wanted
-//! distribution: each packet would wait for the slowest before it, and the mean would creep up with
-//! the packet rate. So jitter in order is a continuous process in time whose distribution at every
-//! moment is the wanted one and which moves too slowly for a packet to overtake another.
+//! Independent jitter reorders packets. If order were enforced, its distribution would change: each
+//! packet would wait for the slowest one before it, and the mean would rise with the packet rate.
+//! Jitter in order is therefore a continuous process in time. Its distribution at every moment is
+//! the configured one, and it moves too slowly for a packet to overtake another.
 
 use std::f64::consts::FRAC_PI_2;
 use std::fmt;
@@ -17,7 +17,8 @@ use crate::text;
 /// Distribution of the varying part of the delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Normal around the fixed delay; what would arrive before it was sent arrives at once.
+    /// A normal distribution around the fixed delay. A packet that would arrive before it was sent
+    /// arrives at once.
     Normal,
     /// Exponential on top of the fixed delay, which is then the minimum.
     Exponential,
@@ -30,7 +31,7 @@ pub struct Jitter {
     pub shape: Shape,
     /// Standard deviation (normal) or mean (exponential).
     pub scale: Duration,
-    /// Whether each packet draws anew and may overtake others.
+    /// Indicates whether each packet draws independently and may overtake others.
     pub reorder: bool,
 }
 
@@ -94,7 +95,7 @@ impl Delay {
         }
     }
 
-    /// Whether packets can overtake each other.
+    /// Returns whether packets can overtake each other.
     pub(crate) fn reorders(&self) -> bool {
         self.jitter.is_some_and(|jitter| jitter.reorder)
     }

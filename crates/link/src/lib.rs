@@ -1,7 +1,7 @@
 //! Model of a slow link in virtual time: packets go in, and come out later, damaged, or not at all.
 //!
 //! - [`link`]: one direction of a link, the object that simulations and the emulator share.
-//! - [`config`]: what such a direction does, checked once.
+//! - [`config`]: the checked configuration of such a direction.
 //! - [`delay`]: fixed delay and jitter, in order (a correlated process) or reordering
 //!   (independent).
 //! - [`loss`]: independent, bursty (Gilbert-Elliott), every n-th, exponential gaps.
@@ -9,12 +9,13 @@
 //! - [`queue`]: packets that wait for the rate: drop-tail and CoDel (RFC 8289).
 //! - [`damage`]: corruption and injected TCP resets.
 //! - [`stats`]: counters and histograms.
-//! - [`profile`]: well-known links by name. [`text`]: quantities as people write them.
+//! - [`profile`]: well-known links by name.
+//! - [`text`]: the notation of quantities.
 //!
-//! Nothing here opens a socket, reads a clock or starts a thread. Times are
-//! [`std::time::Duration`]s since a start of the caller's choice and must not run backwards. What
-//! befalls the n-th packet is a function of the seed and of n, so one seed gives the same fate to
-//! the same packets however they are timed.
+//! The crate opens no socket, reads no clock and starts no thread. Times are
+//! [`std::time::Duration`]s since a start of the caller's choice and must not run backwards. The
+//! fate of the n-th packet is a function of the seed and of n, so one seed gives the same fate to
+//! the same packets at any timing.
 
 pub mod config;
 pub mod damage;

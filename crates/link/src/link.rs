@@ -1,7 +1,7 @@
 //! One direction of a link: loss, duplication and damage, then queue and rate, then delay.
 //!
-//! Three verbs drive it, by a clock of the caller's: [`Link::ingress`], [`Link::next_due`],
-//! [`Link::pop_due`]. Everything between two calls happens at its own virtual time, not at the time
+//! Three functions drive it by the caller's clock: [`Link::ingress`], [`Link::next_due`] and
+//! [`Link::pop_due`]. Each event between two calls happens at its own virtual time, not at the time
 //! of the call.
 
 use std::cmp::Reverse;
@@ -20,7 +20,7 @@ use crate::stats::Stats;
 /// Most bytes on the line at once: more than 1 Gbit/s for two seconds.
 const LINE_LIMIT: usize = 256 << 20;
 
-/// One direction of a link.
+/// A model of one direction of a link.
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,
@@ -36,7 +36,7 @@ pub struct Link {
     stats: Stats,
 }
 
-/// A packet and its place among all arrivals: what its fate depends on.
+/// A packet and its number among all arrivals, which determines its fate.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Numbered {
     number: u64,
@@ -122,7 +122,7 @@ impl Link {
         (self.queue.packets(), self.queue.bytes())
     }
 
-    /// What this link was made to do.
+    /// Returns the configuration of this link.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }

@@ -10,7 +10,7 @@ use crate::text;
 /// Which packets are lost. As text: `1%`, `ge:P,R[,LOSS_GOOD,LOSS_BAD]`, `every:N`, `exp:1%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// None.
+    /// No loss.
     #[default]
     Never,
     /// Each packet with this probability, whatever happened to others.
@@ -159,7 +159,7 @@ pub(crate) struct Losses {
     model: Loss,
     seed: u64,
     bad: bool,
-    /// Where on the axis of packet numbers the next exponential gap ends.
+    /// The packet number at which the next exponential gap ends.
     gap_end: f64,
     gaps: u64,
 }
@@ -179,8 +179,8 @@ impl Losses {
         losses
     }
 
-    /// Whether the packet with this number is lost. Numbers start at 0 and each is asked for once,
-    /// in order.
+    /// Returns whether the packet with this number is lost. Numbers start at 0, and each is queried
+    /// once, in order.
     pub(crate) fn takes(&mut self, packet: u64) -> bool {
         let mut random = Random::of(self.seed, Purpose::Loss, packet);
         match self.model {

@@ -17,7 +17,7 @@ use crate::rate::Rate;
 pub struct Profile {
     /// Name on the command line.
     pub name: &'static str,
-    /// One line on what it stands for.
+    /// A description in one line.
     pub about: &'static str,
     /// Towards the user.
     pub down: LinkConfig,
@@ -25,8 +25,7 @@ pub struct Profile {
     pub up: LinkConfig,
 }
 
-/// One row of the table below: round trip and jitter in ms, rates in kbit/s, loss, queue in
-/// packets.
+/// A row of the table below: round trip and jitter in ms, rates in kbit/s, loss, queue in packets.
 struct Row(&'static str, &'static str, u64, u64, u64, u64, f64, usize);
 
 const TABLE: [Row; 11] = [

@@ -43,7 +43,7 @@ impl Default for CoDel {
 }
 
 impl Default for QueueLimits {
-    /// A thousand packets, drop-tail: what Linux interfaces have.
+    /// Returns a drop-tail queue of a thousand packets, the default of Linux interfaces.
     fn default() -> Self {
         Self {
             packets: Some(1000),
@@ -115,7 +115,7 @@ fn parse_codel(parameters: &str) -> Result<CoDel, ConfigError> {
     }
 }
 
-/// What a queue holds: something with a length in bytes.
+/// An entry of a queue: an item with its length in bytes.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     pub(crate) item: T,
@@ -160,7 +160,7 @@ impl<T> Queue<T> {
         self.bytes
     }
 
-    /// Appends, or gives back what does not fit.
+    /// Appends an item, or returns it if it does not fit.
     pub(crate) fn push(&mut self, now: Duration, item: T, len: usize) -> Result<(), T> {
         let full = self
             .limits
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn codel_starts_after_an_interval_and_then_drops_faster_and_faster() {
+    fn codel_drops_ever_faster_after_an_interval() {
         let (drops, _) = run(Duration::from_micros(1100), 3);
         // 1 ms of service missing in 10: 5 ms of wait after about 55 ms, the first drop an interval
         // later.

@@ -1,25 +1,25 @@
 //! Seeded random numbers: SplitMix64, addressed by seed, purpose and packet number.
 //!
-//! A generator is made anew for each packet and purpose, so turning one impairment on never changes
-//! what another one does, and nothing depends on when packets arrive.
+//! Each packet and purpose has its own generator. Enabling one impairment therefore never changes
+//! another one, and no draw depends on arrival times.
 
 use std::f64::consts::TAU;
 
 /// Step of SplitMix64: 2^64 divided by the golden ratio.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a draw decides; part of a generator's address.
+/// The purpose of a draw; part of a generator's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Whether a packet is lost.
+    /// The loss of a packet.
     Loss = 1,
     /// How much later than the fixed delay a packet arrives.
     Jitter,
-    /// Whether a packet arrives twice.
+    /// The duplication of a packet.
     Duplicate,
     /// Which bit of a packet is wrong.
     Corrupt,
-    /// Whether a TCP segment becomes a reset.
+    /// The change of a TCP segment into a reset.
     Reset,
 }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_packets_draw_independent_uniform_numbers() {
+    fn draws_of_neighbouring_packets_are_independent() {
         const N: u64 = 100_000;
         let draws: Vec<f64> = (0..N)
             .map(|n| Random::of(7, Purpose::Loss, n).unit())

@@ -164,7 +164,8 @@ impl Server {
         }
     }
 
-    /// When a packet of `len` bytes has left whose turn comes at `start`. Turns never overlap.
+    /// Returns the time at which a packet of `len` bytes has left if its turn begins at `start`.
+    /// Turns never overlap.
     pub(crate) fn serve(&mut self, start: Duration, len: usize) -> Duration {
         match self {
             Self::Constant {
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn opportunities_are_shared_by_small_packets_and_spread_over_large_ones() {
+    fn trace_opportunities_fit_small_and_large_packets() {
         let mut server = Server::new(&Rate::Trace(trace("10\n20\n20\n40\n"))).expect("limited");
         let at = |server: &mut Server, start, len| {
             server.serve(Duration::from_millis(start), len).as_millis()

@@ -1,4 +1,4 @@
-//! What a link did: counters, and histograms of times.
+//! Statistics of a link: counters, and histograms of times.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What a link really delivers, against what its configuration promises: distributions by
-//! chi-square and Kolmogorov-Smirnov tests at the 0.1 % level (fixed seeds: no chance failures),
+//! Packets delivered by a link, compared with its configuration: distributions by chi-square and
+//! Kolmogorov-Smirnov tests at the 0.1 % level (with fixed seeds, so that no run fails by chance),
 //! rates exactly.
 
 use std::time::Duration;
@@ -28,8 +28,8 @@ fn number(packet: &[u8]) -> u64 {
     )
 }
 
-/// Sends `count` packets, one each `gap`; returns number and arrival time of all that come out, in
-/// order of arrival.
+/// Sends `count` packets, one each `gap`; returns number and arrival time of all packets that come
+/// out, in order of arrival.
 fn run(
     config: LinkConfig,
     seed: u64,
@@ -134,7 +134,7 @@ fn independent_loss_is_binomial_in_every_block() {
 }
 
 #[test]
-fn bursts_have_the_share_and_the_lengths_of_gilbert_elliott() {
+fn gilbert_elliott_bursts_have_share_and_length() {
     const N: u64 = 400_000;
     let loss = Loss::GilbertElliott {
         worsen: 0.01,
@@ -173,7 +173,7 @@ fn bursts_have_the_share_and_the_lengths_of_gilbert_elliott() {
 }
 
 #[test]
-fn exponential_gaps_are_exponential_and_keep_the_share() {
+fn exponential_gaps_keep_share_and_distribution() {
     const N: u64 = 2_000_000;
     let config = LinkConfig {
         loss: Loss::ExponentialGaps(0.001),
@@ -425,7 +425,7 @@ fn duplicates_and_corruption_come_at_their_rates() {
 }
 
 #[test]
-fn an_attack_begins_after_the_given_number_of_segments_to_its_port() {
+fn reset_attack_begins_after_its_segment_count() {
     let segment = |port: u8| {
         let mut packet = vec![0u8; 40];
         packet[0] = 0x45;
