@@ -1,7 +1,6 @@
-//! What a User-Agent string tells: whether it is a browser at all, a mobile one, and which.
+//! Facts that a User-Agent string reveals: whether it is a browser, a mobile one, and which one.
 //!
-//! The word lists are the ones by which replays are compared with each other; changing a word
-//! changes counts.
+//! Replays are compared with each other by these word lists. A changed word changes counts.
 
 /// A browser's string contains one of these (lower case) ...
 const BROWSERS: &[&str] = &[
@@ -119,7 +118,7 @@ impl Browser {
     }
 }
 
-/// What the predictor needs to know of a client's software.
+/// The properties of a client's software that the predictor uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agent {
     /// A browser known by name that does not call itself a machine as well.
@@ -131,7 +130,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Where no User-Agent is recorded at all: taken for one known browser.
+    /// The value for logs without User-Agent: one known browser.
     pub const UNRECORDED: Self = Self {
         known: true,
         mobile: false,
@@ -154,8 +153,8 @@ fn contains_any(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
-/// Whether the path of `url` ends in `/favicon.ico`, which browsers ask for at any time and which
-/// confuses learning.
+/// Returns whether the path of `url` ends in `/favicon.ico`, which browsers request at any time and
+/// which disturbs learning.
 #[must_use]
 pub fn is_favicon(url: &[u8]) -> bool {
     url.split(|&byte| byte == b'?')

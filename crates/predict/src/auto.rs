@@ -1,32 +1,29 @@
-//! `auto`: one predictor for every site, with nothing to set.
+//! `auto`: one predictor for every site, without settings.
 //!
-//! For every response that passes it answers which other resources this client will ask for in this
-//! session, with what probability. A push pays exactly when that probability exceeds 1 - omega, so
-//! the answer is the decision.
+//! For every response that passes, it returns the other resources that this client will request in
+//! this session, with their probabilities. A push pays exactly when its probability exceeds 1 -
+//! omega, so the probability is the decision.
 //!
-//! How it gets there:
+//! The method:
 //!
-//! * **Page or asset** is told by what a resource is (path, media type, request destination) and
-//!   only for open kinds by
-//!   the clock. Assets are given to the page their Referer names.
-//! * **Counts** are kept for the page, its kind and its site, each falling back on the next
-//!   (`store`); they count only
-//!   loads in which the client fetched anything and did not hold the asset already, and they forget.
-//! * **Whether a client fetches at all** is a question of its own (a warm cache, a robot under a
-//!   browser's name), asked
-//!   at the page and again at the load's first, second, fourth and eighth asset (`model`).
-//! * What a session **holds** may be asked for again all the same; how likely, is learned apart
-//!   (`repeat`).
-//! * The answers are **mixed** by weights learned on the way and checked against what came of them
-//!   ([`mixer`]).
+//! - **Page or asset.** A resource is classified by its path, media type and request destination,
+//!   and by time only if these leave it open. Assets belong to the page that their Referer names.
+//! - **Counts** are kept for the page, its kind and its site, each falling back on the next
+//!   (`store`). They count only loads in which the client fetched something and did not hold the
+//!   asset already, and old loads lose weight.
+//! - **Clients that fetch nothing** (a warm cache, a robot with a browser's name) are estimated
+//!   separately, at the page and again at the load's first, second, fourth and eighth asset
+//!   (`model`).
+//! - **Repeated requests** of resources that a session holds are learned separately (`repeat`).
+//! - **Mixing.** The estimates are combined with weights that are learned online, and calibrated
+//!   against the outcomes ([`mixer`]).
 //!
-//! A **ledger** holds what all offers won and lost; what it does not cover is not offered, so that
-//! no traffic, however strange, is made much dearer than without push.
+//! A **ledger** holds the gains and losses of all offers. Offers that it does not cover are not
+//! made, so no traffic, however strange, becomes much more expensive than without push.
 //!
-//! A URL is offered only once enough different users asked for it, and what fewer did, from which
-//! page they came or what they made of it, changes no answer. Nothing about users is kept beyond
-//! those counts. Outcomes are learned when a session ends or ten minutes after the page, whichever
-//! comes first.
+//! A URL is offered only after enough different users requested it. The requests of fewer users,
+//! their pages and their outcomes change no answer. No user data is kept beyond those counts.
+//! Outcomes are learned when a session ends or ten minutes after the page, whichever comes first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,8 +54,8 @@ use url::Kind;
 /// When a push is worth making.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Worth {
-    /// When its probability exceeds 1 - omega: what a saved request is worth against a wasted
-    /// response.
+    /// Pushes pay when their probability exceeds 1 - omega: the value of a saved request against a
+    /// wasted response.
     Omega(f64),
     /// When the seconds it saves if wanted outweigh the seconds its bytes take on the path if not.
     Path {
@@ -76,7 +73,7 @@ impl Worth {
         match self {
             Self::Omega(omega) => 1.0 - omega,
             Self::Path { round_trip, rate } => {
-                // Heads, and what is not known yet: nothing is free.
+                // Heads and unknown sizes cost something as well.
                 let wasted = size.max(1024.0) / rate.max(1.0);
                 if wasted + round_trip <= 0.0 {
                     1.0
@@ -88,7 +85,7 @@ impl Worth {
     }
 }
 
-/// What an operator may decide.
+/// The settings of an operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AutoConfig {
     /// When a push is worth making. Default omega 0.5.
@@ -97,9 +94,9 @@ pub struct AutoConfig {
     pub max_memory: usize,
     /// Different users that must have asked for a URL before it is offered, 1 to 4. Default 3.
     pub min_users: u8,
-    /// What offers may lose in sum before any has won, in requests; traffic earns a few more.
-    /// Default 1: no log, however short, gets noticeably dearer than without push. More lets it
-    /// offer all of a large page sooner.
+    /// The loss that all offers together may make before any gain, in requests; traffic earns a few
+    /// more. With the default of 1, no log, however short, becomes noticeably more expensive than
+    /// without push. A higher value lets a large page be offered completely sooner.
     pub credit: f64,
 }
 
@@ -117,15 +114,15 @@ impl Default for AutoConfig {
 /// A response that is about to be sent, and the request it answers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Exchange<'a> {
-    /// The session. What one client asks for while its cache and its purpose stay the same.
+    /// The session: the requests of one client while its cache and its purpose stay the same.
     pub session: u64,
-    /// Who is behind it, as far as independence goes: sessions of one user count once.
+    /// The user of the session. All sessions of one user count once.
     pub user: u64,
     /// Milliseconds, of any epoch; never decreasing.
     pub now: i64,
     /// URL, absolute or (where one site is served) a path.
     pub url: &'a str,
-    /// Whether the method is GET.
+    /// Indicates whether the method is GET.
     pub get: bool,
     /// Response status.
     pub status: u16,
@@ -144,7 +141,7 @@ pub struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// What kind of resource it is, if anything but its path tells.
+    /// Returns the kind of the resource, if anything but its path reveals it.
     fn kind(&self) -> Option<Kind> {
         if let Some(kind) = self.destination.and_then(Kind::of_destination) {
             return Some(kind);
@@ -162,9 +159,9 @@ impl Exchange<'_> {
 /// Something worth pushing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// What to push.
+    /// The URL to push.
     pub url: Arc<str>,
-    /// What kind of resource it was when it was last asked for.
+    /// The kind of the resource when it was last requested.
     pub kind: Kind,
     /// Probability that this session asks for it.
     pub probability: f64,
@@ -238,7 +235,7 @@ const MAX_LOADS: usize = 8;
 const MAX_HELD: usize = 20_000;
 
 impl Auto {
-    /// One that knows nothing yet.
+    /// Creates a predictor without any knowledge.
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Self {
@@ -258,7 +255,7 @@ impl Auto {
         }
     }
 
-    /// Changes when a push is worth making, as when the path was measured anew.
+    /// Changes the condition under which a push pays, for example after the path was measured.
     pub fn set_worth(&mut self, worth: Worth) {
         self.config.worth = worth;
     }
@@ -274,13 +271,13 @@ impl Auto {
                 .sum::<usize>()
     }
 
-    /// A response is about to be sent. Returns what is worth pushing with it, most probable first;
-    /// each URL is offered to a session once.
+    /// Notes that a response is about to be sent. Returns the pushes that are worth it, most
+    /// probable first. Each URL is offered to a session once.
     pub fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
         self.sending_near(exchange, &mut { Place::NOWHERE }, Place::NOWHERE)
     }
 
-    /// The same, for a caller who remembers where this URL and its Referer were.
+    /// Does the same for a caller that remembers the positions of this URL and its Referer.
     fn sending_near(
         &mut self,
         exchange: &Exchange<'_>,
@@ -301,7 +298,7 @@ impl Auto {
         if page == Some(false) {
             self.ledger.asked();
         }
-        // Whether a page is known must not be read off what follows from naming it.
+        // The effects of naming a page must not reveal whether it is known.
         let least_users = self.least_users();
         let referer = exchange
             .referer
@@ -335,8 +332,8 @@ impl Auto {
         offers
     }
 
-    /// The client asked for nothing but used what was pushed with `page`; as good as a request for
-    /// learning, whoever found out that it would be needed.
+    /// Notes that the client used a push with `page` instead of a request. For learning it counts
+    /// as a request, whoever predicted it.
     pub fn push_used(&mut self, session: u64, page: &str, url: &str) {
         let Some(session) = self.sessions.get_mut(&session) else {
             return;
@@ -369,7 +366,7 @@ impl Auto {
         }
     }
 
-    /// The session is over: what was not asked for by now never was.
+    /// Ends a session: resources that were not requested by now count as not needed.
     pub fn session_closed(&mut self, session: u64) {
         if let Some(mut session) = self.sessions.remove(&session) {
             while let Some(load) = session.loads.pop_front() {
@@ -378,7 +375,7 @@ impl Auto {
         }
     }
 
-    /// Takes in what another predictor learned, as from another log or another day.
+    /// Merges the knowledge of another predictor, for example of another log or another day.
     pub fn merge(&mut self, other: &Self) {
         self.ledger.trust();
         self.model.merge(&other.model);
@@ -397,7 +394,7 @@ impl Auto {
         self.learn_from(&load);
     }
 
-    /// Looks after loads whose time has come.
+    /// Handles the loads whose time has come.
     fn sweep(&mut self, now: i64) {
         while let Some(&due) = self.idle.front().filter(|due| due.at + LOAD_IDLE <= now) {
             self.idle.pop_front();
@@ -430,8 +427,8 @@ impl Auto {
         }
     }
 
-    /// Keeps within the memory allowed: sessions that rest longest end first, then what was learned
-    /// is thinned out.
+    /// Stays within the permitted memory: the longest idle sessions end first, then learned
+    /// knowledge is thinned out.
     fn bound_memory(&mut self) {
         let limit = self.config.max_memory;
         let sessions: usize = self.sessions.values().map(|session| session.bytes()).sum();
@@ -460,7 +457,7 @@ impl Auto {
                 .collect();
             self.store.shrink(limit / 4 * 3, &urls, &contexts);
         }
-        // What open sessions hold on to cannot be dropped; do not try again at every request.
+        // Memory of open sessions cannot be freed; do not try again at every request.
         self.next_shrink = (limit / 4 * 3).max(self.store.bytes() + limit / 16);
     }
 }
@@ -483,6 +480,6 @@ type Held = SmallMap<Holding>;
 struct Holding {
     /// Number of the next load at its first request.
     load: u32,
-    /// Whether it was answered by anything but a fresh copy last.
+    /// Indicates whether the last answer was anything but a fresh copy.
     revalidated: bool,
 }

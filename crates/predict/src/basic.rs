@@ -11,9 +11,9 @@ use crate::options::{Algorithm, Options};
 /// A push that is neither cancelled nor requested yet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Push {
-    /// What was pushed.
+    /// The pushed URL.
     pub asset: UrlId,
-    /// Its mean size when it was pushed, bytes.
+    /// The mean size at the time of the push, in bytes.
     pub size: f64,
     /// Number of the request that it was pushed for.
     pub load: u32,
@@ -21,7 +21,7 @@ pub struct Push {
     pub serial: u64,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// How it was understood.
@@ -40,7 +40,7 @@ pub struct Basic {
     serial: u64,
 }
 
-/// What is outstanding in a session.
+/// The outstanding pushes of a session.
 #[derive(Debug)]
 struct Open {
     agent: Agent,
@@ -70,15 +70,15 @@ impl Basic {
         }
     }
 
-    /// Whether a request counts at all; one that does not changes nothing.
+    /// Returns whether a request counts. Others change nothing.
     #[must_use]
     pub fn considers(&self, request: &Request) -> bool {
         self.learner.considers(request)
     }
 
-    /// A response is about to be sent. Returns how the request was understood, `None` if it does
-    /// not count, and adds to `pushes` what is to be pushed with it, best first, equal ones in the
-    /// order given by `by_url`.
+    /// Notes that a response is about to be sent. Returns the classification of the request, or
+    /// `None` if it does not count. Adds the pushes to `pushes`, best first, and equal ones in the
+    /// order of `by_url`.
     pub fn sending(
         &mut self,
         request: &Request,
@@ -124,7 +124,7 @@ impl Basic {
         Some(Sent { class, load })
     }
 
-    /// The client refused a push, or asked for what was pushed: forgets and returns it.
+    /// Forgets and returns a push that the client refused or requested anyway.
     pub fn push_cancelled(&mut self, session: u64, url: UrlId) -> Option<Push> {
         self.open.get_mut(&session)?.pushes.remove(url)
     }

@@ -3,7 +3,7 @@
 /// The price of pushing: 1 without push, below 1 where push pays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PushCost {
-    /// What a saved request is worth against a wasted response, strictly between 0 and 1.
+    /// The value of a saved request against a wasted response, strictly between 0 and 1.
     pub omega: f64,
 }
 
@@ -24,7 +24,7 @@ impl PushCost {
     }
 }
 
-/// What a run over a log came to.
+/// The result of a run over a log.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
     /// Lines that count.

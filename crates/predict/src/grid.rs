@@ -1,10 +1,10 @@
 //! The documented algorithms under every combination of their parameters P1 to P6 (the thesis's
 //! table 5.5) at once.
 //!
-//! What is learned depends only on the session timeout (P5) and on the clients considered (P3); the
-//! other parameters only choose among the same candidates. So one pass of learning serves a whole
-//! group: each combination is a lane, a push is a set of lanes, and a lane's counts are those of a
-//! replay with its options alone.
+//! Learning depends only on the session timeout (P5) and on the clients considered (P3). The other
+//! parameters choose among the same candidates. One pass of learning therefore serves a whole
+//! group: each combination is a lane, a push is a set of lanes, and a lane's counts equal those of
+//! a replay with its options alone.
 
 use crate::cost::Tally;
 use crate::ids::{SmallMap, UrlId};
@@ -36,7 +36,7 @@ impl Clients {
     }
 }
 
-/// One value for each parameter.
+/// A value for each parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Combination {
     /// P1.
@@ -135,7 +135,7 @@ impl Grid {
         self.groups().len() * self.lanes()
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

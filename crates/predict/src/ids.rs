@@ -70,7 +70,7 @@ impl<V> SmallMap<V> {
         self.keys.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
@@ -83,7 +83,7 @@ impl<V> SmallMap<V> {
         }
     }
 
-    /// Whether `key` is present.
+    /// Returns whether `key` is present.
     #[must_use]
     pub fn contains(&self, key: u32) -> bool {
         self.position(key).is_some()
@@ -155,16 +155,16 @@ impl<V> SmallMap<V> {
     }
 }
 
-/// Finds numbers by strings that are kept elsewhere: a table of their keyed hashes. Strings come
-/// from outside, so the key is a secret of the process; nobody can choose strings that share a
-/// hash.
+/// A table that finds numbers by strings kept elsewhere, through keyed hashes. The strings come
+/// from outside. The key is a secret of the process, so that an attacker cannot choose strings with
+/// equal hashes.
 #[derive(Debug, Clone, Default)]
 pub struct Index {
     secret: RandomState,
     numbers: IdMap<u64, u32>,
 }
 
-/// Where a string that is not in an [`Index`] would stand.
+/// The position at which a string that is not in an [`Index`] would be inserted.
 #[derive(Debug, Clone, Copy)]
 pub struct Vacant(u64);
 
@@ -256,7 +256,7 @@ impl Interner {
         self.ends.len()
     }
 
-    /// Whether nothing was interned yet.
+    /// Returns whether no string is interned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()

@@ -1,17 +1,17 @@
-//! What the three documented algorithms learn, apart from what they push (the thesis's Algorithms 1
-//! to 6).
+//! The statistics of the three documented algorithms, without their pushes (the thesis's Algorithms
+//! 1 to 6).
 //!
-//! Pushes never change the statistics, so learning stands alone: [`basic`](crate::basic) adds one
-//! set of options to it, [`grid`](crate::grid) evaluates hundreds of them over a single pass of
+//! Pushes never change the statistics, so learning is separate: [`basic`](crate::basic) adds one
+//! set of options to it, and [`grid`](crate::grid) evaluates hundreds of sets over a single pass of
 //! learning.
 
 use crate::agent::{Agent, Browser};
 use crate::ids::{IdMap, SmallMap, UrlId};
 
-/// One response that is about to be sent.
+/// A response that is about to be sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// The session (one multiplexed connection, or what stands for it in a log).
+    /// The session: a multiplexed connection, or its equivalent in a log.
     pub session: u64,
     /// The user behind it; sessions of one user share a history.
     pub user: u64,
@@ -19,9 +19,9 @@ pub struct Request {
     pub number: u32,
     /// Requested URL.
     pub url: UrlId,
-    /// Whether its path ends in `/favicon.ico`.
+    /// Indicates whether its path ends in `/favicon.ico`.
     pub favicon: bool,
-    /// Whether the method is GET.
+    /// Indicates whether the method is GET.
     pub get: bool,
     /// Response status.
     pub status: u16,
@@ -33,7 +33,7 @@ pub struct Request {
     pub now: i64,
 }
 
-/// The part of the options that decides what is learned.
+/// The part of the options that affects learning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LearnOptions {
     /// See [`Options::max_page_load_timeout`](crate::Options::max_page_load_timeout).
@@ -46,16 +46,16 @@ pub struct LearnOptions {
     pub ignore_mobile: bool,
     /// See [`Options::consider_browser`](crate::Options::consider_browser).
     pub consider_browser: bool,
-    /// Whether users' histories are kept.
+    /// Indicates whether histories of users are kept.
     pub keep_history: bool,
-    /// Whether the counters that only basic-more reads are kept.
+    /// Indicates whether the counters of basic-more are kept.
     pub count_earlier: bool,
-    /// Whether old page loads must stay writable until the session ends.
+    /// Indicates whether old page loads must stay writable until the session ends.
     pub keep_loads: bool,
 }
 
-/// A known asset of the page being sent, not yet requested in the session, with all that its
-/// probability depends on.
+/// A known asset of the page being sent, not yet requested in the session, with the inputs of its
+/// probability.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
     /// The asset.
@@ -70,7 +70,7 @@ pub struct Known {
     pub later: u32,
     /// Mean size of its responses, bytes.
     pub size: f64,
-    /// Whether the user requested it in an earlier session.
+    /// Indicates whether the user requested it in an earlier session.
     pub in_history: bool,
 }
 
@@ -106,7 +106,7 @@ impl UrlStats {
     }
 }
 
-/// A page and what followed it.
+/// A page and the requests that followed it.
 #[derive(Debug)]
 struct Load {
     number: u32,
@@ -154,7 +154,7 @@ impl Learner {
         }
     }
 
-    /// Whether a request counts at all.
+    /// Returns whether a request counts.
     #[must_use]
     pub fn considers(&self, request: &Request) -> bool {
         !request.favicon
@@ -245,7 +245,7 @@ impl Learner {
         }
     }
 
-    /// Forgets a session; what it requested becomes its user's history.
+    /// Forgets a session; its requests become its user's history.
     pub fn session_closed(&mut self, session: u64) {
         let Some(closed) = self.sessions.remove(&session) else {
             return;

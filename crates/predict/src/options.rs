@@ -85,7 +85,7 @@ pub struct Options {
     pub page_load_timeout: i64,
     /// Least probability to push, 0 to 1.
     pub threshold: f64,
-    /// Nothing is pushed for a page seen less often than this. Default 1.
+    /// The views of a page below which it gets no pushes. Default 1.
     pub min_history: u32,
     /// Most pushes for one page; `None` for no limit.
     pub max_assets: Option<usize>,
@@ -95,7 +95,7 @@ pub struct Options {
     pub consider_browser: bool,
     /// Largest mean size of an asset to push, in bytes; `None` for no limit.
     pub max_size: Option<u64>,
-    /// What a user requested in earlier sessions is not pushed to him again.
+    /// Resources that a user requested in earlier sessions are not pushed to that user again.
     pub keep_history: bool,
     /// At the end of a session its pushes that were not cancelled count as requested.
     pub assume_hits: bool,

@@ -1,8 +1,8 @@
-//! The order in which requests were made, as far as a log with whole seconds tells.
+//! The order of requests, as far as a log with whole seconds reveals it.
 //!
 //! Lines are sorted by time. Among lines of one client and one second, a resource goes before those
-//! whose Referer names it; lines whose Referer is absent, names nothing requested in that second,
-//! or names the line itself go first.
+//! whose Referer names it. Lines go first if their Referer is absent, names the line itself, or
+//! names no URL requested in that second.
 
 use crate::ids::{IdMap, UrlId};
 use crate::log::{AccessLog, NO_REFERER, Record};
@@ -50,8 +50,8 @@ fn order_second(records: &mut [Record], referred: &[Option<UrlId>]) {
     }
 }
 
-/// The set, level by level: first the roots, then what the last level's resources refer to; cycles
-/// come last.
+/// Orders the set level by level: first the roots, then the resources that refer to the last level.
+/// Cycles come last.
 fn levels(records: &[Record], set: &[u32], referred: &[Option<UrlId>]) -> Vec<u32> {
     let mut children: IdMap<UrlId, Vec<u32>> = IdMap::default();
     for &at in set {

@@ -1,4 +1,4 @@
-//! Replays a log: cuts it into sessions, asks a predictor what it would have pushed, and counts.
+//! Replays of a log: sessions, the pushes that a predictor would have made, and counts.
 
 use crate::basic::{Basic, Push, Sent};
 use crate::cost::Tally;
@@ -85,7 +85,7 @@ impl Sessions {
     }
 }
 
-/// What a replay tells while it runs.
+/// An event of a running replay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event {
     /// A push made with the response to the request on `line`.
@@ -94,29 +94,29 @@ pub enum Event {
         session: u32,
         /// Line of the request that it was made for.
         line: u32,
-        /// What was pushed.
+        /// The pushed URL.
         asset: UrlId,
     },
     /// A considered request.
     Request {
         /// Session.
         session: u32,
-        /// Its line.
+        /// The line of the request.
         line: u32,
-        /// Its URL.
+        /// The requested URL.
         url: UrlId,
         /// How it was classed.
         class: Class,
-        /// Whether it had been pushed.
+        /// Indicates whether it had been pushed.
         hit: bool,
     },
-    /// A push that nobody asked for, told when its session is closed.
+    /// A push without a request, reported when its session is closed.
     Mistake {
         /// Session.
         session: u32,
         /// Line of the request that it was made for.
         line: u32,
-        /// What was pushed.
+        /// The pushed URL.
         asset: UrlId,
     },
 }
@@ -126,21 +126,21 @@ pub trait Replayed {
     /// `record` asks for something: forgets and returns the push of it, if there is one
     /// outstanding.
     fn requested(&mut self, session: u32, url: UrlId) -> Option<Push>;
-    /// The response to `record` is sent; adds what is pushed with it.
+    /// Sends the response to `record`, and adds the pushes that go with it.
     fn sending(&mut self, session: u32, record: &Record, pushes: &mut Vec<Push>) -> Sent;
     /// The session is over; returns the outstanding pushes in the order they were made.
     fn closed(&mut self, session: u32) -> Vec<Push>;
 }
 
-/// One of the documented algorithms, driven by a replay.
+/// A documented algorithm, driven by a replay.
 pub struct BasicReplay<'a> {
     log: &'a AccessLog,
     basic: Basic,
 }
 
 impl<'a> BasicReplay<'a> {
-    /// An empty predictor for `log`. *Assume hits* is off whatever the options say: a log tells
-    /// what was a hit.
+    /// Creates an empty predictor for `log`. *Assume hits* is off in any case: a log shows the
+    /// hits.
     #[must_use]
     pub fn new(log: &'a AccessLog, options: &Options) -> Self {
         Self {

@@ -18,7 +18,7 @@ fn config(min_users: u8) -> AutoConfig {
     }
 }
 
-/// One visit: the page and what belongs to it. Returns what was offered with the page.
+/// Simulates a visit: the page and its assets. Returns the offers made with the page.
 fn visit(
     auto: &mut Auto,
     number: u64,
@@ -66,7 +66,7 @@ fn taught(min_users: u8, visits: u64) -> Auto {
 }
 
 #[test]
-fn what_always_came_is_offered_and_what_stopped_coming_is_not() {
+fn auto_offers_current_assets_only() {
     let mut auto = taught(3, 30);
     let mut offered = visit(&mut auto, 100, 100, 10_000_000, PAGE, &ASSETS[..1]);
     offered.sort();
@@ -91,7 +91,7 @@ fn what_always_came_is_offered_and_what_stopped_coming_is_not() {
 }
 
 #[test]
-fn a_new_page_of_a_known_kind_gets_what_its_kind_needs() {
+fn auto_offers_a_new_page_the_assets_of_its_kind() {
     let mut auto = Auto::new(config(3));
     for number in 0..60 {
         let page = format!("http://shop.example/2024/01/{number}/item.html");
@@ -161,9 +161,9 @@ fn a_url_of_too_few_users_is_never_offered() {
     }
 }
 
-/// A world in which three users use a shop and one of them, alone, something private; then a spy,
-/// who has one user id and any number of sessions, tries to find out which private thing it was.
-/// Returns all that he is answered.
+/// Simulates three users of a shop, one of whom requests something private. Then a spy with one
+/// user id and any number of sessions tries to find out the private URL. Returns all answers to the
+/// spy.
 fn spied_on(secret: &str, max_memory: usize) -> Vec<(String, f64)> {
     let site = "http://shop.example";
     let mut auto = Auto::new(AutoConfig {
@@ -281,13 +281,13 @@ fn many_sessions_of_one_user_are_one_user() {
 }
 
 #[test]
-fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
+fn auto_keeps_other_sites_during_a_crawl() {
     let mut auto = Auto::new(AutoConfig {
         max_memory: 2 << 20,
         ..config(3)
     });
-    // Four pages a site, each with assets of its own: only what was learned of the page itself
-    // tells which to offer.
+    // Four pages a site, each with its own assets: only the knowledge about the page itself tells
+    // which to offer.
     let others: Vec<(String, [String; 2])> = (0..40)
         .map(|page| format!("http://site{}.example/{}", page / 4, page % 4))
         .map(|page| (page.clone(), [format!("{page}.css"), format!("{page}.js")]))
@@ -331,7 +331,7 @@ fn a_crawl_of_one_site_leaves_the_others_what_they_learned() {
 }
 
 #[test]
-fn what_is_asked_for_on_every_view_is_offered_again() {
+fn auto_offers_revalidated_assets_again() {
     let page = "http://shop.example/live";
     let (call, style) = (
         "http://shop.example/prices.json",
@@ -412,9 +412,9 @@ fn pages_without_referer_are_learned_too() {
 }
 
 #[test]
-fn a_client_that_never_asks_for_what_it_is_offered_costs_little() {
-    // Learned from good visits; then a thousand others look at pages only, each under an agent of
-    // its own.
+fn auto_bounds_the_cost_of_clients_that_fetch_nothing() {
+    // Good visits teach the predictor; then a thousand other clients request pages only, each under
+    // its own agent.
     let mut auto = taught(1, 40);
     let mut wasted = 0;
     for number in 1_000..2_000 {
@@ -436,7 +436,7 @@ fn a_client_that_never_asks_for_what_it_is_offered_costs_little() {
 }
 
 #[test]
-fn what_the_session_holds_or_refused_is_not_offered() {
+fn auto_does_not_offer_held_or_refused_assets() {
     let mut auto = taught(3, 30);
     let exchange = |url: &'static str, now| Exchange {
         session: 500,
@@ -486,7 +486,7 @@ fn a_push_that_was_used_teaches_like_a_request() {
 }
 
 #[test]
-fn what_was_found_out_otherwise_and_used_is_learned_too_with_what_it_brings() {
+fn auto_learns_from_used_pushes_of_other_sources() {
     let (style, image) = (
         "http://shop.example/found.css",
         "http://shop.example/brought.png",
@@ -512,7 +512,7 @@ fn what_was_found_out_otherwise_and_used_is_learned_too_with_what_it_brings() {
     for number in 0..6 {
         see(&mut auto, number, PAGE, None);
         auto.push_used(number, PAGE, style);
-        // A frame's own page comes in between: what the style sheet names is not the frame's.
+        // A frame's page comes in between: resources of the style sheet do not belong to the frame.
         see(
             &mut auto,
             number,
@@ -567,7 +567,7 @@ fn probabilities_come_true() {
 }
 
 #[test]
-fn with_credit_a_large_page_comes_whole_once_enough_users_saw_it() {
+fn auto_offers_a_large_page_whole_with_credit() {
     let assets: Vec<String> = (0..125)
         .map(|i| format!("http://shop.example/{i}.png"))
         .collect();

@@ -286,7 +286,7 @@ impl Reference {
     }
 }
 
-/// What happens next in random traffic.
+/// The next event of random traffic.
 #[derive(Debug, Clone)]
 enum Action {
     Request {

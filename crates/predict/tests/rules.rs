@@ -73,7 +73,7 @@ fn a_hit_and_a_mistake() {
 }
 
 #[test]
-fn what_was_asked_for_counts_as_a_hit_whatever_its_method_and_answer() {
+fn replay_counts_hits_of_any_method_and_answer() {
     for (request, status) in [
         ("GET /a.css", 304),
         ("HEAD /a.css", 200),
@@ -161,7 +161,7 @@ fn a_pause_must_be_longer_than_its_limit() {
 }
 
 #[test]
-fn a_session_ends_by_its_timeout_and_is_of_one_address_and_agent() {
+fn replay_splits_sessions_by_time_address_and_agent() {
     let at = |time: &str| {
         run(
             &after_lesson(&[get("09:00:00", "/", "-"), get(time, "/a.css", "/")]),
@@ -186,7 +186,7 @@ fn a_session_ends_by_its_timeout_and_is_of_one_address_and_agent() {
 }
 
 #[test]
-fn within_a_second_a_page_goes_before_what_its_url_led_to() {
+fn order_puts_pages_before_their_assets() {
     let lines = [
         get("09:00:00", "/c.png", "http://site.example:8080/a.css?x"),
         get("09:00:00", "/a.css?x", "https://other.example/#part"),
@@ -199,13 +199,13 @@ fn within_a_second_a_page_goes_before_what_its_url_led_to() {
         .iter()
         .map(|record| record.line)
         .collect();
-    // Roots: /self, whose Referer is itself. / is referred to by /, its own URL. The other client
+    // Roots: /self, whose Referer is itself. The Referer of / is its own URL. The other client
     // keeps its place.
     assert_eq!(order, [3, 4, 2, 1, 0]);
 }
 
 #[test]
-fn times_are_compared_in_one_zone_and_lines_put_in_order() {
+fn log_orders_lines_of_different_zones() {
     let at = |time: &str, url: &str| {
         get("00:00:00", url, "-").replace("01/Jul/2024:00:00:00 +0000", time)
     };
@@ -246,7 +246,7 @@ fn lines_that_do_not_count_leave_no_trace() {
 }
 
 #[test]
-fn formats_are_told_line_by_line_and_odd_bytes_are_kept() {
+fn log_detects_formats_line_by_line() {
     let mut log = AccessLog::default();
     let lines: [&[u8]; 10] = [
         b"2001:db8::1 - - [01/Jul/2024:09:00:00 +0000] \"GET /caf\xe9 HTTP/1.0\" 200 -\r",
@@ -324,7 +324,7 @@ fn sizes_average_and_limits_compare_with_the_mean() {
 }
 
 #[test]
-fn history_is_what_a_user_asked_for_in_sessions_that_are_over() {
+fn history_holds_requests_of_ended_sessions() {
     let visit = |time: &str, asset: bool| -> Vec<String> {
         let page = get(time, "/", "-");
         if asset {
@@ -388,7 +388,7 @@ fn the_best_come_first_and_equal_ones_by_url() {
 }
 
 #[test]
-fn a_duplicate_spoils_the_rest_of_its_load_and_the_page_itself_is_one() {
+fn duplicate_ends_the_learning_of_its_load() {
     let visit = |host: &str, urls: &[&str]| -> Vec<String> {
         urls.iter()
             .map(|url| line(host, "08:00:00", &format!("GET {url}"), 200, "100", "-"))

@@ -42,13 +42,13 @@ struct Site {
     /// Share of page views, in percent, that fetch anything.
     fetch: u64,
     page: fn(&mut Chance, u64) -> String,
-    /// What a page needs, at a time in seconds.
+    /// The needs of a page, at a time in seconds.
     assets: fn(&str, u64, &mut Chance) -> Vec<String>,
 }
 
 impl Site {
-    /// Its log: visits of one to four pages by users who come once; what a visit had it does not
-    /// ask for again.
+    /// Returns its log: visits of one to four pages by users that come once. A visit requests each
+    /// resource once.
     fn log(&self) -> AccessLog {
         let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ self.visits);
         let mut lines = Vec::new();
@@ -109,7 +109,7 @@ fn number(page: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Scripts whose names change whenever the site is built anew.
+/// Returns scripts whose names change with every build of the site.
 fn built(every: u64, now: u64) -> Vec<String> {
     ["app.js", "parts.js", "style.css"]
         .iter()
@@ -286,7 +286,7 @@ fn no_dearer_where_nothing_can_be_foreseen() {
         let log = site.log();
         for omega in [1.0 / 63.0, 0.25, 0.5, 0.75, 0.9] {
             let tally = auto(&log, omega);
-            // One request on credit, and what traffic has earned since.
+            // One request on credit, and the earnings of traffic since.
             let lost = (tally.push_cost(omega) - 1.0) * tally.assets as f64;
             assert!(
                 lost <= 1.0 + 0.005 * tally.assets as f64,

@@ -1,8 +1,8 @@
-//! The candidates of a page while their chances are gathered.
+//! The candidates of a page while their probabilities are collected.
 //!
-//! There are hundreds of them for every page view, and most drop out. So each of their facts stands
-//! in a list of its own, and each step is a loop without branches over whole lists, which a
-//! processor does for several at once.
+//! A page view has hundreds of candidates, and most drop out. Each attribute therefore stands in a
+//! list of its own, and each step is a loop without branches over whole lists, which the compiler
+//! can vectorise.
 
 use super::mixer::stretch_all;
 use super::store::BACKOFF;
@@ -14,7 +14,7 @@ const UNKNOWN: f32 = -1.0;
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) urls: Vec<u32>,
-    /// What page, kind and site say of each, or [`UNKNOWN`].
+    /// The estimates of page, kind and site for each candidate, or [`UNKNOWN`].
     pub(super) chances: [Vec<f32>; 3],
     /// Chance of being asked for later in the session, from the page and from its first asset.
     pub(super) later: [Vec<f32>; 2],
@@ -38,9 +38,9 @@ impl Found {
         refill(&mut self.best, 0.0);
     }
 
-    /// Lets each context that does not know an asset say what the next more general one says, less
-    /// the more loads it has seen, and drops what no one gives a chance of `floor` and what is not
-    /// `wanted`.
+    /// Fills in the estimates of contexts that do not know an asset from the next more general
+    /// context, reduced by the number of loads they have seen. Drops candidates without any
+    /// estimate of `floor` or more, and those that are not `wanted`.
     pub(super) fn back_off(
         &mut self,
         loads: [f32; 3],
@@ -82,9 +82,9 @@ impl Found {
         self.urls.truncate(kept);
     }
 
-    /// Tells of each candidate: URL, chance at this page, what kind and site say in log-odds above
-    /// it, and the log-odds of later requests. The better the page is known (`loads`) the less
-    /// matters what its like needs.
+    /// Returns for each candidate: URL, probability at this page, the estimates of kind and site in
+    /// log-odds above it, and the log-odds of later requests. The estimates of similar pages lose
+    /// weight as the page becomes better known (`loads`).
     pub(super) fn finish(
         &mut self,
         loads: f32,
@@ -111,7 +111,7 @@ impl Found {
     }
 }
 
-/// The larger of two numbers; unlike `f32::max` it need not think of what is no number.
+/// Returns the larger of two numbers. Unlike `f32::max` it does not handle NaN.
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }

@@ -1,12 +1,12 @@
-//! The account of all offers: what they have won, what they may still lose.
+//! The account of all offers: their gains, and the loss that they may still make.
 //!
-//! An offer costs its threshold t and brings back 1 when the client asks for what was offered: a
-//! hit gains 1 - t, a mistake loses t, which is PushCost's own unit. Nothing is offered that the
-//! balance does not cover, and no moment may stake more than half of it. So whatever a site, a
-//! robot or a simulation does, the sum of all losses stays below a few requests and a small share
-//! of the traffic, and a page with a hundred unproven assets is tried out by a few of them.
+//! An offer costs its threshold t and returns 1 when the client requests the offered resource. A
+//! hit gains 1 - t and a mistake loses t, in the unit of PushCost. Offers that the balance does not
+//! cover are not made, and no moment may stake more than half of it. The sum of all losses
+//! therefore stays below a few requests and a small share of the traffic, whatever a site, a robot
+//! or a simulation does. A page with a hundred unproven assets is tested with a few of them.
 
-/// What offers may lose beside their credit, per asset asked for.
+/// The loss that offers may make beside their credit, per requested asset.
 const SHARE: f64 = 0.003;
 /// Credit that traffic earns, and how much of it each asset asked for: little traffic can lose
 /// little.
@@ -20,7 +20,7 @@ const KEPT: f64 = 1.0 - 1.0 / 16_384.0;
 /// Requests won and lost.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// What offers may lose before any has won, once it is earned, and what of it is.
+    /// The loss that offers may make before any gain, and the part of it that is earned.
     credit: f64,
     earned: f64,
     balance: f64,
@@ -37,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// What was learned elsewhere has earned its credit there.
+    /// Grants the full credit: knowledge from elsewhere has earned it there.
     pub(super) fn trust(&mut self) {
         self.balance += self.credit - self.earned;
         self.earned = self.credit;
@@ -55,7 +55,8 @@ impl Ledger {
         self.balance += SHARE;
     }
 
-    /// What may be spent at this moment: enough for one offer if there is as much.
+    /// Returns the amount that may be spent at this moment: enough for one offer, if the balance
+    /// has as much.
     pub(super) fn stake(&self) -> f64 {
         (self.balance * STAKE).max(1.0).min(self.balance)
     }
@@ -70,7 +71,7 @@ impl Ledger {
         covered
     }
 
-    /// What was offered was asked for.
+    /// Notes that an offered resource was requested.
     pub(super) fn won(&mut self) {
         self.balance += 1.0;
     }

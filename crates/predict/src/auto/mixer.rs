@@ -1,11 +1,11 @@
-//! Learning probabilities as outcomes arrive: running rates, online logistic mixing, and a check of
-//! mixed probabilities against what came of them.
+//! Online learning of probabilities: running rates, logistic mixing, and calibration of mixed
+//! probabilities against outcomes.
 
 /// Probabilities beyond these are not told from them.
 const LEAST: f32 = 0.0005;
 const MOST: f32 = 0.9995;
 
-/// Log-odds of a probability, kept within what a float can undo.
+/// Returns the log-odds of a probability, within the range that a float can invert.
 #[must_use]
 #[inline]
 pub fn stretch(p: f32) -> f32 {
@@ -28,11 +28,12 @@ pub fn squash(x: f32) -> f32 {
     1.0 / (1.0 + exponential(-x.clamp(-12.0, 12.0)))
 }
 
-/// Natural logarithm of a positive, normal number, to about 1e-6: exponent and a series in what
-/// remains, so that it is the same on every machine and can be inlined.
+/// Returns the natural logarithm of a positive, normal number, to about 1e-6. It uses the exponent
+/// and a series in the remainder, so the result is the same on every machine and the function can
+/// be inlined.
 #[inline]
 fn logarithm(x: f32) -> f32 {
-    /// The bits of the square root of one half: what remains lies around 1.
+    /// The bits of the square root of one half: the remainder lies around 1.
     const HALF_ROOT: u32 = 0x3f35_04f3;
     let scaled = x.to_bits().wrapping_sub(HALF_ROOT);
     let exponent = (scaled as i32 >> 23) as f32;
@@ -144,7 +145,7 @@ impl<const INPUTS: usize> Mixer<INPUTS> {
         sets: &[usize; SETS],
         error: f32,
     ) {
-        // Each in a loop of its own, which a processor does for all sets or inputs at once.
+        // Separate loops can be vectorised over all sets or inputs.
         let (mut steps, mut pulls) = ([0.0; SETS], [0.0; INPUTS]);
         for (step, &set) in steps.iter_mut().zip(sets) {
             *step = self.seen[set];
@@ -188,10 +189,10 @@ fn dot<const INPUTS: usize>(weights: &[f32; INPUTS], inputs: &[f32; INPUTS]) -> 
     sum
 }
 
-/// How often what was given a probability came true, along the scale of log-odds.
+/// The observed frequency of predicted events, along the scale of log-odds.
 ///
-/// It learns once per page load, not per candidate: the twenty scripts of a page stand or fall
-/// together.
+/// It learns once per page load and not per candidate, since the twenty scripts of a page are
+/// requested together or not at all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reliability {
     /// Rates at log-odds -5 to 5 in steps of a half.
@@ -201,7 +202,7 @@ pub struct Reliability {
 /// The probability at which the scale ends before anything was learned.
 const MOST_TRUSTED: f32 = 0.85;
 
-/// What a page load tells a [`Reliability`].
+/// The outcome of a page load for a [`Reliability`].
 #[derive(Debug, Default, Clone)]
 pub struct Evidence {
     sums: [(f32, f32); Reliability::POINTS],
@@ -227,7 +228,7 @@ impl Reliability {
     /// `least`.
     #[must_use]
     pub fn hopeless(&self, least: f32) -> f32 {
-        /// More than what rounding may add.
+        /// A bound above the possible rounding error.
         const MARGIN: f32 = 0.001;
         let step = |at: usize| (at as f32 - 10.0) / 2.0;
         let reaches = |at: &usize| {
@@ -256,7 +257,7 @@ impl Reliability {
 }
 
 impl Reliability {
-    /// Takes in what another learned.
+    /// Merges the knowledge of another table.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.points.iter_mut().zip(&other.points) {
             *mine = mine.merged(*theirs, 255.0);

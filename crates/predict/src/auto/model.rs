@@ -1,8 +1,8 @@
-//! From counts to probabilities: will this page load fetch anything, how much of what is expected
-//! follows, and will this asset be asked for.
+//! From counts to probabilities: whether this page load will fetch anything, how much of the
+//! expected set follows, and whether this asset will be requested.
 //!
-//! Three mixers, each with its inputs and its sets of weights. None has anything to be set by hand:
-//! they start from weights that mean "trust the counts" and learn from every page load.
+//! Each of the three mixers has its own inputs and sets of weights. None needs manual settings:
+//! they start from weights that trust the counts and learn from every page load.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch, stretch_
 use super::repeat::Repetition;
 use super::url::Kind;
 
-/// Whether a load fetches: bias, page, kind and site against the page, session, agent,
+/// Inputs of the fetch mixer: bias, page, kind and site against the page, session, agent,
 /// circumstances.
 pub(super) const FETCH_INPUTS: usize = 7;
 /// How much follows a first asset: bias, circumstances, that asset, agent, session.
 pub(super) const LEAD_INPUTS: usize = 5;
-/// Whether an asset is asked for: bias, page, kind and site against the page, later in the session,
+/// Inputs of the asset mixer: bias, page, kind and site against the page, later in the session,
 /// page views.
 pub(super) const ASSET_INPUTS: usize = 6;
 
@@ -38,7 +38,7 @@ const VIEWS: [f32; 16] = [
     2.708, 2.773,
 ];
 
-/// Agents whose habits are kept at most.
+/// The most agents whose habits are kept.
 const MAX_AGENTS: usize = 4096;
 
 /// The habits of a User-Agent.
@@ -46,7 +46,7 @@ const MAX_AGENTS: usize = 4096;
 pub(super) struct Habits {
     /// Share of page loads that fetch anything.
     pub(super) fetches: Rate,
-    /// How much of what is expected follows a first asset.
+    /// The share of the expected set that follows a first asset.
     pub(super) follows: Rate,
 }
 
@@ -56,8 +56,8 @@ pub(super) struct Guess {
     pub(super) url: u32,
     /// Chance in a load of this page that fetches.
     pub(super) chance: f32,
-    /// What its kind of page and its site say, in log-odds above `chance`, less the better the page
-    /// is known.
+    /// The estimates of the kind of page and of the site, in log-odds above `chance`. They lose
+    /// weight as the page becomes better known.
     pub(super) general: [f32; 2],
     /// Log-odds of being asked for later in the session, from the page and from its first asset.
     pub(super) later: [f32; 2],
@@ -73,7 +73,7 @@ pub(super) struct Guess {
 /// Not requested.
 pub(super) const NOT_YET: u8 = u8::MAX;
 
-/// More than what a sum may be off by its order.
+/// A bound above the error that the order of summation can cause.
 const ROUGHNESS: f32 = 0.05;
 
 /// Candidates that are likely enough, with their probabilities.
@@ -142,7 +142,7 @@ impl Default for Model {
     }
 }
 
-/// What the fetch mixer looks at, kept until the load's outcome is known.
+/// The inputs of the fetch mixer, kept until the load's outcome is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FetchView {
     pub(super) inputs: [f32; FETCH_INPUTS],
@@ -151,7 +151,7 @@ pub(super) struct FetchView {
 }
 
 impl Model {
-    /// What is known of an agent.
+    /// Returns the known habits of an agent.
     pub(super) fn habits(&self, agent: u64) -> Habits {
         let unknown = Habits {
             fetches: Rate::prior(self.fetches.p),
@@ -215,7 +215,7 @@ impl Model {
         self.circumstances[view.circumstance].learn(outcome, 1.0, 500.0);
     }
 
-    /// Inputs, sets and factor for what follows an asset that came in the way `first` (see
+    /// Returns inputs, sets and factor for the assets that follow an asset of the kind `first` (see
     /// [`FIRSTS`]).
     pub(super) fn lead_view(
         &self,
@@ -238,7 +238,7 @@ impl Model {
         (inputs, sets, (share / self.follows.p).min(1.15))
     }
 
-    /// Learns that `share` of what was expected at `stage` followed. Returns the prior for the
+    /// Learns that `share` of the set expected at `stage` followed. Returns the prior for the
     /// asset's own rate.
     pub(super) fn learn_lead(&mut self, stage: &Stage, agent: u64, share: f32) -> f32 {
         let error = share - squash(self.lead.mix(&stage.inputs, &stage.sets));
@@ -276,11 +276,10 @@ impl Model {
         (inputs, sets)
     }
 
-    /// Puts those of a load's open candidates into `likely` that are asked for with a probability
-    /// of `least` or more.
+    /// Adds to `likely` the open candidates of a load whose probability is `least` or more.
     ///
-    /// Few are. What is far from it is told by one sum, with the four sets of weights added up
-    /// beforehand.
+    /// Few candidates are. One sum excludes most of the others, with the four sets of weights added
+    /// up beforehand.
     pub(super) fn likely(&self, guesses: &[Guess], stage: &Stage, least: f32, likely: &mut Likely) {
         let reliability = &self.reliability[usize::from(stage.number > 0)];
         let hopeless = reliability.hopeless(least);
@@ -314,7 +313,7 @@ impl Model {
         }
     }
 
-    /// What candidates like `guess` are mixed by: bias, page, kind, site, later.
+    /// Returns the summed inputs of candidates like `guess`: bias, page, kind, site, later.
     fn summed(&self, guess: &Guess, stage: &Stage) -> [f32; 5] {
         let (_, sets) = Self::asset_view(guess, stage);
         let mut sum = [0.0; ASSET_INPUTS];
@@ -333,8 +332,8 @@ impl Model {
         ]
     }
 
-    /// Whether the weights still move so much that every load should be learned from; later one in
-    /// three will do.
+    /// Returns whether the weights still change so much that every load should be learned from.
+    /// Later, one load in three suffices.
     pub(super) fn has_much_to_learn(&self) -> bool {
         self.reliability
             .iter()
@@ -344,11 +343,11 @@ impl Model {
             < 2000.0
     }
 
-    /// Learns from a load's candidates what came of them after `stage`, the `at`th at which they
+    /// Learns the outcomes of a load's candidates after `stage`, the `at`th stage at which they
     /// were judged.
     ///
-    /// The candidates of a load stand or fall together; so all are judged before any is learned
-    /// from, and the more there was to learn in sum the less each counts.
+    /// The candidates of a load are requested together or not at all. Therefore all are judged
+    /// before any is learned from, and each counts less, the larger the summed error is.
     pub(super) fn learn_assets(
         &mut self,
         guesses: &[Guess],
@@ -380,7 +379,7 @@ impl Model {
         }
     }
 
-    /// Takes in what another model learned.
+    /// Merges the knowledge of another model.
     pub(super) fn merge(&mut self, other: &Self) {
         self.fetch.merge(&other.fetch);
         self.lead.merge(&other.lead);
@@ -405,7 +404,7 @@ impl Model {
     }
 }
 
-/// One candidate's outcome, to be learned.
+/// The outcome of a single candidate, to be learned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lesson {
     inputs: [f32; ASSET_INPUTS],

@@ -1,10 +1,10 @@
-//! What a session asks for again although it has had it: what may not be cached, or is revalidated
-//! on every view.
+//! Resources that a session requests again although it had them: because they may not be cached, or
+//! are revalidated on every view.
 //!
-//! The chance of that has little to do with the chance of a first request, so it is learned apart:
-//! by how the resource was answered last, by resource, by session, and by whether this load has
-//! asked for anything again already. What hardly ever comes again is judged only now and then, to
-//! notice when that changes.
+//! The probability of a repeated request is almost independent of the probability of a first one,
+//! so it is learned separately: by the last answer, by resource, by session, and by earlier
+//! repeated requests of this load. Resources that are hardly ever requested again are judged only
+//! occasionally, to notice changes.
 
 use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch};
 use super::model::NOT_YET;
@@ -20,16 +20,16 @@ const SETS: usize = 4;
 const MAX_REPEATS: usize = 64;
 /// Least share of the page's loads that ask for it.
 const LEAST_CHANCE: f32 = 0.2;
-/// Below this there is no use in judging ...
+/// The share below which a resource is judged only occasionally.
 const HOPELESS: f32 = 0.02;
-/// ... more often than in one load of so many.
+/// The number of loads in one of which a rare resource is judged.
 const SAMPLE: u32 = 8;
 
 /// A resource that a page needs and the session has had.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Repeat {
     pub(super) url: u32,
-    /// Whether it was answered by anything but a fresh copy last.
+    /// Indicates whether the last answer was anything but a fresh copy.
     revalidated: bool,
     inputs: [[f32; INPUTS]; 2],
     /// Moments judged before it was asked for; [`NOT_YET`] until then.
@@ -37,7 +37,8 @@ pub(super) struct Repeat {
 }
 
 impl Repeat {
-    /// It was asked for after so many moments; only the first time counts.
+    /// Notes that the resource was requested after this number of moments. Only the first request
+    /// counts.
     pub(super) fn came(&mut self, moments: u8) {
         if self.after == NOT_YET {
             self.after = moments;
@@ -45,7 +46,7 @@ impl Repeat {
     }
 }
 
-/// What is learned of repetitions.
+/// The knowledge about repeated requests.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Repetition {
     pub(super) mixer: Mixer<INPUTS>,
@@ -85,7 +86,7 @@ impl Repetition {
         0.5 * (squash(mixed) + self.reliability.check(mixed))
     }
 
-    /// Learns from what a load brought again.
+    /// Learns from the repeated requests of a load.
     fn learn(&mut self, repeats: &[Repeat], moments: u8) {
         for moment in 0..moments.min(2) {
             let mut evidence = Evidence::default();
@@ -114,7 +115,7 @@ impl Repetition {
         }
     }
 
-    /// Takes in what another learned.
+    /// Merges the knowledge of another table.
     pub(super) fn merge(&mut self, other: &Self) {
         self.mixer.merge(&other.mixer);
         self.reliability.merge(&other.reliability);
@@ -125,7 +126,7 @@ impl Repetition {
 }
 
 impl Auto {
-    /// What of a page's assets the session holds and may yet ask for again.
+    /// Returns the assets of a page that the session holds and may request again.
     pub(super) fn repeats(&self, session: &Session, page: ContextId, load: u32) -> Vec<Repeat> {
         let learned = &self.model.repetition;
         let base =
@@ -163,7 +164,8 @@ impl Auto {
         repeats
     }
 
-    /// Judges what a load may bring again, when its page is sent and when the first of it has come.
+    /// Judges the possible repeated requests of a load, when its page is sent and when the first
+    /// one has arrived.
     pub(super) fn judge_repeats(
         &mut self,
         session: &mut Session,
@@ -209,7 +211,7 @@ impl Auto {
         self.judge_repeats(session, at, offers);
     }
 
-    /// Learns from what a load brought again.
+    /// Learns from the repeated requests of a load.
     pub(super) fn learn_repeats(&mut self, session: &mut Session, repeats: &[Repeat], moments: u8) {
         if repeats.is_empty() {
             return;

@@ -12,11 +12,11 @@ use crate::log::{AccessLog, NO_REFERER, Record, Verb, referer_path};
 use crate::options::Options;
 use crate::replay::{Outstanding, Replayed, request_of};
 
-/// `auto` over a log.
+/// A replay of a log with `auto`.
 ///
-/// Pages and assets are counted by the documented rules, whatever `auto` takes them for, so that
-/// costs compare. Nothing is looked up ahead: a site's own Referers are recognised as they turn out
-/// to name what was requested before.
+/// Pages and assets are counted by the documented rules, however `auto` classifies them, so that
+/// costs are comparable. The replay never looks ahead: a site's own Referers are recognised when
+/// they name a URL that was requested before.
 pub struct AutoReplay<'a> {
     log: &'a AccessLog,
     rules: Basic,
@@ -27,14 +27,14 @@ pub struct AutoReplay<'a> {
     odd: HashMap<String, UrlId>,
     referers: Vec<Referer>,
     requested: Vec<bool>,
-    /// Where `auto` had the URLs.
+    /// The positions of the URLs in `auto`.
     places: Vec<Place>,
     agents: Vec<Option<&'a str>>,
     /// Referers per host that named something requested before.
     own_hosts: Vec<u32>,
 }
 
-/// What a Referer may name.
+/// A possible value of Referer.
 struct Referer {
     /// Number of scheme and host, of which the empty one has none.
     host: u32,
@@ -50,8 +50,8 @@ struct Referer {
 const OWN_HOST: u32 = 2;
 
 impl<'a> AutoReplay<'a> {
-    /// Lets `auto` watch `log`. Of `options` only what decides between page and asset matters, for
-    /// the count.
+    /// Lets `auto` watch `log`. Only the `options` that separate pages from assets matter, for the
+    /// count.
     #[must_use]
     pub fn new(log: &'a AccessLog, options: &Options, auto: Auto) -> Self {
         let mut odd = HashMap::new();
@@ -84,7 +84,7 @@ impl<'a> AutoReplay<'a> {
         }
     }
 
-    /// The predictor, with what it learned.
+    /// Returns the predictor with its knowledge.
     #[must_use]
     pub fn into_auto(self) -> Auto {
         self.auto

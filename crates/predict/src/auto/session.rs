@@ -1,5 +1,5 @@
-//! Sessions and their page loads: what a client holds, what it was offered, what its pages were
-//! expected to bring.
+//! Sessions and their page loads: the resources that a client holds, was offered, and was expected
+//! to request.
 
 use std::collections::VecDeque;
 
@@ -22,27 +22,28 @@ pub(super) struct Session {
     pub(super) loads: VecDeque<Load>,
     /// URLs requested, with the number of the load at that time.
     pub(super) held: Held,
-    /// Bytes of the names of what it holds: nobody can let go of them as long as it does.
+    /// Bytes of the names of held resources. The store cannot drop these names while the session
+    /// exists.
     names: usize,
     pub(super) offered: SmallMap<Offer>,
     views: u32,
     /// Share of its loads that fetched anything.
     fetches: Rate,
-    /// Share of what its loads might have asked for again that they did.
+    /// The share of possible repeated requests that its loads made.
     pub(super) repeats: Rate,
     pub(super) redirect: bool,
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offer {
-    /// Nothing yet.
+    /// The outcome is not known yet.
     Open,
     /// The client does not want it.
     Refused,
 }
 
-/// A page and what is expected with it.
+/// A page and the assets that are expected with it.
 #[derive(Debug)]
 pub(super) struct Load {
     number: u32,
@@ -60,16 +61,16 @@ pub(super) struct Load {
     fetches: u32,
     assets: Vec<u32>,
     guesses: Vec<Guess>,
-    /// Whether the guesses have been made.
+    /// Indicates whether the guesses have been made.
     listed: bool,
     stages: Vec<Stage>,
     pub(super) repeats: Vec<Repeat>,
-    /// How often what may come again was judged.
+    /// The number of times that repeated requests were judged.
     pub(super) moments: u8,
 }
 
-/// A page whose chance to fetch anything is below this part of the least probability to push waits
-/// for its first asset.
+/// The factor below the least probability to push. A page that is less likely to fetch anything
+/// waits for its first asset.
 const HOPE: f32 = 0.2;
 /// Assets of a load that are remembered.
 const MAX_ASSETS: usize = 1024;
@@ -169,7 +170,7 @@ impl Session {
         }
     }
 
-    /// What the session holds was of use once more.
+    /// Notes that a resource the session holds was useful again.
     pub(super) fn came_again(&mut self, url: u32) {
         for load in &mut self.loads {
             let moments = load.moments;
@@ -180,7 +181,7 @@ impl Session {
         }
     }
 
-    /// One more request of a URL by this session's user.
+    /// Counts a request of a URL by this session's user.
     pub(super) fn count(&self, url: &mut Url) {
         url.count = url.count.saturating_add(1);
         let users = usize::from(url.users);
@@ -220,7 +221,7 @@ impl Load {
             + self.assets.len() * 4
     }
 
-    /// Whether the URL is among its candidates.
+    /// Returns whether the URL is among the load's candidates.
     pub(super) fn offers(&self, url: u32) -> bool {
         self.guesses.iter().any(|guess| guess.url == url)
     }
@@ -262,8 +263,8 @@ impl Load {
 }
 
 impl Auto {
-    /// Counts a request of a URL. Returns whether it starts a page load, `None` for what does
-    /// neither.
+    /// Counts a request of a URL. Returns whether it starts a page load, or `None` if it is neither
+    /// page nor asset.
     pub(super) fn note_url(
         &mut self,
         session: &Session,
@@ -275,8 +276,8 @@ impl Auto {
         let told = exchange.kind();
         let public = self.store.is_public(id, self.least_users());
         let url = self.store.at_mut(id);
-        // What others made of a URL is no guide until enough have: the answer would tell that they
-        // were there.
+        // The classification by other users is ignored until enough of them requested the URL: the
+        // answer would reveal their visits.
         let kind = told.unwrap_or(if public { url.kind } else { url.path_kind });
         let (as_page, as_asset) = if public {
             (url.as_page, url.as_asset)
@@ -311,7 +312,8 @@ impl Auto {
         }
     }
 
-    /// Begins a load of `page`: lists what it may bring, and offers what is likely enough already.
+    /// Begins a load of `page`: lists its possible assets, and offers the ones that are likely
+    /// enough already.
     pub(super) fn open_load(
         &mut self,
         session: &mut Session,
@@ -408,7 +410,7 @@ impl Auto {
         )
     }
 
-    /// What may come with a page: the assets of its contexts that the session does not hold.
+    /// Returns the possible assets of a page: those of its contexts that the session does not hold.
     fn guesses(&mut self, session: &Session, contexts: [ContextId; 3]) -> Vec<Guess> {
         let mut found = std::mem::take(&mut self.found);
         self.find(contexts, &mut found);
@@ -453,7 +455,7 @@ impl Auto {
         guesses
     }
 
-    /// The assets of a page's contexts, and what each context says of them.
+    /// Collects the assets of a page's contexts, and the estimate of each context.
     fn find(&mut self, contexts: [ContextId; 3], found: &mut Found) {
         let most = contexts
             .iter()
@@ -482,7 +484,7 @@ impl Auto {
         }
     }
 
-    /// An asset is asked for: it belongs to some load, and may tell what else will be.
+    /// Notes that an asset was requested: it belongs to a load, and may predict further requests.
     pub(super) fn asset(
         &mut self,
         session: &mut Session,
@@ -570,7 +572,7 @@ impl Auto {
         session.loads[at].stages.push(stage);
     }
 
-    /// Offers what of `judged` is worth it, may be offered, and is covered, best first.
+    /// Offers the members of `judged` that are worth it, permitted and covered, best first.
     pub(super) fn offer(
         &mut self,
         session: &mut Session,
@@ -666,7 +668,7 @@ impl Auto {
     fn count_assets(&mut self, session: &Session, load: &Load) {
         let mut general = vec![0.05; load.assets.len()];
         self.scratch.clear(self.store.urls.len());
-        // Of a short visit it is noted what it holds; of a long one it is looked up.
+        // Short visits record the held resources; long visits look them up.
         let entries: usize = load
             .contexts
             .iter()
@@ -734,8 +736,8 @@ impl Auto {
         }
     }
 
-    /// The session, or long enough a part of it, is over: learns from what was expected and what
-    /// came.
+    /// Learns from the expected and the actual requests of a session, or of a long part of it, that
+    /// is over.
     pub(super) fn learn_from(&mut self, load: &Load) {
         if load.dirty {
             return;

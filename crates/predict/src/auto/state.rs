@@ -1,11 +1,11 @@
-//! What `auto` learned, as bytes: to start warm after a restart, and to bring together what several
-//! gateways or logs taught.
+//! The knowledge of `auto` as bytes: to start warm after a restart, and to merge the knowledge of
+//! several gateways or logs.
 //!
-//! Little endian throughout: 16 bytes of name, a version, the model, the URLs, the contexts, and a
-//! checksum of all of it. Sessions are not part of it, nor is any URL (or page) that fewer than the
-//! required number of users asked for: what is private to one user is not written down. Nor are the
-//! habits of User-Agents, which may be as rare as their users and are soon learned again. Writing
-//! the bytes to a file in one step is the caller's business.
+//! The format is little endian: 16 bytes of name, a version, the model, the URLs, the contexts, and
+//! a checksum. It contains no sessions, and no URL or page that fewer than the required number of
+//! users requested: data that is private to one user is not written. It contains no habits of
+//! User-Agents either, since these may be as rare as their users, and are soon learned again. The
+//! caller writes the bytes to a file in one step.
 
 use std::collections::HashMap;
 
@@ -51,10 +51,10 @@ impl Auto {
         out.bytes
     }
 
-    /// A predictor that knows what was saved.
+    /// Creates a predictor from saved knowledge.
     ///
     /// # Errors
-    /// When the bytes are not what [`save`](Self::save) wrote.
+    /// Returns an error if [`save`](Self::save) did not write the bytes.
     pub fn load(bytes: &[u8], config: AutoConfig) -> Result<Self, StateError> {
         let rest = bytes.strip_prefix(NAME).ok_or(StateError::Foreign)?;
         let mut input = Reader { rest };
@@ -140,7 +140,7 @@ impl Writer {
             .for_each(|rate| self.rate(rate));
     }
 
-    /// URLs that may be written, then the contexts with what of them may.
+    /// Writes the URLs that may be written, then the contexts with their publishable parts.
     fn store(&mut self, store: &Store, min_users: u8) {
         let public: Vec<(u32, &Url)> = (0..)
             .zip(&store.urls)
@@ -154,7 +154,7 @@ impl Writer {
             .collect();
         self.u32(public.len() as u32);
         public.iter().for_each(|(_, url)| self.url(url));
-        // The same holds for kinds of pages, sites, and for what came with what.
+        // The same rule applies to kinds of pages, sites, and their assets.
         let written = |context: &&Context| match &context.key {
             Key::Page(page) => context.crowd.count >= min_users && numbers.contains_key(page),
             Key::Named(_) => context.crowd.count >= min_users,
@@ -411,7 +411,7 @@ fn link(store: &mut Store, page: u32, context: ContextId) {
     store.at_mut(page).contexts = [context, kind, site];
 }
 
-/// Adds what `theirs` knows to `mine`.
+/// Adds the knowledge of `theirs` to `mine`.
 pub(super) fn merge_store(mine: &mut Store, theirs: &Store) {
     let ids: Vec<u32> = theirs
         .urls
@@ -525,7 +525,7 @@ mod tests {
     use super::super::Exchange;
     use super::*;
 
-    /// What is written after forty visits of as many users who all have this agent.
+    /// Returns the bytes that are written after forty visits of as many users with this agent.
     fn written(agent: &str) -> Vec<u8> {
         let mut auto = Auto::new(AutoConfig::default());
         for number in 0..40 {

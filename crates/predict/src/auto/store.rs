@@ -1,9 +1,9 @@
-//! What `auto` remembers between sessions: URLs, and for each page, kind of page and site the
-//! assets that came with it.
+//! The memory of `auto` between sessions: URLs, and for each page, kind of page and site the assets
+//! that were requested with it.
 //!
-//! Memory is bounded. When the estimate passes the limit, the contexts that were used longest ago
-//! and least often go, and with them the URLs that nothing refers to any more; a URL that was seen
-//! once and never came back is the first.
+//! The memory is bounded. If the estimate exceeds the limit, the contexts that were used least
+//! recently and least often are dropped, together with the URLs that no context refers to any more.
+//! A URL that was seen once is dropped first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ pub(super) type ContextId = u32;
 /// No context.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Weight of what a more general context says, in observations.
+/// The weight of a more general context's estimate, in observations.
 pub(super) const BACKOFF: f32 = 1.0;
-/// Page loads that an asset's rate remembers: the pace of forgetting what a page no longer needs.
+/// The page loads that an asset's rate remembers: the speed of forgetting assets that a page no
+/// longer needs.
 pub(super) const MEMORY: f32 = 60.0;
 /// Assets kept per page, kind of page and site.
 pub(super) const LIMITS: [usize; 3] = [512, 96, 128];
@@ -28,7 +29,7 @@ pub(super) const LIMITS: [usize; 3] = [512, 96, 128];
 /// Users told apart per URL; more need not be counted.
 pub(super) const USERS: usize = 4;
 
-/// Where a URL is, as long as it is known.
+/// The position of a URL while it is known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     id: u32,
@@ -43,14 +44,14 @@ impl Place {
     };
 }
 
-/// What is known of a URL.
+/// The knowledge about a URL.
 #[derive(Debug, Clone)]
 pub(super) struct Url {
     pub(super) name: Arc<str>,
     /// How many were known before it, itself included.
     serial: u64,
     pub(super) kind: Kind,
-    /// What the path alone says it is.
+    /// The classification by the path alone.
     pub(super) path_kind: Kind,
     pub(super) has_query: bool,
     /// Requests.
@@ -64,7 +65,7 @@ pub(super) struct Url {
     /// How often a URL of open kind came after a pause, and how often at once.
     pub(super) as_page: f32,
     pub(super) as_asset: f32,
-    /// How much of what was expected followed when this was a load's first asset.
+    /// The share of the expected set that followed when this was a load's first asset.
     pub(super) leads: Option<Rate>,
     /// How often sessions that held it asked for it again when a page needed it.
     pub(super) again: Option<Rate>,
@@ -126,11 +127,11 @@ pub(super) struct Entry {
     /// At a site: chance of being requested later in the session, seen from a page and from a
     /// page's first asset.
     pub(super) later: [Rate; 2],
-    /// Who asked for it here.
+    /// The users that requested it here.
     pub(super) crowd: Crowd,
 }
 
-/// By what a context is found.
+/// The key of a context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Key {
     Page(u32),
@@ -149,7 +150,7 @@ pub(super) struct Context {
     pub(super) pending: f32,
     /// Request count when last used.
     pub(super) used: u64,
-    /// Who came here.
+    /// The users that came here.
     pub(super) crowd: Crowd,
     pub(super) entries: Vec<Entry>,
 }
@@ -188,7 +189,7 @@ impl Store {
         })
     }
 
-    /// The same, for a caller who remembers where the URL was.
+    /// Does the same for a caller that remembers the position of the URL.
     pub(super) fn find_near(&self, name: &str, place: Place) -> Option<u32> {
         if self.is_at(place) {
             Some(place.id)
@@ -197,13 +198,14 @@ impl Store {
         }
     }
 
-    /// Whether what was in a place still is: numbers are given anew, serial numbers are not.
+    /// Returns whether a position still holds the same URL: numbers are reused, and serial numbers
+    /// are not.
     fn is_at(&self, place: Place) -> bool {
         let url = self.urls.get(place.id as usize).and_then(Option::as_ref);
         url.is_some_and(|url| url.serial == place.serial)
     }
 
-    /// Where a URL is that is in use.
+    /// Returns the position of a URL that is in use.
     pub(super) fn place(&self, id: u32) -> Place {
         Place {
             id,
@@ -216,7 +218,7 @@ impl Store {
         self.url_near(name, Place::NOWHERE)
     }
 
-    /// The same, for a caller who remembers where the URL was.
+    /// Does the same for a caller that remembers the position of the URL.
     pub(super) fn url_near(&mut self, name: &str, place: Place) -> u32 {
         if self.is_at(place) {
             return place.id;
@@ -278,7 +280,7 @@ impl Store {
             .expect("ids in loads and URLs are kept alive by `shrink`")
     }
 
-    /// Whether as many users asked for a URL as it takes to tell others of it.
+    /// Returns whether enough users requested a URL to offer it to others.
     pub(super) fn is_public(&self, id: u32, least_users: u8) -> bool {
         self.at(id).users >= least_users
     }
@@ -349,7 +351,7 @@ impl Store {
         })
     }
 
-    /// Whether there is a context of that name.
+    /// Returns whether a context of that name exists.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.seek_named(name).is_ok()
     }
@@ -403,8 +405,8 @@ impl Store {
         }
     }
 
-    /// Forgets what was used longest ago and least, down to about half of `limit` bytes, sparing
-    /// what `keep` marks.
+    /// Drops the least recently and least often used contexts, down to about half of `limit` bytes,
+    /// except those that `keep` marks.
     pub(super) fn shrink(&mut self, limit: usize, keep_urls: &[u32], keep_contexts: &[ContextId]) {
         let mut kept = vec![false; self.contexts.len()];
         for &id in keep_contexts {
@@ -412,8 +414,8 @@ impl Store {
         }
         let mut order = self.ranked();
         order.retain(|&(_, id)| !kept[id as usize]);
-        // Half of what is held may be URLs that only these contexts keep alive, so drop by share,
-        // not by bytes.
+        // Half of the memory may be URLs that only these contexts keep alive, so contexts are
+        // dropped by share and not by bytes.
         let share = 1.0 - 0.5 * limit as f64 / self.bytes.max(1) as f64;
         order.truncate((order.len() as f64 * share.clamp(0.1, 1.0)) as usize);
         for &(_, id) in &order {
@@ -489,8 +491,8 @@ impl Store {
         }
         for (id, slot) in self.urls.iter_mut().enumerate() {
             let Some(url) = slot else { continue };
-            // A page is its three contexts or none: what remains of an incomplete set would point
-            // at reused numbers.
+            // A page has three contexts or none: the rest of an incomplete set would point at
+            // reused numbers.
             if url
                 .contexts
                 .iter()
@@ -505,7 +507,7 @@ impl Store {
                 self.free_urls.push(id as u32);
             }
         }
-        // A page context whose page has been parted from it is of no use.
+        // A page context without its page is useless.
         for id in 0..self.contexts.len() as u32 {
             let orphan = match self.contexts[id as usize]
                 .as_ref()
@@ -523,7 +525,7 @@ impl Store {
     }
 }
 
-/// What a site may take before its further contexts are worth less.
+/// The memory that a site may use before its further contexts lose weight.
 const SITE_BYTES: f64 = 16_384.0;
 const CONTEXT_BYTES: usize = size_of::<Context>() + 16;
 const ENTRY_BYTES: usize = size_of::<Entry>() * 3 / 2;

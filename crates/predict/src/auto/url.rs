@@ -1,7 +1,8 @@
-//! What a URL alone tells: its host, what kind of resource it names, and which pages are of its
-//! kind.
+//! Facts that a URL alone reveals: its host, the kind of resource that it names, and the pages of
+//! its kind.
 
-/// What a resource is, as far as its URL, its media type or the request's destination tell.
+/// The kind of a resource, as far as its URL, its media type or the request's destination reveal
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -40,7 +41,7 @@ impl Kind {
     /// Number of kinds.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Whether a page brings it along without being asked.
+    /// Returns whether pages load such a resource on their own.
     #[must_use]
     pub fn is_asset(self) -> bool {
         matches!(
