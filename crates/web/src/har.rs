@@ -4,6 +4,9 @@
 //! ([`crate::measure`]). HAR files are read by [`crate::page`], which wants other things of them.
 //! What HAR has no field for stands in fields whose names begin with `_`, as the format asks.
 
+pub mod valid;
+
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
@@ -59,7 +62,7 @@ pub struct Entry {
     pub initiator: Option<String>,
     /// Priority in the browser's words.
     pub priority: Option<String>,
-    /// Address of the peer.
+    /// The address of the peer, with its port where that is known.
     pub server: Option<String>,
     /// Which connection carried it.
     pub connection: Option<String>,
@@ -158,7 +161,6 @@ impl Entry {
         put("cache", json!({}));
         put("timings", self.timings.to_json());
         let texts = [
-            ("serverIPAddress", &self.server),
             ("connection", &self.connection),
             ("_priority", &self.priority),
             ("_error", &self.error),
@@ -166,6 +168,12 @@ impl Entry {
         for (name, text) in texts {
             if let Some(text) = text {
                 put(name, text.as_str().into());
+            }
+        }
+        if let Some((address, port)) = self.server.as_deref().and_then(address_and_port) {
+            put("serverIPAddress", address.to_string().into());
+            if let Some(port) = port {
+                put("_serverPort", port.into());
             }
         }
         if !self.kind.is_empty() {
@@ -227,6 +235,15 @@ impl Timings {
             "receive": millis(self.receive),
         })
     }
+}
+
+/// Splits the address of a peer, which may lack a port, into its parts.
+fn address_and_port(server: &str) -> Option<(IpAddr, Option<u16>)> {
+    if let Ok(socket) = server.parse::<SocketAddr>() {
+        return Some((socket.ip(), Some(socket.port())));
+    }
+    let bare = server.trim_start_matches('[').trim_end_matches(']');
+    Some((bare.parse().ok()?, None))
 }
 
 /// Microseconds are all that clocks here are good for.
@@ -311,6 +328,30 @@ mod tests {
             date_time(UNIX_EPOCH + Duration::from_millis(1_234)),
             "1970-01-01T00:00:01.234Z"
         );
+    }
+
+    #[test]
+    fn server_addresses_have_no_port() {
+        for (server, address, port) in [
+            ("127.0.0.1:80", "127.0.0.1", Some(80)),
+            ("[2001:db8::1]:443", "2001:db8::1", Some(443)),
+            ("[::1]", "::1", None),
+            ("10.0.0.1", "10.0.0.1", None),
+        ] {
+            let entry = Entry {
+                server: Some(server.to_owned()),
+                ..Entry::default()
+            };
+            let har = Har {
+                entries: vec![entry],
+                ..Har::default()
+            };
+            let file = har.to_json(&Value::Null);
+            let entry = &file["log"]["entries"][0];
+            assert_eq!(entry["serverIPAddress"], address);
+            assert_eq!(entry.get("_serverPort"), port.map(Value::from).as_ref());
+            assert_eq!(valid::problems(&file), Vec::<String>::new());
+        }
     }
 
     #[test]
