@@ -140,11 +140,19 @@ impl Report<'_> {
         out += "<p>At each point the best of our set-ups; the gain is what it saves of the other's time. It wins where it was faster \
                 in every pass, by 1 % at least.</p>\n";
         out += &table.html();
+        out += &self.peers();
         if others.is_empty() {
-            return out + "<p>It wins everywhere on this grid.</p>\n";
+            let _ = writeln!(
+                out,
+                "<p>Against {baseline} the pair wins at every point that was measured.</p>"
+            );
+            return out;
         }
         others.sort_by(|a, b| (a.1.gain.median).total_cmp(&b.1.gain.median));
-        out += "<h3>Where it does not win</h3>\n";
+        let _ = writeln!(
+            out,
+            "<h3>Where the pair does not win against {baseline}</h3>"
+        );
         let mut table = Table::new(&[
             "point",
             "best of ours",
@@ -180,8 +188,79 @@ impl Report<'_> {
         out + &table.html()
     }
 
+    /// The best of our set-ups against each of the other set-ups, and the points at which one of
+    /// them is faster. The other tables know only one baseline.
+    fn peers(&self) -> String {
+        let heads = [
+            "against",
+            "points",
+            "pair faster",
+            "peer faster",
+            "median gain",
+            "least gain",
+        ];
+        let mut table = Table::new(&heads);
+        let mut faster = Vec::new();
+        let setups = self.experiment.setups.iter().enumerate();
+        for (peer, setup) in setups.filter(|(_, setup)| !setup.is_ours()) {
+            let mut gains = Vec::new();
+            for sweep in &self.experiment.sweeps {
+                let points = self.cells.points(self.experiment, sweep);
+                let common = common(&points);
+                for point in &points {
+                    let Some(contest) =
+                        self.cells.contest_with(self.experiment, sweep, point, peer)
+                    else {
+                        continue;
+                    };
+                    gains.push(contest.gain.median);
+                    if contest.gain.median < 0.0 {
+                        faster.push(vec![
+                            escaped(setup.label()),
+                            format!("{}: {}", escaped(&sweep.title), name_of(point, &common)),
+                            escaped(self.experiment.setups[contest.best].label()),
+                            signed(contest.gain.median * 100.0),
+                        ]);
+                    }
+                }
+            }
+            let Some(all) = Summary::of(&gains) else {
+                continue;
+            };
+            let behind = gains.iter().filter(|gain| **gain < 0.0).count();
+            table.row(vec![
+                escaped(setup.label()),
+                all.count.to_string(),
+                gains.iter().filter(|gain| **gain > 0.0).count().to_string(),
+                behind.to_string(),
+                signed(all.median * 100.0),
+                signed(all.min * 100.0),
+            ]);
+        }
+        if table.is_empty() {
+            return String::new();
+        }
+        let mut out = format!(
+            "<h3>Against every peer</h3>\n<p><small>At each point the best of our set-ups, by the \
+             median of the passes.</small></p>\n{}",
+            table.html()
+        );
+        if faster.is_empty() {
+            out += "<p>No peer was faster at any point.</p>\n";
+        } else {
+            let mut table = Table::new(&["peer", "point", "best of ours", "gain of the pair"])
+                .text_columns(&[1, 2]);
+            faster.into_iter().for_each(|row| table.row(row));
+            let _ = write!(out, "<h3>Where a peer wins</h3>\n{}", table.html());
+        }
+        out
+    }
+
     fn sweep(&self, sweep: &Sweep) -> String {
         let points = self.cells.points(self.experiment, sweep);
+        if points.is_empty() && sweep.documents.is_empty() {
+            return String::new();
+        }
         let mut out = format!("<h2>{}</h2>\n", escaped(&sweep.title));
         if !sweep.about.is_empty() {
             let _ = writeln!(out, "<p>{}</p>", escaped(&sweep.about));
@@ -491,10 +570,10 @@ impl Report<'_> {
             }));
             table.row(row);
         }
-        let mut out = String::from("<h2>How far passes differ</h2>\n");
         let Some(total) = spread_in_total(&spreads) else {
-            return out + "<p>Nothing has been measured twice.</p>\n";
+            return String::new();
         };
+        let mut out = String::from("<h2>How far passes differ</h2>\n");
         let seeds = if self.experiment.same_seed {
             "All passes have one seed: the same packets are lost in each, as far as the same packets are sent."
         } else {

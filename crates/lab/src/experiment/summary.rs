@@ -167,12 +167,23 @@ impl Cells {
         })
     }
 
-    /// Our best set-up at a point, by the median of its times.
+    /// Compares our best set-up at a point, by the median of its times, with the baseline.
     pub fn contest(
         &self,
         experiment: &Experiment,
         sweep: &Sweep,
         point: &Point,
+    ) -> Option<Contest> {
+        self.contest_with(experiment, sweep, point, experiment.baseline)
+    }
+
+    /// Compares our best set-up at a point, by the median of its times, with set-up `peer`.
+    pub fn contest_with(
+        &self,
+        experiment: &Experiment,
+        sweep: &Sweep,
+        point: &Point,
+        peer: usize,
     ) -> Option<Contest> {
         let ours = sweep
             .setups
@@ -181,7 +192,7 @@ impl Cells {
             .filter(|&at| experiment.setups[at].is_ours());
         let timed = ours.filter_map(|at| Some((at, self.at(point, at)?.seconds()?.median)));
         let (best, _) = timed.min_by(|a, b| a.1.total_cmp(&b.1))?;
-        let gain = self.gain(point, best, experiment.baseline)?;
+        let gain = self.gain(point, best, peer)?;
         Some(Contest {
             point: point.clone(),
             best,

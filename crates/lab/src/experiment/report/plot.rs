@@ -8,10 +8,11 @@ use crate::experiment::point::Axis;
 use tandem_net::stats::Summary;
 
 const WIDTH: f64 = 520.0;
-const HEIGHT: f64 = 300.0;
+const HEIGHT: f64 = 314.0;
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 12.0;
-const TOP: f64 = 30.0;
+/// Room for the title and, below it, the name of the vertical axis.
+const TOP: f64 = 44.0;
 const BOTTOM: f64 = 44.0;
 /// Height of a line of the legend.
 const LEGEND: f64 = 16.0;
@@ -157,7 +158,7 @@ impl Plot<'_> {
             "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text x=\"4\" y=\"{:.1}\">{scale_name}</text>",
             HEIGHT - BOTTOM + 33.0,
             escaped(self.x.name()),
-            TOP - 8.0
+            TOP - 12.0
         );
         for (place, line) in self.curves.iter().enumerate() {
             self.curve(line, place, &scale, &mut out);
