@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem::probe::control::{Answer, MAX_REQUEST, answer, parse};
+use tandem::admin::control::{Answer, MAX_REQUEST, answer, parse};
 
 fuzz_target!(|line: &[u8]| {
     match parse(line) {

@@ -11,6 +11,7 @@
 //! speaks and over what, joined only by a [`carrier`] of one [`path`] or many streams; [`endpoint`] and [`config`] what users write;
 //! [`roles`] the compositions, [`runtime`] their threads.
 
+pub mod admin;
 pub mod back;
 pub mod carrier;
 pub mod cli;
@@ -35,5 +36,6 @@ pub mod runtime;
 pub mod services;
 pub mod session;
 pub mod stage;
+pub mod status;
 pub mod transport;
 pub mod warm_up;

@@ -1,6 +1,7 @@
 //! Counters of the process, written in Prometheus' text format (version 0.0.4). They hold numbers
 //! only, never names.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,6 +41,11 @@ macro_rules! metrics {
         pub static METRICS: Metrics = Metrics { $($name: Metric::new(),)* };
 
         impl Metrics {
+            /// The values of all counters by name.
+            pub fn values(&self) -> BTreeMap<String, u64> {
+                BTreeMap::from([$((stringify!($name).to_owned(), self.$name.value()),)*])
+            }
+
             /// All of them as text.
             pub fn render(&self) -> String {
                 let mut text = String::new();

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use tandem_http::h1::{Form, Limits};
 use tandem_http::{MuxConfig, Role as End};
 
+use crate::admin::{own_authorities, pac};
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
@@ -22,7 +23,7 @@ use crate::endpoint::{Endpoint, SessionKind, Via};
 use crate::exchange::{Exchange, Peer};
 use crate::front::early::EarlyConnect;
 use crate::front::socks::SocksFront;
-use crate::front::{ConnectionLimits, Connections, Front, NewStage, Protocol, local};
+use crate::front::{ConnectionLimits, Connections, Front, NewStage, Protocol};
 use crate::middle::auth::Auth;
 use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
@@ -37,6 +38,7 @@ use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
+use crate::status::SessionStatus;
 use crate::transport::registry::{DialContext, ListenContext, Transports};
 use crate::transport::socks::Socks;
 use crate::transport::tcp::Tcp;
@@ -77,6 +79,8 @@ pub struct Built {
     pub fronts: Vec<Rc<Front>>,
     /// Connections under way.
     pub connections: Rc<Connections>,
+    /// The sessions that it has dialled.
+    pub dialled: Box<dyn Fn() -> Vec<SessionStatus>>,
     /// Called when all is to end gently.
     pub on_drain: Box<dyn Fn()>,
 }
@@ -210,6 +214,10 @@ impl Role for ClientConfig {
         Ok(Built {
             fronts,
             connections,
+            dialled: Box::new({
+                let pool = Rc::clone(&pool);
+                move || pool.status()
+            }),
             on_drain: Box::new(move || pool.drain()),
         })
     }
@@ -242,7 +250,7 @@ impl ClientConfig {
             };
             (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
         } else {
-            let own: Rc<[String]> = local::own_authorities(address).into();
+            let own: Rc<[String]> = own_authorities(address).into();
             let http1 = http1_session(
                 Form::Absolute,
                 &self.path,
@@ -260,7 +268,7 @@ impl ClientConfig {
                         authority.eq_ignore_ascii_case(&exchange.request.authority)
                     });
                 if to_itself {
-                    local::answer(&exchange, &listener)
+                    pac::answer(&exchange, &listener)
                 } else {
                     isolate.call(exchange)
                 }
@@ -477,6 +485,7 @@ impl Role for GatewayConfig {
         Ok(Built {
             fronts,
             connections,
+            dialled: Box::new(Vec::new),
             on_drain: Box::new(|| {}),
         })
     }

@@ -16,6 +16,7 @@ use crate::endpoint::Endpoint;
 use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
+use crate::status::{SessionStatus, StatusSource};
 use crate::transport::registry::{Protocol, Socket};
 
 /// Why a role could not be started.
@@ -47,6 +48,7 @@ enum Command {
     Drain {
         limit: Duration,
     },
+    Status(oneshot::Sender<Vec<SessionStatus>>),
 }
 
 /// A role at work.
@@ -137,6 +139,20 @@ impl Running {
         Ok(())
     }
 
+    /// A source of snapshots, which any thread can use.
+    pub fn status(&self) -> StatusSource {
+        let workers: Vec<_> = self.workers.iter().map(|(it, _)| it.clone()).collect();
+        StatusSource::new(move || {
+            let ask = |worker: &mpsc::UnboundedSender<Command>| {
+                let (answer, asked) = oneshot::channel();
+                // The answer of a thread that has ended is an error of the receiver.
+                let _ = worker.send(Command::Status(answer));
+                asked
+            };
+            workers.iter().map(ask).collect()
+        })
+    }
+
     /// Where it listens, in no order.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners
@@ -222,6 +238,10 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
                     }
                     Err(error) => drop(built.send(Err(error))),
                 },
+                Command::Status(answer) => {
+                    // A snapshot that is no longer awaited needs no answer.
+                    let _ = answer.send(serving.iter().flat_map(Serving::status).collect());
+                }
                 Command::Drain { limit } => {
                     drain(&serving, limit).await;
                     return;
@@ -241,6 +261,12 @@ struct Serving {
 }
 
 impl Serving {
+    fn status(&self) -> Vec<SessionStatus> {
+        let mut sessions = self.built.connections.status();
+        sessions.extend((self.built.dialled)());
+        sessions
+    }
+
     fn start(
         role: &dyn Role,
         services: &Services,

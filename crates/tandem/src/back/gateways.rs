@@ -27,6 +27,7 @@ use crate::metrics::METRICS;
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::{Connected, Session, Task};
 use crate::stage::{SessionPool, Stage};
+use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
 use crate::warm_up;
 
@@ -319,6 +320,21 @@ impl Gateways {
             }
         }
         Err(last)
+    }
+
+    /// The sessions to gateways, in no order.
+    pub fn status(&self) -> Vec<SessionStatus> {
+        let slots = self.slots.borrow();
+        let status = |((_, index), slot): (&(Isolation, usize), &Slot)| {
+            let facts = slot.current.facts();
+            let Target { host, port } = &self.gateways[*index].target;
+            SessionStatus {
+                gateway: Some(format!("{host}:{port}")),
+                exchanges: Some(slot.current.active()),
+                ..SessionStatus::new(Opened::Here, slot.opened.into_std(), facts.as_deref())
+            }
+        };
+        slots.iter().map(status).collect()
     }
 
     /// Lets all sessions end gently.

@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Failure;
+use crate::admin::control::{Answer, PATIENCE, Verb};
 use crate::probe::Unit;
-use crate::probe::control::{Answer, Distribution, PATIENCE, State, Verb};
 use crate::probe::reservoir::quantile;
+use crate::probe::snapshot::{Distribution, State};
 
 /// Bytes of an answer: every point with a full sample fits several times.
 const MAX_ANSWER: u64 = 64 << 20;
@@ -75,6 +76,7 @@ pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
     };
     let text = match ask(args, verb)? {
         Answer::Error(problem) => return Err(problem.into()),
+        Answer::Status(_) => return Err("the process answered another question".into()),
         Answer::Points(points) if args.json => serde_json::to_string_pretty(&points)?,
         Answer::Distributions(dumped) if args.json => serde_json::to_string_pretty(&dumped)?,
         Answer::Points(points) => states(&points),

@@ -4,27 +4,20 @@
 use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use tandem_http::ResponseHead;
-use tandem_http::h1::{Form, Limits};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ClientArgs, Failure, GatewayArgs, start_log};
+use crate::admin;
+use crate::admin::control::Control;
 use crate::config::{ConfigError, File};
 use crate::endpoint::Endpoint;
-use crate::exchange::{Exchange, Peer, Reply};
-use crate::front::local::own_authorities;
-use crate::metrics::METRICS;
-use crate::probe::control::Control;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::services::Services;
-use crate::session::http1::{Http1Session, OriginForm};
-use crate::session::{Drain, Session, Timeouts};
+use crate::session::Drain;
 use crate::transport::registry::Transports;
 use crate::transport::tcp::SocketOptions;
 
@@ -162,9 +155,12 @@ pub(super) fn serve(
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
         let mut running = Running::start(Arc::clone(&loaded.role)).await?;
         if let Some(address) = loaded.fixed.metrics {
-            serve_metrics(address).await?;
+            let local = admin::serve(address, running.status())
+                .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
+            eprintln!("tandem: metrics on http://{local}/metrics");
         }
-        let _control = loaded.fixed.control.as_deref().map(Control::listen).transpose()?;
+        let control = loaded.fixed.control.as_deref();
+        let _control = control.map(|path| Control::listen(path, running.status())).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());
@@ -203,63 +199,6 @@ pub(super) fn serve(
     runtime.shutdown_background();
     let services: Result<Arc<Services>, Failure> = served;
     Ok(services?.save()?)
-}
-
-/// Serves the counters to this machine.
-async fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
-    let local = listener.local_addr()?;
-    eprintln!("tandem: metrics on http://{local}/metrics");
-    let session = Http1Session {
-        form: Form::Origin,
-        limits: Limits::default(),
-        timeouts: Timeouts {
-            idle: Duration::from_secs(60),
-            ..Timeouts::default()
-        },
-        response_timeout: Duration::from_secs(60),
-        who: "client",
-        origin_form: OriginForm::Only(own_authorities(local).into()),
-    };
-    tokio::task::spawn_local(async move {
-        loop {
-            let Ok((stream, from)) = listener.accept().await else {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
-            let peer = Peer {
-                session: 0,
-                address: Some(from.ip()),
-                push: false,
-            };
-            let serving = session.serve(
-                crate::transport::tcp::path(stream).into(),
-                peer,
-                Rc::new(metrics),
-                Drain::new(),
-            );
-            tokio::task::spawn_local(async move {
-                // One scrape's failure concerns only who scraped.
-                let _ = serving.await;
-            });
-        }
-    });
-    Ok(())
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape of a stage")]
-fn metrics(exchange: Exchange) -> Reply {
-    let (status, body) = match exchange.request.path.as_str() {
-        "/metrics" => (200, METRICS.render()),
-        _ => (404, "See /metrics.\n".into()),
-    };
-    let mut head = ResponseHead::new(status);
-    head.fields
-        .push("content-type", "text/plain; version=0.0.4");
-    head.fields.push("content-length", body.len().to_string());
-    Reply::ready(head, Bytes::from(body))
 }
 
 /// Arguments of `tandem check-config`.

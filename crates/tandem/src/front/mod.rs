@@ -2,16 +2,15 @@
 //! arrives into exchanges.
 
 pub mod early;
-pub mod local;
 pub mod socks;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::exchange::Peer;
@@ -19,6 +18,7 @@ use crate::metrics::METRICS;
 use crate::path::Facts;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
+use crate::status::{Opened, SessionStatus};
 use crate::transport::{Incoming, Listener, Transport};
 
 /// Makes the stage of one connection: what it remembers (an access token shown once) ends with the
@@ -62,6 +62,14 @@ pub struct Connections {
     limits: ConnectionLimits,
     open: Cell<usize>,
     by_client: RefCell<HashMap<IpAddr, usize>>,
+    sessions: RefCell<HashMap<u64, OpenSession>>,
+}
+
+/// A session that is being served.
+#[derive(Debug)]
+struct OpenSession {
+    since: Instant,
+    facts: Weak<dyn Facts>,
 }
 
 impl Connections {
@@ -71,7 +79,18 @@ impl Connections {
             limits,
             open: Cell::new(0),
             by_client: RefCell::default(),
+            sessions: RefCell::default(),
         })
+    }
+
+    /// The sessions that are open, in no order.
+    pub fn status(&self) -> Vec<SessionStatus> {
+        let sessions = self.sessions.borrow();
+        let status = |session: &OpenSession| {
+            let facts = session.facts.upgrade();
+            SessionStatus::new(Opened::There, session.since, facts.as_deref())
+        };
+        sessions.values().map(status).collect()
     }
 
     /// How many are open.
@@ -114,6 +133,32 @@ impl Drop for Admission {
                 by_client.remove(&self.client);
             }
         }
+    }
+}
+
+/// A session in the list of those that are open.
+struct Listed {
+    connections: Rc<Connections>,
+    session: u64,
+}
+
+impl Listed {
+    fn new(connections: &Rc<Connections>, session: u64, facts: &Rc<dyn Facts>) -> Self {
+        let open = OpenSession {
+            since: Instant::now(),
+            facts: Rc::downgrade(facts),
+        };
+        connections.sessions.borrow_mut().insert(session, open);
+        Self {
+            connections: Rc::clone(connections),
+            session,
+        }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.connections.sessions.borrow_mut().remove(&self.session);
     }
 }
 
@@ -170,6 +215,7 @@ impl Front {
             push: false,
         };
         let stage = (self.new_stage)(carrier.facts(), peer);
+        let _listed = Listed::new(&self.connections, session, carrier.facts());
         match &self.protocol {
             Protocol::Session(session) => {
                 let drain = self.drain.clone();

@@ -2,14 +2,14 @@
 //! and how large the pieces are.
 //!
 //! Off by default, at the cost of one relaxed load for each passage. The control socket
-//! ([`control`]) switches points, singly or by family; what passes then is kept as a uniform sample
+//! (`admin::control`) switches points, singly or by family; what passes then is kept as a uniform sample
 //! of bounded size ([`reservoir`]) and dumped as a cumulative distribution. Each point is a USDT
 //! probe too ([`points`]): a tracer that attaches opens the same gate. They hold numbers only,
 //! never names.
 
-pub mod control;
 pub mod points;
 pub mod reservoir;
+pub mod snapshot;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -139,6 +139,16 @@ impl Point {
     /// The family, a dot, and its name therein.
     pub fn full_name(&self) -> String {
         format!("{}.{}", self.family, self.name)
+    }
+
+    /// The family.
+    pub const fn family(&self) -> &'static str {
+        self.family
+    }
+
+    /// The name within the family.
+    pub const fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Whether our own switch is on.

@@ -17,6 +17,7 @@ use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Peer, Sink};
+use crate::path::Facts;
 use crate::stage::Stage;
 
 /// A session protocol, ready to be spoken at either end of a carrier.
@@ -58,6 +59,11 @@ pub trait Connected {
 
     /// Exchanges under way.
     fn active(&self) -> usize;
+
+    /// The facts about the path, as long as the session knows it.
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        None
+    }
 
     /// Whether nothing has been heard on it for so long that its path may have been lost: see
     /// [`Connected::lost`].

@@ -609,6 +609,7 @@ impl Role for Proxy {
         Ok(Built {
             fronts: vec![Rc::new(front)],
             connections,
+            dialled: Box::new(Vec::new),
             on_drain: Box::new(|| {}),
         })
     }

@@ -15,6 +15,7 @@ use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
+use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::http1::DECLINED;
@@ -69,6 +70,7 @@ impl MuxClient {
                 Err(error) => task_shared.end(&error),
                 Ok(path) => {
                     SESSION_DIAL.stop(dialling, 0);
+                    task_shared.facts.replace(Some(Rc::downgrade(path.facts())));
                     let owner = Asking {
                         shared: Rc::clone(&task_shared),
                     };
@@ -255,6 +257,10 @@ impl Connected for MuxClient {
 
     fn active(&self) -> usize {
         self.shared.core.borrow().active()
+    }
+
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        self.shared.facts.borrow().as_ref()?.upgrade()
     }
 
     fn has_rested(&self) -> bool {

@@ -23,7 +23,7 @@ mod watch;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -44,6 +44,7 @@ use crate::carrier::LocalBoxFuture;
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Peer;
+use crate::path::Facts;
 use crate::probe::Stamp;
 use crate::probe::points::QUEUE_FULL;
 use crate::stage::Stage;
@@ -159,6 +160,8 @@ struct Shared {
     /// The task that waits for the session's end, if there is one.
     observer: RefCell<Option<Waker>>,
     watch: Watch,
+    /// The facts about the path, once it stands.
+    facts: RefCell<Option<Weak<dyn Facts>>>,
 }
 
 /// A moment by both clocks: a machine that sleeps stops the one, whoever sets the time moves the
@@ -281,6 +284,7 @@ impl Shared {
             rested: Cell::new(false),
             observer: RefCell::default(),
             watch: Watch::default(),
+            facts: RefCell::default(),
         })
     }
 

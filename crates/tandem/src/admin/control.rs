@@ -1,14 +1,14 @@
-//! The control socket: a Unix socket through which the points are listed, switched and dumped while
-//! the program runs.
+//! The control socket: a Unix socket through which the observation points are listed, switched and
+//! dumped, and the status is read, while the program runs.
 //!
 //! ```text
 //!   list│on│off│dump  all│FAMILY│FAMILY.NAME \n   ─▶   one JSON document, then the end
+//!   status \n                                    ─▶   the same
 //! ```
 //!
 //! Only its owner may use it. It holds at most [`MAX_CLIENTS`] connections, each for one request of
 //! at most [`MAX_REQUEST`] bytes and [`PATIENCE`].
 
-use std::borrow::Cow;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-use super::{POINTS, Point, Unit};
+use crate::probe::snapshot::{Distribution, State};
+use crate::probe::{POINTS, Point};
+use crate::status::{Status, StatusSource};
 
 /// Bytes of a request, its line end included.
 pub const MAX_REQUEST: usize = 128;
@@ -100,7 +102,9 @@ pub fn parse(line: &[u8]) -> Result<(Verb, Vec<&'static Point>), BadRequest> {
 }
 
 fn is_chosen(point: &Point, of: &str) -> bool {
-    of == "all" || of == point.family || of.split_once('.') == Some((point.family, point.name))
+    of == "all"
+        || of == point.family()
+        || of.split_once('.') == Some((point.family(), point.name()))
 }
 
 /// What comes back.
@@ -111,44 +115,10 @@ pub enum Answer {
     Points(Vec<State>),
     /// To dump.
     Distributions(Vec<Distribution>),
+    /// To `status`: the snapshot of the process.
+    Status(Status),
     /// What is wrong with the request.
     Error(String),
-}
-
-/// One point now.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct State {
-    /// Family and name.
-    pub point: String,
-    /// What its numbers are.
-    pub unit: Unit,
-    /// Whether it is on.
-    pub on: bool,
-    /// Tracers attached to its USDT probe.
-    pub tracers: u32,
-    /// Values since it was last switched on.
-    pub count: u64,
-    /// What it says.
-    pub help: Cow<'static, str>,
-}
-
-/// What was kept of one point.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Distribution {
-    /// Family and name.
-    pub point: String,
-    /// What its numbers are.
-    pub unit: Unit,
-    /// Values since it was last switched on.
-    pub count: u64,
-    /// The smallest of all.
-    pub min: u64,
-    /// The largest of all.
-    pub max: u64,
-    /// Of all.
-    pub mean: f64,
-    /// Of a uniform sample: each value with the share of values up to it.
-    pub distribution: Vec<(u64, f64)>,
 }
 
 /// Does what a request says.
@@ -166,36 +136,6 @@ pub fn answer(line: &[u8]) -> Answer {
         Verb::List => {}
     }
     Answer::Points(points.into_iter().map(Point::state).collect())
-}
-
-impl Point {
-    fn state(&self) -> State {
-        State {
-            point: self.full_name(),
-            unit: self.unit,
-            on: self.is_on(),
-            tracers: self.tracers(),
-            count: self.kept().as_ref().map_or(0, |kept| kept.count()),
-            help: self.help.into(),
-        }
-    }
-
-    /// `None` where nothing passed.
-    fn dumped(&self) -> Option<Distribution> {
-        // Sorted outside the lock: who passes must not wait for that.
-        let kept = self.kept().clone()?;
-        let ((min, max), mean) = kept.range().zip(kept.mean())?;
-        let distribution = kept.distribution();
-        Some(Distribution {
-            point: self.full_name(),
-            unit: self.unit,
-            count: kept.count(),
-            min,
-            max,
-            mean,
-            distribution,
-        })
-    }
 }
 
 /// Why there is no control socket.
@@ -229,7 +169,7 @@ pub struct Control {
 impl Control {
     /// Listens at `path`, in a task of the current runtime. A socket left behind by a process that
     /// has ended is replaced, nothing else is.
-    pub fn listen(path: &Path) -> Result<Self, ControlError> {
+    pub fn listen(path: &Path, status: StatusSource) -> Result<Self, ControlError> {
         let shown = path.display().to_string();
         make_way(path, &shown)?;
         let failed = |error| ControlError::System {
@@ -242,7 +182,7 @@ impl Control {
             error,
         };
         let named = fs::symlink_metadata(path).map_err(failed)?;
-        let task = tokio::spawn(serve(listener));
+        let task = tokio::spawn(serve(listener, status));
         Ok(Self {
             path: path.to_owned(),
             identity: (named.dev(), named.ino()),
@@ -298,12 +238,12 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(OwnedFd::from(socket).into())
 }
 
-async fn serve(listener: UnixListener) {
+async fn serve(listener: UnixListener, status: StatusSource) {
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
-                Ok((stream, _)) => drop(clients.spawn(tokio::time::timeout(PATIENCE, converse(stream)))),
+                Ok((stream, _)) => drop(clients.spawn(tokio::time::timeout(PATIENCE, converse(stream, status.clone())))),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept on the control socket");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -315,7 +255,7 @@ async fn serve(listener: UnixListener) {
 }
 
 /// One request and its answer. Whoever goes away early gets none.
-async fn converse(mut stream: UnixStream) -> io::Result<()> {
+async fn converse(mut stream: UnixStream, status: StatusSource) -> io::Result<()> {
     let mut line = Vec::with_capacity(MAX_REQUEST + 1);
     while line.len() <= MAX_REQUEST && !line.ends_with(b"\n") {
         let room = (MAX_REQUEST + 1 - line.len()) as u64;
@@ -323,7 +263,12 @@ async fn converse(mut stream: UnixStream) -> io::Result<()> {
             break;
         }
     }
-    let text = serde_json::to_vec(&answer(&line)).map_err(io::Error::other)?;
+    let answer = if line.trim_ascii_end() == b"status" {
+        Answer::Status(status.snapshot().await)
+    } else {
+        answer(&line)
+    };
+    let text = serde_json::to_vec(&answer).map_err(io::Error::other)?;
     stream.write_all(&text).await?;
     stream.shutdown().await?;
     // Closed over unread bytes, the connection would be reset and the answer with it.
@@ -333,8 +278,13 @@ async fn converse(mut stream: UnixStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
+
+    fn listen(path: &Path) -> Result<Control, ControlError> {
+        Control::listen(path, StatusSource::new(Vec::new))
+    }
 
     #[test]
     fn points_are_chosen_singly_by_family_and_all() {
@@ -413,14 +363,14 @@ mod tests {
     #[tokio::test]
     async fn only_its_owner_may_use_it_and_its_name_goes_with_it() {
         let path = scratch("mode");
-        let control = Control::listen(&path).expect("listens");
+        let control = listen(&path).expect("listens");
         let named = fs::symlink_metadata(&path).expect("there");
         assert!(
             named.file_type().is_socket() && named.mode() & 0o777 == 0o600,
             "{:o}",
             named.mode()
         );
-        let second = Control::listen(&path).expect_err("in use");
+        let second = listen(&path).expect_err("in use");
         assert!(
             matches!(second, ControlError::InUse(_))
                 && second.to_string().contains("tandem-control-mode")
@@ -433,22 +383,19 @@ mod tests {
     async fn replaces_what_a_killed_process_left_and_nothing_else() {
         let path = scratch("left");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
-        drop(Control::listen(&path).expect("nobody listens there"));
+        drop(listen(&path).expect("nobody listens there"));
         fs::write(&path, "precious").expect("writable");
-        assert!(matches!(
-            Control::listen(&path),
-            Err(ControlError::NotASocket(_))
-        ));
+        assert!(matches!(listen(&path), Err(ControlError::NotASocket(_))));
         assert_eq!(fs::read(&path).expect("still there"), b"precious");
         fs::remove_file(&path).expect("ours");
-        let nowhere = Control::listen(&path.join("deeper"))
+        let nowhere = listen(&path.join("deeper"))
             .expect_err("no such directory")
             .to_string();
         assert!(
             nowhere.starts_with("control: cannot listen on"),
             "{nowhere}"
         );
-        let long = Control::listen(Path::new(&"x".repeat(200)))
+        let long = listen(Path::new(&"x".repeat(200)))
             .expect_err("longer than a socket's name")
             .to_string();
         assert!(long.contains("xxx"), "{long}");
@@ -457,7 +404,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_became_another_file_is_left_alone() {
         let path = scratch("moved");
-        let control = Control::listen(&path).expect("listens");
+        let control = listen(&path).expect("listens");
         fs::remove_file(&path).expect("ours");
         fs::write(&path, "another's").expect("writable");
         drop(control);
@@ -476,7 +423,7 @@ mod tests {
     #[tokio::test]
     async fn answers_lines_and_nothing_longer() {
         let path = scratch("lines");
-        let _control = Control::listen(&path).expect("listens");
+        let _control = listen(&path).expect("listens");
         let silent: Vec<_> = (0..MAX_CLIENTS - 1)
             .map(|_| std::os::unix::net::UnixStream::connect(&path))
             .collect();
@@ -491,6 +438,8 @@ mod tests {
                 .contains("at most 128 bytes")
         );
         assert!(ask(&path, b"\0\xff\n").await.starts_with("{\"error\":"));
+        let status = ask(&path, b"status\n").await;
+        assert!(status.starts_with("{\"status\":{\"uptime\":"), "{status}");
         drop(silent);
     }
 }

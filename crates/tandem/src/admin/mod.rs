@@ -1,0 +1,144 @@
+//! The pages that the process serves about itself, all from one snapshot ([`crate::status`]).
+//!
+//! ```text
+//!  metrics listener   /metrics (Prometheus) · /status (JSON)     loopback only
+//!  control socket     points, and the status                     [`control`], its owner only
+//!  client's listener  /proxy.pac                                 [`pac`]
+//! ```
+//!
+//! A web page must not learn from them that the proxy runs: a request that a page caused gets the
+//! same 404 as an unknown path.
+
+pub mod control;
+pub mod pac;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::h1::{Form, Limits};
+use tandem_http::{Method, RequestHead, ResponseHead};
+
+use crate::exchange::{Exchange, Part, Peer, Reply};
+use crate::front::{ConnectionLimits, Connections, Front, Protocol as FrontProtocol};
+use crate::metrics::METRICS;
+use crate::path::Facts;
+use crate::session::http1::{Http1Session, OriginForm};
+use crate::session::{Drain, Timeouts};
+use crate::stage::Stage;
+use crate::status::StatusSource;
+use crate::transport::Transport;
+use crate::transport::registry::{Protocol, Socket};
+use crate::transport::tcp::Tcp;
+
+/// The connections that the listener takes at once.
+const MAX_CONNECTIONS: usize = 32;
+
+/// The time for a request, and between two of them.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Answers requests to the metrics listener.
+#[derive(Debug)]
+struct Admin {
+    status: StatusSource,
+}
+
+impl Stage for Admin {
+    fn call(&self, exchange: Exchange) -> Reply {
+        match exchange.request.path.as_str() {
+            "/metrics" => page(200, "text/plain; version=0.0.4", METRICS.render()),
+            "/status" if is_typed_in(&exchange.request) => {
+                let status = self.status.clone();
+                Reply::generate(|mut sink| async move {
+                    let status = status.snapshot().await;
+                    // Plain values always have a JSON form.
+                    let body = serde_json::to_string(&status).unwrap_or_default();
+                    sink.send(Part::Head(head(200, "application/json", body.len())))
+                        .await;
+                    sink.send(Part::Data(body.into())).await;
+                    Ok(())
+                })
+            }
+            _ => page(404, "text/plain", "See /metrics.\n".into()),
+        }
+    }
+}
+
+/// Returns whether a user or a program asks, and not a web page: pages send `Origin`, `Referer`, or
+/// a `Sec-Fetch-Site` other than `none`.
+fn is_typed_in(request: &RequestHead) -> bool {
+    let fields = &request.fields;
+    request.method == Method::Get
+        && !fields.contains("origin")
+        && !fields.contains("referer")
+        && fields
+            .get("sec-fetch-site")
+            .is_none_or(|site| site == b"none")
+}
+
+fn head(status: u16, kind: &'static str, length: usize) -> ResponseHead {
+    let mut head = ResponseHead::new(status);
+    head.fields.push("content-type", kind);
+    head.fields.push("content-length", length.to_string());
+    head.fields.push("cache-control", "no-store");
+    head
+}
+
+fn page(status: u16, kind: &'static str, body: String) -> Reply {
+    Reply::ready(head(status, kind, body.len()), Bytes::from(body))
+}
+
+/// The authorities that address a listener itself.
+pub fn own_authorities(listen: SocketAddr) -> Vec<String> {
+    let port = listen.port();
+    let mut own = vec![
+        listen.to_string(),
+        format!("localhost:{port}"),
+        format!("127.0.0.1:{port}"),
+        format!("[::1]:{port}"),
+    ];
+    if port == 80 {
+        own.extend(["localhost".into(), "127.0.0.1".into(), "[::1]".into()]);
+    }
+    own
+}
+
+/// Serves the pages at `address` in a task of this thread, and returns the address that it is bound
+/// to.
+///
+/// # Errors
+/// Returns the reason why the address cannot be listened on.
+pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<SocketAddr> {
+    let socket = Socket::bind(Protocol::Tcp, address)?;
+    let local = socket.local_addr()?;
+    let session = Http1Session {
+        form: Form::Origin,
+        limits: Limits::default(),
+        timeouts: Timeouts {
+            idle: TIMEOUT,
+            ..Timeouts::default()
+        },
+        response_timeout: TIMEOUT,
+        who: "client",
+        origin_form: OriginForm::Only(own_authorities(local).into()),
+    };
+    let transport = Tcp {
+        options: None,
+        pinned: None,
+    };
+    let listener = transport.listen(socket)?;
+    let stage: Rc<dyn Stage> = Rc::new(Admin { status });
+    let front = Front {
+        protocol: FrontProtocol::Session(Rc::new(session)),
+        transport: Rc::new(transport),
+        new_stage: Rc::new(move |_: &Rc<dyn Facts>, _: Peer| Rc::clone(&stage)),
+        connections: Connections::new(ConnectionLimits {
+            total: MAX_CONNECTIONS,
+            per_client: MAX_CONNECTIONS,
+        }),
+        drain: Drain::new(),
+    };
+    tokio::task::spawn_local(Rc::new(front).accept(listener, std::future::pending()));
+    Ok(local)
+}
