@@ -1,13 +1,17 @@
 //! Reports: one HTML file without scripts, readable as XML too. Plots are SVG within it.
 //!
+//! - `contest`: the pair against its peers. `spreads`: the difference between passes. `tornet`: the
+//!   results of another measurement.
 //! - `plot`: lines with the spread of passes, and heat maps. `table`: rows and cells. `text`:
 //!   escaping and numbers.
 
+mod contest;
 mod plot;
+mod spreads;
 mod table;
 mod text;
+mod tornet;
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -20,7 +24,7 @@ use super::ExperimentError;
 use super::file::{Experiment, Measure, Sweep};
 use super::point::{Axis, Point};
 use super::results::{self, Line, Measured};
-use super::summary::{Cells, Contest, Spread, Verdict};
+use super::summary::{Cells, Spread};
 use tandem_net::stats::{self, Summary};
 
 /// Other results that a report takes in, if they lie beside its own: the corpus over the private
@@ -75,7 +79,7 @@ pub fn html(experiment: &Experiment, lines: &[Line], tornet: Option<&Value>) -> 
         out += &report.sweep(sweep);
     }
     out += &report.spreads();
-    out += &tornet.map_or_else(String::new, tor);
+    out += &tornet.map_or_else(String::new, tornet::tor);
     out += &report.runs(lines);
     out + "</body></html>\n"
 }
@@ -86,176 +90,6 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Where ours wins, and where not.
-    fn contest(&self) -> String {
-        let baseline = escaped(self.experiment.setups[self.experiment.baseline].label());
-        let mut out = format!("<h2>Our pair against {baseline}</h2>\n");
-        let mut table = Table::new(&[
-            "sweep",
-            "points",
-            "wins",
-            "even",
-            "loses",
-            "median gain",
-            "least gain",
-            "greatest gain",
-        ]);
-        let mut others: Vec<(&Sweep, Contest)> = Vec::new();
-        for sweep in &self.experiment.sweeps {
-            let points = self.cells.points(self.experiment, sweep);
-            let contests: Vec<Contest> = points
-                .iter()
-                .filter_map(|point| self.cells.contest(self.experiment, sweep, point))
-                .collect();
-            let gains: Vec<f64> = contests.iter().map(|contest| contest.gain.median).collect();
-            let Some(gain) = Summary::of(&gains) else {
-                continue;
-            };
-            let count = |verdict| {
-                contests
-                    .iter()
-                    .filter(|contest| contest.verdict == verdict)
-                    .count()
-            };
-            table.row(vec![
-                escaped(&sweep.title),
-                contests.len().to_string(),
-                count(Verdict::Wins).to_string(),
-                count(Verdict::Even).to_string(),
-                count(Verdict::Loses).to_string(),
-                signed(gain.median * 100.0),
-                signed(gain.min * 100.0),
-                signed(gain.max * 100.0),
-            ]);
-            others.extend(
-                contests
-                    .into_iter()
-                    .filter(|contest| contest.verdict != Verdict::Wins)
-                    .map(|c| (sweep, c)),
-            );
-        }
-        if table.is_empty() {
-            return out + "<p>Nothing of both has been measured yet.</p>\n";
-        }
-        out += "<p>At each point the best of our set-ups; the gain is what it saves of the other's time. It wins where it was faster \
-                in every pass, by 1 % at least.</p>\n";
-        out += &table.html();
-        out += &self.peers();
-        if others.is_empty() {
-            let _ = writeln!(
-                out,
-                "<p>Against {baseline} the pair wins at every point that was measured.</p>"
-            );
-            return out;
-        }
-        others.sort_by(|a, b| (a.1.gain.median).total_cmp(&b.1.gain.median));
-        let _ = writeln!(
-            out,
-            "<h3>Where the pair does not win against {baseline}</h3>"
-        );
-        let mut table = Table::new(&[
-            "point",
-            "best of ours",
-            "gain",
-            "least to greatest",
-            "",
-            "why",
-        ])
-        .text_columns(&[1, 4, 5]);
-        for (sweep, contest) in &others {
-            let why = self.experiment.reason(&sweep.name, &contest.point);
-            let (class, word) = word(contest.verdict);
-            table.row(vec![
-                format!(
-                    "{}: {}",
-                    escaped(&sweep.title),
-                    name_of(
-                        &contest.point,
-                        &common(&self.cells.points(self.experiment, sweep))
-                    )
-                ),
-                escaped(self.experiment.setups[contest.best].label()),
-                signed(contest.gain.median * 100.0),
-                format!(
-                    "{} to {}",
-                    signed(contest.gain.min * 100.0),
-                    signed(contest.gain.max * 100.0)
-                ),
-                format!("<span class=\"{class}\">{word}</span>"),
-                escaped(why.unwrap_or("not explained yet")),
-            ]);
-        }
-        out + &table.html()
-    }
-
-    /// The best of our set-ups against each of the other set-ups, and the points at which one of
-    /// them is faster. The other tables know only one baseline.
-    fn peers(&self) -> String {
-        let heads = [
-            "against",
-            "points",
-            "pair faster",
-            "peer faster",
-            "median gain",
-            "least gain",
-        ];
-        let mut table = Table::new(&heads);
-        let mut faster = Vec::new();
-        let setups = self.experiment.setups.iter().enumerate();
-        for (peer, setup) in setups.filter(|(_, setup)| !setup.is_ours()) {
-            let mut gains = Vec::new();
-            for sweep in &self.experiment.sweeps {
-                let points = self.cells.points(self.experiment, sweep);
-                let common = common(&points);
-                for point in &points {
-                    let Some(contest) =
-                        self.cells.contest_with(self.experiment, sweep, point, peer)
-                    else {
-                        continue;
-                    };
-                    gains.push(contest.gain.median);
-                    if contest.gain.median < 0.0 {
-                        faster.push(vec![
-                            escaped(setup.label()),
-                            format!("{}: {}", escaped(&sweep.title), name_of(point, &common)),
-                            escaped(self.experiment.setups[contest.best].label()),
-                            signed(contest.gain.median * 100.0),
-                        ]);
-                    }
-                }
-            }
-            let Some(all) = Summary::of(&gains) else {
-                continue;
-            };
-            let behind = gains.iter().filter(|gain| **gain < 0.0).count();
-            table.row(vec![
-                escaped(setup.label()),
-                all.count.to_string(),
-                gains.iter().filter(|gain| **gain > 0.0).count().to_string(),
-                behind.to_string(),
-                signed(all.median * 100.0),
-                signed(all.min * 100.0),
-            ]);
-        }
-        if table.is_empty() {
-            return String::new();
-        }
-        let mut out = format!(
-            "<h3>Against every peer</h3>\n<p><small>At each point the best of our set-ups, by the \
-             median of the passes.</small></p>\n{}",
-            table.html()
-        );
-        if faster.is_empty() {
-            out += "<p>No peer was faster at any point.</p>\n";
-        } else {
-            let mut table = Table::new(&["peer", "point", "best of ours", "gain of the pair"])
-                .text_columns(&[1, 2]);
-            faster.into_iter().for_each(|row| table.row(row));
-            let _ = write!(out, "<h3>Where a peer wins</h3>\n{}", table.html());
-        }
-        out
-    }
-
     fn sweep(&self, sweep: &Sweep) -> String {
         let points = self.cells.points(self.experiment, sweep);
         if points.is_empty() && sweep.documents.is_empty() {
@@ -540,54 +374,6 @@ impl Report<'_> {
         )
     }
 
-    /// How far passes differ, by point and in total.
-    fn spreads(&self) -> String {
-        let spreads = self.cells.spreads();
-        let setups: Vec<usize> = unique(
-            spreads
-                .iter()
-                .map(|spread| spread.setup)
-                .collect::<BTreeSet<_>>()
-                .into_iter(),
-        );
-        let points: Vec<Point> = unique(spreads.iter().map(|spread| spread.point.clone()));
-        let labels = setups
-            .iter()
-            .map(|&setup| escaped(self.experiment.setups[setup].label()));
-        let mut table = Table::new(
-            &std::iter::once("point".to_owned())
-                .chain(labels)
-                .collect::<Vec<_>>(),
-        );
-        let own = common(&points);
-        for point in &points {
-            let mut row = vec![name_of(point, &own)];
-            row.extend(setups.iter().map(|setup| {
-                let here = spreads
-                    .iter()
-                    .find(|spread| spread.setup == *setup && spread.point == *point);
-                here.map_or_else(|| "–".into(), |spread| percent(spread.share * 100.0))
-            }));
-            table.row(row);
-        }
-        let Some(total) = spread_in_total(&spreads) else {
-            return String::new();
-        };
-        let mut out = String::from("<h2>How far passes differ</h2>\n");
-        let seeds = if self.experiment.same_seed {
-            "All passes have one seed: the same packets are lost in each, as far as the same packets are sent."
-        } else {
-            "Each pass has a seed of its own: where packets are lost, they are others."
-        };
-        let _ = writeln!(
-            out,
-            "<p>The longest page load is longer than the shortest by so much, where the machine was not too busy for the emulated link. \
-             {seeds} In total: {}.</p>",
-            escaped(&total)
-        );
-        out + &table.html()
-    }
-
     /// The documents' figures and ours.
     fn documents(&self, sweep: &Sweep) -> String {
         if sweep.documents.is_empty() {
@@ -721,14 +507,6 @@ pub fn spread_in_total(spreads: &[Spread]) -> Option<String> {
     ))
 }
 
-const fn word(verdict: Verdict) -> (&'static str, &'static str) {
-    match verdict {
-        Verdict::Wins => ("wins", "wins"),
-        Verdict::Even => ("even", "even"),
-        Verdict::Loses => ("loses", "loses"),
-    }
-}
-
 /// What all points say alike.
 fn common(points: &[Point]) -> Point {
     let differs = |axis: &Axis| {
@@ -778,61 +556,4 @@ fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
         }
     }
     all
-}
-
-/// Tables of whatever lists of objects another measurement's JSON has.
-fn tor(value: &Value) -> String {
-    let mut out = String::from("<h2>Over the private Tor network</h2>\n");
-    lists(value, "", &mut out);
-    out
-}
-
-fn lists(value: &Value, name: &str, out: &mut String) {
-    match value {
-        Value::Object(members) => members
-            .iter()
-            .for_each(|(name, value)| lists(value, name, out)),
-        Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_object) => {
-            let rows: Vec<Vec<(String, String)>> =
-                items.iter().map(|item| flat(item, "")).collect();
-            let columns: BTreeSet<&String> = rows.iter().flatten().map(|(name, _)| name).collect();
-            let columns: Vec<&String> = columns.into_iter().collect();
-            let heads: Vec<String> = columns.iter().map(|name| escaped(name)).collect();
-            let mut table = Table::new(&heads);
-            for row in &rows {
-                let cell = |name: &&String| row.iter().find(|(own, _)| own == *name);
-                table.row(
-                    columns
-                        .iter()
-                        .map(|n| cell(n).map_or_else(|| "–".into(), |(_, v)| escaped(v)))
-                        .collect(),
-                );
-            }
-            let _ = write!(out, "<h3>{}</h3>\n{}", escaped(name), table.html());
-        }
-        _ => {}
-    }
-}
-
-fn flat(value: &Value, name: &str) -> Vec<(String, String)> {
-    let join = |inner: &str| {
-        if name.is_empty() {
-            inner.to_owned()
-        } else {
-            format!("{name} {inner}")
-        }
-    };
-    match value {
-        Value::Object(members) => members
-            .iter()
-            .flat_map(|(inner, value)| flat(value, &join(inner)))
-            .collect(),
-        Value::Array(_) | Value::Null => Vec::new(),
-        Value::String(text) => vec![(name.to_owned(), text.clone())],
-        Value::Number(count) => vec![(
-            name.to_owned(),
-            count.as_f64().map_or_else(|| count.to_string(), number),
-        )],
-        Value::Bool(flag) => vec![(name.to_owned(), flag.to_string())],
-    }
 }

@@ -1,0 +1,59 @@
+//! The difference between the passes of one set-up at one point.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::table::Table;
+use super::text::{escaped, percent};
+use super::{Report, common, name_of, spread_in_total, unique};
+use crate::experiment::point::Point;
+
+impl Report<'_> {
+    /// Shows the difference between passes, by point and in total.
+    pub(super) fn spreads(&self) -> String {
+        let spreads = self.cells.spreads();
+        let setups: Vec<usize> = unique(
+            spreads
+                .iter()
+                .map(|spread| spread.setup)
+                .collect::<BTreeSet<_>>()
+                .into_iter(),
+        );
+        let points: Vec<Point> = unique(spreads.iter().map(|spread| spread.point.clone()));
+        let labels = setups
+            .iter()
+            .map(|&setup| escaped(self.experiment.setups[setup].label()));
+        let mut table = Table::new(
+            &std::iter::once("point".to_owned())
+                .chain(labels)
+                .collect::<Vec<_>>(),
+        );
+        let own = common(&points);
+        for point in &points {
+            let mut row = vec![name_of(point, &own)];
+            row.extend(setups.iter().map(|setup| {
+                let here = spreads
+                    .iter()
+                    .find(|spread| spread.setup == *setup && spread.point == *point);
+                here.map_or_else(|| "–".into(), |spread| percent(spread.share * 100.0))
+            }));
+            table.row(row);
+        }
+        let Some(total) = spread_in_total(&spreads) else {
+            return String::new();
+        };
+        let mut out = String::from("<h2>How far passes differ</h2>\n");
+        let seeds = if self.experiment.same_seed {
+            "All passes have one seed: the same packets are lost in each, as far as the same packets are sent."
+        } else {
+            "Each pass has a seed of its own: where packets are lost, they are others."
+        };
+        let _ = writeln!(
+            out,
+            "<p>The longest page load is longer than the shortest by so much, where the machine was not too busy for the emulated link. \
+             {seeds} In total: {}.</p>",
+            escaped(&total)
+        );
+        out + &table.html()
+    }
+}
