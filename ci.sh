@@ -82,7 +82,7 @@ allow() {
     local others
     others=$(grep -o '^tandem-[a-z]*' <<<"$2" | sort -u | grep -vx "tandem-$1")
     case $1:$others in
-    http: | predict: | preload: | link: | tunnel: | spdy:tandem-http | push:tandem-http) ;;
+    http: | predict: | preload: | link: | tunnel: | spdy:tandem-http | "push:tandem-http"$'\n'"tandem-predict"$'\n'tandem-preload) ;;
     *) echo "tandem-$1 depends on: $others" && return 1 ;;
     esac
 }

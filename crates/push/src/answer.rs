@@ -1,14 +1,159 @@
 //! The answers that a gateway may push and a client may keep for a moment.
 
+use std::time::Duration;
+
+use tandem_http::ResponseHead;
+use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy, vary};
+use tandem_preload::{Kind, Need, resolve};
+
 /// Returns whether an answer with this status may be pushed: a status that caches may store without
 /// an explicit lifetime (RFC 9110 section 15.1), or a redirect.
 pub const fn is_pushable_status(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 300..=303 | 307 | 308 | 404 | 410)
 }
 
+/// Returns whether a gateway may send an answer that the browser has not asked for: it is complete,
+/// may be stored for a moment, and does not depend on the user.
+pub fn may_be_pushed(head: &ResponseHead) -> bool {
+    is_pushable_status(head.status)
+        && !ResponsePolicy::of(head).forbids_storage()
+        && !vary::depends_on(&head.fields, "cookie")
+        && !vary::depends_on(&head.fields, "authorization")
+}
+
+/// The use that a browser's cache can make of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// The cache may use it again without a request.
+    Fresh,
+    /// The cache may use it again after a request that validates it.
+    Validate,
+    /// The cache cannot use it again.
+    Never,
+}
+
+/// Returns the use that a browser's cache can make of an answer (RFC 9111 sections 4.2 and 4.3,
+/// with heuristic lifetimes). `unix_time` is the time of its arrival in seconds since 1970, UTC.
+pub fn browser_reuse(head: &ResponseHead, unix_time: u64) -> Reuse {
+    let policy = ResponsePolicy::of(head);
+    let receipt = Receipt {
+        at: Some(unix_time),
+        ..Receipt::default()
+    };
+    let freshness = policy.freshness(CacheRules::BROWSER, receipt);
+    if policy.forbids_storage() {
+        Reuse::Never
+    } else if freshness.is_fresh(Duration::ZERO) && !policy.needs_validation() {
+        Reuse::Fresh
+    } else if policy.has_validator {
+        Reuse::Validate
+    } else {
+        Reuse::Never
+    }
+}
+
+/// Returns the target of a redirect, as a resource that the page needs. A redirect that sets a
+/// cookie has none: its target may expect that cookie, and may answer once only.
+pub fn redirect_target(url: &str, head: &ResponseHead) -> Option<Need> {
+    if !is_redirect(head) {
+        return None;
+    }
+    let location = String::from_utf8_lossy(head.fields.get("location")?);
+    Some(Need {
+        url: resolve(url, &location)?,
+        kind: Kind::Document,
+        urgency: 0,
+        anonymous: false,
+        referrer: None,
+        via: None,
+        frame: None,
+    })
+}
+
+/// Returns whether an answer is a redirect that may be followed before the browser asks.
+pub(crate) fn is_redirect(head: &ResponseHead) -> bool {
+    matches!(head.status, 301 | 302 | 303 | 307 | 308) && !head.fields.contains("set-cookie")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn head(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
+        ResponseHead {
+            status,
+            fields: fields.iter().copied().collect(),
+        }
+    }
+
+    #[test]
+    fn pushed_answer_must_not_depend_on_the_user() {
+        for fields in [
+            &[][..],
+            &[("vary", "Accept-Encoding")],
+            &[("cache-control", "private, no-cache")],
+        ] {
+            assert!(may_be_pushed(&head(200, fields)), "{fields:?}");
+        }
+        for fields in [
+            ("vary", "*"),
+            ("vary", "Accept, Cookie"),
+            ("vary", "authorization"),
+            ("cache-control", "no-store"),
+        ] {
+            assert!(!may_be_pushed(&head(200, &[fields])), "{fields:?}");
+        }
+        assert!(!may_be_pushed(&head(206, &[])));
+    }
+
+    #[test]
+    fn browser_reuse_follows_the_rules_of_caches() {
+        let old = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+        let tag = ("etag", "\"1\"");
+        let control = |value| ("cache-control", value);
+        for (fields, expected) in [
+            (&[][..], Reuse::Never),
+            (&[control("max-age=600")], Reuse::Fresh),
+            (&[control("Max-Age=\"600\"")], Reuse::Fresh),
+            (
+                &[("expires", "Fri, 01 Jan 2100 00:00:00 GMT")],
+                Reuse::Fresh,
+            ),
+            (&[old], Reuse::Fresh),
+            (&[tag], Reuse::Validate),
+            (&[tag, control("max-age=600, no-cache")], Reuse::Validate),
+            (&[old, control("max-age=0")], Reuse::Validate),
+            (&[control("max-age=\"0\"")], Reuse::Never),
+            (&[control("s-maxage=600")], Reuse::Never),
+            (&[control("no-store, max-age=600"), tag], Reuse::Never),
+            (&[("expires", "0")], Reuse::Never),
+            (
+                &[("expires", "Thu, 01 Jan 1970 00:00:00 GMT")],
+                Reuse::Never,
+            ),
+            (&[("last-modified", "once")], Reuse::Never),
+        ] {
+            let reuse = browser_reuse(&head(200, fields), 1_700_000_000);
+            assert_eq!(reuse, expected, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn redirect_leads_where_location_says() {
+        let of = |status, fields: &[_]| redirect_target("http://h/a/b", &head(status, fields));
+        for status in [301, 302, 303, 307, 308] {
+            let target = of(status, &[("location", "c")]).unwrap();
+            assert_eq!(target.url, "http://h/a/c", "{status}");
+            assert_eq!((target.kind, target.urgency), (Kind::Document, 0));
+        }
+        for status in [200, 300, 304, 305, 306] {
+            assert_eq!(of(status, &[("location", "c")]), None, "{status}");
+        }
+        assert_eq!(of(302, &[]), None);
+        assert_eq!(of(302, &[("location", "mailto:a")]), None);
+        let with_cookie = [("location", "c"), ("set-cookie", "a=b")];
+        assert_eq!(of(302, &with_cookie), None);
+    }
 
     #[test]
     fn pushable_status_is_cacheable_or_redirect() {

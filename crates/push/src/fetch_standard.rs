@@ -1,7 +1,16 @@
 //! The requests of browsers, as the Fetch standard defines them: which fields a browser sends
-//! without a script's help, and which of them tell the purpose of a request.
+//! without a script's help, which of them tell the purpose of a request ([this file](self)), the
+//! request that a browser will make for a resource (`request`), and its referrer (`referrer`).
 
+mod referrer;
+mod request;
+
+use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Fields, RequestHead};
+
+pub use referrer::{referrer, referrer_policy};
+pub(crate) use request::is_own_origin;
+pub use request::{Page, request_for};
 
 /// The fields that a browser sends alike with a page's request and with the requests that the page
 /// causes (Fetch standard, section 4.6, "HTTP-network-or-cache fetch").
@@ -75,6 +84,14 @@ pub fn wants_one_format(accept: &[u8]) -> bool {
         || (is(b"text/") && !is(b"text/css") && !is(b"text/html"))
 }
 
+/// Returns whether a request asks to check or to reload an answer: it has a condition, or forbids
+/// the use of stored answers (Fetch standard, section 4.6, "HTTP-network-or-cache fetch", on the
+/// cache modes `no-cache` and `reload`).
+pub fn is_revalidation(request: &RequestHead) -> bool {
+    validation::is_conditional(&request.fields)
+        || RequestPolicy::of(&request.fields).control.no_cache
+}
+
 /// Returns the origin of a request's URL in the form of an `Origin` field (HTML standard,
 /// "serialization of an origin").
 pub fn target_origin(request: &RequestHead) -> String {
@@ -138,6 +155,22 @@ mod tests {
         ] {
             assert!(!wants_one_format(accept.as_bytes()), "{accept}");
         }
+    }
+
+    #[test]
+    fn revalidation_is_condition_or_reload() {
+        for fields in [
+            ("if-none-match", "\"1\""),
+            ("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT"),
+            ("cache-control", "no-cache"),
+        ] {
+            assert!(is_revalidation(&request(&[fields])), "{fields:?}");
+        }
+        assert!(!is_revalidation(&request(&[(
+            "cache-control",
+            "max-age=0"
+        )])));
+        assert!(!is_revalidation(&request(&[])));
     }
 
     #[test]

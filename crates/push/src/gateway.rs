@@ -1,1 +1,43 @@
-//! The gateway's half: the resources that the pages of one session need.
+//! The gateway's half: the state machine of one session that finds the resources that its pages
+//! need, and decides which of them are sent before the browser asks.
+//!
+//! ```text
+//!  answer to a GET ─┬─ its head: Link, X-Associated-Content (`hints`)   ┐
+//!                   ├─ its body: HTML, CSS, imports (`document`)        ├─▶ one list per page ─▶ promises
+//!                   └─ the needs of other users (`predictor`)           ┘   fetched in order (`fetch_queue`)
+//! ```
+//!
+//! A promise leaves before the bytes that mention its resource, so that the client never requests a
+//! resource that is already on its way. The data of a push leaves after all requested data. A
+//! resource that is found too late for the stream of its page is promised on the session's
+//! companion.
+//!
+//! The methods of [`Gateway`] take events: requests, heads, bodies, reports, the progress of
+//! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
+//! returns `None`; then [`Gateway::poll_timeout`] tells when the machine wants to run again.
+//!
+//! Drilling down: `session` holds the state; `answers`, `promises`, `fetches` and `reports` are the
+//! events and decisions on it; the other files are the records and policies below.
+
+mod answers;
+mod client_cache;
+mod document;
+mod fetch;
+mod fetch_queue;
+mod fetches;
+mod foreign_hosts;
+mod output;
+mod page;
+mod page_view;
+mod predictor;
+mod promises;
+mod random;
+mod reports;
+mod session;
+mod table;
+
+pub use output::{Carrier, Clock, Config, Counts, Interest, Order, Output, PushError};
+pub use page::Promise;
+pub use predictor::Predictor;
+pub use session::Gateway;
+pub use table::{AnswerId, FetchId};

@@ -14,6 +14,8 @@
 //! - [`fetch_standard`]: the requests of browsers, as the Fetch and Referrer Policy standards
 //!   define them.
 //! - [`answer`]: the answers that may be pushed.
+//! - [`hints`]: the resources that the head of an answer names.
+//! - [`site`]: which hosts belong to one site.
 //! - [`gateway`]: the state machine of one session at the gateway.
 //! - [`client`]: the state machine of one session at the client.
 //!
@@ -24,4 +26,7 @@ pub mod answer;
 pub mod client;
 pub mod fetch_standard;
 pub mod gateway;
+pub mod hints;
+pub mod site;
+mod url;
 pub mod wire;

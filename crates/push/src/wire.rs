@@ -26,3 +26,4 @@ pub use report::{Fate, Report, ReportReader};
 pub use request_hashes::{ASKED_FIELD, RequestHashes};
 pub use treatment::{PUSH_FIELD, Treatment};
 pub use url_hash::url_hash;
+pub(crate) use url_hash::url_hash_of;

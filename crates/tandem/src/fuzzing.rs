@@ -3,20 +3,11 @@
 
 use std::net::Ipv4Addr;
 
-use tandem_http::ResponseHead;
-use tandem_preload::Need;
-
 use crate::error::Error;
-use crate::middle::push::named;
 use crate::transport::tor::GatewayExit;
 use crate::transport::tor::circuits::{may_share, parse_circuits, parse_relay};
 use crate::transport::tor::control::Control;
 use crate::transport::tor::directory::{announces, parse_gateways, parse_weights};
-
-/// What the head of the answer to a request for `page` names.
-pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
-    named::named(page, head)
-}
 
 /// The gateways at `address` and `port` that a consensus and descriptors tell of.
 pub fn gateways(

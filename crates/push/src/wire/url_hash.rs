@@ -1,22 +1,23 @@
 //! The number by which reports name a URL.
 
 use tandem_http::RequestHead;
+use tandem_preload::split;
 
 /// Returns the number of a request's URL within a session. Two URLs may share a number; then a
 /// report counts for the wrong one, which disturbs statistics only.
 pub fn url_hash(request: &RequestHead) -> u32 {
-    let authority = request
-        .authority
-        .bytes()
-        .map(|byte| byte.to_ascii_lowercase());
-    fnv1a(
-        request
-            .scheme
-            .as_str()
-            .bytes()
-            .chain(authority)
-            .chain(request.path.bytes()),
-    )
+    hash_parts(request.scheme.as_str(), &request.authority, &request.path)
+}
+
+/// Returns the number of a normalised URL; `None` for other text.
+pub(crate) fn url_hash_of(url: &str) -> Option<u32> {
+    let (scheme, authority, path) = split(url)?;
+    Some(hash_parts(scheme, authority, path))
+}
+
+fn hash_parts(scheme: &str, authority: &str, path: &str) -> u32 {
+    let authority = authority.bytes().map(|byte| byte.to_ascii_lowercase());
+    fnv1a(scheme.bytes().chain(authority).chain(path.bytes()))
 }
 
 /// Computes the FNV-1a hash with 32 bits. Both proxies must agree on it, so it is part of the wire
@@ -48,6 +49,8 @@ mod tests {
         let plain = hash(Scheme::Http, "h:8080", "/a?b");
         assert_eq!(plain, hash(Scheme::Http, "H:8080", "/a?b"));
         assert_eq!(plain, fnv1a(b"httph:8080/a?b".iter().copied()));
+        assert_eq!(url_hash_of("http://h:8080/a?b"), Some(plain));
+        assert_eq!(url_hash_of("mailto:a"), None);
         for other in [
             hash(Scheme::Https, "h:8080", "/a?b"),
             hash(Scheme::Http, "h", "/a?b"),

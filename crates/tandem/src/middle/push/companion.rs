@@ -1,59 +1,61 @@
-//! The gateway's side of a session's companion (see [`tandem_push::wire`]): takes reports, and
-//! carries the pushes whose page is over. It ends when the client ends its body.
+//! The reply to the client's companion (see [`tandem_push::wire`]): it carries promises whose page
+//! is complete, and reads the client's reports. It ends when the client ends its body.
 
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tandem_http::ResponseHead;
-use tandem_push::wire::{Fate, Report, ReportReader};
+use tandem_push::gateway::Carrier;
 
-use super::{Promised, SessionState};
+use super::ExchangeContext;
+use super::fetch::Fetch;
+use super::session::Session;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
-use crate::metrics::METRICS;
-use crate::priority::Precedence;
 
-/// Answers the request for a companion; a session has one at a time.
-pub(super) fn answer(session: &Rc<SessionState>, exchange: Exchange) -> Reply {
-    if session.companion.replace(true) {
-        return Reply::fail(Error::new(
-            Kind::Busy,
-            Side::Client,
-            "the session has a companion already",
-        ));
-    }
-    Reply::new(Carrying {
-        session: Rc::clone(session),
-        body: exchange.body,
-        reports: ReportReader::default(),
-        head_sent: false,
-    })
-}
-
-struct Carrying {
-    session: Rc<SessionState>,
+/// The companion of a session.
+pub(super) struct Companion {
+    session: Rc<Session>,
+    context: ExchangeContext,
     body: Body,
-    reports: ReportReader,
     head_sent: bool,
 }
 
-impl Parts for Carrying {
+impl Companion {
+    /// Answers the request for a companion. A session has one at a time.
+    pub(super) fn answer(session: &Rc<Session>, exchange: Exchange) -> Reply {
+        if !session.handle(|machine, _| machine.open_companion()) {
+            return Reply::fail(Error::new(
+                Kind::Busy,
+                Side::Client,
+                "the session has a companion already",
+            ));
+        }
+        Reply::new(Self {
+            session: Rc::clone(session),
+            context: ExchangeContext::of(&exchange),
+            body: exchange.body,
+            head_sent: false,
+        })
+    }
+}
+
+impl Parts for Companion {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        if !self.head_sent {
-            self.head_sent = true;
+        if !std::mem::replace(&mut self.head_sent, true) {
             return Poll::Ready(Some(Ok(Part::Head(ResponseHead::new(200)))));
         }
-        let mut later = self.session.later.borrow_mut();
-        if let Some(promise) = later.ready.pop_front() {
-            return Poll::Ready(Some(Ok(promise)));
-        }
-        later.waker = Some(cx.waker().clone());
-        drop(later);
         loop {
-            match std::task::ready!(self.body.poll_chunk(cx)) {
+            if let Some(promise) = self.session.poll_promise(Carrier::Companion, cx) {
+                let part = Fetch::promise(&self.session, promise, &self.context);
+                return Poll::Ready(Some(Ok(part)));
+            }
+            match ready!(self.body.poll_chunk(cx)) {
                 Some(Ok(Chunk::Data(data))) => {
-                    let session = &self.session;
-                    self.reports.read(&data, |report| session.told(report));
+                    self.session.handle_learning(|machine, now, predictor| {
+                        machine.handle_reports(now, &data, predictor);
+                    });
+                    self.session.set_timer();
                 }
                 Some(Ok(Chunk::Trailers(_))) => {}
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -63,58 +65,9 @@ impl Parts for Carrying {
     }
 }
 
-impl Drop for Carrying {
+impl Drop for Companion {
     fn drop(&mut self) {
-        self.session.companion.set(false);
-    }
-}
-
-/// What a client may say that it holds.
-const MAX_HELD: usize = 4096;
-
-impl SessionState {
-    fn told(self: &Rc<Self>, report: Report) {
-        match report {
-            Report::Became(fate, url) => self.reported(fate, url),
-            Report::Holds(url) => {
-                let mut held = self.held.borrow_mut();
-                if held.len() < MAX_HELD {
-                    held.insert(url);
-                }
-            }
-        }
-    }
-
-    fn reported(self: &Rc<Self>, fate: Fate, url: u32) {
-        let Some(Promised {
-            url,
-            page,
-            priority,
-            ..
-        }) = self.promised.borrow_mut().remove(&url)
-        else {
-            return;
-        };
-        let learned = self.pushing.learned.as_ref();
-        match fate {
-            Fate::Used => METRICS.pushes_used.add(1),
-            Fate::Late => {
-                METRICS.pushes_late.add(1);
-                priority.set(Precedence::default());
-            }
-            Fate::Wasted => METRICS.pushes_wasted.add(1),
-            Fate::Cancelled => METRICS.pushes_cancelled.add(1),
-        }
-        match fate {
-            Fate::Used | Fate::Late => self.note_host(&url),
-            Fate::Wasted | Fate::Cancelled => self.given.borrow_mut().doubt(&url),
-        }
-        match (fate, learned) {
-            (Fate::Used | Fate::Late, Some(learned)) => {
-                learned.used(self.peer.session, &page.url, &url)
-            }
-            (Fate::Cancelled, Some(learned)) => learned.cancelled(self.peer.session, &url),
-            _ => {}
-        }
+        self.session.forget_carrier(Carrier::Companion);
+        self.session.handle(|machine, _| machine.close_companion());
     }
 }

@@ -1,14 +1,21 @@
-//! What an origin's head says that a page will need: `X-Associated-Content: "url"[:priority], …`
-//! (mod_spdy's field, meant for the gateway and taken out here) and `Link: <url>; rel=preload;
-//! as=…` (RFC 8288), unless it says `nopush`.
+//! The resources that the head of an answer names: `X-Associated-Content: "url"[:priority], …`, a
+//! field of mod_spdy that is meant for the gateway and removed here, and `Link: <url>; rel=preload;
+//! as=…` (RFC 8288), unless it has `nopush`.
 
 use tandem_http::ResponseHead;
 use tandem_preload::{Kind, Need, resolve};
 
-/// The resources that the head of the answer to a request for `page` names, in order.
-pub(crate) fn named(page: &str, head: &mut ResponseHead) -> Vec<Need> {
+const ASSOCIATED: &str = "x-associated-content";
+
+/// Returns whether the head of an answer may name resources.
+pub(crate) fn names_resources(head: &ResponseHead) -> bool {
+    head.fields.contains("link") || head.fields.contains(ASSOCIATED)
+}
+
+/// Returns the resources that the head of the answer to a request for `page` names, in order.
+pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
     let mut needs = Vec::new();
-    for value in head.fields.get_all("x-associated-content") {
+    for value in head.fields.get_all(ASSOCIATED) {
         for item in String::from_utf8_lossy(value).split(',') {
             let mut quoted = item.trim().splitn(3, '"');
             let (Some(""), Some(url), Some(rest)) = (quoted.next(), quoted.next(), quoted.next())
@@ -26,7 +33,7 @@ pub(crate) fn named(page: &str, head: &mut ResponseHead) -> Vec<Need> {
     for value in head.fields.get_all("link") {
         preloads(page, &String::from_utf8_lossy(value), &mut needs);
     }
-    head.fields.remove("x-associated-content");
+    head.fields.remove(ASSOCIATED);
     needs
 }
 
@@ -42,7 +49,7 @@ fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
     })
 }
 
-/// Targets of a `Link` field with `rel=preload`.
+/// Appends the targets of a `Link` field that have `rel=preload`.
 fn preloads(page: &str, value: &str, needs: &mut Vec<Need>) {
     let mut rest = value;
     while let Some((_, after)) = rest.split_once('<') {
@@ -84,14 +91,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_both_fields() {
+    fn resources_are_read_from_both_fields() {
         let mut head = ResponseHead::new(200);
         head.fields.push(
             "x-associated-content",
             "\"/a.css\":1, \"http://h/b.js\", nonsense, \"",
         );
-        head.fields.push("link", "</c.css>; rel=preload; as=style, </d>; rel=next, <e.png>;rel=\"preload\";as=image, </f>; rel=preload; nopush");
-        let needs = named("http://h/dir/page", &mut head);
+        head.fields.push(
+            "link",
+            "</c.css>; rel=preload; as=style, </d>; rel=next, <e.png>;rel=\"preload\";as=image, \
+             </f>; rel=preload; nopush",
+        );
+        let needs = named_resources("http://h/dir/page", &mut head);
         let found: Vec<_> = needs
             .iter()
             .map(|need| (need.url.as_str(), need.urgency))
@@ -105,19 +116,19 @@ mod tests {
                 ("http://h/dir/e.png", 4)
             ]
         );
-        assert!(!head.fields.contains("x-associated-content") && head.fields.contains("link"));
+        assert!(!head.fields.contains(ASSOCIATED) && head.fields.contains("link"));
     }
 
     proptest::proptest! {
         #[test]
-        fn whatever_an_origin_names_is_an_absolute_url(
+        fn resources_have_absolute_urls(
             link in "(<?[a-z/:.#?,;]{0,12}>?;? ?(rel=\"?preload\"?|as=style|nopush)?,? ?){0,6}",
             associated in "(\"?[a-z/:.]{0,10}\"?:?[0-9]?,? ?){0,6}",
         ) {
             let mut head = ResponseHead::new(200);
             head.fields.push("link", link);
             head.fields.push("x-associated-content", associated);
-            for need in named("http://h/dir/page?x", &mut head) {
+            for need in named_resources("http://h/dir/page?x", &mut head) {
                 proptest::prop_assert!(need.urgency < 8);
                 proptest::prop_assert!(need.url.starts_with("http://") || need.url.starts_with("https://"), "{}", need.url);
             }

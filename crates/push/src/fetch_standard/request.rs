@@ -1,0 +1,285 @@
+//! The request that a browser will make for a resource of a page.
+
+use tandem_http::{Fields, RequestHead, Scheme};
+use tandem_preload::{Kind, Need, Referrer, split};
+
+use super::INHERITED_FIELDS;
+use super::referrer::referrer;
+
+/// The page whose resources are fetched, as far as requests depend on it: the "client" of the
+/// requests in terms of the Fetch standard.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// The browser's own request: for the document, or for a style sheet or script of it.
+    pub request: &'a RequestHead,
+    /// The URL of the document, behind all redirects that are known.
+    pub document: &'a str,
+    /// True if `request` was made for a part of the document, and not for the document itself.
+    pub is_part: bool,
+    /// The referrer policy of the document.
+    pub policy: Referrer,
+}
+
+/// Returns the request that a browser will make for `need`; `None` if the URL cannot be fetched.
+pub fn request_for(need: &Need, page: &Page<'_>) -> Option<RequestHead> {
+    let (scheme, authority, path) = split(&need.url)?;
+    let document = need.frame.as_deref().unwrap_or(page.document);
+    let (document_scheme, document_host, _) = split(document)?;
+    let same_origin = scheme == document_scheme && authority.eq_ignore_ascii_case(document_host);
+    let own = is_own_origin(page.request, scheme, authority);
+    let with_cookie = own && has_credentials(need, page, same_origin);
+    let mut fields: Fields = page
+        .request
+        .fields
+        .iter()
+        .filter(|field| {
+            INHERITED_FIELDS
+                .iter()
+                .any(|name| name.as_bytes() == field.name)
+                || (with_cookie && field.name == b"cookie")
+        })
+        .map(|field| (field.name, field.value))
+        .collect();
+    fields.push("accept", accept(need.kind, page.request));
+    if !same_origin && need.anonymous {
+        // Fetch standard, section 3.1, "append a request `Origin` header", for the mode `cors`.
+        fields.push("origin", format!("{document_scheme}://{document_host}"));
+    }
+    // A style sheet and a module make requests in their own name (Fetch standard, "fetch a CSS
+    // style resource"; HTML standard, "fetch the descendants of a module script").
+    let source = need.via.as_deref().unwrap_or(document);
+    let policy = need.referrer.unwrap_or(page.policy);
+    if let Some(referrer) = referrer(policy, source, &need.url) {
+        fields.push("referer", referrer);
+    }
+    let authority = if own {
+        page.request.authority.clone()
+    } else {
+        authority.to_owned()
+    };
+    Some(RequestHead {
+        fields,
+        ..RequestHead::get(Scheme::parse(scheme.as_bytes())?, authority, path)
+    })
+}
+
+/// Returns whether scheme and authority are those of the page's own request.
+pub(crate) fn is_own_origin(request: &RequestHead, scheme: &str, authority: &str) -> bool {
+    scheme == request.scheme.as_str() && authority.eq_ignore_ascii_case(&request.authority)
+}
+
+/// Returns whether a request to the origin that received the page's cookies carries them as well
+/// (Fetch standard, section 2.2.5, "credentials mode"). A document of another origin, in a frame or
+/// behind a redirect, does not have them sent: `SameSite` may forbid it. A document that had them
+/// sent for a style sheet does so for the images of that style sheet.
+fn has_credentials(need: &Need, page: &Page<'_>, same_origin: bool) -> bool {
+    same_origin || (page.is_part && need.frame.is_none() && !need.anonymous)
+}
+
+/// Returns the value of `Accept` by destination, as far as answers may differ by it (Fetch
+/// standard, section 4.1, "main fetch"; the values of images and fonts are those of the browser in
+/// `User-Agent`).
+fn accept(kind: Kind, page: &RequestHead) -> &[u8] {
+    let agent = page.fields.get("user-agent").unwrap_or_default();
+    let is = |name: &[u8]| agent.windows(name.len()).any(|part| part == name);
+    match kind {
+        Kind::Document => page.fields.get("accept").unwrap_or(b"*/*"),
+        Kind::Style => b"text/css,*/*;q=0.1",
+        Kind::Image if is(b"Chrome/") => {
+            b"image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8"
+        }
+        Kind::Image if is(b"Firefox/") => {
+            b"image/avif,image/webp,image/png,image/svg+xml,image/*;q=0.8,*/*;q=0.5"
+        }
+        Kind::Font if is(b"Firefox/") => {
+            b"application/font-woff2;q=1.0,application/font-woff;q=0.9,*/*;q=0.8"
+        }
+        _ => b"*/*",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const CHROME: &str = "Mozilla/5.0 Chrome/140.0.0.0 Safari/537.36";
+    const FIREFOX: &str = "Mozilla/5.0 (X11; rv:128.0) Gecko/20100101 Firefox/128.0";
+
+    fn need(url: &str, kind: Kind) -> Need {
+        Need {
+            url: url.to_owned(),
+            kind,
+            urgency: 3,
+            anonymous: false,
+            referrer: None,
+            via: None,
+            frame: None,
+        }
+    }
+
+    fn browser_request(url: &str, agent: &str) -> RequestHead {
+        let (scheme, authority, path) = split(url).unwrap();
+        RequestHead {
+            fields: Fields::from_iter([
+                ("user-agent", agent),
+                ("accept", "text/html,*/*;q=0.8"),
+                ("accept-encoding", "gzip"),
+                ("accept-language", "en"),
+                ("cookie", "a=b"),
+                ("dnt", "1"),
+                ("sec-gpc", "1"),
+                ("save-data", "on"),
+                ("cache-control", "max-age=0"),
+            ]),
+            ..RequestHead::get(Scheme::parse(scheme.as_bytes()).unwrap(), authority, path)
+        }
+    }
+
+    fn request(need: &Need, document: &str, is_part: bool) -> RequestHead {
+        let request = browser_request("http://a/page", CHROME);
+        let page = Page {
+            request: &request,
+            document,
+            is_part,
+            policy: Referrer::default(),
+        };
+        request_for(need, &page).unwrap()
+    }
+
+    fn text<'a>(request: &'a RequestHead, name: &str) -> Option<&'a str> {
+        let value = request.fields.get(name)?;
+        Some(std::str::from_utf8(value).unwrap())
+    }
+
+    #[test]
+    fn request_inherits_what_browsers_repeat() {
+        let made = request(&need("http://a/x.js", Kind::Script), "http://a/page", false);
+        assert_eq!(
+            (made.authority.as_str(), made.path.as_str()),
+            ("a", "/x.js")
+        );
+        let names: Vec<_> = made
+            .fields
+            .iter()
+            .map(|field| String::from_utf8_lossy(field.name).into_owned())
+            .collect();
+        let expected = [
+            "user-agent",
+            "accept-encoding",
+            "accept-language",
+            "cookie",
+            "dnt",
+            "sec-gpc",
+            "save-data",
+            "accept",
+            "referer",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(text(&made, "referer"), Some("http://a/page"));
+    }
+
+    #[test]
+    fn request_to_another_origin_has_no_cookie() {
+        for url in ["http://b/x.js", "http://a:81/x.js"] {
+            let made = request(&need(url, Kind::Script), "http://a/page", false);
+            assert_eq!(text(&made, "cookie"), None, "{url}");
+            assert_eq!(text(&made, "referer"), Some("http://a/"), "{url}");
+            assert_eq!(text(&made, "origin"), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn request_of_a_foreign_document_has_no_cookie() {
+        let image = need("http://a/x.png", Kind::Image);
+        let made = request(&image, "http://b/page", false);
+        assert_eq!(text(&made, "cookie"), None, "behind a redirect");
+        let mut framed = image.clone();
+        framed.frame = Some(Arc::from("http://b/frame"));
+        for is_part in [false, true] {
+            let made = request(&framed, "http://a/page", is_part);
+            assert_eq!(text(&made, "cookie"), None, "in a frame");
+            assert_eq!(text(&made, "referer"), Some("http://b/"));
+        }
+    }
+
+    #[test]
+    fn request_of_a_style_sheet_has_its_cookie() {
+        let mut image = need("http://a/x.png", Kind::Image);
+        image.via = Some(Arc::from("http://a/s.css"));
+        let made = request(&image, "http://b/page", true);
+        assert_eq!(text(&made, "cookie"), Some("a=b"));
+        assert_eq!(text(&made, "referer"), Some("http://a/s.css"));
+        let mut font = image.clone();
+        (font.kind, font.anonymous) = (Kind::Font, true);
+        let made = request(&font, "http://b/page", true);
+        assert_eq!(text(&made, "cookie"), None, "fonts are anonymous");
+        assert_eq!(text(&made, "origin"), Some("http://b"));
+    }
+
+    #[test]
+    fn request_by_cors_names_the_origin() {
+        let mut font = need("http://b/x.woff2", Kind::Font);
+        font.anonymous = true;
+        let made = request(&font, "http://a/page", false);
+        assert_eq!(text(&made, "origin"), Some("http://a"));
+        font.url = "http://a/x.woff2".to_owned();
+        let made = request(&font, "http://a/page", false);
+        assert_eq!(text(&made, "origin"), None, "same origin");
+        assert_eq!(text(&made, "cookie"), Some("a=b"));
+    }
+
+    #[test]
+    fn request_follows_the_policy_of_its_element() {
+        let mut image = need("http://b/x.png", Kind::Image);
+        image.referrer = Some(Referrer::None);
+        let made = request(&image, "http://a/page", false);
+        assert_eq!(text(&made, "referer"), None);
+        image.referrer = Some(Referrer::Whole);
+        let made = request(&image, "http://a/page", false);
+        assert_eq!(text(&made, "referer"), Some("http://a/page"));
+    }
+
+    #[test]
+    fn accept_depends_on_destination_and_browser() {
+        let of = |kind, agent| {
+            let page = browser_request("http://a/", agent);
+            String::from_utf8_lossy(accept(kind, &page)).into_owned()
+        };
+        assert_eq!(of(Kind::Document, CHROME), "text/html,*/*;q=0.8");
+        assert_eq!(of(Kind::Style, FIREFOX), "text/css,*/*;q=0.1");
+        assert!(of(Kind::Image, CHROME).contains("image/apng"));
+        assert!(of(Kind::Image, FIREFOX).contains("image/png,"));
+        assert!(of(Kind::Font, FIREFOX).starts_with("application/font-woff2"));
+        for (kind, agent) in [
+            (Kind::Image, "curl/8"),
+            (Kind::Font, CHROME),
+            (Kind::Script, CHROME),
+            (Kind::Other, FIREFOX),
+        ] {
+            assert_eq!(of(kind, agent), "*/*", "{kind:?} {agent}");
+        }
+        let bare = RequestHead::get(Scheme::Http, "a", "/");
+        assert_eq!(accept(Kind::Document, &bare), b"*/*");
+    }
+
+    #[test]
+    fn request_keeps_the_authority_of_the_page() {
+        let page_request = browser_request("http://A.test/page", CHROME);
+        let page = Page {
+            request: &page_request,
+            document: "http://a.test/page",
+            is_part: false,
+            policy: Referrer::default(),
+        };
+        let of = |url: &str| {
+            request_for(&need(url, Kind::Image), &page)
+                .unwrap()
+                .authority
+        };
+        assert_eq!(of("http://a.test/x"), "A.test");
+        assert_eq!(of("https://a.test/x"), "a.test");
+        assert!(request_for(&need("mailto:a", Kind::Image), &page).is_none());
+    }
+}

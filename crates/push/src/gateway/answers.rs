@@ -1,0 +1,352 @@
+//! The requests of the client, and the answers to them: pages, parts of pages, and all others.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tandem_http::cache::RequestPolicy;
+use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_preload::Need;
+
+use super::document::DocumentReader;
+use super::output::Interest;
+use super::page::Page;
+use super::page_view::PageView;
+use super::predictor::{self, Context, Predictor, is_learnable};
+use super::session::{Answer, Gateway};
+use super::table::{AnswerId, PageId};
+use crate::answer::{browser_reuse, is_redirect, redirect_target};
+use crate::fetch_standard::{is_navigation, is_revalidation};
+use crate::hints::{named_resources, names_resources};
+use crate::url::{request_authority, request_url};
+use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
+
+/// The needs of a page that its head and other users name.
+struct Needs {
+    named: Vec<Need>,
+    learned: Vec<Need>,
+}
+
+impl Gateway {
+    /// Notes a request. A client that `takes_pushes` gets the resources of its answer; otherwise
+    /// the answer only teaches the predictor. Returns the number of its answer, whose head, body and end are to be told;
+    /// `None` if the answer can be neither a page nor a part of one.
+    pub fn handle_request(
+        &mut self,
+        now: Instant,
+        request: &RequestHead,
+        takes_pushes: bool,
+    ) -> Option<AnswerId> {
+        if request.method != Method::Get || request.protocol.is_some() {
+            return None;
+        }
+        let hash = url_hash(request);
+        self.requested.push(hash);
+        self.note_wanted(now, &request_authority(request), hash);
+        self.detect_cache_loss(request, hash);
+        Some(self.answers.insert(Answer {
+            hash,
+            request: Some(request.clone()),
+            takes_pushes,
+            url: None,
+            page: None,
+            reader: None,
+            unsized_body: None,
+            ended: false,
+        }))
+    }
+
+    /// Notes the head of an answer, before it is passed on. The fields that are meant for the
+    /// gateway are removed, and the treatment of a page is added. `None` as the predictor means
+    /// that nothing is learned. Returns the events of the answer that still matter.
+    pub fn handle_head(
+        &mut self,
+        now: Instant,
+        id: AnswerId,
+        head: &mut ResponseHead,
+        predictor: Option<&mut dyn Predictor>,
+    ) -> Interest {
+        let Some(answer) = self.answers.get_mut(id) else {
+            return Interest::default();
+        };
+        let takes_pushes = answer.takes_pushes;
+        let Some(request) = answer.request.take() else {
+            return Interest::default();
+        };
+        if head.status == 200 {
+            let unix_time = self.clock.unix_time(now);
+            self.cache
+                .note_answer(answer.hash, browser_reuse(head, unix_time));
+        }
+        let predictor = predictor.filter(|_| is_learnable(&request));
+        let may_be_page = takes_pushes && may_name_resources(head);
+        if predictor.is_none() && !may_be_page && !names_resources(head) {
+            return Interest::default();
+        }
+        let Some(url) = request_url(&request).map(Arc::<str>::from) else {
+            return Interest::default();
+        };
+        let mut named = named_resources(&url, head);
+        let learned = match predictor {
+            Some(predictor) => self.learn(now, id, &url, &request, head, predictor),
+            None => Vec::new(),
+        };
+        if head.status != 200 {
+            named.clear();
+        }
+        if takes_pushes {
+            let needs = Needs { named, learned };
+            self.begin_page(now, id, url, request, head, needs);
+        }
+        self.interest_in(id)
+    }
+
+    fn interest_in(&self, id: AnswerId) -> Interest {
+        let Some(answer) = self.answers.get(id) else {
+            return Interest::default();
+        };
+        Interest {
+            promises: answer.page.is_some(),
+            body: answer.reader.is_some() || answer.unsized_body.is_some(),
+        }
+    }
+
+    /// Notes bytes of the body of an answer, before they are passed on.
+    pub fn handle_data(&mut self, id: AnswerId, data: &[u8]) {
+        let Some(answer) = self.answers.get_mut(id) else {
+            return;
+        };
+        if let Some(size) = &mut answer.unsized_body {
+            *size += data.len() as u64;
+        }
+        let (Some(page), Some(reader)) = (answer.page, answer.reader.take()) else {
+            return;
+        };
+        let reader = self.read(page, reader, data);
+        if let Some(answer) = self.answers.get_mut(id) {
+            answer.reader = reader;
+        }
+    }
+
+    /// Notes the end of an answer, which is `complete` or has failed. Promises that its stream has
+    /// not taken move to the companion.
+    pub fn handle_end(
+        &mut self,
+        id: AnswerId,
+        complete: bool,
+        predictor: Option<&mut dyn Predictor>,
+    ) {
+        let Some(answer) = self.answers.get_mut(id) else {
+            return;
+        };
+        answer.ended = true;
+        if let (true, Some(size), Some(url), Some(predictor)) =
+            (complete, answer.unsized_body, &answer.url, predictor)
+        {
+            predictor.body_sent(url, size);
+        }
+        let (Some(page), reader) = (answer.page, answer.reader.take()) else {
+            return;
+        };
+        if let Some(reader) = reader {
+            self.finish_reading(page, reader);
+        }
+        let Some(record) = self.pages.get_mut(page) else {
+            return;
+        };
+        for promise in record.promises.take().unwrap_or_default() {
+            self.promise_on_companion(promise);
+        }
+        self.collect_page(page);
+    }
+
+    /// Forgets an answer. If it has not ended, the browser has left the page: fetches that have not
+    /// begun never do.
+    pub fn release_answer(&mut self, now: Instant, id: AnswerId) {
+        let Some(answer) = self.answers.remove(id) else {
+            return;
+        };
+        if let Some(at) = self.requested.iter().position(|hash| *hash == answer.hash) {
+            self.requested.swap_remove(at);
+        }
+        let Some(id) = answer.page.filter(|_| !answer.ended) else {
+            return;
+        };
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        page.abandoned = true;
+        for promise in page.promises.take().unwrap_or_default() {
+            self.forget_fetch(promise.fetch);
+        }
+        self.collect_page(id);
+        self.start_fetches(now);
+    }
+
+    /// Notes that the client asks plainly for a resource that it received: it has lost its cache,
+    /// or is another browser. Then it may get everything again, and at once what the last page did
+    /// without.
+    fn detect_cache_loss(&mut self, request: &RequestHead, hash: u32) {
+        let revalidates =
+            || is_revalidation(request) || RequestPolicy::of(&request.fields).wants_validation();
+        if self.cache.is_empty() || !self.cache.has_received(hash) || revalidates() {
+            return;
+        }
+        // A promise without a report was lost on the way, as one of a redirect is over SPDY. The
+        // cache itself is intact.
+        if self.unreported.remove(&hash).is_some() {
+            self.cache.forget(hash);
+            return;
+        }
+        self.cache = Default::default();
+        let Some(id) = self.skipping.take() else {
+            return;
+        };
+        if let Some(page) = self.pages.get_mut(id) {
+            let mut needs = std::mem::take(&mut page.skipped);
+            needs.retain(|need| url_hash_of(&need.url) != Some(hash));
+            self.promise(id, needs);
+        }
+        self.collect_page(id);
+    }
+
+    /// Records an answer with the predictor, and returns the needs of other users.
+    fn learn(
+        &mut self,
+        now: Instant,
+        id: AnswerId,
+        url: &Arc<str>,
+        request: &RequestHead,
+        head: &ResponseHead,
+        predictor: &mut dyn Predictor,
+    ) -> Vec<Need> {
+        // Resources of a push belong to the push's page. The client reports the push itself later.
+        let page = self.page_of_referrer(request);
+        let context = Context {
+            url,
+            page: page.as_deref(),
+            // Browsers request a frame as they request images.
+            is_frame: is_navigation(request) && self.is_frame(now, request),
+        };
+        let needs = predictor::learn(predictor, context, request, head);
+        if let Some(answer) = self.answers.get_mut(id) {
+            let is_unsized = head.status == 200 && !head.fields.contains("content-length");
+            answer.unsized_body = is_unsized.then_some(0);
+            answer.url = Some(Arc::clone(url));
+        }
+        needs
+    }
+
+    /// Returns the page of the push that the referrer of a request names, until the client has
+    /// reported that push.
+    fn page_of_referrer(&self, request: &RequestHead) -> Option<Arc<str>> {
+        if self.unreported.is_empty() {
+            return None;
+        }
+        let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
+        let push = self.unreported.get(&url_hash_of(referrer)?)?;
+        (*push.url == *referrer).then(|| Arc::clone(&push.page_url))
+    }
+
+    /// Creates the page of an answer, if there is anything to push with it.
+    fn begin_page(
+        &mut self,
+        now: Instant,
+        id: AnswerId,
+        url: Arc<str>,
+        request: RequestHead,
+        head: &mut ResponseHead,
+        needs: Needs,
+    ) {
+        let Needs { named, learned } = needs;
+        let readable = head.status == 200 && DocumentReader::is_readable(head);
+        let target = redirect_target(&url, head);
+        let is_page = readable && DocumentReader::is_html(head);
+        if (is_page || (target.is_some() && is_navigation(&request)))
+            && let Some(treatment) = self.treat(now, &url, &request)
+        {
+            head.fields.set(PUSH_FIELD, treatment.as_str());
+        }
+        // A browser that validates or reloads a page holds its resources, or wants none of ours.
+        let refuses = is_revalidation(&request);
+        let nothing = !readable && named.is_empty() && learned.is_empty() && target.is_none();
+        if self.is_held_out() || refuses || nothing {
+            return;
+        }
+        let page = self.pages.insert(Page::new(id, request, Arc::clone(&url)));
+        if let Some(answer) = self.answers.get_mut(id) {
+            answer.page = Some(page);
+            answer.reader = readable
+                .then(|| self.pages.get_mut(page)?.reader_of_page(head))
+                .flatten();
+        }
+        self.locate(page, &url, head, target);
+        self.promise(page, named);
+        self.promise_learned(page, learned);
+        debug_assert!(self.pages.get(page).is_some(), "its stream is open");
+    }
+
+    /// Notes where the answer at `url` leads, or that it is no redirect.
+    pub(super) fn locate(
+        &mut self,
+        page: PageId,
+        url: &str,
+        head: &ResponseHead,
+        target: Option<Need>,
+    ) {
+        let Some(record) = self.pages.get_mut(page) else {
+            return;
+        };
+        match target {
+            Some(mut target) => {
+                record.redirect(url, &mut target);
+                self.promise(page, vec![target]);
+            }
+            None if record.settle(url, head) => self.promise_expected(page),
+            None => {}
+        }
+    }
+
+    /// Decides whether resources are pushed with a page. Returns `None` for a frame, which has the
+    /// treatment of its page.
+    fn treat(&mut self, now: Instant, url: &str, request: &RequestHead) -> Option<Treatment> {
+        if self.is_frame(now, request)
+            && let Some(view) = &mut self.view
+        {
+            view.add_frame(url);
+            return None;
+        }
+        let treatment = if self.random.chance(self.config.hold_out) {
+            self.counts.pages_held_out += 1;
+            Treatment::HeldOut
+        } else {
+            self.counts.pages_pushed += 1;
+            Treatment::Pushed
+        };
+        let waiting = self.hosts.begin_page();
+        self.collect_pages(waiting);
+        self.view = Some(PageView::new(now, url, treatment));
+        Some(treatment)
+    }
+
+    /// Returns whether the document that a request asks for is a part of the last page.
+    fn is_frame(&self, now: Instant, request: &RequestHead) -> bool {
+        let (Some(view), Some(referrer)) = (&self.view, request.fields.get("referer")) else {
+            return false;
+        };
+        view.causes(now, referrer)
+    }
+
+    /// Returns whether the last page gets no pushes.
+    fn is_held_out(&self) -> bool {
+        self.view
+            .as_ref()
+            .is_some_and(|view| view.treatment() == Treatment::HeldOut)
+    }
+}
+
+/// Returns whether an answer may be a page, a part of one that names resources, or a redirect.
+fn may_name_resources(head: &ResponseHead) -> bool {
+    (head.status == 200 && DocumentReader::is_readable(head))
+        || is_redirect(head)
+        || names_resources(head)
+}

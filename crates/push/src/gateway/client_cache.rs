@@ -1,0 +1,161 @@
+//! The gateway's picture of the browser's cache: which URLs the client received on this session or
+//! holds from earlier ones. URLs are known by their [`url_hash`](crate::wire::url_hash).
+
+use std::collections::{HashMap, HashSet};
+
+use crate::answer::Reuse;
+
+/// The number of URLs of this session in each of two generations. The older generation is dropped
+/// when the younger one is full.
+const GENERATION: usize = 4096;
+
+/// The number of URLs that a client may report from earlier sessions.
+const MAX_EARLIER: usize = 4096;
+
+/// The state of a URL in the browser's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holding {
+    /// The browser can use it without a request.
+    Reusable,
+    /// The browser can use it after a validation.
+    Validatable,
+    /// The client did not take the push: it had the answer before, or never wanted it.
+    Unsure,
+}
+
+/// The URLs that the browser is thought to hold.
+#[derive(Default)]
+pub(super) struct ClientCache {
+    recent: HashMap<u32, Holding>,
+    older: HashMap<u32, Holding>,
+    earlier: HashSet<u32>,
+}
+
+impl ClientCache {
+    pub(super) fn is_empty(&self) -> bool {
+        self.recent.is_empty() && self.older.is_empty() && self.earlier.is_empty()
+    }
+
+    /// Returns whether the browser needs no push of this URL.
+    pub(super) fn is_usable(&self, url: u32) -> bool {
+        matches!(self.get(url), Some(Holding::Reusable | Holding::Unsure))
+            || self.earlier.contains(&url)
+    }
+
+    /// Returns whether the browser surely received this URL, so that a plain request for it shows
+    /// that the cache was lost.
+    pub(super) fn has_received(&self, url: u32) -> bool {
+        self.get(url)
+            .is_some_and(|holding| holding != Holding::Unsure)
+            || self.earlier.contains(&url)
+    }
+
+    /// Notes that a push of this URL is promised.
+    pub(super) fn note_promise(&mut self, url: u32) {
+        self.insert(url, Holding::Reusable);
+    }
+
+    /// Notes that the browser receives an answer of this kind.
+    pub(super) fn note_answer(&mut self, url: u32, reuse: Reuse) {
+        match reuse {
+            Reuse::Fresh => self.insert(url, Holding::Reusable),
+            Reuse::Validate => self.insert(url, Holding::Validatable),
+            Reuse::Never => self.forget(url),
+        }
+    }
+
+    /// Notes that the client did not take a push.
+    pub(super) fn note_refusal(&mut self, url: u32) {
+        if self.get(url).is_some() {
+            self.insert(url, Holding::Unsure);
+        }
+    }
+
+    /// Notes that the client holds this URL from an earlier session.
+    pub(super) fn note_earlier(&mut self, url: u32) {
+        if self.earlier.len() < MAX_EARLIER {
+            self.earlier.insert(url);
+        }
+    }
+
+    pub(super) fn forget(&mut self, url: u32) {
+        self.recent.remove(&url);
+        self.older.remove(&url);
+    }
+
+    fn get(&self, url: u32) -> Option<Holding> {
+        self.recent
+            .get(&url)
+            .or_else(|| self.older.get(&url))
+            .copied()
+    }
+
+    fn insert(&mut self, url: u32, holding: Holding) {
+        if self.recent.len() >= GENERATION {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(url, holding);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_offers_again_what_cannot_be_reused() {
+        let mut cache = ClientCache::default();
+        assert!(cache.is_empty());
+        for (url, reuse, usable, received) in [
+            (1, Reuse::Fresh, true, true),
+            (2, Reuse::Validate, false, true),
+            (3, Reuse::Never, false, false),
+        ] {
+            cache.note_promise(url);
+            assert!(cache.is_usable(url) && cache.has_received(url));
+            cache.note_answer(url, reuse);
+            assert_eq!(cache.is_usable(url), usable, "{reuse:?}");
+            assert_eq!(cache.has_received(url), received, "{reuse:?}");
+        }
+        assert!(!cache.is_empty() && !cache.is_usable(4));
+    }
+
+    #[test]
+    fn cache_doubts_what_was_refused() {
+        let mut cache = ClientCache::default();
+        cache.note_refusal(1);
+        assert!(cache.is_empty(), "an unknown URL stays unknown");
+        cache.note_answer(1, Reuse::Fresh);
+        cache.note_refusal(1);
+        assert!(cache.is_usable(1), "it is not sent again");
+        assert!(!cache.has_received(1), "a request for it shows nothing");
+        cache.forget(1);
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn cache_counts_earlier_sessions() {
+        let mut cache = ClientCache::default();
+        for url in 0..5000 {
+            cache.note_earlier(url);
+        }
+        assert!(cache.is_usable(0) && cache.has_received(4095) && !cache.is_empty());
+        assert!(!cache.is_usable(4096), "the list is bounded");
+        cache.forget(0);
+        assert!(cache.is_usable(0), "only this session's part is forgotten");
+    }
+
+    #[test]
+    fn cache_forgets_the_older_generation() {
+        let mut cache = ClientCache::default();
+        for url in 0..8192 {
+            cache.note_promise(url);
+        }
+        assert!(cache.is_usable(0), "two generations fit");
+        cache.note_promise(8192);
+        assert!(!cache.is_usable(4095) && cache.is_usable(4096));
+        cache.forget(4096);
+        assert!(!cache.is_usable(4096), "in the older generation, too");
+        assert_eq!(cache.recent.len() + cache.older.len(), 4096);
+    }
+}

@@ -1,0 +1,61 @@
+//! A push: the request that the gateway makes, and the answer that it reads on the way.
+//!
+//! ```text
+//!  Promised ──▶ Waiting ──▶ Fetching ──▶ Passing ──▶ Over
+//!   in a list   for its     for its       its body
+//!               turn        head
+//! ```
+
+use std::sync::Arc;
+
+use tandem_http::RequestHead;
+
+use super::document::{DocumentReader, Purpose};
+use super::fetch_queue::Turn;
+use super::table::PageId;
+use crate::wire::RequestHashes;
+
+/// The length in bytes of one pushed body, beyond which only a request for it keeps it alive.
+pub(super) const MAX_PUSH_BYTES: u64 = 4 << 20;
+
+/// The resource for which a push is made.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) url: Arc<str>,
+    /// The [`url_hash`](crate::wire::url_hash) of the URL.
+    pub(super) hash: u32,
+    /// The hashes of the request's fields.
+    pub(super) asked: RequestHashes,
+}
+
+/// The progress of a push.
+pub(super) enum Phase {
+    /// Its promise has not been taken, or waits for its turn with this request.
+    Waiting(RequestHead),
+    /// It has a slot of the queue, and no head yet.
+    Fetching,
+    /// It waits for its head without a slot, because it took too long.
+    Slow,
+    /// Its head was passed on.
+    Passing,
+    /// It has ended or failed.
+    Over,
+}
+
+/// A push, from its promise until its reader releases it.
+pub(super) struct Fetch {
+    pub(super) page: PageId,
+    pub(super) target: Target,
+    pub(super) purpose: Purpose,
+    pub(super) turn: Turn,
+    pub(super) phase: Phase,
+    /// A request waits for it.
+    pub(super) requested: bool,
+    /// The client received its head, and will report its fate.
+    pub(super) reported: bool,
+    pub(super) reader: Option<DocumentReader>,
+    /// Its head told the length of its body.
+    pub(super) sized: bool,
+    /// The bytes of its body so far.
+    pub(super) received: u64,
+}

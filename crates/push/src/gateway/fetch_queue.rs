@@ -1,0 +1,130 @@
+//! The order in which the pushes of a session are fetched, and how many at a time: requested ones
+//! first, then the most urgent, then in the order of their promises.
+
+use std::collections::BTreeMap;
+
+use super::table::FetchId;
+
+/// The rank of a fetch for which a request waits: before each urgency.
+const REQUESTED: u8 = 0;
+
+/// A place in the order: rank, then number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    rank: u8,
+    number: u64,
+}
+
+/// The fetches that wait, and the number that may still begin.
+pub(super) struct FetchQueue {
+    free: usize,
+    issued: u64,
+    waiting: BTreeMap<Turn, FetchId>,
+}
+
+impl FetchQueue {
+    /// Creates a queue that lets `slots` fetches run at a time.
+    pub(super) fn new(slots: usize) -> Self {
+        Self {
+            free: slots,
+            issued: 0,
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the turn of a fetch of this urgency (RFC 9218), behind all equal ones.
+    pub(super) fn turn(&mut self, urgency: u8) -> Turn {
+        self.issued += 1;
+        Turn {
+            rank: urgency.saturating_add(1),
+            number: self.issued,
+        }
+    }
+
+    /// Lets a fetch wait for its turn.
+    pub(super) fn wait(&mut self, turn: Turn, fetch: FetchId) {
+        self.waiting.insert(turn, fetch);
+    }
+
+    /// Returns the turn of the same fetch once a request waits for it.
+    pub(super) fn raise(&mut self, turn: Turn) -> Turn {
+        let raised = Turn {
+            rank: REQUESTED,
+            ..turn
+        };
+        if let Some(fetch) = self.waiting.remove(&turn) {
+            self.waiting.insert(raised, fetch);
+        }
+        raised
+    }
+
+    /// Takes the fetch that begins now, if there is a slot for it.
+    pub(super) fn next(&mut self) -> Option<FetchId> {
+        if self.free == 0 {
+            return None;
+        }
+        let (_, fetch) = self.waiting.pop_first()?;
+        self.free -= 1;
+        Some(fetch)
+    }
+
+    /// Removes a fetch that waits no longer.
+    pub(super) fn leave(&mut self, turn: Turn) {
+        self.waiting.remove(&turn);
+    }
+
+    /// Returns the slot of a fetch that has begun.
+    pub(super) fn free_slot(&mut self) {
+        self.free += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fetch(number: u64) -> FetchId {
+        FetchId::from(number)
+    }
+
+    #[test]
+    fn queue_admits_by_urgency_then_order() {
+        let mut queue = FetchQueue::new(1);
+        for (number, urgency) in [(0, 6), (1, 4), (2, 4), (3, 0)] {
+            let turn = queue.turn(urgency);
+            queue.wait(turn, fetch(number));
+        }
+        for expected in [3, 1, 2, 0] {
+            assert_eq!(queue.next(), Some(fetch(expected)));
+            assert_eq!(queue.next(), None, "there is one slot");
+            queue.free_slot();
+        }
+        assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn queue_admits_requested_fetches_first() {
+        let mut queue = FetchQueue::new(2);
+        let turns = [0, 7, 7].map(|urgency| queue.turn(urgency));
+        for (number, turn) in (0..).zip(turns) {
+            queue.wait(turn, fetch(number));
+        }
+        let raised = queue.raise(turns[2]);
+        queue.raise(turns[1]);
+        assert!(raised > queue.raise(turns[1]), "equals keep their order");
+        assert_eq!(queue.next(), Some(fetch(1)));
+        queue.leave(raised);
+        assert_eq!(queue.next(), Some(fetch(0)), "one has left");
+        assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn queue_raises_only_what_waits() {
+        let mut queue = FetchQueue::new(1);
+        let turn = queue.turn(3);
+        let raised = queue.raise(turn);
+        assert_eq!(queue.next(), None);
+        queue.wait(raised, fetch(9));
+        assert_eq!(queue.next(), Some(fetch(9)));
+    }
+}

@@ -1,0 +1,251 @@
+//! The fetches of pushes: their order, and the answers that they bring.
+
+use std::time::{Duration, Instant};
+
+use tandem_http::ResponseHead;
+use tandem_http::message::content_length;
+use tandem_preload::Kind;
+
+use super::document::Purpose;
+use super::fetch::{Fetch, MAX_PUSH_BYTES, Phase};
+use super::output::{Order, Output, PushError};
+use super::session::Gateway;
+use super::table::FetchId;
+use crate::answer::{browser_reuse, may_be_pushed, redirect_target};
+use crate::wire::ASKED_FIELD;
+
+/// The time after which a fetch without a head gives its slot to another.
+const SLOT_PERIOD: Duration = Duration::from_secs(2);
+
+impl Gateway {
+    /// Lets a fetch wait for its turn: its promise has been sent.
+    pub fn queue_fetch(&mut self, now: Instant, id: FetchId) {
+        let Some(fetch) = self.fetches.get(id) else {
+            return;
+        };
+        if matches!(fetch.phase, Phase::Waiting(_)) {
+            self.queue.wait(fetch.turn, id);
+            self.start_fetches(now);
+        }
+    }
+
+    /// Notes the head of a push, before it is passed on.
+    pub fn handle_fetch_head(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        head: &mut ResponseHead,
+    ) -> Result<Order, PushError> {
+        let added = self.companion.added;
+        self.end_fetching(now, id, Phase::Passing);
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return Ok(Order::Now);
+        };
+        let length = content_length(&head.fields).ok().flatten();
+        fetch.sized = length.is_some();
+        let length = length.unwrap_or(0);
+        let fits = length <= MAX_PUSH_BYTES
+            && self
+                .pages
+                .get_mut(fetch.page)
+                .is_some_and(|page| page.spend_body(length));
+        if !fits || !may_be_pushed(head) {
+            self.fail_fetch(now, id);
+            return Err(PushError::Forbidden);
+        }
+        fetch.reported = true;
+        let reuse = browser_reuse(head, self.clock.unix_time(now));
+        self.cache.note_answer(fetch.target.hash, reuse);
+        self.begin_push(id, head);
+        if let Some(fetch) = self.fetches.get(id) {
+            head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
+        }
+        Ok(self.order(added))
+    }
+
+    /// Notes bytes of the body of a push, before they are passed on.
+    pub fn handle_fetch_data(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        data: &[u8],
+    ) -> Result<Order, PushError> {
+        let added = self.companion.added;
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return Ok(Order::Now);
+        };
+        let length = data.len() as u64;
+        fetch.received += length;
+        let fits = fetch.sized
+            || self
+                .pages
+                .get_mut(fetch.page)
+                .is_some_and(|page| page.spend_body(length));
+        if !fits && fetch.received > MAX_PUSH_BYTES && !fetch.requested {
+            self.fail_fetch(now, id);
+            return Err(PushError::TooLong);
+        }
+        let (page, reader) = (fetch.page, fetch.reader.take());
+        if let Some(reader) = reader {
+            let reader = self.read(page, reader, data);
+            if let Some(fetch) = self.fetches.get_mut(id) {
+                fetch.reader = reader;
+            }
+        }
+        Ok(self.order(added))
+    }
+
+    /// Notes the end of a push, which is complete or has failed.
+    pub fn handle_fetch_end(&mut self, now: Instant, id: FetchId) {
+        self.end_fetching(now, id, Phase::Over);
+        if let Some(fetch) = self.fetches.get_mut(id)
+            && let Some(reader) = fetch.reader.take()
+        {
+            let page = fetch.page;
+            self.finish_reading(page, reader);
+        }
+    }
+
+    /// Notes that a request waits for a push: it is fetched before all that no request waits for.
+    pub fn raise_fetch(&mut self, id: FetchId) {
+        if let Some(fetch) = self.fetches.get_mut(id) {
+            fetch.requested = true;
+            fetch.turn = self.queue.raise(fetch.turn);
+        }
+    }
+
+    /// Forgets a push whose stream is closed.
+    pub fn release_fetch(&mut self, now: Instant, id: FetchId) {
+        self.forget_fetch(id);
+        self.start_fetches(now);
+    }
+
+    /// Forgets a push.
+    pub(super) fn forget_fetch(&mut self, id: FetchId) {
+        let Some(fetch) = self.fetches.remove(id) else {
+            return;
+        };
+        self.leave_queue(&fetch);
+        if !fetch.reported {
+            self.withdraw(id, &fetch);
+        }
+        if let Some(page) = self.pages.get_mut(fetch.page) {
+            page.fetches -= 1;
+            self.collect_page(fetch.page);
+        }
+    }
+
+    /// Begins the fetches whose turn it is.
+    pub(super) fn start_fetches(&mut self, now: Instant) {
+        while let Some(id) = self.queue.next() {
+            let Some(fetch) = self.fetches.get_mut(id) else {
+                self.queue.free_slot();
+                continue;
+            };
+            let is_left = self.pages.get(fetch.page).is_none_or(|page| page.abandoned);
+            let phase = std::mem::replace(&mut fetch.phase, Phase::Over);
+            match phase {
+                Phase::Waiting(request) if !is_left => {
+                    fetch.phase = Phase::Fetching;
+                    self.slow.push_back((now + SLOT_PERIOD, id));
+                    self.outputs.push_back(Output::Fetch { fetch: id, request });
+                }
+                _ => {
+                    self.queue.free_slot();
+                    self.outputs.push_back(Output::Cancel { fetch: id });
+                }
+            }
+        }
+    }
+
+    /// Returns whether a fetch holds a slot and waits for its head.
+    pub(super) fn is_fetching(&self, id: FetchId) -> bool {
+        self.fetches
+            .get(id)
+            .is_some_and(|fetch| matches!(fetch.phase, Phase::Fetching))
+    }
+
+    /// Gives the slot of a slow fetch to another. The fetch goes on.
+    pub(super) fn give_slot_away(&mut self, now: Instant, id: FetchId) {
+        if self.is_fetching(id) {
+            self.end_fetching(now, id, Phase::Slow);
+        }
+    }
+
+    /// Moves a fetch to its next phase, and frees its place in the queue.
+    fn end_fetching(&mut self, now: Instant, id: FetchId, next: Phase) {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
+        let phase = std::mem::replace(&mut fetch.phase, next);
+        match phase {
+            Phase::Fetching => self.queue.free_slot(),
+            Phase::Waiting(_) => self.queue.leave(fetch.turn),
+            Phase::Slow | Phase::Passing | Phase::Over => {}
+        }
+        self.start_fetches(now);
+    }
+
+    fn leave_queue(&mut self, fetch: &Fetch) {
+        match fetch.phase {
+            Phase::Waiting(_) => self.queue.leave(fetch.turn),
+            Phase::Fetching => self.queue.free_slot(),
+            Phase::Slow | Phase::Passing | Phase::Over => {}
+        }
+    }
+
+    /// Ends a push whose answer must not be passed on.
+    fn fail_fetch(&mut self, now: Instant, id: FetchId) {
+        if let Some(fetch) = self.fetches.get(id) {
+            self.cache.forget(fetch.target.hash);
+        }
+        self.handle_fetch_end(now, id);
+    }
+
+    /// Withdraws a promise that came to nothing, unless another has replaced it.
+    fn withdraw(&mut self, id: FetchId, fetch: &Fetch) {
+        let hash = fetch.target.hash;
+        let push = self.unreported.get(&hash);
+        if push.is_none_or(|push| push.fetch == id) {
+            self.unreported.remove(&hash);
+            self.cache.forget(hash);
+        }
+    }
+
+    /// Prepares to read the body of a push, or promises where it leads.
+    fn begin_push(&mut self, id: FetchId, head: &ResponseHead) {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
+        let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
+        let purpose = fetch.purpose.clone();
+        fetch.reader = self
+            .pages
+            .get_mut(page)
+            .and_then(|page| page.reader(&url, head, purpose.clone()));
+        let target = redirect_target(&url, head).map(|mut target| {
+            target.kind = purpose.kind();
+            target.frame = frame_of_redirect(&purpose);
+            target
+        });
+        self.locate(page, &url, head, target);
+    }
+
+    /// Returns whether promises were added to an open companion, which are to be sent first.
+    const fn order(&self, added: u64) -> Order {
+        if self.companion.added == added {
+            Order::Now
+        } else {
+            Order::AfterPromises
+        }
+    }
+}
+
+/// Returns the frame to which the target of a redirect belongs. A redirected document is a frame
+/// itself.
+fn frame_of_redirect(purpose: &Purpose) -> Option<std::sync::Arc<str>> {
+    purpose
+        .frame()
+        .cloned()
+        .filter(|_| purpose.kind() != Kind::Document)
+}

@@ -1,0 +1,216 @@
+//! The hosts of other sites from which a client asks for resources at all.
+//!
+//! A page names resources of other sites that some browsers never request, because their users
+//! block advertisers and trackers. A push would fetch them all the same: it would cost bytes, and
+//! would tell the other site about the visit. Therefore these resources of another site are pushed
+//! only:
+//!
+//! * style sheets and fonts, without which the page is not shown;
+//! * resources that several users needed (`tandem_predict`), unless this client was offered a
+//!   resource of that host and did not want it;
+//! * all others once the client has requested a resource of that host, or has used a push of it.
+//!   Until then they wait.
+
+use std::collections::HashSet;
+
+use tandem_preload::{Kind, Need};
+
+use super::table::PageId;
+use crate::url;
+use crate::wire::url_hash_of;
+
+/// The number of hosts in each set. A set that is full starts again.
+const MAX_HOSTS: usize = 1024;
+
+/// The number of resources that wait.
+const MAX_WAITING: usize = 1024;
+
+/// A resource that waits for the first request to its host.
+pub(super) struct WaitingNeed {
+    pub(super) page: PageId,
+    pub(super) need: Need,
+}
+
+/// The source of a need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The page's own bytes name it.
+    Page,
+    /// Other users needed it.
+    Predictor,
+}
+
+/// The hosts of a session, as authorities.
+#[derive(Default)]
+pub(super) struct ForeignHosts {
+    /// The client wants resources of these hosts.
+    wanted: HashSet<String>,
+    /// The last page has resources of these hosts, and the client has requested none so far.
+    offered: HashSet<String>,
+    /// An earlier page had resources of these hosts, and the client requested none.
+    shunned: HashSet<String>,
+    waiting: Vec<WaitingNeed>,
+}
+
+impl ForeignHosts {
+    /// Returns whether a need of another site may be pushed now. Otherwise it waits.
+    pub(super) fn admits(&mut self, page: PageId, need: &Need, source: Source) -> bool {
+        let host = url::authority(&need.url);
+        if self.wanted.contains(host) {
+            return true;
+        }
+        remember(&mut self.offered, host);
+        let admitted = matches!(need.kind, Kind::Style | Kind::Font)
+            || (source == Source::Predictor && !self.shunned.contains(host));
+        if !admitted && self.waiting.len() < MAX_WAITING {
+            let need = need.clone();
+            self.waiting.push(WaitingNeed { page, need });
+        }
+        admitted
+    }
+
+    /// Notes that another page begins, and returns the pages whose needs no longer wait.
+    pub(super) fn begin_page(&mut self) -> Vec<PageId> {
+        for host in self.offered.drain() {
+            if !self.wanted.contains(&host) {
+                remember(&mut self.shunned, &host);
+            }
+        }
+        self.waiting.drain(..).map(|waiting| waiting.page).collect()
+    }
+
+    /// Drops needs of the resource with this URL hash, which the client requests itself. Returns
+    /// their pages.
+    pub(super) fn drop_requested(&mut self, url: u32) -> Vec<PageId> {
+        let is_requested = |waiting: &mut WaitingNeed| url_hash_of(&waiting.need.url) == Some(url);
+        self.waiting
+            .extract_if(.., is_requested)
+            .map(|waiting| waiting.page)
+            .collect()
+    }
+
+    /// Notes that the client wants a resource of `host`. Returns whether needs of that host are to
+    /// be released: it is the first one, and some wait.
+    pub(super) fn note_wanted(&mut self, host: &str) -> bool {
+        let first = remember(&mut self.wanted, host);
+        if first {
+            self.shunned.remove(host);
+        }
+        first && !self.waiting.is_empty()
+    }
+
+    /// Takes the needs that wait for `host`.
+    pub(super) fn release(&mut self, host: &str) -> Vec<WaitingNeed> {
+        let (released, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|waiting| url::authority(&waiting.need.url) == host);
+        self.waiting = waiting;
+        released
+    }
+
+    /// Returns whether a need of this page waits.
+    pub(super) fn is_awaited(&self, page: PageId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.page == page)
+    }
+}
+
+/// Adds a host to a set, and returns whether it is new.
+fn remember(hosts: &mut HashSet<String>, host: &str) -> bool {
+    if hosts.contains(host) {
+        return false;
+    }
+    if hosts.len() >= MAX_HOSTS {
+        hosts.clear();
+    }
+    hosts.insert(host.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn need(url: &str, kind: Kind) -> Need {
+        Need {
+            url: url.to_owned(),
+            kind,
+            urgency: 4,
+            anonymous: false,
+            referrer: None,
+            via: None,
+            frame: None,
+        }
+    }
+
+    fn page() -> PageId {
+        PageId::from(1)
+    }
+
+    fn released(hosts: &mut ForeignHosts, host: &str) -> Vec<String> {
+        let released = hosts.release(host).into_iter();
+        released.map(|waiting| waiting.need.url).collect()
+    }
+
+    #[test]
+    fn style_and_font_are_admitted_at_once() {
+        let mut hosts = ForeignHosts::default();
+        for kind in [Kind::Style, Kind::Font] {
+            assert!(hosts.admits(page(), &need("http://b/x", kind), Source::Page));
+        }
+        for kind in [Kind::Script, Kind::Image, Kind::Document, Kind::Fetch] {
+            assert!(!hosts.admits(page(), &need("http://b/y", kind), Source::Page));
+        }
+        assert!(hosts.is_awaited(page()) && !hosts.is_awaited(PageId::from(2)));
+    }
+
+    #[test]
+    fn first_request_to_a_host_releases_its_needs() {
+        let mut hosts = ForeignHosts::default();
+        for url in ["http://b/1", "http://c/2", "http://b/3", "http://b/4"] {
+            assert!(!hosts.admits(page(), &need(url, Kind::Image), Source::Page));
+        }
+        let requested = url_hash_of("http://b/3").unwrap();
+        assert_eq!(hosts.drop_requested(requested), [page()]);
+        assert!(hosts.drop_requested(requested).is_empty());
+        assert!(hosts.note_wanted("b"));
+        assert!(!hosts.note_wanted("b"), "not for the first time");
+        assert_eq!(released(&mut hosts, "b"), ["http://b/1", "http://b/4"]);
+        assert!(
+            hosts.is_awaited(page()),
+            "the other host's need still waits"
+        );
+        assert!(hosts.admits(page(), &need("http://b/5", Kind::Image), Source::Page));
+        assert!(hosts.note_wanted("c"));
+        assert_eq!(released(&mut hosts, "c"), ["http://c/2"]);
+        assert!(!hosts.note_wanted("d"), "nothing waits");
+    }
+
+    #[test]
+    fn predicted_needs_are_refused_once_a_host_is_shunned() {
+        let mut hosts = ForeignHosts::default();
+        let image = need("http://b/1", Kind::Image);
+        assert!(!hosts.admits(page(), &image, Source::Page));
+        assert!(hosts.admits(page(), &image, Source::Predictor));
+        assert!(!hosts.admits(page(), &need("http://b/2", Kind::Image), Source::Page));
+        assert_eq!(hosts.begin_page(), [page(), page()]);
+        assert!(!hosts.is_awaited(page()));
+        assert!(!hosts.admits(page(), &image, Source::Predictor), "shunned");
+        hosts.note_wanted("b");
+        assert!(hosts.admits(page(), &image, Source::Predictor));
+        hosts.begin_page();
+        assert!(!hosts.shunned.contains("b"), "wanted hosts are not shunned");
+    }
+
+    #[test]
+    fn hosts_and_needs_are_bounded() {
+        let mut hosts = ForeignHosts::default();
+        for host in 0..3000 {
+            let image = need(&format!("http://h{host}/"), Kind::Image);
+            assert!(!hosts.admits(page(), &image, Source::Page));
+            hosts.note_wanted(&format!("w{host}"));
+        }
+        assert_eq!(hosts.waiting.len(), MAX_WAITING);
+        assert!(hosts.offered.len() <= MAX_HOSTS && hosts.wanted.len() <= MAX_HOSTS);
+        hosts.begin_page();
+        assert!(hosts.shunned.len() <= MAX_HOSTS && hosts.waiting.is_empty());
+    }
+}

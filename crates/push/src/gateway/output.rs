@@ -1,0 +1,134 @@
+//! The settings, the decisions and the counts of the gateway's half.
+
+use std::time::Instant;
+
+use tandem_http::RequestHead;
+
+use super::table::{AnswerId, FetchId};
+
+/// The settings of a session.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Whether only resources of the page's own origin are pushed.
+    pub own_origin_only: bool,
+    /// The share of pages for which nothing is pushed, 0 to 1.
+    pub hold_out: f64,
+    /// The number of pushes that are fetched at a time.
+    pub fetches: usize,
+    /// The number of pushes whose fate the client has not reported.
+    pub unreported: usize,
+    /// A random number for the choice of pages that are held out.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            own_origin_only: false,
+            hold_out: 0.0,
+            fetches: 32,
+            unreported: 4096,
+            seed: 0,
+        }
+    }
+}
+
+/// The stream that carries promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carrier {
+    /// The stream of an answer.
+    Answer(AnswerId),
+    /// The stream of the session's companion.
+    Companion,
+}
+
+/// A decision of the gateway's half.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A promise waits for this stream: [`take_promise`](super::Gateway::take_promise) returns it.
+    /// Promises wait in the core, so that a stream that is not read needs no other queue.
+    Promise(Carrier),
+    /// The request of a push is to be made.
+    Fetch {
+        /// The push.
+        fetch: FetchId,
+        /// The request.
+        request: RequestHead,
+    },
+    /// The client reports that a request waits for a push: its stream and its request to the origin
+    /// get the priority of a request.
+    Raise {
+        /// The push.
+        fetch: FetchId,
+    },
+    /// The request of a push is not to be made, and its stream is to be reset.
+    Cancel {
+        /// The push.
+        fetch: FetchId,
+    },
+}
+
+/// The events of an answer that matter after its head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Promises may wait for its stream.
+    pub promises: bool,
+    /// The bytes of its body are to be told.
+    pub body: bool,
+}
+
+/// A point of time on two clocks: the monotonic one of all events, and the one of dates.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// The time on the clock of all events.
+    pub instant: Instant,
+    /// The time in seconds since 1970, UTC.
+    pub unix_time: u64,
+}
+
+impl Clock {
+    /// Returns the seconds since 1970 at `now`.
+    pub(super) fn unix_time(&self, now: Instant) -> u64 {
+        self.unix_time + now.saturating_duration_since(self.instant).as_secs()
+    }
+}
+
+/// Whether an event must wait for promises before it is passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// It may be passed on.
+    Now,
+    /// It mentions resources whose promises the companion carries: those go first.
+    AfterPromises,
+}
+
+/// An answer that must not be passed on as a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The answer depends on the user, must not be stored, or exceeds the budget of its page.
+    #[error("the answer must not be pushed")]
+    Forbidden,
+    /// The body is longer than the budget of its page, and no request waits for it.
+    #[error("the pushed body is too long")]
+    TooLong,
+}
+
+/// The number of events of each kind since the last call of
+/// [`take_counts`](super::Gateway::take_counts).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Promises that were made.
+    pub promised: u64,
+    /// Pushes that were complete when they were requested.
+    pub used: u64,
+    /// Pushes that were requested on their way.
+    pub late: u64,
+    /// Pushes that were not requested in time.
+    pub wasted: u64,
+    /// Pushes that the client refused.
+    pub cancelled: u64,
+    /// Pages with pushes.
+    pub pages_pushed: u64,
+    /// Pages without pushes, for comparison.
+    pub pages_held_out: u64,
+}

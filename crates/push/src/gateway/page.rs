@@ -1,0 +1,563 @@
+//! A page on its way: its documents, the resources that were promised for it, and its budget.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use tandem_http::{Priority, RequestHead, ResponseHead, Scheme};
+use tandem_preload::{self as scan, Kind, Need, Referrer};
+
+use super::document::{DocumentReader, Purpose};
+use super::table::{AnswerId, FetchId};
+use crate::fetch_standard::{self, is_navigation, is_own_origin};
+use crate::site::is_same_site;
+use crate::url;
+
+/// The number of resources for one page.
+pub(super) const MAX_RESOURCES: usize = 2048;
+
+/// The number of bytes of bodies for one page.
+const MAX_BODY_BYTES: u64 = 32 << 20;
+
+/// The number of bytes of promises for one page. No flow control holds promises back.
+const MAX_PROMISE_BYTES: usize = 256 << 10;
+
+/// The number of bytes of documents that are read for one page.
+const MAX_READ_BYTES: usize = 32 << 20;
+
+/// The number of resources of other origins for one page.
+const MAX_FOREIGN: usize = 256;
+
+/// The number of lazy images and frames that are pushed: those of the first few screens. Others are
+/// pushed if other users needed them.
+const MAX_LAZY: usize = 16;
+
+/// The number of hosts that a page names, as far as they are remembered.
+const MAX_NAMED_HOSTS: usize = 1024;
+
+/// The length in bytes above which a cookie does not fit a header table, so that each promise
+/// carries it again.
+const LONG_COOKIE: usize = 2048;
+
+/// A promise that waits for the stream that will carry it.
+#[derive(Debug)]
+pub struct Promise {
+    /// The fetch that provides the answer.
+    pub fetch: FetchId,
+    /// The request that the answer answers.
+    pub request: RequestHead,
+    /// The place of the answer in the order of sending.
+    pub priority: Priority,
+}
+
+/// The amounts that may still be spent on a page.
+struct Budget {
+    body_bytes: u64,
+    promise_bytes: usize,
+    read_bytes: usize,
+    foreign: usize,
+    lazy: usize,
+}
+
+impl Budget {
+    const fn new() -> Self {
+        Self {
+            body_bytes: MAX_BODY_BYTES,
+            promise_bytes: MAX_PROMISE_BYTES,
+            read_bytes: MAX_READ_BYTES,
+            foreign: MAX_FOREIGN,
+            lazy: MAX_LAZY,
+        }
+    }
+}
+
+/// A page and the resources that go with it.
+pub(super) struct Page {
+    /// The answer that carries the page, while its stream is open.
+    pub(super) answer: AnswerId,
+    /// The browser's request, and its URL.
+    request: RequestHead,
+    url: Arc<str>,
+    /// The URL of the answer, behind all redirects that are known.
+    location: String,
+    /// The document that caused the request, if the request is not for a document itself.
+    initiator: Option<String>,
+    /// The URLs of the page and of all resources that were promised for it.
+    known: HashSet<String>,
+    /// The promises that wait for the page's own stream, while that is open.
+    pub(super) promises: Option<VecDeque<Promise>>,
+    /// The needs that the client is thought to hold.
+    pub(super) skipped: Vec<Need>,
+    /// The hosts that the page's own bytes name.
+    named_hosts: HashSet<String>,
+    /// The needs of other users, of hosts that the page has not named yet.
+    expected: Vec<Need>,
+    /// The answer is no redirect, so that the document's location is known.
+    settled: bool,
+    policy: Referrer,
+    /// The browser has left the page.
+    pub(super) abandoned: bool,
+    /// The fetches that belong to the page.
+    pub(super) fetches: usize,
+    budget: Budget,
+}
+
+impl Page {
+    pub(super) fn new(answer: AnswerId, request: RequestHead, url: Arc<str>) -> Self {
+        Self {
+            answer,
+            location: url.to_string(),
+            initiator: initiator(&request),
+            known: HashSet::from([url.to_string()]),
+            promises: Some(VecDeque::new()),
+            skipped: Vec::new(),
+            named_hosts: HashSet::new(),
+            expected: Vec::new(),
+            settled: false,
+            policy: Referrer::default(),
+            abandoned: false,
+            fetches: 0,
+            budget: Budget::new(),
+            request,
+            url,
+        }
+    }
+
+    /// Returns the URL that the browser requested.
+    pub(super) const fn url(&self) -> &Arc<str> {
+        &self.url
+    }
+
+    /// Returns the URL of the document for which all resources are fetched.
+    pub(super) fn document_url(&self) -> &str {
+        self.initiator.as_deref().unwrap_or(&self.location)
+    }
+
+    /// Notes that `from` redirects to `target`. If that is the page's own location, the page moves.
+    pub(super) fn redirect(&mut self, from: &str, target: &mut Need) {
+        if from != self.location {
+            return;
+        }
+        // A redirect of a navigation is followed in the name of the page that led here, which the
+        // gateway does not know.
+        target.referrer = Some(Referrer::None);
+        let scheme = scan::split(&target.url).map(|(scheme, ..)| scheme);
+        if scheme == Some(self.request.scheme.as_str()) {
+            self.location.clone_from(&target.url);
+        }
+    }
+
+    /// Notes the head of an answer at `url` that is no redirect. Returns whether it is the page's
+    /// own, for the first time: then its policy holds, and the needs of other users may be pushed.
+    pub(super) fn settle(&mut self, url: &str, head: &ResponseHead) -> bool {
+        let first = url == self.location && !self.settled;
+        if first {
+            self.settled = true;
+            self.policy = fetch_standard::referrer_policy(head).unwrap_or_default();
+        }
+        first
+    }
+
+    /// Sets the referrer policy that the document's own bytes contain.
+    pub(super) const fn set_policy(&mut self, policy: Referrer) {
+        self.policy = policy;
+    }
+
+    /// Creates a reader for the answer at `url`, and reserves the bytes that it may read.
+    pub(super) fn reader(
+        &mut self,
+        url: &str,
+        head: &ResponseHead,
+        purpose: Purpose,
+    ) -> Option<DocumentReader> {
+        let purpose = if url == self.location {
+            Purpose::Page
+        } else {
+            purpose
+        };
+        let accept = self.request.fields.get("accept").unwrap_or_default();
+        let left = self.budget.read_bytes;
+        let document = self.document_url();
+        let mut reader = DocumentReader::of(url, head, purpose, document, accept, left)?;
+        self.budget.read_bytes -= reader.limit();
+        Some(reader)
+    }
+
+    /// Creates a reader for the page's own answer.
+    pub(super) fn reader_of_page(&mut self, head: &ResponseHead) -> Option<DocumentReader> {
+        let url = Arc::clone(&self.url);
+        self.reader(&url, head, Purpose::Page)
+    }
+
+    /// Returns the bytes that a reader did not need.
+    pub(super) const fn return_bytes(&mut self, bytes: usize) {
+        self.budget.read_bytes += bytes;
+    }
+
+    /// Spends bytes of bodies. Returns false if fewer are left.
+    pub(super) fn spend_body(&mut self, bytes: u64) -> bool {
+        let left = self.budget.body_bytes.checked_sub(bytes);
+        self.budget.body_bytes = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Notes a host that the page's own bytes name, and returns whether it is new.
+    pub(super) fn name_host(&mut self, host: &str) -> bool {
+        if self.named_hosts.len() >= MAX_NAMED_HOSTS || self.named_hosts.contains(host) {
+            return false;
+        }
+        self.named_hosts.insert(host.to_owned())
+    }
+
+    /// Sets the needs of other users.
+    pub(super) fn expect(&mut self, needs: Vec<Need>) {
+        self.expected = needs;
+    }
+
+    /// Takes the needs of other users that may be pushed now: those of the page's own host, and of
+    /// hosts that the page names itself. Anyone could teach the predictor a host of their own, and
+    /// would see the visits to the page.
+    pub(super) fn take_expected(&mut self) -> Vec<Need> {
+        if !self.settled || self.expected.is_empty() {
+            return Vec::new();
+        }
+        let own = url::authority(&self.url);
+        let (mut now, later): (Vec<Need>, _) = std::mem::take(&mut self.expected)
+            .into_iter()
+            .partition(|need| {
+                let host = url::authority(&need.url);
+                host == own || self.named_hosts.contains(host)
+            });
+        self.expected = later;
+        let document = url::authority(self.document_url());
+        for need in &mut now {
+            // On its own origin the document itself makes the request.
+            if url::authority(&need.url).eq_ignore_ascii_case(document) {
+                need.via = None;
+            }
+        }
+        now
+    }
+
+    /// Returns whether the browser is likely to request a need while the page loads. Each lazy need
+    /// makes the next one less likely.
+    pub(super) const fn is_near(&mut self, need: &Need) -> bool {
+        if need.urgency < scan::LAZY || !matches!(need.kind, Kind::Image | Kind::Document) {
+            return true;
+        }
+        let left = self.budget.lazy;
+        self.budget.lazy = left.saturating_sub(1);
+        left > 0
+    }
+
+    /// Returns whether a need must not be promised, or was promised before.
+    pub(super) fn refuses(&self, need: &Need) -> bool {
+        self.known.len() > MAX_RESOURCES
+            || self.known.contains(&need.url)
+            || need.kind == Kind::Media
+            || self.abandoned
+    }
+
+    /// Returns whether a URL belongs to the site of the document.
+    pub(super) fn is_same_site(&self, url: &str) -> bool {
+        is_same_site(url::authority(self.document_url()), url::authority(url))
+    }
+
+    /// Returns the request for a need; `None` if the gateway must not make it. A resource of
+    /// another origin is charged to the budget.
+    pub(super) fn request_for(
+        &mut self,
+        need: &Need,
+        own_origin_only: bool,
+    ) -> Option<RequestHead> {
+        let (scheme, authority, _) = scan::split(&need.url)?;
+        let own = is_own_origin(&self.request, scheme, authority);
+        // Requests over TLS reach the gateway as tunnels only: no browser makes them in plain text.
+        let is_upgrade = scheme != self.request.scheme.as_str() && scheme == Scheme::Https.as_str();
+        // Answers to a login are the user's own, and some logins count their uses.
+        let needs_login = own && self.request.fields.contains("authorization");
+        if is_upgrade || needs_login || (!own && own_origin_only) {
+            return None;
+        }
+        let page = fetch_standard::Page {
+            request: &self.request,
+            document: self.document_url(),
+            is_part: self.initiator.is_some(),
+            policy: self.policy,
+        };
+        let request = fetch_standard::request_for(need, &page)?;
+        if !own {
+            self.budget.foreign = self.budget.foreign.checked_sub(1)?;
+        }
+        Some(request)
+    }
+
+    /// Notes the promise of a need. Returns false if the budget for promises is used up.
+    pub(super) fn spend_promise(&mut self, need: &Need, request: &RequestHead) -> bool {
+        let cookie = request.fields.get("cookie").map_or(0, <[u8]>::len);
+        let repeated = if cookie > LONG_COOKIE { cookie } else { 0 };
+        let cost = need.url.len() + repeated;
+        let Some(left) = self.budget.promise_bytes.checked_sub(cost) else {
+            return false;
+        };
+        self.budget.promise_bytes = left;
+        true
+    }
+
+    /// Adds a URL to those that are known.
+    pub(super) fn know(&mut self, url: &str) {
+        self.known.insert(url.to_owned());
+    }
+}
+
+/// Returns the document that caused a request for a part of it: the URL in `Referer`, or at least
+/// the origin in `Origin`.
+fn initiator(request: &RequestHead) -> Option<String> {
+    if is_navigation(request) {
+        return None;
+    }
+    ["referer", "origin"]
+        .into_iter()
+        .filter_map(|name| request.fields.get(name))
+        .find_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, ""))
+}
+
+/// Returns the place of a push in the order of sending: behind all requests, whose default is 3
+/// (RFC 9218 section 4.1).
+pub(super) const fn push_priority(urgency: u8) -> Priority {
+    Priority(match urgency {
+        0..=2 => 4,
+        3 => 5,
+        4..=5 => 6,
+        _ => 7,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn need(url: &str, kind: Kind, urgency: u8) -> Need {
+        Need {
+            url: url.to_owned(),
+            kind,
+            urgency,
+            anonymous: false,
+            referrer: None,
+            via: None,
+            frame: None,
+        }
+    }
+
+    fn page_with(fields: &[(&str, &str)]) -> Page {
+        let request = RequestHead {
+            fields: fields.iter().copied().collect(),
+            ..RequestHead::get(Scheme::Http, "a.test", "/page")
+        };
+        Page::new(AnswerId::from(0), request, "http://a.test/page".into())
+    }
+
+    fn page() -> Page {
+        page_with(&[("accept", "text/html")])
+    }
+
+    fn urls(needs: Vec<Need>) -> Vec<String> {
+        needs.into_iter().map(|need| need.url).collect()
+    }
+
+    #[test]
+    fn document_is_where_redirects_lead() {
+        let mut page = page();
+        let mut target = need("http://b.test/x", Kind::Document, 0);
+        page.redirect("http://a.test/other", &mut target);
+        assert_eq!(page.document_url(), "http://a.test/page");
+        assert_eq!(target.referrer, None);
+        page.redirect("http://a.test/page", &mut target);
+        assert_eq!(page.document_url(), "http://b.test/x");
+        assert_eq!(target.referrer, Some(Referrer::None));
+        let mut secure = need("https://b.test/y", Kind::Document, 0);
+        page.redirect("http://b.test/x", &mut secure);
+        assert_eq!(page.document_url(), "http://b.test/x", "not seen over TLS");
+        assert_eq!(page.url().as_ref(), "http://a.test/page");
+    }
+
+    #[test]
+    fn initiator_is_the_referrer_of_a_part() {
+        let of = |fields: &[(&str, &str)]| page_with(fields).document_url().to_owned();
+        let referer = ("referer", "http://b.test/page");
+        assert_eq!(of(&[("accept", "text/css"), referer]), "http://b.test/page");
+        assert_eq!(
+            of(&[referer, ("accept", "text/html")]),
+            "http://a.test/page"
+        );
+        assert_eq!(of(&[("origin", "http://c.test")]), "http://c.test/");
+        assert_eq!(of(&[("origin", "null")]), "http://a.test/page");
+        assert_eq!(
+            of(&[("origin", "http://c.test"), referer]),
+            "http://b.test/page"
+        );
+    }
+
+    #[test]
+    fn policy_is_that_of_the_first_answer() {
+        let mut page = page();
+        let mut head = ResponseHead::new(200);
+        head.fields.push("referrer-policy", "no-referrer");
+        assert!(!page.settle("http://a.test/other", &head));
+        assert!(page.settle("http://a.test/page", &head));
+        assert!(!page.settle("http://a.test/page", &ResponseHead::new(200)));
+        let image = need("http://a.test/i", Kind::Image, 4);
+        let request = page.request_for(&image, false).unwrap();
+        assert!(!request.fields.contains("referer"));
+        page.set_policy(Referrer::Whole);
+        let request = page.request_for(&image, false).unwrap();
+        assert!(request.fields.contains("referer"));
+    }
+
+    #[test]
+    fn expected_needs_wait_for_the_answer_and_their_host() {
+        let mut page = page();
+        let mut own = need("http://a.test/1", Kind::Image, 4);
+        own.via = Some("http://a.test/".into());
+        let mut foreign = need("http://b.test/2", Kind::Image, 4);
+        foreign.via = Some("http://b.test/".into());
+        page.expect(vec![own, foreign]);
+        assert!(page.take_expected().is_empty(), "it may be a redirect");
+        page.settle("http://a.test/page", &ResponseHead::new(200));
+        let now = page.take_expected();
+        assert_eq!(now[0].via, None, "the document asks on its own origin");
+        assert_eq!(urls(now), ["http://a.test/1"]);
+        assert!(page.name_host("b.test") && !page.name_host("b.test"));
+        let now = page.take_expected();
+        assert!(now[0].via.is_some());
+        assert_eq!(urls(now), ["http://b.test/2"]);
+        assert!(page.take_expected().is_empty());
+    }
+
+    #[test]
+    fn lazy_needs_are_near_up_to_a_number() {
+        let mut page = page();
+        let lazy = need("http://a.test/l", Kind::Image, 7);
+        let near = (0..40).filter(|_| page.is_near(&lazy)).count();
+        assert_eq!(near, MAX_LAZY);
+        assert!(page.is_near(&need("http://a.test/l", Kind::Image, 6)));
+        assert!(page.is_near(&need("http://a.test/l", Kind::Script, 7)));
+        assert!(!page.is_near(&need("http://a.test/l", Kind::Document, 7)));
+    }
+
+    #[test]
+    fn page_refuses_repeated_and_streamed_needs() {
+        let mut page = page();
+        assert!(page.refuses(&need("http://a.test/page", Kind::Image, 4)));
+        assert!(page.refuses(&need("http://a.test/v", Kind::Media, 4)));
+        let image = need("http://a.test/i", Kind::Image, 4);
+        assert!(!page.refuses(&image));
+        page.know(&image.url);
+        assert!(page.refuses(&image));
+        let other = need("http://a.test/j", Kind::Image, 4);
+        for number in 0..MAX_RESOURCES {
+            assert!(!page.refuses(&other), "{number}");
+            page.know(&format!("http://a.test/{number}"));
+            if page.known.len() > MAX_RESOURCES {
+                break;
+            }
+        }
+        assert!(page.refuses(&other), "full");
+        let mut left = self::page();
+        left.abandoned = true;
+        assert!(left.refuses(&other));
+    }
+
+    #[test]
+    fn request_is_refused_for_login_and_tls() {
+        let own = need("http://a.test/x", Kind::Image, 4);
+        let foreign = need("http://b.test/x", Kind::Image, 4);
+        let secure = need("https://a.test/x", Kind::Image, 4);
+        let mut page = page();
+        assert!(page.request_for(&own, true).is_some());
+        assert!(page.request_for(&foreign, true).is_none());
+        assert!(page.request_for(&foreign, false).is_some());
+        assert!(page.request_for(&secure, false).is_none());
+        let mut login = page_with(&[("authorization", "Basic eDp5")]);
+        assert!(login.request_for(&own, false).is_none());
+        assert!(login.request_for(&foreign, false).is_some());
+    }
+
+    #[test]
+    fn foreign_resources_are_bounded() {
+        let mut page = page();
+        let foreign = need("http://b.test/x", Kind::Image, 4);
+        let made = (0..MAX_FOREIGN + 5)
+            .filter(|_| page.request_for(&foreign, false).is_some())
+            .count();
+        assert_eq!(made, MAX_FOREIGN);
+        let own = need("http://a.test/x", Kind::Image, 4);
+        assert!(page.request_for(&own, false).is_some());
+    }
+
+    #[test]
+    fn promise_budget_charges_long_cookies() {
+        let image = need(&format!("http://a.test/{}", "x".repeat(86)), Kind::Image, 4);
+        for (cookie, expected) in [(0, 2621), (2048, 2621), (2049, 121)] {
+            let cookie = "c".repeat(cookie);
+            let mut page = page_with(&[("cookie", &cookie)]);
+            let request = page.request_for(&image, false).unwrap();
+            let made = (0..3000)
+                .take_while(|_| page.spend_promise(&image, &request))
+                .count();
+            assert_eq!(made, expected, "{}", cookie.len());
+        }
+    }
+
+    #[test]
+    fn body_budget_is_used_up() {
+        let mut page = page();
+        assert!(page.spend_body(MAX_BODY_BYTES - 1) && page.spend_body(1));
+        assert!(!page.spend_body(1) && page.spend_body(0));
+    }
+
+    #[test]
+    fn readers_share_the_budget_for_reading() {
+        let mut page = page();
+        let mut head = ResponseHead::new(200);
+        head.fields.push("content-type", "text/html");
+        let url = "http://a.test/page";
+        for _ in 0..4 {
+            let mut reader = page.reader(url, &head, Purpose::Page).unwrap();
+            assert_eq!(reader.limit(), 8 << 20);
+        }
+        let mut reader = page.reader(url, &head, Purpose::Page).unwrap();
+        assert_eq!(reader.limit(), 0);
+        page.return_bytes(100);
+        let mut reader = page.reader(url, &head, Purpose::Page).unwrap();
+        assert_eq!(reader.limit(), 100);
+    }
+
+    #[test]
+    fn reader_at_the_location_is_the_page() {
+        let mut page = page();
+        let mut head = ResponseHead::new(200);
+        head.fields.push("content-type", "text/html");
+        let part = Purpose::Part {
+            kind: Kind::Style,
+            frame: None,
+        };
+        assert!(
+            page.reader("http://a.test/s", &head, part.clone())
+                .is_none()
+        );
+        assert!(page.reader("http://a.test/page", &head, part).is_some());
+    }
+
+    #[test]
+    fn same_site_is_that_of_the_document() {
+        let page = page();
+        assert!(page.is_same_site("http://a.test:81/x") && page.is_same_site("http://i.a.test/"));
+        assert!(!page.is_same_site("http://b.test/"));
+    }
+
+    #[test]
+    fn push_priority_is_behind_requests() {
+        let of = |urgency| push_priority(urgency).0;
+        assert_eq!([0, 2, 3, 4, 5, 6, 7].map(of), [4, 4, 5, 6, 6, 7, 7]);
+    }
+}

@@ -1,0 +1,78 @@
+//! The page that the reader of a session looks at, and the documents that are part of it.
+
+use std::time::{Duration, Instant};
+
+use crate::wire::Treatment;
+
+/// The time in which a document that names a page as its referrer counts as a part of it.
+const FRAME_PERIOD: Duration = Duration::from_secs(4);
+
+/// The number of frames that are remembered. Documents that other frames cause count as pages.
+const MAX_FRAMES: usize = 64;
+
+/// The page that was loaded last.
+pub(super) struct PageView {
+    url: String,
+    since: Instant,
+    treatment: Treatment,
+    frames: Vec<String>,
+}
+
+impl PageView {
+    pub(super) fn new(now: Instant, url: &str, treatment: Treatment) -> Self {
+        Self {
+            url: url.to_owned(),
+            since: now,
+            treatment,
+            frames: Vec::new(),
+        }
+    }
+
+    pub(super) const fn treatment(&self) -> Treatment {
+        self.treatment
+    }
+
+    /// Returns whether a document with this referrer is a part of the page: a frame, or a frame of
+    /// one, soon after the page.
+    pub(super) fn causes(&self, now: Instant, referrer: &[u8]) -> bool {
+        let is = |url: &String| url.as_bytes() == referrer;
+        now.saturating_duration_since(self.since) < FRAME_PERIOD
+            && (is(&self.url) || self.frames.iter().any(is))
+    }
+
+    /// Adds a document that is a part of the page.
+    pub(super) fn add_frame(&mut self, url: &str) {
+        if self.frames.len() < MAX_FRAMES {
+            self.frames.push(url.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_causes_its_frames_for_a_while() {
+        let now = Instant::now();
+        let mut page = PageView::new(now, "http://a/", Treatment::HeldOut);
+        assert_eq!(page.treatment(), Treatment::HeldOut);
+        page.add_frame("http://b/f");
+        let soon = now + FRAME_PERIOD - Duration::from_millis(1);
+        for referrer in ["http://a/", "http://b/f"] {
+            assert!(page.causes(soon, referrer.as_bytes()), "{referrer}");
+            assert!(!page.causes(now + FRAME_PERIOD, referrer.as_bytes()));
+        }
+        assert!(!page.causes(soon, b"http://a/other"));
+    }
+
+    #[test]
+    fn page_remembers_a_bounded_number_of_frames() {
+        let now = Instant::now();
+        let mut page = PageView::new(now, "http://a/", Treatment::Pushed);
+        for frame in 0..=MAX_FRAMES {
+            page.add_frame(&format!("http://a/{frame}"));
+        }
+        assert!(page.causes(now, b"http://a/63") && !page.causes(now, b"http://a/64"));
+    }
+}

@@ -1,0 +1,250 @@
+//! The predictor as the gateway's half sees it: a record of all answers, which tells what other
+//! users needed with them.
+//!
+//! It is a trait that the caller passes in, and not a pair of decision and event, because its
+//! answer is needed at once: promises must leave before the head that is at hand. The predictor is
+//! shared by all sessions of a process, so the core cannot own it.
+
+use std::sync::Arc;
+
+use tandem_http::message::content_length;
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_predict::auto::url::{Kind as ResourceKind, parts};
+use tandem_predict::{Candidate, Exchange};
+use tandem_preload::{Kind, Need};
+
+use crate::fetch_standard::{has_only_browser_fields, wants_one_format};
+
+/// A predictor of the resources that pages need. One value stands for one session.
+pub trait Predictor {
+    /// Records an answer, and returns the resources that are worth a push with it. The fields
+    /// `session`, `user` and `now` of the exchange are the implementation's to fill in.
+    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate>;
+
+    /// Records the referrer with which a URL was requested.
+    fn note_referrer(&mut self, url: &str, referrer: &str);
+
+    /// Returns the referrer with which a URL is usually requested, if that belongs to the URL's own
+    /// origin.
+    fn own_referrer(&self, url: &str) -> Option<String>;
+
+    /// Records the length of a body whose head did not tell it.
+    fn body_sent(&mut self, url: &str, size: u64);
+
+    /// Records that the client used a push that was made for `page`.
+    fn used(&mut self, page: &str, url: &str);
+
+    /// Records that the client refused a push.
+    fn cancelled(&mut self, url: &str);
+}
+
+/// Returns whether the answer to a request may be recorded. A login, a script's own fields and a
+/// wish for one format make it useless or private for other users.
+pub(super) fn is_learnable(request: &RequestHead) -> bool {
+    has_only_browser_fields(&request.fields)
+        && !request.fields.get("accept").is_some_and(wants_one_format)
+}
+
+/// The circumstances of an answer that its heads do not tell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    /// The URL of the request.
+    pub(super) url: &'a str,
+    /// The page of the push that the referrer names, if it names one.
+    pub(super) page: Option<&'a str>,
+    /// Whether the answer is a frame of the page that was loaded last.
+    pub(super) is_frame: bool,
+}
+
+/// Records an answer with the predictor, and returns the needs of other users.
+pub(super) fn learn(
+    predictor: &mut dyn Predictor,
+    context: Context<'_>,
+    request: &RequestHead,
+    head: &ResponseHead,
+) -> Vec<Need> {
+    let Context {
+        url,
+        page,
+        is_frame,
+    } = context;
+    let field = |name: &str| request.fields.get(name).map(String::from_utf8_lossy);
+    let referrer = field("referer");
+    let (agent, accept) = (field("user-agent"), field("accept"));
+    let destination = field("sec-fetch-dest");
+    let content_type = head.fields.get("content-type").map(String::from_utf8_lossy);
+    if let Some(referrer) = &referrer {
+        predictor.note_referrer(url, referrer);
+    }
+    let candidates = predictor.sending(&Exchange {
+        url,
+        get: true,
+        status: head.status,
+        size: content_length(&head.fields).ok().flatten().unwrap_or(0),
+        referer: page.or(referrer.as_deref()),
+        agent: agent.as_deref(),
+        content_type: content_type.as_deref(),
+        destination: destination
+            .as_deref()
+            .or_else(|| is_frame.then_some("iframe")),
+        accept: accept.as_deref(),
+        ..Exchange::default()
+    });
+    candidates
+        .iter()
+        .filter_map(|candidate| need_of(candidate, predictor.own_referrer(&candidate.url)))
+        .collect()
+}
+
+/// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
+/// is not the page. A page is the reader's to choose, so it is no need.
+fn need_of(candidate: &Candidate, referrer: Option<String>) -> Option<Need> {
+    let (kind, urgency) = match candidate.kind {
+        ResourceKind::Style => (Kind::Style, 1),
+        ResourceKind::Script => (Kind::Script, 2),
+        ResourceKind::Font => (Kind::Font, 3),
+        ResourceKind::Data => (Kind::Fetch, 3),
+        ResourceKind::Image => (Kind::Image, 4),
+        ResourceKind::Open => (Kind::Other, 4),
+        ResourceKind::Page | ResourceKind::Download => return None,
+    };
+    // Data whose name is that of a page is a frame.
+    let is_frame = kind == Kind::Fetch
+        && ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
+    let kind = if is_frame { Kind::Document } else { kind };
+    Some(Need {
+        url: candidate.url.to_string(),
+        kind,
+        urgency,
+        // Fonts are always fetched by CORS, and data usually is.
+        anonymous: matches!(kind, Kind::Font | Kind::Fetch),
+        referrer: None,
+        via: referrer.map(Arc::from),
+        frame: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn candidate(url: &str, kind: ResourceKind) -> Candidate {
+        Candidate {
+            url: url.into(),
+            kind,
+            probability: 1.0,
+            expected_size: 1.0,
+        }
+    }
+
+    #[test]
+    fn candidate_becomes_a_need_of_its_kind() {
+        for (kind, expected) in [
+            (ResourceKind::Style, Some((Kind::Style, 1, false))),
+            (ResourceKind::Script, Some((Kind::Script, 2, false))),
+            (ResourceKind::Font, Some((Kind::Font, 3, true))),
+            (ResourceKind::Data, Some((Kind::Fetch, 3, true))),
+            (ResourceKind::Image, Some((Kind::Image, 4, false))),
+            (ResourceKind::Open, Some((Kind::Other, 4, false))),
+            (ResourceKind::Page, None),
+            (ResourceKind::Download, None),
+        ] {
+            let need = need_of(&candidate("http://a/x.json", kind), None);
+            let found = need.map(|need| (need.kind, need.urgency, need.anonymous));
+            assert_eq!(found, expected, "{kind:?}");
+        }
+        let frame = candidate("http://a/x.html", ResourceKind::Data);
+        let need = need_of(&frame, Some("http://a/".to_owned())).unwrap();
+        assert_eq!((need.kind, need.anonymous), (Kind::Document, false));
+        assert_eq!(need.via.as_deref(), Some("http://a/"));
+        let script = candidate("http://a/x.html", ResourceKind::Script);
+        assert_eq!(need_of(&script, None).unwrap().kind, Kind::Script);
+    }
+
+    #[test]
+    fn private_requests_are_not_learned() {
+        let of = |fields: &[(&str, &str)]| {
+            is_learnable(&RequestHead {
+                fields: fields.iter().copied().collect(),
+                ..RequestHead::get(Scheme::Http, "a", "/")
+            })
+        };
+        assert!(of(&[]) && of(&[("accept", "*/*"), ("cookie", "a=b")]));
+        assert!(!of(&[("authorization", "Basic eDp5")]));
+        assert!(!of(&[("accept", "application/json")]));
+    }
+
+    #[derive(Default)]
+    struct Recorder {
+        seen: Vec<String>,
+        referrers: Vec<String>,
+    }
+
+    impl Predictor for Recorder {
+        fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+            self.seen.push(format!(
+                "{} {} {} {:?} {:?} {:?}",
+                exchange.url,
+                exchange.status,
+                exchange.size,
+                exchange.referer,
+                exchange.content_type,
+                exchange.destination
+            ));
+            vec![
+                candidate("http://a/p.html", ResourceKind::Page),
+                candidate("http://a/s.css", ResourceKind::Style),
+            ]
+        }
+
+        fn note_referrer(&mut self, url: &str, referrer: &str) {
+            self.referrers.push(format!("{url} {referrer}"));
+        }
+
+        fn own_referrer(&self, _: &str) -> Option<String> {
+            None
+        }
+
+        fn body_sent(&mut self, _: &str, _: u64) {}
+
+        fn used(&mut self, _: &str, _: &str) {}
+
+        fn cancelled(&mut self, _: &str) {}
+    }
+
+    #[test]
+    fn answer_is_recorded_with_its_circumstances() {
+        let request = RequestHead {
+            fields: [("referer", "http://a/s.css")].into_iter().collect(),
+            ..RequestHead::get(Scheme::Http, "a", "/x")
+        };
+        let head = ResponseHead {
+            status: 200,
+            fields: [("content-type", "text/html"), ("content-length", "7")]
+                .into_iter()
+                .collect(),
+        };
+        let mut recorder = Recorder::default();
+        let context = |page, is_frame| Context {
+            url: "http://a/x",
+            page,
+            is_frame,
+        };
+        let needs = learn(&mut recorder, context(None, false), &request, &head);
+        assert_eq!(needs.len(), 1, "pages are no needs");
+        learn(
+            &mut recorder,
+            context(Some("http://p/"), true),
+            &request,
+            &head,
+        );
+        let expected = [
+            "http://a/x 200 7 Some(\"http://a/s.css\") Some(\"text/html\") None",
+            "http://a/x 200 7 Some(\"http://p/\") Some(\"text/html\") Some(\"iframe\")",
+        ];
+        assert_eq!(recorder.seen, expected);
+        assert_eq!(recorder.referrers, ["http://a/x http://a/s.css"; 2]);
+    }
+}

@@ -1,0 +1,226 @@
+//! From needs to promises: which resources of a page are promised, and on which stream.
+
+use std::sync::Arc;
+
+use tandem_http::RequestHead;
+use tandem_preload::Need;
+
+use super::document::{DocumentReader, Purpose};
+use super::fetch::{Fetch, Phase, Target};
+use super::foreign_hosts::Source;
+use super::output::{Carrier, Output};
+use super::page::{MAX_RESOURCES, Promise, push_priority};
+use super::session::{Gateway, Unreported};
+use super::table::{FetchId, PageId};
+use crate::fetch_standard::target_origin;
+use crate::url;
+use crate::wire::{RequestHashes, url_hash};
+
+impl Gateway {
+    /// Reads bytes of a document, and promises the resources that they name. Returns the reader
+    /// unless it has read enough.
+    pub(super) fn read(
+        &mut self,
+        page: PageId,
+        mut reader: DocumentReader,
+        data: &[u8],
+    ) -> Option<DocumentReader> {
+        let more = reader.read(data);
+        if let Some(policy) = reader.policy()
+            && let Some(page) = self.pages.get_mut(page)
+        {
+            page.set_policy(policy);
+        }
+        self.promise(page, reader.take_needs());
+        if more {
+            return Some(reader);
+        }
+        self.finish_reading(page, reader);
+        None
+    }
+
+    /// Promises the last needs of a document. The bytes that it did not read are left for others.
+    pub(super) fn finish_reading(&mut self, page: PageId, mut reader: DocumentReader) {
+        reader.finish();
+        self.promise(page, reader.take_needs());
+        if let Some(page) = self.pages.get_mut(page) {
+            page.return_bytes(reader.unread());
+        }
+    }
+
+    /// Promises the needs that the page's own bytes name, the most urgent first.
+    pub(super) fn promise(&mut self, page: PageId, mut needs: Vec<Need>) {
+        needs.sort_by_key(|need| need.urgency);
+        let mut names_new_host = false;
+        for need in needs {
+            if let Some(page) = self.pages.get_mut(page) {
+                names_new_host |= page.name_host(url::authority(&need.url));
+            }
+            self.promise_if_wanted(page, need, Source::Page);
+        }
+        if names_new_host {
+            self.promise_expected(page);
+        }
+    }
+
+    /// Promises the needs of other users, now or once the page names their host.
+    pub(super) fn promise_learned(&mut self, page: PageId, needs: Vec<Need>) {
+        if let Some(page) = self.pages.get_mut(page) {
+            page.expect(needs);
+        }
+        self.promise_expected(page);
+    }
+
+    /// Promises the needs of other users that may be promised by now.
+    pub(super) fn promise_expected(&mut self, page: PageId) {
+        let Some(record) = self.pages.get_mut(page) else {
+            return;
+        };
+        for need in record.take_expected() {
+            self.promise_if_wanted(page, need, Source::Predictor);
+        }
+    }
+
+    /// Promises a need unless this client is likely to do without it.
+    fn promise_if_wanted(&mut self, id: PageId, need: Need, source: Source) {
+        if self.closed {
+            return;
+        }
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        if page.refuses(&need) || (source == Source::Page && !page.is_near(&need)) {
+            return;
+        }
+        if page.is_same_site(&need.url) || self.hosts.admits(id, &need, source) {
+            self.promise_one(id, need);
+        }
+    }
+
+    /// Promises a need, unless the client has it, requests it just now, or a limit is reached.
+    pub(super) fn promise_one(&mut self, id: PageId, need: Need) {
+        if self.closed {
+            return;
+        }
+        let own_origin_only = self.config.own_origin_only;
+        let Some(page) = self.pages.get_mut(id).filter(|page| !page.refuses(&need)) else {
+            return;
+        };
+        let Some(request) = page.request_for(&need, own_origin_only) else {
+            return;
+        };
+        let target = Target {
+            hash: url_hash(&request),
+            asked: RequestHashes::of(&request.fields),
+            url: need.url.as_str().into(),
+        };
+        if self.requested.contains(&target.hash) {
+            return;
+        }
+        if self.is_held_by_client(&target, &request) {
+            return self.skip(id, need);
+        }
+        if self.unreported.len() >= self.config.unreported {
+            return;
+        }
+        let page = self.pages.get_mut(id);
+        if page.is_some_and(|page| page.spend_promise(&need, &request)) {
+            self.add_promise(id, &need, target, request);
+        }
+    }
+
+    /// Returns whether the client has a resource: its cache can use it again, or a push of it is on
+    /// its way that fits the request.
+    fn is_held_by_client(&self, target: &Target, request: &RequestHead) -> bool {
+        let push = self.unreported.get(&target.hash);
+        match push.filter(|push| push.url == target.url) {
+            Some(push) => push
+                .asked
+                .fits_referrer(target.asked, &target_origin(request)),
+            None => self.cache.is_usable(target.hash),
+        }
+    }
+
+    /// Notes a need that the client is thought to hold, in case it does not.
+    fn skip(&mut self, id: PageId, need: Need) {
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        let first = page.skipped.is_empty();
+        if page.skipped.len() < MAX_RESOURCES {
+            page.skipped.push(need);
+        }
+        if first && let Some(last) = self.skipping.replace(id).filter(|last| *last != id) {
+            self.collect_page(last);
+        }
+    }
+
+    /// Creates the fetch of a need, and its promise.
+    fn add_promise(&mut self, id: PageId, need: &Need, target: Target, request: RequestHead) {
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        page.know(&need.url);
+        page.fetches += 1;
+        let (page_url, answer) = (Arc::clone(page.url()), page.answer);
+        let priority = push_priority(need.urgency);
+        let fetch = self.fetches.insert(Fetch {
+            page: id,
+            target: target.clone(),
+            purpose: Purpose::of(need),
+            turn: self.queue.turn(need.urgency),
+            phase: Phase::Waiting(request.clone()),
+            requested: false,
+            reported: false,
+            reader: None,
+            sized: false,
+            received: 0,
+        });
+        self.note_promise(fetch, target, page_url);
+        let promise = Promise {
+            fetch,
+            request,
+            priority,
+        };
+        match self
+            .pages
+            .get_mut(id)
+            .and_then(|page| page.promises.as_mut())
+        {
+            Some(promises) => {
+                promises.push_back(promise);
+                self.outputs
+                    .push_back(Output::Promise(Carrier::Answer(answer)));
+            }
+            None => self.promise_on_companion(promise),
+        }
+    }
+
+    /// Notes that a promise is made.
+    fn note_promise(&mut self, fetch: FetchId, target: Target, page_url: Arc<str>) {
+        self.counts.promised += 1;
+        self.cache.note_promise(target.hash);
+        let push = Unreported {
+            url: target.url,
+            page_url,
+            fetch,
+            asked: target.asked,
+        };
+        if self.unreported.insert(target.hash, push).is_some() {
+            // The client drops the push that is replaced, and does not report it.
+            self.counts.wasted += 1;
+        }
+    }
+
+    /// Adds a promise whose page is complete to those of the companion, which may open soon.
+    pub(super) fn promise_on_companion(&mut self, promise: Promise) {
+        if self.closed || self.companion.promises.len() >= MAX_RESOURCES {
+            return self.forget_fetch(promise.fetch);
+        }
+        self.companion.promises.push_back(promise);
+        if self.companion.open {
+            self.companion.added += 1;
+            self.outputs.push_back(Output::Promise(Carrier::Companion));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The companion of the session: the reports of the client.
+
+use std::time::Instant;
+
+use super::output::{Carrier, Output};
+use super::predictor::Predictor;
+use super::session::Gateway;
+use crate::url;
+use crate::wire::{Fate, Report, ReportReader};
+
+impl Gateway {
+    /// Opens the companion. Returns false if the session has one already.
+    pub fn open_companion(&mut self) -> bool {
+        if self.companion.open {
+            return false;
+        }
+        self.companion.open = true;
+        self.companion.reader = ReportReader::default();
+        if !self.companion.promises.is_empty() {
+            self.outputs.push_back(Output::Promise(Carrier::Companion));
+        }
+        true
+    }
+
+    /// Takes bytes of the companion's body.
+    pub fn handle_reports(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        mut predictor: Option<&mut dyn Predictor>,
+    ) {
+        let mut reports = Vec::new();
+        self.companion
+            .reader
+            .read(bytes, |report| reports.push(report));
+        for report in reports {
+            match report {
+                Report::Holds(url) => self.cache.note_earlier(url),
+                Report::Became(fate, url) => {
+                    self.handle_fate(now, fate, url, predictor.as_deref_mut());
+                }
+            }
+        }
+    }
+
+    /// Closes the companion. Promises that it has not taken wait for the next.
+    pub fn close_companion(&mut self) {
+        self.companion.open = false;
+    }
+
+    fn handle_fate(
+        &mut self,
+        now: Instant,
+        fate: Fate,
+        hash: u32,
+        predictor: Option<&mut (dyn Predictor + '_)>,
+    ) {
+        let Some(push) = self.unreported.remove(&hash) else {
+            return;
+        };
+        match fate {
+            Fate::Used => self.counts.used += 1,
+            Fate::Late => {
+                self.counts.late += 1;
+                self.raise_fetch(push.fetch);
+                self.outputs.push_back(Output::Raise { fetch: push.fetch });
+            }
+            Fate::Wasted => self.counts.wasted += 1,
+            Fate::Cancelled => self.counts.cancelled += 1,
+        }
+        match fate {
+            Fate::Used | Fate::Late => self.note_wanted(now, url::authority(&push.url), hash),
+            Fate::Wasted | Fate::Cancelled => self.cache.note_refusal(hash),
+        }
+        match (fate, predictor) {
+            (Fate::Used | Fate::Late, Some(predictor)) => predictor.used(&push.page_url, &push.url),
+            (Fate::Cancelled, Some(predictor)) => predictor.cancelled(&push.url),
+            _ => {}
+        }
+    }
+}

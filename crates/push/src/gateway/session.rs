@@ -1,0 +1,231 @@
+//! The state of one session, and the operations that several events share.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandem_http::RequestHead;
+
+use super::client_cache::ClientCache;
+use super::document::DocumentReader;
+use super::fetch::Fetch;
+use super::fetch_queue::FetchQueue;
+use super::foreign_hosts::ForeignHosts;
+use super::output::{Carrier, Clock, Config, Counts, Output};
+use super::page::{Page, Promise};
+use super::page_view::PageView;
+use super::random::Random;
+use super::table::{AnswerId, FetchId, PageId, Table};
+use crate::wire::{ReportReader, RequestHashes};
+
+/// The time in which requests that browsers make together arrive. Needs of a host are released that
+/// long after the first request to it, so that no push is made for the other requests.
+const GATHER_PERIOD: Duration = Duration::from_millis(10);
+
+/// An answer to a request of the client, on its way.
+pub(super) struct Answer {
+    /// The hash of the request's URL.
+    pub(super) hash: u32,
+    /// The request, until the head shows that it is not needed.
+    pub(super) request: Option<RequestHead>,
+    /// The client takes pushes.
+    pub(super) takes_pushes: bool,
+    /// The URL, if the head made it necessary.
+    pub(super) url: Option<Arc<str>>,
+    /// The page, once there is anything to push with the answer.
+    pub(super) page: Option<PageId>,
+    pub(super) reader: Option<DocumentReader>,
+    /// The bytes of the body so far, if its head did not tell their number.
+    pub(super) unsized_body: Option<u64>,
+    /// The body has ended.
+    pub(super) ended: bool,
+}
+
+/// A promise whose fate the client has not reported.
+pub(super) struct Unreported {
+    pub(super) url: Arc<str>,
+    /// The URL of the page that it was made for.
+    pub(super) page_url: Arc<str>,
+    pub(super) fetch: FetchId,
+    pub(super) asked: RequestHashes,
+}
+
+/// The companion of the session, and the promises that wait for one.
+#[derive(Default)]
+pub(super) struct Companion {
+    pub(super) open: bool,
+    pub(super) reader: ReportReader,
+    pub(super) promises: VecDeque<Promise>,
+    /// The promises that were added while a companion was open.
+    pub(super) added: u64,
+}
+
+/// The gateway's half of one session.
+pub struct Gateway {
+    pub(super) config: Config,
+    pub(super) clock: Clock,
+    pub(super) answers: Table<AnswerId, Answer>,
+    pub(super) pages: Table<PageId, Page>,
+    pub(super) fetches: Table<FetchId, Fetch>,
+    pub(super) queue: FetchQueue,
+    /// The fetches that give their slot away at this time, unless their head has come.
+    pub(super) slow: VecDeque<(Instant, FetchId)>,
+    pub(super) cache: ClientCache,
+    /// The URL hashes of the requests that are under way.
+    pub(super) requested: Vec<u32>,
+    /// The promises without a report, by URL hash.
+    pub(super) unreported: HashMap<u32, Unreported>,
+    pub(super) companion: Companion,
+    pub(super) hosts: ForeignHosts,
+    /// The hosts whose needs are released at this time.
+    pub(super) releases: VecDeque<(Instant, String)>,
+    /// The page that the reader looks at.
+    pub(super) view: Option<PageView>,
+    /// The last page for which needs were skipped, because the client was thought to hold them.
+    pub(super) skipping: Option<PageId>,
+    pub(super) random: Random,
+    pub(super) outputs: VecDeque<Output>,
+    pub(super) counts: Counts,
+    /// The session is over: nothing is promised any more.
+    pub(super) closed: bool,
+}
+
+/// Shows numbers only: the URLs of a session are private.
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway")
+            .field("config", &self.config)
+            .field("records", &self.records())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Creates the machine of a session that begins at the time that `clock` shows.
+    pub fn new(config: Config, clock: Clock) -> Self {
+        Self {
+            clock,
+            answers: Table::default(),
+            pages: Table::default(),
+            fetches: Table::default(),
+            queue: FetchQueue::new(config.fetches),
+            slow: VecDeque::new(),
+            cache: ClientCache::default(),
+            requested: Vec::new(),
+            unreported: HashMap::new(),
+            companion: Companion::default(),
+            hosts: ForeignHosts::default(),
+            releases: VecDeque::new(),
+            view: None,
+            skipping: None,
+            random: Random::new(config.seed),
+            outputs: VecDeque::new(),
+            counts: Counts::default(),
+            closed: false,
+            config,
+        }
+    }
+
+    /// Returns the next decision.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Returns the time at which [`Self::handle_timeout`] is to be called.
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        while let Some(&(_, fetch)) = self.slow.front()
+            && !self.is_fetching(fetch)
+        {
+            self.slow.pop_front();
+        }
+        let slow = self.slow.front().map(|(at, _)| *at);
+        let release = self.releases.front().map(|(at, _)| *at);
+        slow.into_iter().chain(release).min()
+    }
+
+    /// Runs what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, fetch)) = self.slow.pop_front_if(|(at, _)| *at <= now) {
+            self.give_slot_away(now, fetch);
+        }
+        while let Some((_, host)) = self.releases.pop_front_if(|(at, _)| *at <= now) {
+            for waiting in self.hosts.release(&host) {
+                self.promise_one(waiting.page, waiting.need);
+                self.collect_page(waiting.page);
+            }
+        }
+    }
+
+    /// Takes the next promise for a stream.
+    pub fn take_promise(&mut self, carrier: Carrier) -> Option<Promise> {
+        match carrier {
+            Carrier::Companion => self.companion.promises.pop_front(),
+            Carrier::Answer(answer) => {
+                let page = self.answers.get(answer)?.page?;
+                self.pages.get_mut(page)?.promises.as_mut()?.pop_front()
+            }
+        }
+    }
+
+    /// Ends the session: nothing is promised any more, and promises that no stream has taken are
+    /// withdrawn.
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.releases.clear();
+        let waiting = self.hosts.begin_page();
+        self.collect_pages(waiting);
+        if let Some(page) = self.skipping.take() {
+            self.collect_page(page);
+        }
+        for promise in std::mem::take(&mut self.companion.promises) {
+            self.forget_fetch(promise.fetch);
+        }
+    }
+
+    /// Returns the counts since the last call.
+    pub fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// Returns the number of pushes whose fate the client has not reported.
+    pub fn unreported(&self) -> usize {
+        self.unreported.len()
+    }
+
+    /// Returns the number of answers, pages and fetches that the machine knows.
+    pub fn records(&self) -> [usize; 3] {
+        [self.answers.len(), self.pages.len(), self.fetches.len()]
+    }
+
+    /// Notes that the client wants a resource of a host.
+    pub(super) fn note_wanted(&mut self, now: Instant, host: &str, url: u32) {
+        let no_longer_waiting = self.hosts.drop_requested(url);
+        self.collect_pages(no_longer_waiting);
+        if self.hosts.note_wanted(host) {
+            let at = now + GATHER_PERIOD;
+            self.releases.push_back((at, host.to_owned()));
+        }
+    }
+
+    /// Removes those pages that nothing refers to.
+    pub(super) fn collect_pages(&mut self, pages: Vec<PageId>) {
+        for page in pages {
+            self.collect_page(page);
+        }
+    }
+
+    /// Removes a page that nothing refers to.
+    pub(super) fn collect_page(&mut self, id: PageId) {
+        let Some(page) = self.pages.get(id) else {
+            return;
+        };
+        let is_used = page.promises.is_some()
+            || page.fetches > 0
+            || self.skipping == Some(id)
+            || self.hosts.is_awaited(id);
+        if !is_used {
+            self.pages.remove(id);
+        }
+    }
+}

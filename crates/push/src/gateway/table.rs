@@ -1,0 +1,99 @@
+//! Records by number. A number is never given twice, so a stale one finds nothing.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// The number of a record.
+pub(super) trait Id: Copy + Eq + Hash + From<u64> {}
+
+/// Defines the numbers of the kinds of records.
+macro_rules! ids {
+    ($($(#[$doc:meta])* $visibility:vis $name:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+            $visibility struct $name(u64);
+
+            impl From<u64> for $name {
+                fn from(number: u64) -> Self {
+                    Self(number)
+                }
+            }
+
+            impl Id for $name {}
+        )*
+    };
+}
+
+ids! {
+    /// The number of an answer to a request of the client.
+    pub AnswerId;
+    /// The number of a push.
+    pub FetchId;
+    /// The number of a page.
+    pub(super) PageId;
+}
+
+/// The records of one kind.
+pub(super) struct Table<I, T> {
+    next: u64,
+    records: HashMap<I, T>,
+}
+
+impl<I, T> Default for Table<I, T> {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            records: HashMap::new(),
+        }
+    }
+}
+
+impl<I: Id, T> Table<I, T> {
+    /// Adds a record and returns its number.
+    pub(super) fn insert(&mut self, record: T) -> I {
+        let id = I::from(self.next);
+        self.next += 1;
+        self.records.insert(id, record);
+        id
+    }
+
+    pub(super) fn get(&self, id: I) -> Option<&T> {
+        self.records.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: I) -> Option<&mut T> {
+        self.records.get_mut(&id)
+    }
+
+    pub(super) fn remove(&mut self, id: I) -> Option<T> {
+        self.records.remove(&id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_never_reuses_a_number() {
+        let mut table: Table<PageId, char> = Table::default();
+        let (a, b) = (table.insert('a'), table.insert('b'));
+        assert_eq!(table.remove(b), Some('b'));
+        let c = table.insert('c');
+        assert_ne!(b, c);
+        assert_eq!(
+            (table.get(a), table.get(b), table.get(c)),
+            (Some(&'a'), None, Some(&'c'))
+        );
+        if let Some(record) = table.get_mut(a) {
+            *record = 'x';
+        }
+        assert_eq!((table.get(a), table.len()), (Some(&'x'), 2));
+        assert_eq!(table.remove(b), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! URLs as the gateway compares them: absolute, normalised, without a fragment.
+
+use std::borrow::Cow;
+
+use tandem_http::{RequestHead, Scheme};
+use tandem_preload::{MAX_URL, resolve, split};
+
+/// Returns the URL of a request; `None` if it is not a URL that a page can name.
+pub(crate) fn request_url(request: &RequestHead) -> Option<String> {
+    let RequestHead {
+        scheme,
+        authority,
+        path,
+        ..
+    } = request;
+    let url = format!("{}://{authority}{path}", scheme.as_str());
+    if url.len() <= MAX_URL && is_normal_authority(*scheme, authority) && is_normal_path(path) {
+        return Some(url);
+    }
+    resolve(&url, "")
+}
+
+/// Returns host and port of a request in the form in which URLs have them: in lower case, without
+/// the default port.
+pub(crate) fn request_authority(request: &RequestHead) -> Cow<'_, str> {
+    if is_normal_authority(request.scheme, &request.authority) {
+        return Cow::Borrowed(&request.authority);
+    }
+    let root = format!("{}://{}/", request.scheme.as_str(), request.authority);
+    match resolve(&root, "") {
+        Some(url) => Cow::Owned(authority(&url).to_owned()),
+        None => Cow::Borrowed(&request.authority),
+    }
+}
+
+/// Returns host and port of a URL, and nothing for other text.
+pub(crate) fn authority(url: &str) -> &str {
+    split(url).map_or("", |(_, authority, _)| authority)
+}
+
+/// Returns whether an authority is surely normalised: a domain name in lower case, without a port
+/// or with one that is not the default. Numeric hosts need the parser.
+fn is_normal_authority(scheme: Scheme, authority: &str) -> bool {
+    let (host, port) = authority.split_once(':').unwrap_or((authority, "1"));
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
+    let is_name = host.len() <= 253
+        && host.split('.').all(is_label)
+        && host
+            .rsplit('.')
+            .next()
+            .is_some_and(|label| label.as_bytes()[0].is_ascii_lowercase());
+    let is_port = !port.starts_with('0')
+        && port
+            .parse::<u16>()
+            .is_ok_and(|port| port != scheme.default_port())
+        && port.bytes().all(|byte| byte.is_ascii_digit());
+    is_name && is_port
+}
+
+/// Returns whether a path with its query is surely normalised: it has no dot segments, and no bytes
+/// that need percent-encoding.
+fn is_normal_path(path: &str) -> bool {
+    let is_plain = |byte: u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(
+                byte,
+                b'/' | b'-' | b'_' | b'.' | b'?' | b'=' | b'&' | b'+' | b','
+            )
+    };
+    path.starts_with('/') && !path.contains("/.") && path.bytes().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(scheme: Scheme, authority: &str, path: &str) -> RequestHead {
+        RequestHead::get(scheme, authority, path)
+    }
+
+    #[test]
+    fn request_url_is_normalised() {
+        for (authority, path, url) in [
+            ("h.test", "/a/b.css?c=d", "http://h.test/a/b.css?c=d"),
+            ("h.test:8080", "/", "http://h.test:8080/"),
+            ("H.Test:80", "/a", "http://h.test/a"),
+            ("h.test", "/a/../b", "http://h.test/b"),
+            ("h.test", "/a#b", "http://h.test/a"),
+            ("127.0.0.1:81", "/\u{e9}", "http://127.0.0.1:81/%C3%A9"),
+        ] {
+            let request = get(Scheme::Http, authority, path);
+            assert_eq!(request_url(&request).as_deref(), Some(url));
+            assert_eq!(request_authority(&request), super::authority(url));
+        }
+        for bad in ["", "a..b", "user@h", "1.2.3.4.5"] {
+            assert_eq!(request_url(&get(Scheme::Http, bad, "/")), None, "{bad}");
+        }
+        let long = "a".repeat(MAX_URL);
+        assert_eq!(
+            request_url(&get(Scheme::Http, "h", &format!("/{long}"))),
+            None
+        );
+    }
+
+    #[test]
+    fn default_port_depends_on_the_scheme() {
+        assert!(!is_normal_authority(Scheme::Http, "h:80"));
+        assert!(is_normal_authority(Scheme::Https, "h:80"));
+        assert!(!is_normal_authority(Scheme::Https, "h:443"));
+        for odd in ["h:", "h:08", "h:+8", "h:70000", "h.", ".h", "H", "h.1", ""] {
+            assert!(!is_normal_authority(Scheme::Http, odd), "{odd}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn request_url_fast_path_agrees_with_the_parser(
+            authority in "[a-z0-9.:-]{1,12}",
+            path in "/[a-zA-Z0-9/._?=&+,-]{0,12}",
+        ) {
+            let request = get(Scheme::Http, &authority, &path);
+            let slow = resolve(&format!("http://{authority}{path}"), "");
+            proptest::prop_assert_eq!(request_url(&request), slow);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The reply to a request, with the promises that it carries.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tandem_push::gateway::{AnswerId, Carrier, Interest};
+
+use super::ExchangeContext;
+use super::fetch::Fetch;
+use super::session::Session;
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Parts, Reply};
+
+/// An answer on its way.
+pub(super) struct Answer {
+    session: Rc<Session>,
+    id: AnswerId,
+    context: ExchangeContext,
+    reply: Reply,
+    interest: Interest,
+    /// The part that follows the promises that are ready.
+    held: Option<Part>,
+    ended: bool,
+}
+
+impl Answer {
+    /// Sends an exchange on, and watches its reply if that may be a page or a part of one.
+    pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
+        let (request, takes_pushes) = (&exchange.request, exchange.peer.push);
+        let id = session.handle(|machine, now| machine.handle_request(now, request, takes_pushes));
+        session.set_timer();
+        let context = ExchangeContext::of(&exchange);
+        let reply = session.next().call(exchange);
+        match id {
+            None => reply,
+            Some(id) => Reply::new(Self {
+                session: Rc::clone(session),
+                id,
+                context,
+                reply,
+                interest: Interest::default(),
+                held: None,
+                ended: false,
+            }),
+        }
+    }
+
+    /// Tells the machine of a part.
+    fn note(&mut self, part: &mut Part) {
+        let id = self.id;
+        match part {
+            Part::Head(head) => {
+                self.interest = self.session.handle_learning(|machine, now, predictor| {
+                    machine.handle_head(now, id, head, predictor)
+                });
+            }
+            Part::Data(data) if self.interest.body => {
+                self.session
+                    .handle(|machine, _| machine.handle_data(id, data));
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, complete: bool) {
+        self.ended = true;
+        let id = self.id;
+        self.session
+            .handle_learning(|machine, _, predictor| machine.handle_end(id, complete, predictor));
+    }
+}
+
+impl Parts for Answer {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let carrier = Carrier::Answer(self.id);
+        loop {
+            // Promises go before the bytes that mention their resources.
+            if self.interest.promises
+                && !self.ended
+                && let Some(promise) = self.session.poll_promise(carrier, cx)
+            {
+                let part = Fetch::promise(&self.session, promise, &self.context);
+                return Poll::Ready(Some(Ok(part)));
+            }
+            if let Some(part) = self.held.take() {
+                return Poll::Ready(Some(Ok(part)));
+            }
+            let mut part = match ready!(self.reply.poll_part(cx)) {
+                Some(Ok(part)) => part,
+                end => {
+                    self.end(end.is_none());
+                    return Poll::Ready(end);
+                }
+            };
+            self.note(&mut part);
+            if !self.interest.promises {
+                return Poll::Ready(Some(Ok(part)));
+            }
+            self.held = Some(part);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.session.forget_carrier(Carrier::Answer(self.id));
+        self.session
+            .handle(|machine, now| machine.release_answer(now, self.id));
+    }
+}

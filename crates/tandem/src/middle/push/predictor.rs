@@ -1,0 +1,53 @@
+//! The process's predictor as one session uses it.
+
+use std::sync::Arc;
+
+use tandem_predict::{Candidate, Exchange, Worth};
+use tandem_push::gateway::Predictor;
+
+use crate::gauge::{Gauge, Measure};
+use crate::learned::Learned;
+
+/// The predictor for one event of one session.
+pub(super) struct SessionPredictor<'a> {
+    pub(super) learned: &'a Arc<Learned>,
+    pub(super) session: u64,
+    pub(super) user: u64,
+    /// The gauge of the session's path, if that is to decide which pushes pay.
+    pub(super) gauge: Option<&'a Gauge>,
+}
+
+impl Predictor for SessionPredictor<'_> {
+    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        let worth = self
+            .gauge
+            .and_then(Gauge::measure)
+            .map(|Measure { round_trip, rate }| Worth::Path { round_trip, rate });
+        let exchange = Exchange {
+            session: self.session,
+            user: self.user,
+            ..*exchange
+        };
+        self.learned.sending(&exchange, worth)
+    }
+
+    fn note_referrer(&mut self, url: &str, referrer: &str) {
+        self.learned.note_asker(url, referrer);
+    }
+
+    fn own_referrer(&self, url: &str) -> Option<String> {
+        self.learned.own_asker(url)
+    }
+
+    fn body_sent(&mut self, url: &str, size: u64) {
+        self.learned.body_sent(url, size);
+    }
+
+    fn used(&mut self, page: &str, url: &str) {
+        self.learned.used(self.session, page, url);
+    }
+
+    fn cancelled(&mut self, url: &str) {
+        self.learned.cancelled(self.session, url);
+    }
+}

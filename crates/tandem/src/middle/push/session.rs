@@ -1,0 +1,299 @@
+//! The owner of a session's state machine: it passes events in, carries decisions out, and wakes
+//! the replies that they concern.
+//!
+//! All state that changes is in one cell. It is borrowed for the time of one event only, and no
+//! foreign code runs meanwhile: replies take their decisions when they are polled.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Waker};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tandem_http::RequestHead;
+use tandem_push::gateway::{
+    Carrier, Clock, Config, Counts, FetchId, Gateway, Output, Predictor, Promise,
+};
+
+use super::Pushing;
+use super::predictor::SessionPredictor;
+use crate::exchange::Peer;
+use crate::gauge::Gauge;
+use crate::metrics::METRICS;
+use crate::path::Facts;
+use crate::priority::{Precedence, SharedPriority};
+use crate::stage::Stage;
+
+/// One session of the gateway.
+pub(super) struct Session {
+    state: RefCell<State>,
+    session: u64,
+    user: u64,
+    pushing: Rc<Pushing>,
+    gauge: Option<Gauge>,
+    next: Rc<dyn Stage>,
+}
+
+/// The machine, and the replies that its decisions concern.
+struct State {
+    machine: Gateway,
+    carriers: HashMap<Carrier, Waker>,
+    fetches: HashMap<FetchId, FetchReply>,
+    /// The time for which the earliest timer is set.
+    timer: Option<Instant>,
+}
+
+/// The decisions on a push that its reply has not carried out.
+struct FetchReply {
+    priority: SharedPriority,
+    /// The request to make.
+    request: Option<RequestHead>,
+    cancelled: bool,
+    waker: Option<Waker>,
+}
+
+/// A decision for the reply of a push.
+pub(super) enum FetchOrder {
+    /// The request is to be made.
+    Begin(RequestHead),
+    /// The stream is to be reset.
+    Cancel,
+}
+
+impl Session {
+    pub(super) fn new(
+        pushing: &Rc<Pushing>,
+        path: &Rc<dyn Facts>,
+        peer: Peer,
+        next: Rc<dyn Stage>,
+    ) -> Rc<Self> {
+        let learned = pushing.learned.as_ref();
+        let config = Config {
+            own_origin_only: pushing.own_origin_only,
+            hold_out: pushing.hold_out,
+            seed: if pushing.hold_out > 0.0 {
+                random_seed()
+            } else {
+                0
+            },
+            ..Config::default()
+        };
+        let state = State {
+            machine: Gateway::new(config, clock()),
+            carriers: HashMap::new(),
+            fetches: HashMap::new(),
+            timer: None,
+        };
+        let gauge = learned.filter(|_| pushing.by_path);
+        Rc::new(Self {
+            state: RefCell::new(state),
+            session: peer.session,
+            user: learned.map_or(0, |learned| learned.user(peer.session, peer.address)),
+            gauge: gauge.and_then(|_| Gauge::of(path)),
+            pushing: Rc::clone(pushing),
+            next,
+        })
+    }
+
+    /// Returns the stage behind.
+    pub(super) fn next(&self) -> &Rc<dyn Stage> {
+        &self.next
+    }
+
+    /// Passes an event to the machine, and carries its decisions out.
+    pub(super) fn handle<T>(&self, event: impl FnOnce(&mut Gateway, Instant) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let result = event(&mut state.machine, now());
+        let wakers = state.carry_out();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Passes an event with the predictor to the machine, and carries its decisions out.
+    pub(super) fn handle_learning<T>(
+        &self,
+        event: impl FnOnce(&mut Gateway, Instant, Option<&mut dyn Predictor>) -> T,
+    ) -> T {
+        let mut predictor = self
+            .pushing
+            .learned
+            .as_ref()
+            .map(|learned| SessionPredictor {
+                learned,
+                session: self.session,
+                user: self.user,
+                gauge: self.gauge.as_ref(),
+            });
+        let predictor = predictor
+            .as_mut()
+            .map(|predictor| predictor as &mut dyn Predictor);
+        self.handle(|machine, now| event(machine, now, predictor))
+    }
+
+    /// Sets a timer for the next time that the machine waits for. It is called while a reply is
+    /// polled: then a task may be spawned.
+    pub(super) fn set_timer(self: &Rc<Self>) {
+        let mut state = self.state.borrow_mut();
+        let Some(at) = state.machine.poll_timeout() else {
+            return;
+        };
+        if state.timer.is_some_and(|set| set <= at) {
+            return;
+        }
+        state.timer = Some(at);
+        drop(state);
+        let session = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep_until(at.into()).await;
+            expire(&session, at);
+        });
+    }
+
+    /// Returns the next promise for a stream, with the priority that it shares with its push. The
+    /// stream is polled again when there is one.
+    pub(super) fn poll_promise(
+        &self,
+        carrier: Carrier,
+        cx: &Context<'_>,
+    ) -> Option<(Promise, SharedPriority)> {
+        let mut state = self.state.borrow_mut();
+        let Some(promise) = state.machine.take_promise(carrier) else {
+            state.carriers.insert(carrier, cx.waker().clone());
+            return None;
+        };
+        let priority = SharedPriority::new(Precedence::push(promise.priority));
+        let reply = FetchReply {
+            priority: priority.clone(),
+            request: None,
+            cancelled: false,
+            waker: None,
+        };
+        state.fetches.insert(promise.fetch, reply);
+        Some((promise, priority))
+    }
+
+    /// Forgets the waker of a stream that is closed.
+    pub(super) fn forget_carrier(&self, carrier: Carrier) {
+        self.state.borrow_mut().carriers.remove(&carrier);
+    }
+
+    /// Returns the next decision on a push. Its reply is polled again when there is one.
+    pub(super) fn poll_fetch(&self, fetch: FetchId, cx: &Context<'_>) -> Option<FetchOrder> {
+        let mut state = self.state.borrow_mut();
+        let reply = state.fetches.get_mut(&fetch)?;
+        if reply.cancelled {
+            return Some(FetchOrder::Cancel);
+        }
+        if let Some(request) = reply.request.take() {
+            return Some(FetchOrder::Begin(request));
+        }
+        reply.waker = Some(cx.waker().clone());
+        None
+    }
+
+    /// Forgets a push whose reply is dropped.
+    pub(super) fn release_fetch(&self, fetch: FetchId) {
+        self.state.borrow_mut().fetches.remove(&fetch);
+        self.handle(|machine, now| machine.release_fetch(now, fetch));
+    }
+
+    /// Ends the session.
+    pub(super) fn close(&self) {
+        self.handle(|machine, _| machine.close());
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let unreported = self.state.borrow().machine.unreported();
+        METRICS.pushes_wasted.add(unreported as u64);
+        if let Some(learned) = &self.pushing.learned {
+            learned.session_closed(self.session);
+        }
+    }
+}
+
+impl State {
+    /// Hands the machine's decisions to the replies that they concern, and returns the wakers of
+    /// those.
+    fn carry_out(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Promise(carrier) => wakers.extend(self.carriers.remove(&carrier)),
+                Output::Fetch { fetch, request } => {
+                    if let Some(reply) = self.fetches.get_mut(&fetch) {
+                        reply.request = Some(request);
+                        wakers.extend(reply.waker.take());
+                    }
+                }
+                Output::Cancel { fetch } => {
+                    if let Some(reply) = self.fetches.get_mut(&fetch) {
+                        reply.cancelled = true;
+                        wakers.extend(reply.waker.take());
+                    }
+                }
+                Output::Raise { fetch } => {
+                    if let Some(reply) = self.fetches.get(&fetch) {
+                        reply.priority.set(Precedence::default());
+                    }
+                }
+            }
+        }
+        count(self.machine.take_counts());
+        wakers
+    }
+}
+
+/// Adds the machine's counts to those of the process.
+fn count(counts: Counts) {
+    if counts == Counts::default() {
+        return;
+    }
+    METRICS.pushes_promised.add(counts.promised);
+    METRICS.pushes_used.add(counts.used);
+    METRICS.pushes_late.add(counts.late);
+    METRICS.pushes_wasted.add(counts.wasted);
+    METRICS.pushes_cancelled.add(counts.cancelled);
+    METRICS.pages_pushed.add(counts.pages_pushed);
+    METRICS.pages_held_out.add(counts.pages_held_out);
+}
+
+/// Runs what is due when a timer expires, and sets the next.
+fn expire(session: &Weak<Session>, at: Instant) {
+    let Some(session) = session.upgrade() else {
+        return;
+    };
+    let mut state = session.state.borrow_mut();
+    if state.timer == Some(at) {
+        state.timer = None;
+    }
+    drop(state);
+    session.handle(Gateway::handle_timeout);
+    session.set_timer();
+}
+
+/// Returns the time of events, which tests may hold.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+fn clock() -> Clock {
+    let unix_time = SystemTime::now().duration_since(UNIX_EPOCH);
+    Clock {
+        instant: now(),
+        // A clock before 1970 is not set: no date is in the past then.
+        unix_time: unix_time.map_or(0, |time| time.as_secs()),
+    }
+}
+
+/// Returns a random number for the choice of pages that are held out.
+fn random_seed() -> u64 {
+    let mut seed = [0; 8];
+    let provider = rustls::crypto::ring::default_provider();
+    if provider.secure_random.fill(&mut seed).is_err() {
+        tracing::warn!("the system has no random numbers: held-out pages can be guessed");
+    }
+    u64::from_ne_bytes(seed)
+}
