@@ -106,6 +106,15 @@ impl fmt::Debug for Isolation {
     }
 }
 
+/// The identity of a session that carries pushes: two marks are of one session if they are one
+/// allocation.
+#[derive(Debug)]
+pub struct SessionMark {
+    /// A promise carries the fields of its own request; otherwise it has those of the exchange with
+    /// which it came.
+    pub promises_have_fields: bool,
+}
+
 /// One part of a reply.
 #[derive(Debug)]
 pub enum Part {
@@ -119,6 +128,8 @@ pub enum Part {
         reply: Reply,
         /// The place in every queue on the way, shared with the exchange behind it.
         priority: SharedPriority,
+        /// The session on which it arrived; `None` for one that is made here.
+        session: Option<Rc<SessionMark>>,
     },
     /// The final head; once.
     Head(ResponseHead),
@@ -161,7 +172,6 @@ impl Reply {
         let slot = Rc::new(Slot::default());
         let future = story(Sink {
             slot: Rc::clone(&slot),
-            tap: None,
         });
         Self::new(Generator {
             future: Some(Box::pin(future)),
@@ -213,16 +223,6 @@ struct Slot {
 /// Where the story of [`Reply::generate`] puts its parts.
 pub struct Sink {
     slot: Rc<Slot>,
-    tap: Option<Rc<dyn Tap>>,
-}
-
-/// What of a reply concerns the session that it came on, and not only the exchange.
-pub trait Tap {
-    /// A push: it stays with the session instead of travelling on with the reply.
-    fn pushed(&self, request: RequestHead, reply: Reply, priority: SharedPriority);
-
-    /// The final head, on its way.
-    fn head(&self, head: &mut ResponseHead);
 }
 
 impl Sink {
@@ -237,28 +237,8 @@ impl Sink {
         move || slot.used.get()
     }
 
-    /// From now on the session sees what is meant for it.
-    pub fn tap(&mut self, tap: Rc<dyn Tap>) {
-        self.tap = Some(tap);
-    }
-
     /// Hands over one part; returns once the reader asks for the next.
     pub async fn send(&mut self, part: Part) {
-        let part = match (part, &self.tap) {
-            (
-                Part::Pushed {
-                    request,
-                    reply,
-                    priority,
-                },
-                Some(tap),
-            ) => return tap.pushed(request, reply, priority),
-            (Part::Head(mut head), Some(tap)) => {
-                tap.head(&mut head);
-                Part::Head(head)
-            }
-            (part, _) => part,
-        };
         self.slot.used.set(true);
         *self.slot.part.borrow_mut() = Some(part);
         // The generator takes the part before it polls this future again, so one pending poll is

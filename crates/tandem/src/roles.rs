@@ -1,7 +1,7 @@
 //! Client and gateway as compositions of the same parts: front, middle, back.
 //!
 //! ```text
-//!  client    http1 │ socks5 ─▶ isolate ─▶ local pages │ early ─▶ count ─▶ gateways (pool by isolation)
+//!  client    http1 │ socks5 ─▶ isolate ─▶ local pages │ early ─▶ count ─▶ loads ─▶ pushed ─▶ gateways (pool by isolation)
 //!  gateway   h2 (per session: auth)    ─▶ warm-up ─▶ count ─▶ push ─▶ origin (pool, policy)
 //! ```
 
@@ -10,13 +10,13 @@ use std::rc::Rc;
 
 use tandem_http::h1::{Form, Limits};
 use tandem_http::{MuxConfig, Role as End};
+use tandem_push::client::{MAX_PUSHES, StoreLimits};
 
 use crate::admin::{own_authorities, pac};
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
-use crate::back::pushed::MAX_ENTRIES;
 use crate::config::client::{Fallback, GatewayEndpoint};
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
 use crate::endpoint::{Endpoint, SessionKind, Via};
@@ -31,6 +31,7 @@ use crate::middle::loads::Loads;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
+use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::services::Services;
@@ -168,11 +169,6 @@ impl Role for ClientConfig {
         let limits = PoolLimits {
             max_age: self.max_age,
             max_sessions: self.max_sessions,
-            push_memory: if self.push { self.push_memory } else { 0 },
-            cancel_pushes: self.cancel_pushes,
-            early_hints: self.early_hints,
-            cache_status: self.cache_status,
-            push_digest: self.push_digest,
             // Over Tor, a circuit every minute would be a pattern.
             reconnect: self.via.is_none(),
         };
@@ -184,7 +180,7 @@ impl Role for ClientConfig {
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let counted: Rc<dyn Stage> = Rc::new(Count {
             log_urls: self.log_urls,
-            next: Rc::new(Loads::new(Rc::clone(&to_gateway) as _)),
+            next: Rc::new(Loads::new(Rc::new(self.pushed(&to_gateway)))),
         });
         let out: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
@@ -224,6 +220,25 @@ impl Role for ClientConfig {
 }
 
 impl ClientConfig {
+    /// The stage that takes pushes in.
+    fn pushed(&self, to_gateway: &Rc<ToGateway>) -> Pushed {
+        let options = PushOptions {
+            store: StoreLimits {
+                memory: if self.push { self.push_memory } else { 0 },
+                cancel_useless: self.cancel_pushes,
+            },
+            early_hints: self.early_hints,
+            cache_status: self.cache_status,
+            digest: self.push_digest,
+            max_keys: self.max_sessions,
+        };
+        Pushed::new(
+            options,
+            Rc::clone(to_gateway) as _,
+            Rc::clone(to_gateway) as _,
+        )
+    }
+
     fn front(
         &self,
         endpoint: &Endpoint,
@@ -306,7 +321,7 @@ impl ClientConfig {
         let mut session = mux_session(
             protocol,
             &self.path,
-            MAX_ENTRIES,
+            MAX_PUSHES as u32,
             Limits::default().head,
             self.token.as_deref(),
         );

@@ -1,9 +1,11 @@
 //! The one interface between `front`, `middle` and `back`: an exchange goes in, its reply comes
 //! back.
 
+use std::rc::Rc;
+
 use crate::carrier::LocalBoxFuture;
 use crate::error::Error;
-use crate::exchange::{Exchange, Isolation, Reply};
+use crate::exchange::{Exchange, Isolation, Reply, SessionMark};
 
 /// A step of the pipeline, or a connected session. A stage changes the exchange on its way in,
 /// watches or changes the parts on their way back, or answers by itself.
@@ -12,8 +14,29 @@ pub trait Stage {
     fn call(&self, exchange: Exchange) -> Reply;
 }
 
-/// Tells the front about the sessions that its exchanges will take.
+/// The session that an exchange would take.
+#[derive(Clone, Debug)]
+pub struct CurrentSession {
+    /// The identity of the session.
+    pub mark: Rc<SessionMark>,
+    /// The path may have been lost: nothing has been heard on it for long.
+    pub has_rested: bool,
+    /// The exchanges under way on it.
+    pub active: usize,
+}
+
+/// Tells other stages about the sessions that their exchanges will take.
 pub trait SessionPool {
+    /// Returns the session of this key, if it stands or is being opened.
+    fn current(&self, isolation: &Isolation) -> Option<CurrentSession>;
+
+    /// Returns the session of this key, and begins one if there is none; `None` for a session that
+    /// carries no pushes.
+    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>>;
+
+    /// Returns whether a session takes exchanges of this key.
+    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool;
+
     /// Returns whether an exchange of this key would find a session that has answered a request
     /// before, and was let in.
     fn is_live(&self, isolation: &Isolation) -> bool;

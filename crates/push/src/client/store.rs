@@ -72,8 +72,13 @@ pub enum Output {
         /// The gateway does not know yet.
         tell_gateway: bool,
     },
-    /// A push ended, and these body bytes of it served no request.
-    Wasted(u64),
+    /// The push is forgotten, and its identifier stands for nothing any more.
+    Ended {
+        /// The push.
+        push: PushId,
+        /// The bytes of its body that served no request.
+        wasted: u64,
+    },
 }
 
 /// A piece of an answer, for the reader.
@@ -505,8 +510,10 @@ impl PushStore {
         if let (None, Phase::Useless(fate)) = (pushed.reported, &pushed.phase) {
             self.report(*fate, pushed.url, true);
         }
-        self.outputs
-            .push_back(Output::Wasted(pushed.received - pushed.used));
+        self.outputs.push_back(Output::Ended {
+            push: id,
+            wasted: pushed.received - pushed.used,
+        });
     }
 
     /// Drops a push for another of the same URL. The gateway knows, and would take a report for one

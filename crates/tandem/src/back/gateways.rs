@@ -12,21 +12,19 @@ use std::time::Duration;
 
 use tandem_http::Priority;
 use tandem_http::cache::is_safe;
-use tandem_push::wire::is_reserved;
+use tandem_push::wire::{is_companion, is_reserved};
 use tokio::time::Instant;
 
 use crate::back::announce::Announcer;
 use crate::back::failures::Failures;
-use crate::back::pushed::PushStore;
-use crate::back::reports::{Arrival, Digest};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply, Sink};
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply, SessionMark, Sink};
 use crate::metrics::METRICS;
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::{Connected, Session, Task};
-use crate::stage::{SessionPool, Stage};
+use crate::stage::{CurrentSession, SessionPool, Stage};
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
 use crate::warm_up;
@@ -106,16 +104,6 @@ pub struct PoolLimits {
     pub max_age: Option<Duration>,
     /// Isolation keys with a session at once; the least recently used goes first.
     pub max_sessions: usize,
-    /// Bytes of pushed answers, fields included, that a session may hold for later requests.
-    pub push_memory: usize,
-    /// Cancel pushes of no use instead of reading them to their end.
-    pub cancel_pushes: bool,
-    /// Tell the browser of what is pushed with a page (`Link: rel=preload`).
-    pub early_hints: bool,
-    /// Say in answers which of them were pushed (`Cache-Status`).
-    pub cache_status: bool,
-    /// Tell a gateway's next session what the browser got on the last.
-    pub push_digest: bool,
     /// Try again by itself, without a request, when a gateway does not answer.
     pub reconnect: bool,
 }
@@ -127,7 +115,6 @@ pub struct Gateways {
     fallback: Option<Rc<dyn Stage>>,
     /// By key and gateway: while one gateway is tried, another's session stays.
     slots: RefCell<HashMap<(Isolation, usize), Slot>>,
-    digests: RefCell<HashMap<Isolation, Rc<Digest>>>,
     /// Index of the gateway that answered last.
     preferred: Cell<usize>,
     /// Tunnels that failed of late after they had been agreed to.
@@ -139,7 +126,6 @@ pub struct Gateways {
 
 struct Slot {
     current: Rc<dyn Connected>,
-    pushed: Rc<PushStore>,
     opened: Instant,
     used: Instant,
     /// Replaces the session when it is old.
@@ -158,7 +144,6 @@ impl Gateways {
             limits,
             fallback,
             slots: RefCell::default(),
-            digests: RefCell::default(),
             preferred: Cell::new(0),
             failures: Failures::default(),
             draining: Cell::new(false),
@@ -301,7 +286,7 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         for attempt in 0..self.gateways.len() {
             let index = (self.preferred.get() + attempt) % self.gateways.len();
-            let (session, _) = self.session(isolation, index);
+            let session = self.session(isolation, index);
             match session.established().await {
                 Ok(()) => {
                     if session.admission() == Some(false) {
@@ -346,14 +331,14 @@ impl Gateways {
     }
 
     /// The session of a key, opened where there is none that takes requests.
-    fn session(&self, isolation: &Isolation, gateway: usize) -> (Rc<dyn Connected>, Rc<PushStore>) {
+    fn session(&self, isolation: &Isolation, gateway: usize) -> Rc<dyn Connected> {
         let mut slots = self.slots.borrow_mut();
         let key = (isolation.clone(), gateway);
         if let Some(slot) = slots.get_mut(&key)
             && !slot.current.is_closed()
         {
             slot.used = Instant::now();
-            return (Rc::clone(&slot.current), Rc::clone(&slot.pushed));
+            return Rc::clone(&slot.current);
         }
         slots.retain(|_, slot| !slot.current.is_closed() || slot.current.active() > 0);
         if slots.len() >= self.limits.max_sessions {
@@ -367,13 +352,11 @@ impl Gateways {
         }
         let current = self.open(isolation, gateway);
         let slot = self.slot(Rc::clone(&current), key.clone());
-        let pushed = Rc::clone(&slot.pushed);
         slots.insert(key, slot);
-        (current, pushed)
+        current
     }
 
     fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> Slot {
-        let digest = self.digest(&key.0);
         let rotation = self.limits.max_age.map(|age| {
             let this = self.this.clone();
             Task::spawn(async move {
@@ -382,35 +365,13 @@ impl Gateways {
                 tokio::task::spawn_local(rotate(this, key));
             })
         });
-        let pushed = {
-            let PoolLimits {
-                push_memory,
-                cancel_pushes,
-                cache_status,
-                ..
-            } = self.limits;
-            PushStore::new(push_memory, cancel_pushes, cache_status, digest)
-        };
         let now = Instant::now();
         Slot {
             current,
-            pushed,
             opened: now,
             used: now,
             _rotation: rotation,
         }
-    }
-
-    /// What a key's browser holds, if that is told at all: as long as there are not too many keys.
-    fn digest(&self, isolation: &Isolation) -> Option<Rc<Digest>> {
-        if !self.limits.push_digest {
-            return None;
-        }
-        let mut digests = self.digests.borrow_mut();
-        if digests.len() >= self.limits.max_sessions && !digests.contains_key(isolation) {
-            digests.clear();
-        }
-        Some(Rc::clone(digests.entry(isolation.clone()).or_default()))
     }
 
     fn open(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
@@ -418,6 +379,12 @@ impl Gateways {
         let gateway = Rc::clone(&self.gateways[index]);
         let session = Rc::clone(&gateway.session);
         session.connect(Box::pin(dial(gateway, isolation.clone())))
+    }
+
+    /// The companion of a key's session: it goes with that session, or nowhere.
+    fn accompany(self: &Rc<Self>, mut exchange: Exchange) -> Reply {
+        let session = self.session(&exchange.isolation, self.preferred.get());
+        Reply::generate(|mut sink| async move { session.run(&mut exchange, &mut sink).await })
     }
 
     async fn try_gateways(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
@@ -428,17 +395,7 @@ impl Gateways {
         let mut passed_over = 0;
         for _ in 0..TRIES.max(count) {
             let index = (first + passed_over) % count;
-            let (session, pushed) = self.session(&exchange.isolation, index);
-            let arrival = Rc::new(Arrival {
-                store: Rc::downgrade(&pushed),
-                session: Rc::clone(&session),
-                isolation: exchange.isolation.clone(),
-                request: exchange.request.clone(),
-                hints: self.limits.early_hints,
-                promised: RefCell::default(),
-            });
-            arrival.begin(&exchange.request);
-            sink.tap(arrival);
+            let session = self.session(&exchange.isolation, index);
             let done = self.run(&session, index, exchange, sink).await;
             // Nothing is wrong with the gateway of a session that was lost: its next one may stand
             // in a moment.
@@ -566,28 +523,14 @@ pub struct ToGateway(pub Rc<Gateways>);
 impl Stage for ToGateway {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let pool = Rc::clone(&self.0);
-        let key = (exchange.isolation.clone(), pool.preferred.get());
-        let slot = pool
-            .slots
-            .borrow()
-            .get(&key)
-            .map(|slot| (Rc::clone(&slot.pushed), slot.current.has_rested()));
+        if is_companion(&exchange.request) {
+            return pool.accompany(exchange);
+        }
         if is_reserved(&exchange.request.authority) {
             let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
             return Reply::fail(error);
         }
-        if let (Some((pushed, _)), false) = (&slot, is_safe(&exchange.request.method)) {
-            pushed.forget_origin(&exchange.request);
-        }
-        let pushed = slot.and_then(|(pushed, has_rested)| pushed.answer(&exchange, has_rested));
         Reply::generate(|mut sink| async move {
-            if let Some(pushed) = pushed {
-                let passed = pass(pushed, &mut sink).await;
-                // A push that broke off before anything was passed on is as if it had never been.
-                if passed.is_ok() || sink.is_used() {
-                    return passed;
-                }
-            }
             let error = match pool.try_gateways(&mut exchange, &mut sink).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
@@ -626,6 +569,30 @@ async fn pass(mut reply: Reply, sink: &mut Sink) -> Result<(), Error> {
 }
 
 impl SessionPool for ToGateway {
+    fn current(&self, isolation: &Isolation) -> Option<CurrentSession> {
+        let slots = self.0.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), self.0.preferred.get()))?;
+        Some(CurrentSession {
+            mark: slot.current.mark()?,
+            has_rested: slot.current.has_rested(),
+            active: slot.current.active(),
+        })
+    }
+
+    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>> {
+        self.0.session(isolation, self.0.preferred.get()).mark()
+    }
+
+    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool {
+        let slots = self.0.slots.borrow();
+        (0..self.0.gateways.len()).any(|gateway| {
+            let slot = slots.get(&(isolation.clone(), gateway));
+            slot.filter(|slot| !slot.current.is_closed())
+                .and_then(|slot| slot.current.mark())
+                .is_some_and(|current| Rc::ptr_eq(&current, mark))
+        })
+    }
+
     fn is_live(&self, isolation: &Isolation) -> bool {
         let slots = self.0.slots.borrow();
         let key = (isolation.clone(), self.0.preferred.get());

@@ -2,8 +2,8 @@
 //!
 //! They are isolation ([`isolate`]), the pair's own fields ([`pair_fields`]), `Max-Forwards`
 //! ([`max_forwards`]), admission ([`auth`]), counting ([`count`]), a new session's first bytes
-//! ([`warm_up`]), pushing what a page needs ([`push`]), and at the client the time that pages take
-//! ([`loads`]).
+//! ([`warm_up`]), pushing what a page needs ([`push`]), and at the client the pushes that arrive
+//! ([`pushed`]) and the time that pages take ([`loads`]).
 
 pub mod auth;
 pub mod count;
@@ -12,4 +12,5 @@ pub mod loads;
 pub mod max_forwards;
 pub mod pair_fields;
 pub mod push;
+pub mod pushed;
 pub mod warm_up;

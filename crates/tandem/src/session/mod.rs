@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Peer, Sink};
+use crate::exchange::{Exchange, Peer, SessionMark, Sink};
 use crate::path::Facts;
 use crate::stage::Stage;
 
@@ -71,10 +71,9 @@ pub trait Connected {
         false
     }
 
-    /// Whether a promise says what fields it was asked with; else it has those of the exchange that
-    /// it came with.
-    fn promises_have_fields(&self) -> bool {
-        true
+    /// Returns the identity of the session for its pushes; `None` for one that carries none.
+    fn mark(&self) -> Option<Rc<SessionMark>> {
+        None
     }
 
     /// Says whether the other end lets this one in: `None` until it has answered a request, false

@@ -633,11 +633,6 @@ fn client(network: &Network) -> Parts {
         reconnect: false,
         max_age: None,
         max_sessions: 10,
-        push_memory: 0,
-        cancel_pushes: false,
-        early_hints: false,
-        cache_status: false,
-        push_digest: false,
     };
     let pool = Gateways::new(vec![gateway], limits, None);
     let front = http1(Form::Absolute, "client");

@@ -25,6 +25,10 @@ fn ok(fields: &[(&str, &str)]) -> ResponseHead {
     }
 }
 
+const fn ended(push: PushId, wasted: u64) -> Output {
+    Output::Ended { push, wasted }
+}
+
 /// A store and its clock.
 struct Scene {
     store: PushStore,
@@ -119,7 +123,7 @@ fn complete_push_answers_once() {
         [
             Output::WakeArrival(id),
             Output::WakeReader(id),
-            Output::Wasted(0)
+            ended(id, 0)
         ]
     );
     assert!(scene.store.is_empty() && scene.store.held() == 0);
@@ -219,7 +223,7 @@ fn answer_that_must_not_wait_is_read_to_its_end() {
             url,
             tell_gateway: true,
         };
-        assert_eq!(scene.outputs(), [expected, Output::Wasted(3)]);
+        assert_eq!(scene.outputs(), [expected, ended(id, 3)]);
         assert!(scene.store.is_empty());
     }
 }
@@ -400,7 +404,7 @@ fn reader_that_leaves_frees_the_rest() {
     assert_eq!(scene.store.held(), 0, "the rest is read and thrown away");
     scene.outputs();
     scene.store.on_end(id, true);
-    assert_eq!(scene.outputs(), [Output::Wasted(6)]);
+    assert_eq!(scene.outputs(), [ended(id, 6)]);
 }
 
 #[test]

@@ -49,6 +49,7 @@ impl Fetch {
             request: promise.request,
             reply: Reply::new(push),
             priority,
+            session: None,
         }
     }
 

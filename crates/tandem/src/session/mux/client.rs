@@ -10,11 +10,11 @@ use tandem_http::mux::OpenError;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::driver::{Driver, Owner};
-use super::{Heard, Inbound, Multiplexed, MuxSession, NewCore, Shared, set_waker};
+use super::{Heard, Inbound, MuxSession, NewCore, Shared, set_waker};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, Sink};
+use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, SessionMark, Sink};
 use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
@@ -24,7 +24,6 @@ use crate::session::{Connected, Task};
 /// An open (or opening) multiplexed session; dropping it drains and closes it.
 pub struct MuxClient {
     pub(super) shared: Rc<Shared>,
-    protocol: Multiplexed,
     /// Shown until a request that took it along has been answered, then never again on this
     /// session.
     token: RefCell<Option<Rc<str>>>,
@@ -61,7 +60,7 @@ impl MuxClient {
         session: &MuxSession,
         dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
     ) -> Self {
-        let shared = Shared::new(session.new_core(Role::Client));
+        let shared = Shared::new(session.new_core(Role::Client), session.protocol);
         let task_shared = Rc::clone(&shared);
         let (timeouts, write_limit) = (session.timeouts.clone(), session.write_limit);
         let dialling = shared.watch.begin();
@@ -95,7 +94,6 @@ impl MuxClient {
         );
         Self {
             shared,
-            protocol: session.protocol,
             token,
             rest,
             asked_in: Cell::default(),
@@ -270,8 +268,8 @@ impl Connected for MuxClient {
             .is_some_and(|heard| heard.elapsed() >= self.rest)
     }
 
-    fn promises_have_fields(&self) -> bool {
-        self.protocol == Multiplexed::H2
+    fn mark(&self) -> Option<Rc<SessionMark>> {
+        Some(Rc::clone(&self.shared.mark))
     }
 
     fn admission(&self) -> Option<bool> {
@@ -386,6 +384,7 @@ impl Parts for OwnStream {
                     request,
                     reply,
                     priority,
+                    session: Some(Rc::clone(&self.shared.mark)),
                 }))
             }
             Some(Inbound::Failed(error)) => {

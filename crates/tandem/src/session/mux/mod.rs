@@ -43,7 +43,7 @@ use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::Peer;
+use crate::exchange::{Peer, SessionMark};
 use crate::path::Facts;
 use crate::probe::Stamp;
 use crate::probe::points::QUEUE_FULL;
@@ -160,6 +160,8 @@ struct Shared {
     /// The task that waits for the session's end, if there is one.
     observer: RefCell<Option<Waker>>,
     watch: Watch,
+    /// The identity of the session for its pushes.
+    mark: Rc<SessionMark>,
     /// The facts about the path, once it stands.
     facts: RefCell<Option<Weak<dyn Facts>>>,
 }
@@ -270,8 +272,12 @@ impl Stream {
 }
 
 impl Shared {
-    fn new(core: Box<dyn Mux>) -> Rc<Self> {
+    fn new(core: Box<dyn Mux>, protocol: Multiplexed) -> Rc<Self> {
+        let mark = SessionMark {
+            promises_have_fields: protocol == Multiplexed::H2,
+        };
         Rc::new(Self {
+            mark: Rc::new(mark),
             core: RefCell::new(core),
             streams: RefCell::default(),
             driver: RefCell::default(),
@@ -557,7 +563,7 @@ mod tests {
             push: true,
             ..MuxConfig::new(Role::Client)
         };
-        let shared = Shared::new(Box::new(h2::Connection::new(config)));
+        let shared = Shared::new(Box::new(h2::Connection::new(config)), Multiplexed::H2);
         let mut peer = h2::Connection::new(MuxConfig::new(Role::Server));
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
         let id = shared

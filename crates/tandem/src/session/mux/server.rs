@@ -28,7 +28,7 @@ pub(super) fn serve(
     stage: Rc<dyn Stage>,
     drain: Drain,
 ) -> LocalBoxFuture<'static, Result<(), Error>> {
-    let shared = Shared::new(session.new_core(Role::Server));
+    let shared = Shared::new(session.new_core(Role::Server), session.protocol);
     let owner = Answering {
         shared: Rc::clone(&shared),
         peer,
@@ -246,6 +246,7 @@ impl Pump {
                 request,
                 reply,
                 priority,
+                ..
             } => {
                 drop(core);
                 push(&self.shared, self.id, &request, reply, &priority);

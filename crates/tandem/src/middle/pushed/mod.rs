@@ -1,0 +1,296 @@
+//! The client's stage of push: it takes the pushes out of the replies that pass, and answers
+//! requests with them.
+//!
+//! ```text
+//!  request ─▶ Pushed ─┬─ a push fits ──▶ reply from the session's store
+//!                     └─ none does ────▶ next stage ─▶ gateways
+//!             Pushed ◀── reply with Part::Pushed ──────────┘
+//!               └─▶ one task per push reads it into the store
+//! ```
+//!
+//! The decisions are those of [`tandem_push::client`]. This stage moves the data, keeps the clock,
+//! and runs the tasks. A relay leaves it out, and the pushes travel on.
+
+mod companion;
+mod session;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tandem_http::cache::{invalidates, is_safe};
+use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_push::client::{Digest, StoreLimits, preload_link};
+use tandem_push::fetch_standard::is_navigation;
+use tandem_push::wire::{PUSH_FIELD, Treatment, is_reserved};
+use tokio::time::Instant;
+
+use self::session::{Serving, SessionPushes};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, SessionMark, Sink};
+use crate::stage::{SessionPool, Stage};
+
+/// The resources that the browser is told of with one page.
+const MAX_HINTS: usize = 24;
+
+/// The options of the stage.
+#[derive(Clone, Copy, Debug)]
+pub struct PushOptions {
+    /// The bounds and manners of each session's store; memory 0 refuses all pushes.
+    pub store: StoreLimits,
+    /// The browser is told of the pushes that come before a page's head (`Link: rel=preload`).
+    pub early_hints: bool,
+    /// Answers tell that they were pushed (`Cache-Status`, RFC 9211).
+    pub cache_status: bool,
+    /// The next session's gateway is told which answers the browser received on the last.
+    pub digest: bool,
+    /// The isolation keys whose digests are kept.
+    pub max_keys: usize,
+}
+
+/// The stage.
+pub struct Pushed {
+    shared: Rc<Shared>,
+}
+
+/// The parts of the stage that outlive a call.
+struct Shared {
+    options: PushOptions,
+    pool: Rc<dyn SessionPool>,
+    next: Rc<dyn Stage>,
+    sessions: RefCell<HashMap<Isolation, Vec<Rc<SessionPushes>>>>,
+    digests: RefCell<HashMap<Isolation, Rc<RefCell<Digest>>>>,
+}
+
+impl Pushed {
+    /// Creates a stage before `next`, whose sessions are those of `pool`.
+    pub fn new(options: PushOptions, pool: Rc<dyn SessionPool>, next: Rc<dyn Stage>) -> Self {
+        Self {
+            shared: Rc::new(Shared {
+                options,
+                pool,
+                next,
+                sessions: RefCell::default(),
+                digests: RefCell::default(),
+            }),
+        }
+    }
+}
+
+impl Stage for Pushed {
+    fn call(&self, exchange: Exchange) -> Reply {
+        let shared = &self.shared;
+        let request = &exchange.request;
+        if is_reserved(&request.authority) {
+            let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
+            return Reply::fail(error);
+        }
+        if request.is_connect() || request.protocol.is_some() || !shared.takes_pushes() {
+            return shared.next.call(exchange);
+        }
+        if !is_safe(&request.method) {
+            shared.invalidate(&exchange.isolation, request);
+        }
+        let Some(serving) = shared.answer(&exchange) else {
+            return shared.forward(exchange);
+        };
+        let shared = Rc::clone(shared);
+        Reply::generate(|mut sink| async move {
+            let passed = pass(Reply::new(serving), &mut sink).await;
+            // A push that broke off before anything was passed on is as if it had never been.
+            if passed.is_ok() || sink.is_used() {
+                return passed;
+            }
+            pass(shared.forward(exchange), &mut sink).await
+        })
+    }
+}
+
+async fn pass(mut reply: Reply, sink: &mut Sink) -> Result<(), Error> {
+    while let Some(part) = reply.part().await {
+        sink.send(part?).await;
+    }
+    Ok(())
+}
+
+impl Shared {
+    const fn takes_pushes(&self) -> bool {
+        self.options.store.memory > 0
+    }
+
+    /// The answer to a request from the store of its session.
+    fn answer(&self, exchange: &Exchange) -> Option<Serving> {
+        if exchange.request.method != Method::Get || !exchange.body.is_empty() {
+            return None;
+        }
+        let current = self.pool.current(&exchange.isolation)?;
+        let pushes = self.find(&exchange.isolation, &current.mark)?;
+        // A session that has rested may be lost: nobody knows whether more will come on it.
+        pushes.answer(
+            &exchange.request,
+            current.has_rested,
+            self.options.cache_status,
+        )
+    }
+
+    /// Sends an exchange on, and takes the pushes out of its reply.
+    fn forward(self: &Rc<Self>, exchange: Exchange) -> Reply {
+        let (isolation, request) = (exchange.isolation.clone(), &exchange.request);
+        // With a page's request the companion leaves as well: a push that is found late, or beyond
+        // a redirect, then need not wait for a round trip.
+        if request.method == Method::Get
+            && is_navigation(request)
+            && let Some(mark) = self.pool.open(&isolation)
+        {
+            self.open_companion(&isolation, mark);
+        }
+        let is_noted = self.options.digest || !is_safe(&request.method);
+        Reply::new(Observed {
+            request: is_noted.then(|| request.clone()),
+            hints: Vec::new(),
+            reply: self.next.call(exchange),
+            shared: Rc::clone(self),
+            isolation,
+        })
+    }
+
+    /// Drops the answers of the request's origin: the request may change them.
+    fn invalidate(&self, isolation: &Isolation, request: &RequestHead) {
+        let sessions = self.sessions.borrow().get(isolation).cloned();
+        for pushes in sessions.unwrap_or_default() {
+            pushes.invalidate_origin(request);
+        }
+    }
+
+    fn find(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> Option<Rc<SessionPushes>> {
+        let sessions = self.sessions.borrow();
+        let mut found = sessions.get(isolation)?.iter();
+        found.find(|pushes| pushes.is_of(mark)).cloned()
+    }
+
+    /// The pushes of a session, made if it has none yet.
+    fn pushes(&self, isolation: &Isolation, mark: Rc<SessionMark>) -> Rc<SessionPushes> {
+        if let Some(pushes) = self.find(isolation, &mark) {
+            return pushes;
+        }
+        self.forget_ended();
+        let digest = self.options.digest.then(|| self.digest(isolation));
+        let pushes = SessionPushes::new(self.options.store, mark, digest);
+        let mut sessions = self.sessions.borrow_mut();
+        let of_key = sessions.entry(isolation.clone()).or_default();
+        of_key.push(Rc::clone(&pushes));
+        pushes
+    }
+
+    /// Forgets the pushes of sessions that have ended.
+    fn forget_ended(&self) {
+        let mut ended = Vec::new();
+        self.sessions.borrow_mut().retain(|isolation, sessions| {
+            let is_current =
+                |pushes: &Rc<SessionPushes>| self.pool.is_current(isolation, pushes.mark());
+            ended.extend(sessions.extract_if(.., |pushes| !is_current(pushes)));
+            !sessions.is_empty()
+        });
+        for pushes in ended {
+            pushes.close();
+        }
+    }
+
+    /// The digest of a key. There are not more of them than keys with a session.
+    fn digest(&self, isolation: &Isolation) -> Rc<RefCell<Digest>> {
+        let mut digests = self.digests.borrow_mut();
+        if digests.len() >= self.options.max_keys && !digests.contains_key(isolation) {
+            digests.clear();
+        }
+        Rc::clone(digests.entry(isolation.clone()).or_default())
+    }
+
+    fn open_companion(self: &Rc<Self>, isolation: &Isolation, mark: Rc<SessionMark>) {
+        let pushes = self.pushes(isolation, mark);
+        if pushes.open_companion() {
+            let accompany = companion::accompany(Rc::clone(self), pushes, isolation.clone());
+            tokio::task::spawn_local(accompany);
+        }
+    }
+}
+
+/// A reply on its way to the browser.
+struct Observed {
+    reply: Reply,
+    shared: Rc<Shared>,
+    isolation: Isolation,
+    /// The request, where the answer may concern more than itself.
+    request: Option<RequestHead>,
+    /// The promises before the head, as the browser is told of them.
+    hints: Vec<String>,
+}
+
+impl Parts for Observed {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        loop {
+            let mut part = std::task::ready!(self.reply.poll_part(cx));
+            match &mut part {
+                Some(Ok(Part::Pushed { .. })) => {
+                    if let Some(Ok(part)) = part {
+                        self.on_pushed(part);
+                    }
+                    continue;
+                }
+                Some(Ok(Part::Head(head))) => self.on_head(head),
+                _ => {}
+            }
+            return Poll::Ready(part);
+        }
+    }
+}
+
+impl Observed {
+    fn on_pushed(&mut self, part: Part) {
+        let Part::Pushed {
+            request,
+            reply,
+            priority,
+            session: Some(mark),
+        } = part
+        else {
+            return;
+        };
+        if self.shared.options.early_hints && self.hints.len() < MAX_HINTS {
+            self.hints.extend(preload_link(&request));
+        }
+        // A push on a session that is replaced already would serve no request.
+        if !self.shared.pool.is_current(&self.isolation, &mark) {
+            return;
+        }
+        let pushes = self.shared.pushes(&self.isolation, mark);
+        pushes.take_in(request, reply, priority);
+    }
+
+    fn on_head(&mut self, head: &mut ResponseHead) {
+        let shared = &self.shared;
+        if let Some(request) = &self.request {
+            if shared.options.digest {
+                let digest = shared.digest(&self.isolation);
+                let now = Instant::now().into_std();
+                digest.borrow_mut().note(now, request, head);
+            }
+            // A push that was on its way meanwhile came before this answer.
+            if invalidates(&request.method, head.status) {
+                shared.invalidate(&self.isolation, request);
+            }
+        }
+        let treatment = head.fields.get(PUSH_FIELD).and_then(Treatment::parse);
+        if treatment.is_none() {
+            return;
+        }
+        for link in std::mem::take(&mut self.hints) {
+            head.fields.push("link", link);
+        }
+        if treatment == Some(Treatment::Pushed)
+            && let Some(current) = shared.pool.current(&self.isolation)
+        {
+            shared.open_companion(&self.isolation, current.mark);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The pushes of one session: the tasks that read them, and the replies that they become.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_push::client::{
+    Digest, Intake, Output, Piece, PushId, PushStore, ReportQueue, ReportStep, StoreLimits,
+};
+use tandem_push::wire::Fate;
+use tokio::time::Instant;
+
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Part, Parts, Reply, SessionMark};
+use crate::metrics::METRICS;
+use crate::priority::{Precedence, SharedPriority};
+
+/// The pushes of one session.
+pub(super) struct SessionPushes {
+    mark: Rc<SessionMark>,
+    store: RefCell<PushStore>,
+    reports: RefCell<ReportQueue>,
+    /// The task of the companion's body, while it waits.
+    report_waker: Cell<Option<Waker>>,
+    tasks: RefCell<HashMap<PushId, PushTasks>>,
+    digest: Option<Rc<RefCell<Digest>>>,
+    /// A task waits for the store's next timeout.
+    is_swept: Cell<bool>,
+}
+
+/// The tasks of one push.
+struct PushTasks {
+    priority: SharedPriority,
+    is_cancelled: bool,
+    /// The task that reads the push from the session.
+    arrival: Option<Waker>,
+    /// The reply to the browser.
+    reader: Option<Waker>,
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+impl SessionPushes {
+    pub(super) fn new(
+        limits: StoreLimits,
+        mark: Rc<SessionMark>,
+        digest: Option<Rc<RefCell<Digest>>>,
+    ) -> Rc<Self> {
+        let mut reports = Vec::new();
+        if let Some(digest) = &digest {
+            digest.borrow_mut().encode(now(), &mut reports);
+        }
+        Rc::new(Self {
+            mark,
+            store: RefCell::new(PushStore::new(limits, now())),
+            reports: RefCell::new(ReportQueue::new(reports)),
+            report_waker: Cell::default(),
+            tasks: RefCell::default(),
+            digest,
+            is_swept: Cell::default(),
+        })
+    }
+
+    pub(super) fn mark(&self) -> &Rc<SessionMark> {
+        &self.mark
+    }
+
+    pub(super) fn is_of(&self, mark: &Rc<SessionMark>) -> bool {
+        Rc::ptr_eq(&self.mark, mark)
+    }
+
+    /// Runs an event through the store, and carries out its decisions.
+    fn with_store<T>(&self, event: impl FnOnce(&mut PushStore) -> T) -> T {
+        let mut store = self.store.borrow_mut();
+        let result = event(&mut store);
+        while let Some(output) = store.poll_output() {
+            self.carry_out(output);
+        }
+        result
+    }
+
+    fn carry_out(&self, output: Output) {
+        let mut tasks = self.tasks.borrow_mut();
+        match output {
+            Output::Raise(id) => {
+                if let Some(task) = tasks.get(&id) {
+                    task.priority.set(Precedence::default());
+                }
+            }
+            Output::Cancel(id) => {
+                if let Some(task) = tasks.get_mut(&id) {
+                    task.is_cancelled = true;
+                    wake(&mut task.arrival);
+                }
+            }
+            Output::WakeReader(id) => {
+                if let Some(task) = tasks.get_mut(&id) {
+                    wake(&mut task.reader);
+                }
+            }
+            Output::WakeArrival(id) => {
+                if let Some(task) = tasks.get_mut(&id) {
+                    wake(&mut task.arrival);
+                }
+            }
+            Output::Became {
+                fate,
+                url,
+                tell_gateway,
+            } => {
+                count(fate);
+                if tell_gateway {
+                    self.report(fate, url);
+                }
+            }
+            Output::Ended { push, wasted } => {
+                METRICS.push_bytes_wasted.add(wasted);
+                tasks.remove(&push);
+            }
+        }
+    }
+
+    fn report(&self, fate: Fate, url: u32) {
+        let mut reports = self.reports.borrow_mut();
+        reports.push(fate, url);
+        if reports.is_urgent()
+            && let Some(waker) = self.report_waker.take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Takes a push in; a task of its own reads it.
+    pub(super) fn take_in(
+        self: &Rc<Self>,
+        request: RequestHead,
+        reply: Reply,
+        priority: SharedPriority,
+    ) {
+        METRICS.pushes_received.add(1);
+        let has_own_fields = self.mark.promises_have_fields;
+        let intake = self.with_store(|store| store.on_promise(now(), request, has_own_fields));
+        let Intake::Read(id) = intake else { return };
+        let tasks = PushTasks {
+            priority,
+            is_cancelled: false,
+            arrival: None,
+            reader: None,
+        };
+        self.tasks.borrow_mut().insert(id, tasks);
+        tokio::task::spawn_local(read(Rc::clone(self), id, reply));
+        self.keep_swept();
+    }
+
+    /// Has a task carry out the store's timeouts, as long as there are any.
+    fn keep_swept(self: &Rc<Self>) {
+        let is_needed = self.store.borrow().next_timeout().is_some();
+        if !is_needed || self.is_swept.replace(true) {
+            return;
+        }
+        let this = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            loop {
+                let at = this.store.borrow().next_timeout();
+                let Some(at) = at else { break };
+                tokio::time::sleep_until(at.into()).await;
+                this.with_store(|store| store.handle_timeout(now()));
+            }
+            this.is_swept.set(false);
+        });
+    }
+
+    /// The answer to a request, if a push fits.
+    pub(super) fn answer(
+        self: &Rc<Self>,
+        request: &RequestHead,
+        complete_only: bool,
+        cache_status: bool,
+    ) -> Option<Serving> {
+        let serve = self.with_store(|store| store.on_request(now(), request, complete_only))?;
+        if serve.is_complete {
+            METRICS.round_trips_saved.add(1);
+        }
+        // RFC 9211 sections 2.1 and 2.5: a stored answer, or one to a request under way.
+        let status = match serve.is_complete {
+            true => "tandem; hit; detail=pushed",
+            false => "tandem; hit; collapsed; detail=pushed",
+        };
+        Some(Serving {
+            pushes: Rc::clone(self),
+            id: serve.push,
+            status: cache_status.then_some(status),
+            is_over: false,
+        })
+    }
+
+    pub(super) fn invalidate_origin(&self, request: &RequestHead) {
+        self.with_store(|store| store.invalidate_origin(request));
+    }
+
+    /// Ends the waiting pushes: their session has ended.
+    pub(super) fn close(&self) {
+        self.with_store(PushStore::close);
+    }
+
+    pub(super) fn open_companion(&self) -> bool {
+        self.reports.borrow_mut().open_companion(now())
+    }
+
+    pub(super) fn on_companion_end(&self, was_accepted: bool) {
+        self.reports.borrow_mut().on_companion_end(was_accepted);
+    }
+
+    pub(super) fn is_companion_overdue(&self) -> bool {
+        self.reports.borrow().is_answer_overdue(now())
+    }
+
+    /// The next step of the companion's body. The task of `cx` is woken for an urgent report.
+    pub(super) fn report_step(&self, is_busy: bool, is_over: bool, cx: &Context<'_>) -> ReportStep {
+        self.report_waker.set(Some(cx.waker().clone()));
+        self.reports.borrow_mut().step(now(), is_busy, is_over)
+    }
+
+    fn note_received(&self, id: PushId, head: &ResponseHead) {
+        let store = self.store.borrow();
+        if let (Some(digest), Some(request)) = (&self.digest, store.claimed_request(id)) {
+            digest.borrow_mut().note(now(), request, head);
+        }
+    }
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+fn count(fate: Fate) {
+    match fate {
+        Fate::Used => METRICS.pushes_used.add(1),
+        Fate::Late => METRICS.pushes_late.add(1),
+        Fate::Wasted => METRICS.pushes_wasted.add(1),
+        Fate::Cancelled => METRICS.pushes_cancelled.add(1),
+    }
+}
+
+/// Reads a push to its end, as fast as there is room.
+async fn read(pushes: Rc<SessionPushes>, id: PushId, mut reply: Reply) {
+    loop {
+        let part = std::future::poll_fn(|cx| pushes.poll_arrival(id, &mut reply, cx)).await;
+        match part {
+            Some(Ok(part)) => pushes.on_part(id, part),
+            end => return pushes.with_store(|store| store.on_end(id, end.is_none())),
+        }
+    }
+}
+
+impl SessionPushes {
+    /// Polls for the next part of an arriving push, unless its reader has to go first.
+    fn poll_arrival(
+        &self,
+        id: PushId,
+        reply: &mut Reply,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Part, Error>>> {
+        if let Some(task) = self.tasks.borrow_mut().get_mut(&id) {
+            if task.is_cancelled {
+                let error = Error::new(Kind::Reset, Side::Local, "the push is of no use");
+                return Poll::Ready(Some(Err(error)));
+            }
+            task.arrival = Some(cx.waker().clone());
+        }
+        if !self.store.borrow().has_room(id) {
+            return Poll::Pending;
+        }
+        reply.poll_part(cx)
+    }
+
+    fn on_part(&self, id: PushId, part: Part) {
+        match part {
+            Part::Head(head) => self.with_store(|store| store.on_head(now(), id, head)),
+            Part::Data(data) => {
+                METRICS.push_bytes_received.add(data.len() as u64);
+                self.with_store(|store| store.on_data(now(), id, data));
+            }
+            Part::Trailers(fields) => self.with_store(|store| store.on_trailers(id, fields)),
+            Part::Hints(_) | Part::Pushed { .. } | Part::Closed => {}
+        }
+    }
+}
+
+/// A push on its way to the browser.
+pub(super) struct Serving {
+    pushes: Rc<SessionPushes>,
+    id: PushId,
+    status: Option<&'static str>,
+    is_over: bool,
+}
+
+impl Parts for Serving {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let piece = self
+            .pushes
+            .with_store(|store| store.take_piece(now(), self.id));
+        Poll::Ready(Some(Ok(match piece {
+            Piece::Head(mut head) => {
+                self.pushes.note_received(self.id, &head);
+                if let Some(status) = self.status {
+                    head.fields.push("cache-status", status);
+                }
+                Part::Head(head)
+            }
+            Piece::Data(data) => {
+                METRICS.push_bytes_used.add(data.len() as u64);
+                Part::Data(data)
+            }
+            Piece::Trailers(fields) => Part::Trailers(fields),
+            Piece::End => {
+                self.is_over = true;
+                return Poll::Ready(None);
+            }
+            // A part may have been passed on already, and must not look whole.
+            Piece::Broken => {
+                self.is_over = true;
+                let error = Error::new(Kind::Truncated, Side::Peer, "a pushed answer broke off");
+                return Poll::Ready(Some(Err(error.with_retry(Retry::IfIdempotent))));
+            }
+            Piece::Pending => {
+                if let Some(task) = self.pushes.tasks.borrow_mut().get_mut(&self.id) {
+                    task.reader = Some(cx.waker().clone());
+                }
+                return Poll::Pending;
+            }
+        })))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.pushes
+            .with_store(|store| store.on_reader_gone(self.id));
+    }
+}
