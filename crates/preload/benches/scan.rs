@@ -1,5 +1,5 @@
-//! What the scan costs on its way through the gateway: pages of much text and of much markup,
-//! scripts, style sheets.
+//! The cost of the scan on its way through the gateway, for pages of much text, pages of much
+//! markup, scripts and style sheets.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::fmt::Write;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 macro_rules! names {
     ($($variant:ident $name:literal,)*) => {
-        /// Attributes that decide what is fetched.
+        /// The attributes that decide which resources are fetched.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Name { $($variant,)* }
 
@@ -60,13 +60,13 @@ names! {
 /// The attributes of a tag.
 #[derive(Debug)]
 pub(super) struct Attributes {
-    /// Where in `text` each value stands, if its bit in `present` is set.
+    /// The range in `text` of each value that has its bit set in `present`.
     places: [(u32, u32); Name::COUNT],
     present: u32,
-    /// Those that were too long: there, but without a value.
+    /// Bits of the attributes with too long a value: they are present without a value.
     lost: u32,
     current: Option<Name>,
-    /// Where the value being read begins.
+    /// The offset at which the current value begins.
     start: usize,
     text: Vec<u8>,
     /// Every attribute with its undecoded value, for tests of the tokenizer.
@@ -139,7 +139,7 @@ impl Attributes {
         }
     }
 
-    /// Its end.
+    /// Ends the current value.
     pub(super) fn end(&mut self) {
         let Some(name) = self.current.take() else {
             return;
@@ -149,17 +149,18 @@ impl Attributes {
         self.places[name as usize] = (place(self.start), place(self.text.len()));
     }
 
-    /// Whether there is one of this name.
+    /// Returns true if an attribute of this name is present.
     pub(super) const fn has(&self, name: Name) -> bool {
         (self.present | self.lost) & bit(name) != 0
     }
 
-    /// Whether there is none at all that matters.
+    /// Returns true if no attribute of the list is present.
     pub(super) const fn is_empty(&self) -> bool {
         self.present == 0
     }
 
-    /// Its value with character references replaced; `None` if it is missing or was too long.
+    /// Returns the value with character references replaced, or `None` if it is missing or was too
+    /// long.
     pub(super) fn get(&self, name: Name) -> Option<Cow<'_, str>> {
         if self.present & bit(name) == 0 {
             return None;
@@ -168,12 +169,12 @@ impl Attributes {
         Some(decode(&self.text[start as usize..end as usize]))
     }
 
-    /// Its value, or nothing.
+    /// Returns the value, or the empty string if there is none.
     pub(super) fn text(&self, name: Name) -> Cow<'_, str> {
         self.get(name).unwrap_or(Cow::Borrowed(""))
     }
 
-    /// Whether its value is `value`, case and spaces around ignored.
+    /// Returns true if the value equals `value`, ignoring case and surrounding spaces.
     pub(super) fn is(&self, name: Name, value: &str) -> bool {
         self.get(name)
             .is_some_and(|text| text.trim().eq_ignore_ascii_case(value))

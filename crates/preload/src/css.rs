@@ -1,22 +1,23 @@
-//! Style sheets as they pass (CSS Syntax Level 3): what `@import`, `@font-face` and `url()` ask
-//! for.
+//! A streaming reader of style sheets (CSS Syntax Level 3), which finds the targets of `@import`,
+//! `@font-face` and `url()`.
 //!
-//! Only comments, strings, addresses and blocks are told apart. What must be read as a whole (an
-//! import, a font's block, a media query, an image set) is collected in a bounded text, in which
-//! addresses and strings stand between marks, and handed to [`super::rules`].
+//! The reader only distinguishes comments, strings, addresses and blocks. Constructs that must be
+//! read as a whole (an import, a font's block, a media query, an image set) are collected in a
+//! bounded text, in which marks delimit addresses and strings. [`super::rules`] evaluates that
+//! text.
 
 use super::rules::{self, MARK_END, MARK_STRING, MARK_URL};
 use super::token::{Short, Token};
 use super::{Ask, Kind, Sink, urgency};
 use memchr::{memchr, memchr2, memchr3};
 
-/// A style sheet, or a part of one, in the midst of being read.
+/// The state of reading a style sheet or a part of one.
 #[derive(Debug)]
 pub(super) struct Css {
     state: State,
     /// The address or string being read.
     token: Token,
-    /// What is collected for a rule that is read as a whole.
+    /// The collected text of a rule that is read as a whole.
     text: Token,
     capture: Capture,
     prelude: Prelude,
@@ -25,9 +26,9 @@ pub(super) struct Css {
     depth: u32,
     /// Blocks that were open where a block began that does not apply here.
     skipped: Option<u32>,
-    /// Parentheses open in what is collected.
+    /// The number of open parentheses in the collected text.
     parentheses: u32,
-    /// Whether an `@import` still counts here: nothing but others stood before.
+    /// True while an `@import` is still valid: only other imports came before.
     imports: bool,
     /// How urgent an image is.
     images: u8,
@@ -73,7 +74,7 @@ enum Capture {
     ImageSet,
 }
 
-/// What stands between an at-rule's name and its block or semicolon.
+/// The kind of prelude between an at-rule's name and its block or semicolon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prelude {
     None,
@@ -131,7 +132,7 @@ impl Css {
         self.keep_tail(bytes);
     }
 
-    /// The end: what is open is closed.
+    /// Ends the style sheet and closes all open constructs.
     pub(super) fn finish(&mut self, sink: &mut Sink) {
         match self.state {
             State::Bare { .. } | State::AddressEnd | State::Text { address: true, .. } => {
@@ -306,7 +307,7 @@ impl Css {
             }
             Some(b"media") if applies => self.begin_capture(Capture::Media),
             Some(b"font-face") if applies => self.prelude = Prelude::Font,
-            // Any block ends the imports too; statements that nobody knows do not.
+            // Any block ends the imports too; unknown statements do not.
             Some(b"namespace") => self.imports = false,
             _ => {}
         }
@@ -337,8 +338,8 @@ impl Css {
         self.parentheses = self.parentheses.saturating_add(1);
     }
 
-    /// The name that ends right before a parenthesis; what is longer than any that we know is no
-    /// name.
+    /// Stores the name that ends right before a parenthesis. A name longer than all known ones is
+    /// dropped.
     fn name_before(&self, before: &[u8], name: &mut Short) {
         let run = before
             .iter()
@@ -395,7 +396,7 @@ impl Css {
         self.prelude = Prelude::None;
     }
 
-    /// Reads what was collected.
+    /// Evaluates the collected text.
     fn end_capture(&mut self, sink: &mut Sink) {
         let capture = std::mem::replace(&mut self.capture, Capture::None);
         let Some(text) = self.text.get() else { return };
@@ -466,7 +467,7 @@ impl Css {
         );
     }
 
-    /// Whether an address here is one that a page would load: in a block that applies.
+    /// Returns true if a page would load an address at this place: the enclosing block applies.
     fn wanted(&self) -> bool {
         self.depth > 0 && self.prelude == Prelude::None && self.skipped.is_none()
     }
@@ -493,7 +494,7 @@ impl Css {
     }
 }
 
-/// Whether `byte` may stand in a name.
+/// Returns true if `byte` may be part of a name.
 const fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || byte >= 0x80
 }

@@ -1,4 +1,4 @@
-//! What the elements of a document ask for, in the order in which they stand (HTML section 4).
+//! The resources that the elements of a document request, in document order (HTML section 4).
 //!
 //! The tree is followed only as far as it decides that: templates are inert, foreign content (SVG,
 //! MathML) has its own rules, the sources of a `picture` come before its image.
@@ -9,7 +9,7 @@ use super::image::{self, Offer};
 use super::media;
 use super::{Ask, Cors, Kind, Referrer, Sink, urgency};
 
-/// How what follows a start tag is to be read.
+/// The way to read the content after a start tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
     /// As tags and text.
@@ -24,7 +24,7 @@ pub(super) enum Inside {
     Nothing,
 }
 
-/// Whose rules content follows.
+/// The kind of content, which selects the parsing rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
     Html,
@@ -39,17 +39,17 @@ const FIRST_IMAGES: u32 = 12;
 /// A page that goes elsewhere after more seconds than this is one that is read.
 const SOON: f32 = 5.0;
 
-/// What is to be remembered of a document between tags.
+/// The state of a document that is kept between tags.
 #[derive(Debug)]
 pub(super) struct Page {
     spaces: Vec<Space>,
     /// Templates open, from the outermost inert one on.
     inert: u32,
-    /// Templates open whose contents are live: shadow roots.
+    /// The number of open templates with live contents (shadow roots).
     shadows: u32,
-    /// In a `picture`, and what its sources gave.
+    /// The state of an open `picture` and the URL that its sources gave.
     picture: Option<Option<String>>,
-    /// Whether what stands in the page's head, or where it would, is being read.
+    /// True while the page's head, or the place where it would be, is being read.
     head: bool,
     base: bool,
     images: u32,
@@ -70,12 +70,12 @@ impl Page {
         }
     }
 
-    /// Whether CDATA sections are such.
+    /// Returns true where CDATA sections are recognised.
     pub(super) fn is_foreign(&self) -> bool {
         self.space() != Space::Html
     }
 
-    /// Whether what stands here is the document's, not an inert template's.
+    /// Returns true if the current content belongs to the document and not to an inert template.
     pub(super) const fn applies(&self) -> bool {
         self.inert == 0
     }
@@ -91,7 +91,7 @@ impl Page {
         }
     }
 
-    /// A tag whose name is too long to be one of ours.
+    /// Handles a tag with a name too long to be a known one.
     pub(super) fn unknown(&mut self, attributes: &Attributes, closing: bool, sink: &mut Sink) {
         if !closing && self.inert == 0 {
             self.decoration(b"", attributes, sink);
@@ -228,7 +228,7 @@ impl Page {
         }
     }
 
-    /// What any element may have.
+    /// Handles the attributes that any element may have.
     fn decoration(&self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {
         if attributes.is_empty() {
             return;
@@ -493,7 +493,7 @@ fn preload(attributes: &Attributes, sink: &mut Sink) {
     sink.offer(&attributes.text(Name::Href), ask);
 }
 
-/// Whether a font of this type is used; no type may be any.
+/// Returns true if browsers use fonts of this type; an absent type counts as usable.
 fn is_font_type(media_type: &str) -> bool {
     let name = media_type.trim().to_ascii_lowercase();
     name.is_empty()
@@ -510,7 +510,7 @@ fn is_font_type(media_type: &str) -> bool {
         .any(|known| name.contains(known))
 }
 
-/// What a destination (the attribute `as`) is for.
+/// Returns the kind of need for a destination (the attribute `as`).
 fn kind_of(destination: &str) -> Option<Kind> {
     Some(match destination.trim().to_ascii_lowercase().as_str() {
         "style" => Kind::Style,
@@ -655,14 +655,14 @@ fn by_priority(usual: u8, attributes: &Attributes) -> u8 {
     }
 }
 
-/// Whether a `style` element holds a style sheet that applies.
+/// Returns true if a `style` element holds a style sheet that applies.
 fn is_style(attributes: &Attributes, sink: &Sink) -> bool {
     let kind = attributes.text(Name::Type);
     (kind.is_empty() || kind.eq_ignore_ascii_case("text/css"))
         && media::matches(&attributes.text(Name::Media), sink.viewport) != Some(false)
 }
 
-/// Whether a `script` element holds a module.
+/// Returns true if a `script` element holds a module.
 pub(super) fn holds_module(attributes: &Attributes) -> bool {
     !attributes.has(Name::Src) && is_module(&attributes.text(Name::Type))
 }
@@ -671,8 +671,8 @@ fn is_module(kind: &str) -> bool {
     kind.trim().eq_ignore_ascii_case("module")
 }
 
-/// Whether a script that is no module is fetched and run: no type means JavaScript, unless
-/// `language` names another.
+/// Returns true if a script that is no module is fetched and run. An absent type means JavaScript
+/// unless `language` names another.
 fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
     if attributes.has(Name::Type) {
         return media_type.is_empty() || is_script_type(media_type);
@@ -681,8 +681,8 @@ fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
     language.is_empty() || is_script_type(&format!("text/{language}"))
 }
 
-/// Whether this is a media type of JavaScript, of which parameters make another (WHATWG MIME
-/// Sniffing section 4.6).
+/// Returns true if this is a media type of JavaScript without parameters: parameters make it
+/// another type (WHATWG MIME Sniffing section 4.6).
 pub fn is_script_type(media_type: &str) -> bool {
     let media_type = media_type.trim().to_ascii_lowercase();
     let Some((kind, name)) = media_type.split_once('/') else {

@@ -1,8 +1,9 @@
-//! HTML as it passes: comments, raw text and tags with their attributes, told apart as a browser
-//! with scripting on does (HTML section 13.2.5). What a tag asks for is [`super::element`]'s.
+//! A streaming tokenizer of HTML: it distinguishes comments, raw text and tags with their
+//! attributes, as a browser with scripting on does (HTML section 13.2.5). [`super::element`]
+//! evaluates the tags.
 //!
-//! Nothing is kept but the tag at hand: its name, and those of its attributes that may matter, each
-//! bounded.
+//! The tokenizer only keeps the current tag: its name, and those attributes that may matter. Each
+//! is bounded.
 
 use super::Sink;
 use super::attribute::Attributes;
@@ -12,18 +13,18 @@ use super::module::Module;
 use super::token::Short;
 use memchr::memchr;
 
-/// A document in the midst of being read.
+/// The state of reading a document.
 #[derive(Debug)]
 pub(super) struct Html {
     state: State,
     /// The tag's name; in raw text, that of its element.
     name: Short,
-    /// The attribute's name; in raw text, what stands after a `<`.
+    /// The attribute's name; in raw text, the bytes after a `<`.
     word: Short,
     attributes: Attributes,
-    /// Whether the tag is an end tag.
+    /// True if the tag is an end tag.
     closing: bool,
-    /// Whether a slash stands right before the end of the tag.
+    /// True if a slash stands right before the end of the tag.
     slash: bool,
     inside: Inside,
     escape: Escape,
@@ -40,9 +41,9 @@ pub(super) struct Html {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// After the first byte of what may be the byte order mark of UTF-16.
+    /// After the first byte of a possible UTF-16 byte order mark.
     Mark(u8),
-    /// Nothing more is to be found.
+    /// The end state, in which no more needs can be found.
     Over,
     Data,
     /// After `<`.
@@ -56,21 +57,21 @@ enum State {
     BeforeValue,
     Quoted(u8),
     Unquoted,
-    /// After `<!` and so many bytes of a CDATA section's beginning.
+    /// After `<!` and the given number of bytes of a CDATA section's beginning.
     Declaration(u8),
     /// After `<!-`.
     Dash,
     Comment(Dashes),
     /// Up to the next `>`.
     Bogus,
-    /// In a CDATA section, after so many closing brackets.
+    /// In a CDATA section, after the given number of closing brackets.
     Section(u8),
     Raw,
     /// In raw text, after `<`.
     RawOpen,
 }
 
-/// What of a comment's end stands before.
+/// The part of a comment's end that has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dashes {
     Start,
@@ -85,7 +86,7 @@ enum Dashes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Escape {
     None,
-    /// In `<!--`, after so many dashes.
+    /// In `<!--`, after the given number of dashes.
     Once(u8),
     /// In a `<script>` in that.
     Twice(u8),
@@ -500,7 +501,7 @@ impl Html {
     }
 }
 
-/// What each byte of a tag's name is in lower case; 0 where it ends the name.
+/// The lower case form of each byte of a tag's name; 0 for bytes that end the name.
 const LOWER_IN_TAG: [u8; 256] = lower_until(b'>');
 /// The same for an attribute's name.
 const LOWER_IN_ATTRIBUTE: [u8; 256] = lower_until(b'=');

@@ -12,7 +12,7 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Whether it shows images of this media type; no type may be any.
+    /// Returns true if the browser shows images of this media type; an absent type may be any.
     pub(super) fn shows(self, media_type: &str) -> bool {
         let essence = media_type
             .split(';')
@@ -41,7 +41,7 @@ impl Formats {
     }
 }
 
-/// What an element offers to choose from.
+/// The alternatives that an element offers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer<'a> {
     /// `src`.
@@ -54,7 +54,7 @@ pub(super) struct Offer<'a> {
     pub(super) width: Option<f32>,
 }
 
-/// One URL and how many image pixels it has per CSS pixel.
+/// A URL and the number of image pixels per CSS pixel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) url: &'a str,
@@ -133,7 +133,8 @@ fn slot_width(offer: Offer<'_>, viewport: Viewport) -> f32 {
     viewport.width
 }
 
-/// Where the last space-separated component begins; a function with its arguments is one.
+/// Returns the offset at which the last space-separated component begins. A function with its
+/// arguments is one component.
 fn last_component(size: &str) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -141,8 +142,8 @@ fn last_component(size: &str) -> usize {
     for (index, byte) in size.bytes().enumerate() {
         match byte {
             b'(' => {
-                // Right after a word it is a function; else, or after a group, a component of its
-                // own.
+                // Right after a word this is a function; otherwise, or after a group, it is a
+                // separate component.
                 if depth == 0 && after_group {
                     at = index;
                 }

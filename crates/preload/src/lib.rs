@@ -1,15 +1,16 @@
-//! What a page will need, found in its HTML, CSS and modules as they pass: what a browser's preload
-//! scanner does, but at the gateway, so that it is under way before the browser asks.
+//! Finds the resources that a page will need in its HTML, CSS and modules as they pass. This is the
+//! work of a browser's preload scanner, but done at the gateway, so that a resource is on its way
+//! before the browser requests it.
 //!
-//! [`Scanner::feed`] takes any cut of the stream and appends [`Need`]s in the order in which they
-//! stand. It reads tags and rules only, runs no script and builds no tree; what depends on the
-//! window or on image formats is decided as Chromium would. Memory is bounded whatever comes: one
-//! tag's or rule's telling parts, each at most 8 KiB, and a hash for each need.
+//! [`Scanner::feed`] takes any cut of the stream and appends [`Need`]s in document order. It reads
+//! tags and rules only, runs no script and builds no tree. Choices that depend on the window or on
+//! image formats follow Chromium. Memory is bounded for any input: the relevant parts of one tag or
+//! rule, each at most 8 KiB, and a hash for each need.
 //!
-//! Drilling down: `html` tells tags from text, `attribute` keeps what tags say, `element` knows
-//! what that asks for; `css` tells rules from text, `rules` knows what they ask for; `module` reads
-//! imports; `image` and `media` choose among several; `resolve` makes references absolute; `text` and
-//! `token` are the bytes below.
+//! The modules, from structure to bytes: `html` separates tags from text, `attribute` keeps their
+//! attributes, and `element` derives needs from both. `css` separates rules from text, and `rules`
+//! derives needs from them. `module` reads imports; `image` and `media` choose among alternatives;
+//! `resolve` makes references absolute; `text` and `token` hold byte-level helpers.
 
 mod attribute;
 mod css;
@@ -35,11 +36,11 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Urgency of what may never be asked for: what is so only once it is nearly in sight, and what
-/// another page may need.
+/// Urgency of resources that may never be requested: those loaded only once they are nearly in
+/// view, and those that another page may need.
 pub const LAZY: u8 = urgency::LAZY;
 
-/// What a need is for.
+/// The use of a resource by the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Another document: in a frame, or where the page sends its reader on.
@@ -65,14 +66,14 @@ pub enum Kind {
 pub struct Need {
     /// Absolute `http` or `https` URL, normalised, without a fragment, at most [`MAX_URL`] bytes.
     pub url: String,
-    /// What it is for.
+    /// The use of the resource by the page.
     pub kind: Kind,
     /// Urgency as in RFC 9218 section 4.1: 0, the most urgent, to 7.
     pub urgency: u8,
-    /// Whether the browser is going to ask without credentials: by CORS, of another origin than the
-    /// page's.
+    /// True if the browser will request it without credentials: by CORS, from another origin than
+    /// the page's.
     pub anonymous: bool,
-    /// What the request tells of who makes it, where the page or the element says so.
+    /// The referrer policy of the request, if the page or the element names one.
     pub referrer: Option<Referrer>,
     /// The style sheet or module that asks, where it is not the document: of which the request
     /// tells.
@@ -82,20 +83,20 @@ pub struct Need {
     pub frame: Option<Arc<str>>,
 }
 
-/// What requests tell of the page that makes them (Referrer Policy section 3), between origins that
-/// are alike in TLS.
+/// The referrer policy of requests (Referrer Policy section 3), between origins that both use TLS
+/// or both do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Referrer {
-    /// Nothing.
+    /// No referrer.
     None,
-    /// Its URL to its own origin, nothing to others.
+    /// The page's URL within its origin, and no referrer to others.
     Own,
-    /// Its origin.
+    /// The page's origin.
     Origin,
-    /// Its URL to its own origin, its origin to others.
+    /// The page's URL within its origin, and only its origin to others.
     #[default]
     OriginToOthers,
-    /// Its URL.
+    /// The page's URL.
     Whole,
 }
 
@@ -153,8 +154,8 @@ impl Scanner {
         })
     }
 
-    /// Reads the script at `url`, whose imports show if it is a module; `None` if that is no `http`
-    /// or `https` URL.
+    /// Creates a scanner of the script at `url`; its imports count if it is a module. Returns
+    /// `None` if `url` is no `http` or `https` URL.
     pub fn script(url: &str) -> Option<Self> {
         Some(Self {
             body: Body::Module(Module::new()),
@@ -202,34 +203,34 @@ impl Scanner {
         self
     }
 
-    /// For a style sheet or script: the document that uses it, whose origin decides what is asked
-    /// for without credentials. Not told, every font and module is.
+    /// Sets the document that uses a style sheet or script. Its origin decides which resources are
+    /// requested without credentials. If it is not set, every font and module is.
     #[must_use]
     pub fn page(mut self, url: &str) -> Self {
         self.sink.page = Url::parse(url);
         self
     }
 
-    /// What requests tell of who makes them, unless an element says otherwise.
+    /// Sets the referrer policy that applies unless an element names another.
     #[must_use]
     pub fn referrer(mut self, policy: Option<Referrer>) -> Self {
         self.sink.referrer = policy;
         self
     }
 
-    /// What the document has said so far of what its requests tell, or was told by
-    /// [`Self::referrer`].
+    /// Returns the referrer policy that the document has declared so far, or that
+    /// [`Self::referrer`] has set.
     pub const fn policy(&self) -> Option<Referrer> {
         self.sink.referrer
     }
 
-    /// Whether nothing more can be found, whatever comes.
+    /// Returns true if no more needs can be found in any further input.
     pub fn is_over(&self) -> bool {
         self.sink.left == 0 || matches!(&self.body, Body::Module(module) if module.is_over())
     }
 
-    /// Takes the next bytes of the body, decoded from any content coding, and appends what they ask
-    /// for.
+    /// Takes the next bytes of the body, decoded from any content coding, and appends the needs
+    /// that they contain.
     pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Need>) {
         if self.sink.left == 0 {
             return;
@@ -242,7 +243,7 @@ impl Scanner {
         found.append(&mut self.sink.queue);
     }
 
-    /// The end of the body: appends what only now is known.
+    /// Ends the body and appends the needs that only its end reveals.
     pub fn finish(&mut self, found: &mut Vec<Need>) {
         match &mut self.body {
             Body::Html(html) => html.finish(&mut self.sink),
@@ -322,16 +323,16 @@ impl Ask {
     }
 }
 
-/// Where needs are collected, each URL once.
+/// The collector of needs, with each URL at most once.
 #[derive(Debug)]
 struct Sink {
-    /// What is being read: never a need of its own.
+    /// The URL of the scanned resource, which is never a need.
     own: Url,
-    /// What references are relative to.
+    /// The base URL of references.
     base: Url,
     /// The document that all this is for, if known.
     page: Option<Url>,
-    /// What is being read, if that is not the document.
+    /// The URL of the scanned resource if it is not the document.
     via: Option<Arc<str>>,
     viewport: Viewport,
     formats: Formats,
@@ -339,7 +340,7 @@ struct Sink {
     seen: HashSet<u64>,
     /// How many more may be listed.
     left: usize,
-    /// What requests tell: as the document says, and as the element does that is being read.
+    /// The referrer policy of the document and of the element that is being read.
     referrer: Option<Referrer>,
     element_referrer: Option<Referrer>,
     queue: Vec<Need>,
@@ -370,7 +371,7 @@ impl Sink {
         }
     }
 
-    /// For what is part of a page that is not known.
+    /// Creates a sink for a part of an unknown page.
     fn part(own: Url) -> Self {
         Self {
             via: Some(own.as_str().into()),
@@ -384,7 +385,7 @@ impl Sink {
         }
     }
 
-    /// Lists what `reference` names, unless it is nothing to fetch or known already.
+    /// Lists the resource that `reference` names, unless it cannot be fetched or is listed already.
     fn offer(&mut self, reference: &str, ask: Ask) {
         if let Some(url) = self.absolute(reference) {
             self.list(url, ask);

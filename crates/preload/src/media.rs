@@ -1,7 +1,8 @@
-//! Media queries and lengths, as far as they decide what is fetched: Media Queries Level 4 and CSS
-//! Values Level 4.
+//! Media queries and lengths, as far as they decide which resources are fetched: Media Queries
+//! Level 4 and CSS Values Level 4.
 //!
-//! What a query asks for may be beyond us (`None`): callers then do what costs less when wrong.
+//! An unsupported query gives `None`: callers then take the choice that costs less when it is
+//! wrong.
 
 /// The window of the browser, in CSS pixels, and its device pixels per CSS pixel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +17,7 @@ const MAX_DEPTH: usize = 16;
 /// CSS pixels of one `em` where no other font size is known.
 const EM: f32 = 16.0;
 
-/// Whether a list of queries matches a screen of this size; an empty list does.
+/// Returns true if a list of queries matches a screen of this size; an empty list does.
 pub(super) fn matches(list: &str, viewport: Viewport) -> Option<bool> {
     let list = list.to_ascii_lowercase();
     if list.trim().is_empty() {
@@ -117,7 +118,8 @@ fn feature(text: &str, viewport: Viewport) -> Option<bool> {
     }
 }
 
-/// What only other browsers know does not match; much of old style sheets is for them.
+/// Returns true for features that only other browsers know. They do not match; many rules of old
+/// style sheets are for them.
 fn is_foreign(name: &str) -> bool {
     ["-moz-", "-o-", "-ms-", "min--moz-", "max--moz-"]
         .iter()
@@ -190,7 +192,7 @@ fn compare(left: f32, sign: &str, right: f32) -> Option<bool> {
     }
 }
 
-/// What the feature `name` measures here.
+/// Returns the value of the feature `name` in this viewport.
 fn measure(name: &str, viewport: Viewport) -> Option<f32> {
     match name {
         "width" | "device-width" => Some(viewport.width),
@@ -383,7 +385,7 @@ fn take_word<'a>(rest: &mut &'a str) -> &'a str {
     word
 }
 
-/// Takes `(…)` and the space after it, and gives what stands inside.
+/// Takes `(…)` and the space after it, and returns the text inside.
 fn take_group<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let inner = rest.trim_start().strip_prefix('(')?;
     let mut depth = 1;

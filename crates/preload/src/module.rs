@@ -1,14 +1,14 @@
-//! What a JavaScript module imports (ECMAScript section 16.2), which the browser fetches before the
-//! module runs.
+//! The imports of a JavaScript module (ECMAScript section 16.2), which the browser fetches before
+//! the module runs.
 //!
-//! Only the head is read, where compilers put them: comments, directives, `import` and `export …
-//! from`. Anything else ends it, so that a classic script costs no more than its first word. Names
-//! that an import map would explain are left alone.
+//! The scanner only reads the head, where compilers put them: comments, directives, `import` and
+//! `export … from`. Any other statement ends it, so that a classic script costs no more than its
+//! first word. Names that need an import map are ignored.
 
 use super::token::Token;
 use super::{Ask, Cors, Kind, Sink, urgency};
 
-/// A module in the midst of being read.
+/// The state of reading a module.
 #[derive(Debug)]
 pub(super) struct Module {
     lexer: Lexer,
@@ -19,7 +19,7 @@ pub(super) struct Module {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lexer {
-    /// Before anything, after so many bytes of a byte order mark.
+    /// The beginning, after the given number of bytes of a byte order mark.
     Start(usize),
     Plain,
     Word,
@@ -41,18 +41,18 @@ enum Place {
     Import,
     /// After `export`.
     Export,
-    /// In what is imported or exported.
+    /// In the list of imported or exported names.
     Clause {
         braces: u8,
         /// The last word was `from`.
         from: bool,
         export: bool,
     },
-    /// After what names a module.
+    /// After the specifier of a module.
     Named,
     /// In `with { … }`.
     Attributes,
-    /// Nothing more is to be found.
+    /// The end state, in which no more needs can be found.
     Over,
 }
 
@@ -67,7 +67,7 @@ impl Module {
         }
     }
 
-    /// Whether the head has been read.
+    /// Returns true if the head has been read.
     pub(super) const fn is_over(&self) -> bool {
         matches!(self.place, Place::Over)
     }
@@ -262,7 +262,7 @@ impl Module {
     }
 }
 
-/// Whether a byte may be in a word; letters beyond ASCII may be in names.
+/// Returns true if a byte may be part of a word; letters beyond ASCII may be part of names.
 const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
 }

@@ -14,7 +14,7 @@ pub const MAX_URL: usize = 4_096;
 const MAX_REFERENCE: usize = 2 * MAX_URL;
 const MAX_HOST: usize = 253;
 
-/// Resolves `reference` in a document whose base URL is `base`.
+/// Resolves `reference` in a document with the base URL `base`.
 ///
 /// Returns an absolute `http` or `https` URL, normalised, without a fragment, of at most
 /// [`MAX_URL`] bytes, or `None` where no such URL results.
@@ -101,8 +101,8 @@ impl Url {
         })
     }
 
-    /// Resolves a path, relative or absolute, whose bytes all stand for themselves. Returns `None`
-    /// for any other reference.
+    /// Resolves a path, relative or absolute, that needs no escaping or normalisation. Returns
+    /// `None` for any other reference.
     fn join_plain(&self, reference: &str) -> Option<Self> {
         let reference = reference.strip_suffix('#').unwrap_or(reference);
         let slash = self.text[..self.query].rfind('/')?;

@@ -14,7 +14,8 @@ pub(super) const MARK_STRING: u8 = 2;
 /// Stands after either.
 pub(super) const MARK_END: u8 = 3;
 
-/// Whether a block under this media query list may apply; one that was too long is taken to.
+/// Returns true if a block under this media query list may apply; a list that was too long counts
+/// as applying.
 pub(super) fn applies(query: Option<&[u8]>, viewport: Viewport) -> bool {
     let Some(query) = query else { return true };
     media::matches(&to_text(query), viewport) != Some(false)
@@ -114,7 +115,7 @@ fn font_source(component: &[u8]) -> Option<&[u8]> {
     known.then_some(raw)
 }
 
-/// Whether ranges such as `U+0000-00FF, U+131, U+4??` have a letter of ASCII among them.
+/// Returns true if ranges such as `U+0000-00FF, U+131, U+4??` contain a letter of ASCII.
 fn has_letters(ranges: &str) -> bool {
     ranges.split(',').any(|range| {
         let range = range.trim();
@@ -179,7 +180,7 @@ pub(super) fn image_urgency(url: &str, usual: u8) -> u8 {
     }
 }
 
-/// The first address or string in collected text, and what follows it.
+/// Returns the first address or string in collected text, and the rest of the text.
 fn first_token(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = text
         .iter()
@@ -222,7 +223,7 @@ pub(super) fn unescape(raw: &[u8]) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Appends what the text after a backslash stands for and gives the rest.
+/// Appends the character that the text after a backslash stands for, and returns the rest.
 fn take_escape<'a>(text: &'a str, out: &mut String) -> &'a str {
     let digits = text
         .bytes()

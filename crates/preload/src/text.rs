@@ -28,7 +28,8 @@ const OLD: [(&str, char); 10] = [
     ("COPY", '\u{a9}'),
     ("REG", '\u{ae}'),
 ];
-/// Those that need one; of the two thousand, what addresses and style sheets are made of.
+/// Character references that need a semicolon: of the two thousand, those that occur in addresses
+/// and style sheets.
 const NEW: [(&str, char); 31] = [
     ("apos", '\''),
     ("sol", '/'),

@@ -1,6 +1,6 @@
 //! Bounded pieces of the input that have to be kept until they are whole.
 
-/// Longest attribute value, address or collected rule, in bytes; what is longer is passed over.
+/// Longest attribute value, address or collected rule, in bytes; longer ones are skipped.
 pub(super) const MAX_TOKEN: usize = 8 * 1_024;
 /// Longest name of an element, attribute or rule that means anything here.
 const MAX_NAME: usize = 20;

@@ -1,5 +1,5 @@
-//! What the scan finds in pages and style sheets, against what a browser asks for; and that cutting
-//! the stream anywhere changes nothing, nor does any input break it.
+//! The needs that the scan finds in pages and style sheets, compared with the requests of a
+//! browser. No cut of the stream changes them, and no input breaks the scan.
 
 use proptest::prelude::*;
 use tandem_preload::{MAX_URL, Need, Referrer, Scanner, resolve, split};
@@ -405,7 +405,7 @@ fn other_elements() {
 }
 
 #[test]
-fn what_is_not_content() {
+fn inert_and_commented_markup_has_no_needs() {
     page(
         "<!-- <img src=a.png> --><img src=b.png>",
         &["4 Image /news/b.png"],
@@ -630,7 +630,7 @@ fn imports_of_modules() {
         "import from from './from.js'; import defer * as d from './d.js'",
         &["3 Script /js/from.js", "3 Script /js/d.js"],
     );
-    // What an import map would explain, and what only running tells.
+    // Specifiers that need an import map, and imports that only running the script reveals.
     module(
         "import react from 'react'; import '#own'; import './a.js'",
         &["3 Script /js/a.js"],
@@ -683,7 +683,7 @@ fn imports_of_modules() {
     );
 }
 
-/// What ends the reading of a script is its first other word.
+/// The first word that is neither an import nor an export ends the reading of a script.
 #[test]
 fn a_script_is_read_no_longer_than_it_imports() {
     let mut found = Vec::new();
@@ -905,7 +905,7 @@ fn each_thing_once_and_not_too_many() {
 }
 
 #[test]
-fn what_is_too_long_is_passed_over() {
+fn scan_skips_tokens_over_the_limit() {
     let long = "x".repeat(8 * 1_024 + 1);
     page(
         &format!("<img src={long}><img src='{long}' srcset=a.png><img src=b.png>"),
@@ -964,7 +964,7 @@ fn memory_is_bounded_whatever_does_not_end() {
         for _ in 0..64 {
             scanner.feed(filler.as_bytes(), &mut found);
         }
-        // What it holds stands in its debugging form: each byte as a number of up to three digits.
+        // The debugging form shows the held memory: each byte as a number of up to three digits.
         let held = format!("{scanner:?}").len() / 5;
         assert!(held < 128 * 1_024, "{start}{unit}: {held}");
         assert!(found.len() <= Scanner::MAX_NEEDS);
@@ -1132,7 +1132,7 @@ proptest! {
 }
 
 #[test]
-fn what_requests_tell_of_the_page_is_told() {
+fn needs_carry_the_referrer_policy() {
     let referrers = |page: &str| {
         let mut scanner = Scanner::html("http://h/").expect("a page");
         let mut found = Vec::new();

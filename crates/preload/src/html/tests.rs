@@ -88,8 +88,8 @@ fn folded(name: &str) -> String {
     name.replace(['\0', '\u{fffd}'], "?")
 }
 
-/// The only case whose character reference is not in the scanner's list, which has those of
-/// Latin-1 and of the punctuation of URLs and style sheets.
+/// The only case with a character reference that is not in the scanner's list. That list has the
+/// references of Latin-1 and of the punctuation of URLs and style sheets.
 const UNKNOWN_REFERENCE: &str = "Non BMP-charref in attribute";
 
 #[test]
