@@ -1,7 +1,7 @@
-//! The arrows of ARCHITECTURE.md, read off the source: which module of the crate names which other.
+//! Checks the module dependencies that ARCHITECTURE.md draws as arrows, as the source has them.
 //!
-//! `front`, `middle` and `back` meet only as stages, `session` and `transport` only as a carrier.
-//! There are no exceptions.
+//! The modules `front`, `middle` and `back` meet only as stages; `session` and `transport` meet
+//! only as a carrier. There are no exceptions.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,10 +14,10 @@ use std::str::FromStr;
 
 use proc_macro2::{TokenStream, TokenTree};
 
-/// Modules and the modules that each may name. Order is from the values up to the program: an arrow
-/// points to an earlier line.
+/// The modules, each with the modules that it may name. The order is from the values up to the
+/// program: an arrow points to an earlier line.
 const ARROWS: &[(&str, &[&str])] = &[
-    // Values and the interface they travel by: anyone may name these.
+    // Values and the interface that they pass through: every module may name these.
     ("error", &[]),
     ("priority", &[]),
     ("exchange", &["error", "priority"]),
@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stage", &["carrier", "error", "exchange"]),
     ("failure", &["error"]),
     ("gauge", &["path"]),
-    // What is spoken, and over what.
+    // Session protocols, and the transports below them.
     ("transport", VALUES),
     ("session", VALUES),
     // The pipeline.
@@ -153,7 +153,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("cli", EVERYTHING),
-    // What fuzz targets reach; in no other build.
+    // The interface of the fuzz targets; it is in no other build.
     ("fuzzing", &["error", "middle", "transport"]),
     ("lib", EVERYTHING),
 ];
@@ -193,7 +193,7 @@ const EVERYTHING: &[&str] = &[
 ];
 
 #[test]
-fn modules_meet_only_where_the_picture_says() {
+fn modules_name_only_permitted_modules() {
     let mut wrong = Vec::new();
     for file in sources() {
         let from = module(&file)[0].clone();
@@ -215,7 +215,7 @@ fn modules_meet_only_where_the_picture_says() {
 }
 
 #[test]
-fn arrows_never_point_back() {
+fn module_dependencies_have_no_cycle() {
     for (index, (from, allowed)) in ARROWS.iter().enumerate() {
         for to in allowed.iter().filter(|_| **allowed != *EVERYTHING) {
             let place = ARROWS
@@ -245,7 +245,7 @@ fn arrows_never_point_back() {
 }
 
 #[test]
-fn paths_are_read_from_source() {
+fn path_reader_finds_items_in_source() {
     let text = r#"
         use crate::session::{Drain, http1::{Form, self}};
         use super::super::back::Pool;
@@ -272,7 +272,7 @@ fn paths_are_read_from_source() {
     assert_eq!(found, expected.map(String::from).into());
 }
 
-/// All sources of the crate.
+/// Returns the paths of all sources of the crate.
 fn sources() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![root()];
@@ -294,8 +294,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Where a file's own items live: `src/front/socks.rs` is `front::socks`, `src/front/mod.rs` is
-/// `front`.
+/// Returns the module of a file's items: `src/front/socks.rs` is `front::socks`, `src/front/mod.rs`
+/// is `front`.
 fn module(file: &Path) -> Vec<String> {
     let inside = file.strip_prefix(root()).unwrap().with_extension("");
     let mut names: Vec<String> = inside
@@ -312,8 +312,8 @@ fn named(file: &Path) -> BTreeSet<String> {
     items(&std::fs::read_to_string(file).unwrap(), &module(file))
 }
 
-/// Every item that `text`, a source of `module`, names by a path from the crate's root or from a
-/// parent module.
+/// Returns every item that `text`, a source of `module`, names by a path from the crate's root or
+/// from a parent module.
 fn items(text: &str, module: &[String]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let tokens = TokenStream::from_str(text).expect("a source that compiles");
@@ -321,7 +321,7 @@ fn items(text: &str, module: &[String]) -> BTreeSet<String> {
     found
 }
 
-/// Adds the paths in `tokens`, which stand in `module`. Macro calls are searched like other code.
+/// Adds the paths in `tokens` of the module `module`. Macro calls are searched like other code.
 fn paths(tokens: TokenStream, module: &[String], found: &mut BTreeSet<String>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut inner = module.to_vec();
@@ -352,7 +352,7 @@ fn paths(tokens: TokenStream, module: &[String], found: &mut BTreeSet<String>) {
     }
 }
 
-/// Whether `::` stands there.
+/// Returns true if the tokens at `at` are `::`.
 fn is_colons(tokens: &[TokenTree], at: usize) -> bool {
     tokens.get(at..at + 2).is_some_and(|two| {
         two.iter()
@@ -360,7 +360,8 @@ fn is_colons(tokens: &[TokenTree], at: usize) -> bool {
     })
 }
 
-/// Adds what a path, or a tree of paths in braces, names below `base`; returns where it ends.
+/// Adds the items that a path, or a tree of paths in braces, names below `base`; returns the index
+/// after it.
 fn tree(
     tokens: &[TokenTree],
     mut at: usize,
@@ -381,7 +382,7 @@ fn tree(
                 }
                 return at + 1;
             }
-            // `*` names the module itself, and so does the `<` of its arguments.
+            // A `*` names the module itself, and so does the `<` of generic arguments.
             _ => break,
         }
         at += 1;

@@ -1,4 +1,4 @@
-//! The gateway lets no one in who has no right to.
+//! Tests of admission: a gateway serves only authorised clients.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn secret(name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn a_token_lets_in_and_goes_no_further() {
+fn token_admits_client_and_is_not_forwarded() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             assert!(asked.field("proxy-authorization").is_none());
@@ -56,7 +56,7 @@ fn a_token_lets_in_and_goes_no_further() {
 }
 
 #[test]
-fn origins_are_spoken_to_in_http_2_where_tls_agrees_on_it() {
+fn gateway_uses_http_2_with_origin_by_alpn() {
     let certificates = Certificates::new("origin");
     let behind = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
@@ -71,7 +71,7 @@ fn origins_are_spoken_to_in_http_2_where_tls_agrees_on_it() {
         }
     });
     for protocol in ["h2", "http"] {
-        // A gateway in reverse mode is an origin that speaks TLS.
+        // A gateway in reverse mode serves as an origin over TLS.
         let mut origin = crate::harness::gateway_options();
         origin.listen = vec![crate::harness::endpoint(&format!(
             "{protocol}+tls://127.0.0.1:0?cert={}&key={}",
@@ -115,7 +115,7 @@ fn origins_are_spoken_to_in_http_2_where_tls_agrees_on_it() {
 }
 
 #[test]
-fn tls_checks_both_ends() {
+fn tls_session_verifies_both_certificates() {
     let certificates = Certificates::new("tls");
     let path = |name: &str| certificates.path(name);
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -152,7 +152,7 @@ fn tls_checks_both_ends() {
 }
 
 #[test]
-fn a_reverse_gateway_answers_to_its_own_names_only() {
+fn reverse_gateway_refuses_unknown_hosts() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             let host = asked.field("host").unwrap();
@@ -169,7 +169,8 @@ fn a_reverse_gateway_answers_to_its_own_names_only() {
         format!("other{}.onion", "b".repeat(51)),
     );
     for (session, named, hosts) in [
-        // What an onion service's operator starts with, and what a careful one says.
+        // The first case is an onion service's default configuration, the second one names its
+        // hosts.
         (
             "h2",
             vec![],
@@ -249,7 +250,7 @@ fn a_reverse_gateway_answers_to_its_own_names_only() {
 }
 
 #[test]
-fn connections_are_bounded() {
+fn gateway_limits_connections() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let pair = Pair::with("h2", |_| {}, |client| client.max_connections = Some(3));
     let mut open: Vec<_> = (0..3).map(|_| pair.connect()).collect();

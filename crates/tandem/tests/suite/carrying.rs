@@ -1,8 +1,8 @@
-//! HTTP is carried exactly.
+//! Tests that the pair carries HTTP messages unchanged.
 
 use crate::harness::{Client, Pair, Scene, request};
 
-/// The sessions, and the one over a carrier of many streams.
+/// The session protocols, including the one over a carrier of many streams.
 const SESSIONS: [&str; 4] = ["h2", "spdy3", "spdy3.1", "streams"];
 
 fn pair(session: &str) -> Pair {
@@ -13,7 +13,7 @@ fn pair(session: &str) -> Pair {
 }
 
 #[test]
-fn fields_keep_order_repetition_and_nothing_is_added() {
+fn pair_preserves_order_and_repetition_of_fields() {
     for session in SESSIONS {
         let origin = Scene::new(|_, mut client| {
             let asked = client.request().unwrap();
@@ -70,7 +70,7 @@ fn fields_keep_order_repetition_and_nothing_is_added() {
 }
 
 #[test]
-fn bodies_go_both_ways_whole() {
+fn pair_carries_bodies_in_both_directions() {
     for session in SESSIONS {
         let origin = Scene::new(|_, mut client| {
             while let Some(asked) = client.request() {
@@ -102,7 +102,7 @@ fn bodies_go_both_ways_whole() {
 }
 
 #[test]
-fn chunked_bodies_keep_their_trailers() {
+fn pair_keeps_trailers_of_chunked_bodies() {
     for session in SESSIONS {
         let origin = Scene::new(|_, mut client| {
             let asked = client.request().unwrap();
@@ -135,7 +135,7 @@ fn chunked_bodies_keep_their_trailers() {
 }
 
 #[test]
-fn answers_without_bodies_have_none() {
+fn pair_adds_no_body_to_bodiless_responses() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             let (method, path) = asked.line.split_once(' ').unwrap();
@@ -171,7 +171,7 @@ fn answers_without_bodies_have_none() {
 }
 
 #[test]
-fn interim_answers_arrive_before_the_final_one() {
+fn pair_forwards_interim_responses_first() {
     let origin = Scene::new(|_, mut client| {
         let asked = client.request().unwrap();
         assert_eq!(asked.field("expect"), Some("100-continue"));
@@ -197,7 +197,7 @@ fn interim_answers_arrive_before_the_final_one() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order() {
+fn client_answers_pipelined_requests_in_order() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
@@ -219,7 +219,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_client_of_http_1_0_gets_an_end_it_understands() {
+fn http_1_0_client_gets_response_until_close() {
     let origin = Scene::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     );
@@ -234,7 +234,7 @@ fn a_client_of_http_1_0_gets_an_end_it_understands() {
 }
 
 #[test]
-fn what_could_be_smuggled_is_refused() {
+fn client_refuses_ambiguous_request_framing() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let pair = Pair::start();
     let url = origin.url("/");
@@ -300,7 +300,7 @@ fn what_could_be_smuggled_is_refused() {
 }
 
 #[test]
-fn the_listener_answers_only_for_itself() {
+fn listener_serves_its_own_paths_only() {
     let pair = Pair::start();
     let own = pair.http;
     let ask = |head: String| {
@@ -346,9 +346,9 @@ fn the_listener_answers_only_for_itself() {
     }
 }
 
-/// Browsers take what some origins send, control bytes in values, and so does the pair.
+/// Some origins send control bytes in field values, and browsers accept them, so the pair does too.
 #[test]
-fn odd_values_arrive_as_they_are() {
+fn pair_keeps_control_bytes_in_field_values() {
     for session in SESSIONS {
         let origin = Scene::answering(
             "HTTP/1.1 200 OK\r\nX-Odd: a\u{7f}b\u{1}c\r\nContent-Length: 2\r\n\r\nok",

@@ -1,8 +1,9 @@
-//! Certificates for one test: an authority, and a gateway and a client that it signed.
+//! Certificates for one test: an authority, and the certificates of a gateway and a client that it
+//! signed.
 
 use std::path::PathBuf;
 
-/// An authority with certificates for `gw.example` and 127.0.0.1 in files of a directory.
+/// An authority and its certificates for `gw.example` and 127.0.0.1, in files of one directory.
 pub(crate) struct Certificates {
     directory: PathBuf,
 }

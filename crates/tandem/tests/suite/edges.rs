@@ -1,5 +1,5 @@
-//! HTTP at the edges of the pair: malformed requests, half-closed clients, `Max-Forwards`, the
-//! pair's own fields, and answers that break off.
+//! Tests of HTTP at the edges of the pair: malformed requests, half-closed clients, `Max-Forwards`,
+//! the pair's internal fields, and truncated responses.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ use crate::harness::{
 
 const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
-/// An origin that answers `ok` and passes on the requests that it sees.
+/// Starts an origin that answers `ok` and passes on the requests that it receives.
 fn recording() -> (Scene, mpsc::Receiver<Asked>) {
     let (tell, seen) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| {
@@ -32,7 +32,7 @@ fn recording() -> (Scene, mpsc::Receiver<Asked>) {
 #[test]
 fn client_refuses_bad_chunking_with_400() {
     let origin = Scene::new(|_, mut client| {
-        // It waits for the whole body, which never comes.
+        // The proxy waits for the whole body, which never arrives.
         let mut rest = Vec::new();
         let _ = client.stream.read_to_end(&mut rest);
     });
@@ -90,7 +90,7 @@ fn client_refuses_framing_fields_with_underscores() {
 }
 
 #[test]
-fn max_forwards_counts_both_proxies() {
+fn pair_decrements_max_forwards_twice() {
     for session in SESSIONS {
         let (origin, seen) = recording();
         let pair = Pair::with(session, |_| {}, |_| {});
@@ -131,7 +131,7 @@ fn max_forwards_counts_both_proxies() {
 }
 
 #[test]
-fn pair_fields_do_not_cross_the_edges() {
+fn pair_removes_its_internal_fields_at_edges() {
     let (tell, seen) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
@@ -164,7 +164,8 @@ fn pair_fields_do_not_cross_the_edges() {
     }
 }
 
-/// SOCKS carries the address as bytes, and the browser writes it in another form than we do.
+/// SOCKS carries the address as bytes, and the browser writes it in another textual form than the
+/// client.
 #[test]
 fn socks_serves_http_to_a_mapped_address() {
     let pair = Pair::with("h2", |gateway| gateway.allow_dest = Vec::new(), |_| {});
@@ -180,10 +181,10 @@ fn socks_serves_http_to_a_mapped_address() {
     assert_eq!(client.answer("GET").status, 403);
 }
 
-/// The client has ended its side when the origin answers: the first byte of the answer shows that
-/// the proxy knows.
+/// The client has ended its side when the origin answers: the first byte of the response shows that
+/// the proxy has seen the end.
 #[test]
-fn half_closed_client_is_served() {
+fn client_serves_half_closed_browser() {
     for session in SESSIONS {
         let (go, wait) = mpsc::channel::<()>();
         let wait = Mutex::new(wait);
@@ -221,7 +222,7 @@ fn half_closed_client_is_served() {
     }
 }
 
-/// What a client can read before the connection breaks.
+/// Reads until the end of the connection; returns the bytes, and true if the connection broke.
 fn read_to_break(client: &mut Client) -> (Vec<u8>, bool) {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 8192]);
     loop {
@@ -236,7 +237,7 @@ fn read_to_break(client: &mut Client) -> (Vec<u8>, bool) {
     }
 }
 
-/// The data of a chunked body as far as it came.
+/// Returns the data of a chunked body, which may be truncated.
 fn dechunk(mut bytes: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
     while let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") {
@@ -250,12 +251,12 @@ fn dechunk(mut bytes: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Bytes that an origin sends before it breaks off.
+/// Returns the body bytes that an origin sends before its connection breaks.
 fn prefix(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at % 251) as u8).collect()
 }
 
-/// Reads an answer that breaks off, and checks that nothing before the break is missing.
+/// Reads a truncated response, and checks that no byte before the break is missing.
 fn check_prefix(client: &mut Client, length: usize, what: &str) {
     let head = client.head().unwrap();
     assert_eq!(head.status, 200, "{what}");
@@ -267,10 +268,10 @@ fn check_prefix(client: &mut Client, length: usize, what: &str) {
     assert!(reset, "{what}: an end would look whole");
 }
 
-/// Kinds of origins that break off.
+/// The ways in which an origin breaks off a response.
 const BREAKS: [&str; 4] = ["length", "chunked", "malformed", "reset"];
 
-/// An origin that sends so many bytes of a body and breaks off.
+/// Starts an origin that sends `length` bytes of a body and then breaks off.
 fn breaking(kind: &'static str, length: usize) -> Scene {
     Scene::new(move |_, mut client| {
         client.request();
@@ -290,7 +291,8 @@ fn breaking(kind: &'static str, length: usize) -> Scene {
             client.send(answer);
         }
         if kind == "reset" {
-            // Once all has been taken: a reset drops what waits at the sender.
+            // The reset follows after the peer has read everything: it would discard the sender's
+            // unsent bytes.
             let _ = client.stream.get_ref().shutdown(Shutdown::Write);
             client.request_ends();
         }
@@ -298,7 +300,7 @@ fn breaking(kind: &'static str, length: usize) -> Scene {
 }
 
 #[test]
-fn broken_answers_arrive_up_to_the_break() {
+fn pair_delivers_truncated_responses_to_the_break() {
     for session in SESSIONS {
         let pair = Pair::with(session, |_| {}, |_| {});
         for kind in BREAKS {
@@ -313,7 +315,7 @@ fn broken_answers_arrive_up_to_the_break() {
 }
 
 #[test]
-fn http_1_gateway_passes_on_the_beginning() {
+fn http_1_listener_forwards_truncated_response() {
     let mut options = gateway_options();
     options.listen = vec![endpoint("http+tcp://127.0.0.1:0")];
     let (_running, gateway) = start_gateway(options);
@@ -325,9 +327,9 @@ fn http_1_gateway_passes_on_the_beginning() {
     }
 }
 
-/// The origin is a gateway in reverse mode, so that it speaks HTTP/2 over TLS.
+/// The origin is a gateway in reverse mode, so that it serves HTTP/2 over TLS.
 #[test]
-fn http_2_origin_passes_on_the_beginning() {
+fn http_2_origin_response_is_forwarded_to_the_break() {
     let certificates = Arc::new(Certificates::new("prefix"));
     for kind in BREAKS {
         let behind = breaking(kind, 300_000);
@@ -358,9 +360,9 @@ fn http_2_origin_passes_on_the_beginning() {
     }
 }
 
-/// A browser that reads late gets the beginning too: it is not thrown away with the reset.
+/// A browser that reads late receives the beginning too: the reset does not discard it.
 #[test]
-fn slow_reader_gets_the_beginning_before_the_break() {
+fn slow_reader_receives_bytes_before_the_reset() {
     let origin = breaking("length", 800_000);
     let pair = Pair::start();
     let mut client = pair.connect();
@@ -369,14 +371,14 @@ fn slow_reader_gets_the_beginning_before_the_break() {
     check_prefix(&mut client, 800_000, "slow");
 }
 
-/// The end of a scripted gateway's connection.
+/// The way in which a scripted gateway ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Fin,
     Reset,
 }
 
-/// A gateway that answers the first request of a session, says goodbye and closes.
+/// Starts a gateway that answers the first request of a session, sends GOAWAY and closes.
 fn leaving(session: &'static str, segments: usize, end: End) -> Scene {
     Scene::new(move |_, mut client| {
         let config = MuxConfig::new(Role::Server);
@@ -405,7 +407,7 @@ fn leaving(session: &'static str, segments: usize, end: End) -> Scene {
             core.poll_output(&mut out, usize::MAX);
         }
         let bytes = out.copy_to_bytes(out.remaining());
-        // What the sender's kernel still holds back is lost with a reset.
+        // A reset discards the bytes that the sender's kernel still holds.
         client.stream.get_ref().set_nodelay(true).unwrap();
         for segment in bytes.chunks(bytes.len().div_ceil(segments)) {
             client.send(segment);
@@ -418,7 +420,7 @@ fn leaving(session: &'static str, segments: usize, end: End) -> Scene {
 }
 
 #[test]
-fn answers_before_a_goodbye_are_delivered() {
+fn client_delivers_responses_before_goaway() {
     for session in ["h2", "spdy3.1"] {
         for segments in [1, 3] {
             for end in [End::Fin, End::Reset] {

@@ -1,4 +1,5 @@
-//! What breaks is told, retried where that is safe, and never passed off as whole.
+//! Tests of faults: the pair reports failures, retries safe requests, and never presents a
+//! truncated response as complete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use crate::harness::{
 };
 
 #[test]
-fn truncated_answers_are_never_complete() {
+fn truncated_response_is_never_complete() {
     for session in ["h2", "spdy3.1"] {
         for head in [
             "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this",
@@ -33,7 +34,7 @@ fn truncated_answers_are_never_complete() {
 }
 
 #[test]
-fn an_origin_that_closes_says_nothing_gives_502() {
+fn origin_close_without_response_gives_502() {
     let origin = Scene::new(|_, mut client| {
         client.request();
     });
@@ -49,7 +50,7 @@ fn an_origin_that_closes_says_nothing_gives_502() {
 }
 
 #[test]
-fn nonsense_from_an_origin_gives_502() {
+fn malformed_origin_response_gives_502() {
     for nonsense in [
         "SSH-2.0-x\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
@@ -67,7 +68,7 @@ fn nonsense_from_an_origin_gives_502() {
 }
 
 #[test]
-fn a_slow_origin_is_given_up() {
+fn slow_origin_times_out() {
     let origin = Scene::new(|_, mut client| {
         client.request();
         std::thread::sleep(PATIENCE);
@@ -82,8 +83,8 @@ fn a_slow_origin_is_given_up() {
 }
 
 #[test]
-fn a_stale_kept_connection_is_replaced() {
-    // The first connection dies after its first answer, just when the second request comes.
+fn gateway_replaces_stale_origin_connection() {
+    // The first connection ends after its first response, at the moment of the second request.
     let origin = Scene::new(|number, mut client| {
         while client.request().is_some() {
             client.send(format!(
@@ -106,7 +107,7 @@ fn a_stale_kept_connection_is_replaced() {
 }
 
 #[test]
-fn what_may_have_been_processed_is_not_sent_again() {
+fn gateway_does_not_repeat_unsafe_requests() {
     let seen = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&seen);
     let origin = Scene::new(move |number, mut client| {
@@ -127,7 +128,7 @@ fn what_may_have_been_processed_is_not_sent_again() {
 }
 
 #[test]
-fn a_client_that_goes_away_cancels_at_the_origin() {
+fn client_disconnect_cancels_origin_request() {
     for session in ["h2", "spdy3"] {
         let (tell, told) = mpsc::channel();
         let origin = Scene::new(move |_, mut client| {
@@ -146,14 +147,14 @@ fn a_client_that_goes_away_cancels_at_the_origin() {
 }
 
 #[test]
-fn a_gateway_killed_in_the_middle_truncates_and_its_successor_serves() {
+fn client_recovers_after_gateway_restart() {
     let (go, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let origin = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
             if asked.line.contains("/long") {
                 client.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nstart");
-                // Until the scene is over.
+                // The thread waits until the test is over.
                 let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
             } else {
                 client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -178,7 +179,7 @@ fn a_gateway_killed_in_the_middle_truncates_and_its_successor_serves() {
 }
 
 #[test]
-fn a_slow_reader_holds_back_the_origin_but_not_its_neighbours() {
+fn slow_reader_does_not_block_other_streams() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let origin = Scene::new(move |_, mut client| {
@@ -198,7 +199,7 @@ fn a_slow_reader_holds_back_the_origin_but_not_its_neighbours() {
     let mut stopped = pair.connect();
     stopped.send(request("GET", &origin.url("/endless"), ""));
     stopped.head().unwrap();
-    // It stops growing: everything between is bounded.
+    // The count stops growing: every buffer between the ends is bounded.
     let mut last = usize::MAX;
     for _ in 0..100 {
         let now = sent.load(Ordering::SeqCst);
@@ -217,8 +218,8 @@ fn a_slow_reader_holds_back_the_origin_but_not_its_neighbours() {
 }
 
 #[test]
-fn a_silent_gateway_is_noticed() {
-    // It takes the session and never says a word.
+fn client_detects_silent_gateway() {
+    // The gateway accepts the connection and sends no bytes.
     let silent = Scene::new(|_, mut client| {
         while std::io::Read::read(&mut client.stream, &mut [0; 1024]).unwrap_or(0) > 0 {}
     });
@@ -242,7 +243,7 @@ fn a_silent_gateway_is_noticed() {
 }
 
 #[test]
-fn heads_must_come_whole_in_time_and_within_bounds() {
+fn head_time_and_size_are_limited() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let pair = Pair::with(
         "h2",
@@ -270,11 +271,11 @@ fn heads_must_come_whole_in_time_and_within_bounds() {
 }
 
 #[test]
-fn an_answer_may_come_before_the_body_is_sent() {
+fn response_may_precede_end_of_request_body() {
     let origin = Scene::new(|_, mut client| {
         client.request();
         client.send("HTTP/1.1 413 Too Much\r\nContent-Length: 4\r\nConnection: close\r\n\r\nless");
-        // The rest is never read.
+        // The origin does not read the rest of the body.
         std::thread::sleep(Duration::from_secs(2));
     });
     for session in ["h2", "spdy3.1"] {
@@ -296,7 +297,7 @@ fn an_answer_may_come_before_the_body_is_sent() {
 }
 
 #[test]
-fn a_hundred_clients_that_come_and_go_leave_nothing_open() {
+fn pair_serves_after_a_hundred_aborted_clients() {
     let origin = Scene::new(|_, mut client| {
         while client.request().is_some() {
             client.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
@@ -318,7 +319,7 @@ fn a_hundred_clients_that_come_and_go_leave_nothing_open() {
 }
 
 #[test]
-fn head_requests_get_the_error_without_its_page() {
+fn head_request_gets_error_without_body() {
     let pair = Pair::with("h2", |gateway| gateway.allow_dest = Vec::new(), |_| {});
     let mut client = pair.connect();
     for _ in 0..2 {
@@ -328,10 +329,10 @@ fn head_requests_get_the_error_without_its_page() {
 }
 
 #[test]
-fn a_tunnel_that_breaks_off_is_reset() {
+fn broken_tunnel_is_reset() {
     let origin = Scene::new(|_, mut client| {
         client.send("half of it");
-        // The test resets: an end would be an end.
+        // The test resets the connection: a FIN would be an orderly end.
         client.read_exact(1);
         socket2::SockRef::from(client.stream.get_ref())
             .set_linger(Some(Duration::ZERO))
@@ -364,13 +365,12 @@ fn a_tunnel_that_breaks_off_is_reset() {
     }
 }
 
-/// Silence after which a session is taken to have rested, in these scenes.
+/// The silence after which these tests take a session to have been idle.
 const REST: Duration = Duration::from_millis(400);
 
-/// As after a night's sleep, or with another network: what is sent arrives nowhere, and nobody says
-/// so.
+/// The path is lost as after a suspend or a change of network: bytes are dropped without an error.
 #[test]
-fn a_session_that_was_lost_while_it_rested_is_replaced() {
+fn client_replaces_lost_idle_session() {
     for session in ["h2", "spdy3.1"] {
         let posts = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&posts);
@@ -387,7 +387,7 @@ fn a_session_that_was_lost_while_it_rested_is_replaced() {
         let (_gateway, gateway) = start_gateway(options);
         let way = Way::to(gateway);
         let mut options = client_options(&format!("{session}+tcp://{}", way.address));
-        // The next session is to the same gateway: nothing listens where the other should be.
+        // The next session is to the same gateway: the second endpoint has no listener.
         let nobody = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -395,7 +395,7 @@ fn a_session_that_was_lost_while_it_rested_is_replaced() {
         options
             .gateway
             .push(endpoint(&format!("{session}+tcp://{nobody}")));
-        // So long a wait for the answer to a request would fail the scene.
+        // The test would fail if a request waited for its response this long.
         (options.probe_after, options.probe_timeout) =
             (Some(Span(REST)), Some(Span(10 * PATIENCE)));
         let (_client, http, socks) = start_client(options);
@@ -426,7 +426,7 @@ fn a_session_that_was_lost_while_it_rested_is_replaced() {
         assert_eq!(tunnel.answer("GET").body, b"ok", "{session}");
         assert_eq!(way.connections(), 3, "{session}");
         lose();
-        // SOCKS agrees at once: what comes first has left, and may have arrived.
+        // SOCKS agrees at once: the first bytes have left, and may have arrived.
         let mut early = Client::to(socks);
         assert_eq!(
             early.socks(&origin.address.to_string(), None),
@@ -449,9 +449,9 @@ fn a_session_that_was_lost_while_it_rested_is_replaced() {
     }
 }
 
-/// The same for what was half pushed by then: who asks for it does not wait for the rest.
+/// A half-received push on a lost session: a request for its resource does not wait for the rest.
 #[test]
-fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
+fn client_refetches_half_pushed_resource() {
     for session in ["h2", "spdy3.1"] {
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&asked);
@@ -467,7 +467,7 @@ fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
                     "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 2\r\n\r\n";
                 client.send(begun);
                 if counted.fetch_add(1, Ordering::SeqCst) == 0 {
-                    // The rest never comes.
+                    // The rest of the body is never sent.
                     client.send("o");
                     let _ = client.request();
                     return;
@@ -481,8 +481,7 @@ fn what_was_half_pushed_when_its_session_was_lost_is_asked_for_again() {
         let (_gateway, gateway) = start_gateway(options);
         let way = Way::to(gateway);
         let mut options = client_options(&format!("{session}+tcp://{}", way.address));
-        // It counts as rested after half the time after which it is asked for a sign of life: lost
-        // in between.
+        // The session counts as idle after half of the probe interval; the path is lost in between.
         let asked_after = Duration::from_secs(4);
         (options.probe_after, options.probe_timeout) =
             (Some(Span(asked_after)), Some(Span(10 * PATIENCE)));

@@ -1,5 +1,5 @@
-//! What the scenes are played with: a pair in this process, origins and proxies that do exactly
-//! what a scene says, and a client that reads answers byte by byte.
+//! The harness of the tests: a pair in this process, scripted origins and proxies, and a client
+//! that reads responses byte by byte.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,14 +11,14 @@ use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::endpoint::Endpoint;
 use tandem::runtime::Running;
 
-/// Longest wait for anything; reaching it fails the scene.
+/// The longest wait for an event; a test that reaches it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn endpoint(text: &str) -> Endpoint {
     text.parse().unwrap()
 }
 
-/// Client and gateway; they end with it.
+/// A running client and gateway; both stop when the pair is dropped.
 pub(crate) struct Pair {
     pub(crate) http: SocketAddr,
     pub(crate) socks: SocketAddr,
@@ -63,9 +63,10 @@ pub(crate) fn start_gateway(options: GatewayOptions) -> (Running, SocketAddr) {
     (running, address)
 }
 
-/// A client alone: HTTP and SOCKS5 listeners.
+/// Starts a client without a gateway; returns the addresses of its HTTP and SOCKS5 listeners.
 pub(crate) fn start_client(mut options: ClientOptions) -> (Running, SocketAddr, SocketAddr) {
-    // Port 0 twice would be one key: distinct loopback addresses keep them apart.
+    // Two listeners on port 0 of one address would have the same key: distinct loopback addresses
+    // keep them apart.
     options.listen = vec![
         endpoint("http://127.0.0.1:0"),
         endpoint("socks5://127.0.0.2:0"),
@@ -105,7 +106,7 @@ impl Pair {
         }
     }
 
-    /// A pair of running proxies; the client listens for HTTP only.
+    /// Returns a pair of running proxies; the client listens for HTTP only.
     pub(crate) fn of(client: Running, gateway: Running, http: SocketAddr) -> Self {
         Self {
             http,
@@ -143,7 +144,7 @@ pub(crate) struct Client {
     pub(crate) stream: BufReader<TcpStream>,
 }
 
-/// An answer as it came.
+/// A response as it was received.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -203,7 +204,7 @@ impl Client {
         }
     }
 
-    /// The next head, interim or final.
+    /// Reads the next head, interim or final.
     pub(crate) fn head(&mut self) -> std::io::Result<Answer> {
         let line = self.line()?;
         let status = line
@@ -219,7 +220,8 @@ impl Client {
         })
     }
 
-    /// The final answer to a request with `method`, whole; an error where it is not complete.
+    /// Reads the final, complete response to a request with `method`; an incomplete one is an
+    /// error.
     pub(crate) fn try_answer(&mut self, method: &str) -> std::io::Result<Answer> {
         let mut answer = self.head()?;
         while answer.status < 200 && answer.status != 101 {
@@ -265,7 +267,7 @@ impl Client {
         self.answer("GET")
     }
 
-    /// SOCKS5 up to the reply, whose code it gives.
+    /// Runs the SOCKS5 handshake and returns the reply's code.
     pub(crate) fn socks(&mut self, target: &str, user: Option<(&str, &str)>) -> u8 {
         let (host, port) = target.rsplit_once(':').unwrap();
         let mut flight = Vec::new();
@@ -295,7 +297,7 @@ impl Client {
         bytes
     }
 
-    /// Whether the other end closes without saying more.
+    /// Returns true if the other end closes without sending more bytes.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         self.stream
@@ -314,18 +316,19 @@ pub(crate) fn request(method: &str, url: &str, fields: &str) -> String {
     format!("{method} {url} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n")
 }
 
-/// An origin that plays a scene with each connection, in order; it is done when dropped.
+/// A scripted origin that runs one function for each connection; it stops when dropped.
 pub(crate) struct Scene {
     pub(crate) address: SocketAddr,
 }
 
 impl Scene {
-    /// Each connection is played by `play` in a thread of its own, told its number.
+    /// Starts an origin; `play` runs in a thread for each connection and receives the connection's
+    /// number.
     pub(crate) fn new(play: impl Fn(usize, Client) + Send + Sync + 'static) -> Self {
         Self::at("127.0.0.1", play)
     }
 
-    /// The same at another address of this machine's, or at all of them.
+    /// Starts an origin at another address of this machine, or at all of them.
     pub(crate) fn at(address: &str, play: impl Fn(usize, Client) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -348,7 +351,7 @@ impl Scene {
         Self { address }
     }
 
-    /// Answers every request on every connection with these bytes.
+    /// Starts an origin that answers every request on every connection with these bytes.
     pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
         Self::new(move |_, mut client| {
@@ -363,7 +366,7 @@ impl Scene {
     }
 }
 
-/// A request as an origin sees it.
+/// A request as an origin receives it.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) line: String,
@@ -380,14 +383,14 @@ impl Asked {
 }
 
 impl Client {
-    /// The next request's head, at an origin; `None` when the connection is closed.
+    /// Reads the head of the next request at an origin; `None` means that the connection is closed.
     pub(crate) fn request(&mut self) -> Option<Asked> {
         let line = self.line().ok()?;
         let fields = self.fields().ok()?;
         Some(Asked { line, fields })
     }
 
-    /// Whether whoever asked hangs up before the time for reading is over.
+    /// Returns true if the peer closes before the read timeout.
     pub(crate) fn request_ends(&mut self) -> bool {
         match self.stream.read(&mut [0]) {
             Ok(read) => read == 0,
@@ -396,7 +399,7 @@ impl Client {
     }
 }
 
-/// A way to a gateway that counts what goes by, and can fall silent.
+/// A relay to a gateway that counts bytes and connections, and can drop all bytes.
 pub(crate) struct Way {
     pub(crate) address: SocketAddr,
     state: Arc<WayState>,
@@ -406,7 +409,7 @@ pub(crate) struct Way {
 struct WayState {
     connections: AtomicUsize,
     down: AtomicUsize,
-    /// Connections up to this one lead nowhere any more.
+    /// The relay drops the bytes of the connections up to this number.
     silent: AtomicUsize,
 }
 
@@ -433,17 +436,17 @@ impl Way {
         Self { address, state }
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.state.connections.load(Ordering::SeqCst)
     }
 
-    /// Bytes that came down so far.
+    /// Returns the number of bytes from the gateway so far.
     pub(crate) fn down(&self) -> usize {
         self.state.down.load(Ordering::SeqCst)
     }
 
-    /// From now on nothing goes by on the connections that there are, and nobody is told.
+    /// Drops all further bytes of the present connections, without closing them.
     pub(crate) fn lose(&self) {
         self.state
             .silent
@@ -465,8 +468,7 @@ impl WayState {
                 return;
             }
         }
-        // Whoever waits at the other end learns of the end by this; one that is gone already needs
-        // no telling.
+        // The shutdown passes the end on to the other end; it may fail if that end is already gone.
         let _ = to.shutdown(std::net::Shutdown::Both);
     }
 }

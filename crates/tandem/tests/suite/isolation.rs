@@ -1,4 +1,4 @@
-//! Keys keep sessions apart, and go on to Tor's SOCKS port as they came.
+//! Tests of isolation: keys keep sessions apart, and reach Tor's SOCKS port unchanged.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use crate::harness::{
     start_gateway,
 };
 
-/// A SOCKS proxy that leads everything to one address and tells what it was asked.
+/// Starts a SOCKS proxy that connects every request to one address and reports the requests.
 pub(crate) fn socks_proxy(
     leads_to: std::net::SocketAddr,
 ) -> (std::net::SocketAddr, mpsc::Receiver<Asked>) {
@@ -25,18 +25,17 @@ pub(crate) fn socks_proxy(
     (address, told)
 }
 
-/// What a client of the proxy wanted, and all that was in its first packet.
+/// A request to the SOCKS proxy, with the further bytes of its first packet.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) credentials: Option<(String, String)>,
     pub(crate) target: String,
-    /// Bytes beyond the SOCKS request that came in the very first read, before anything was
-    /// answered.
+    /// The bytes after the SOCKS request that were in the first read, before any reply.
     pub(crate) early: Vec<u8>,
 }
 
 fn serve_socks(mut stream: TcpStream, leads_to: std::net::SocketAddr, tell: &mpsc::Sender<Asked>) {
-    // Everything that is sent without an answer, however the kernel cuts it.
+    // The pause collects all bytes that are sent without a reply, in however many segments.
     std::thread::sleep(std::time::Duration::from_millis(150));
     let mut buf = vec![0; 65_536];
     let count = stream.read(&mut buf).unwrap();
@@ -95,7 +94,7 @@ fn serve_socks(mut stream: TcpStream, leads_to: std::net::SocketAddr, tell: &mps
 }
 
 #[test]
-fn one_session_for_each_key_and_the_key_goes_on() {
+fn each_key_has_its_session_and_socks_credentials() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = start_gateway(gateway_options());
     let (proxy, asked) = socks_proxy(gateway);
@@ -158,7 +157,7 @@ fn one_session_for_each_key_and_the_key_goes_on() {
 }
 
 #[test]
-fn old_sessions_are_replaced_while_exchanges_go_on() {
+fn client_replaces_aged_sessions_during_exchanges() {
     let (go, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let origin = Scene::new(move |_, mut client| {
@@ -195,10 +194,10 @@ fn old_sessions_are_replaced_while_exchanges_go_on() {
 }
 
 #[test]
-fn fallback_goes_the_same_way_or_not_at_all() {
+fn fallback_uses_the_same_proxy_only() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ndirect");
-    // The proxy leads to the origin, which is no gateway: the session fails, the plain request does
-    // not.
+    // The proxy connects to the origin, which is no gateway: the session fails, the plain request
+    // succeeds.
     let (proxy, asked) = socks_proxy(origin.address);
     for (fallback, status) in [
         (tandem::config::client::Fallback::None, 502),
@@ -211,7 +210,7 @@ fn fallback_goes_the_same_way_or_not_at_all() {
         let answer = Client::to(http).get("http://site.example/");
         assert_eq!(answer.status, status);
     }
-    // What the gateway may have processed is not repeated around it.
+    // A request that the gateway may have processed is not repeated without it.
     let mut options = client_options("h2+tcp://gateway.example:9980");
     options.via = Some(format!("socks5://{proxy}").parse().unwrap());
     options.fallback = Some(tandem::config::client::Fallback::Via);
@@ -236,8 +235,8 @@ fn fallback_goes_the_same_way_or_not_at_all() {
 }
 
 #[test]
-fn a_refused_request_is_sent_again() {
-    // A gateway that refuses the first stream of each session, unprocessed, and answers the second.
+fn client_repeats_refused_request() {
+    // This gateway refuses the first stream of each session, unprocessed, and answers the second.
     use tandem_http::h2::Connection;
     use tandem_http::{Event, Mux, MuxConfig, Reason, ResponseHead, Role, SendBuf};
     let refusing = Scene::new(|_, mut client| {
@@ -286,7 +285,7 @@ fn a_refused_request_is_sent_again() {
 }
 
 #[test]
-fn the_same_address_serves_many_keys_at_once() {
+fn client_serves_many_keys_at_once() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let pair = Pair::with("h2", |_| {}, |client| client.max_sessions = Some(4));
     for key in 0..20 {

@@ -1,4 +1,5 @@
-//! What one session can make a gateway hold, and for how long.
+//! Tests of the limits on the resources that one session can occupy in a gateway, and on their
+//! duration.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +21,7 @@ use crate::harness::{
 
 const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
-/// A session with a gateway that does what no client of ours does.
+/// A scripted session with a gateway, for behaviour that the Tandem client does not have.
 pub(crate) struct Peer {
     pub(crate) core: Box<dyn Mux>,
     socket: TcpStream,
@@ -34,7 +35,7 @@ impl Peer {
             "spdy3" => Box::new(Connection::new(Config::new(config, Version::V3))),
             _ => Box::new(Connection::new(Config::new(config, Version::V31))),
         };
-        // Little fits between the two: a gateway soon knows that nobody reads.
+        // Small buffers between the two: a gateway soon sees that its peer does not read.
         let socket =
             socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(64 << 10).unwrap();
@@ -64,7 +65,7 @@ impl Peer {
         }
     }
 
-    /// The next thing that the gateway says.
+    /// Reads the next event from the gateway.
     pub(crate) fn event(&mut self) -> Event {
         loop {
             if let Some(event) = self.core.poll_event() {
@@ -88,7 +89,7 @@ fn serving(session: &str, set: impl FnOnce(&mut GatewayOptions)) -> (Running, So
     start_gateway(options)
 }
 
-/// Whether the gateway closes its connection to an origin: first its own half of it, then all.
+/// Returns true if the gateway closes its connection to an origin: first its write side, then both.
 fn is_let_go(origin: &mut Client) -> bool {
     origin
         .stream
@@ -107,7 +108,7 @@ fn is_let_go(origin: &mut Client) -> bool {
 }
 
 #[test]
-fn a_tunnel_that_its_client_resets_lets_go_of_the_origin() {
+fn tunnel_reset_by_client_closes_origin_connection() {
     for session in SESSIONS {
         let (told, ends) = mpsc::channel();
         let origin = Scene::new(move |_, mut client| {
@@ -131,7 +132,7 @@ fn a_tunnel_that_its_client_resets_lets_go_of_the_origin() {
 }
 
 #[test]
-fn a_tunnel_that_its_browser_resets_lets_go_of_the_origin() {
+fn tunnel_reset_by_browser_closes_origin_connection() {
     let (told, ends) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| {
         client.read_exact(2);
@@ -145,7 +146,7 @@ fn a_tunnel_that_its_browser_resets_lets_go_of_the_origin() {
     assert_eq!(browser.head().unwrap().status, 200);
     browser.send("hi");
     browser.read_exact(3);
-    // No end, but a reset.
+    // The option makes the close a reset.
     socket2::SockRef::from(browser.stream.get_ref())
         .set_linger(Some(Duration::ZERO))
         .unwrap();
@@ -154,11 +155,11 @@ fn a_tunnel_that_its_browser_resets_lets_go_of_the_origin() {
 }
 
 #[test]
-fn interim_responses_without_end_are_an_origin_s_failure() {
+fn endless_interim_responses_give_502() {
     let origin = Scene::new(|_, mut client| {
         client.request();
         let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n".repeat(1000);
-        // Whoever asked may have had enough before the end.
+        // The gateway may close before the whole stream of interim responses is written.
         let _ = client
             .stream
             .get_mut()
@@ -174,7 +175,7 @@ fn interim_responses_without_end_are_an_origin_s_failure() {
     }
 }
 
-/// Letters that do not compress.
+/// Returns letters that do not compress.
 fn noise(count: usize) -> String {
     let mut state = 1_u32;
     let letter = |_| {
@@ -185,8 +186,8 @@ fn noise(count: usize) -> String {
 }
 
 #[test]
-fn who_takes_no_answers_gets_no_hearing_until_it_does() {
-    // In all as many as may be open at once.
+fn gateway_reads_no_requests_while_responses_wait() {
+    // The rounds together open as many streams as may be open at once.
     const ROUNDS: usize = 31;
     const EACH: usize = 8;
     for session in SESSIONS {
@@ -215,21 +216,21 @@ fn who_takes_no_answers_gets_no_hearing_until_it_does() {
             peer.flush();
             (0..count).all(|_| asked.recv_timeout(Duration::from_secs(1)).is_ok())
         };
-        // The first answer comes after what the gateway has to say about streams.
+        // The first response follows the gateway's control frames about streams.
         is_asked(&mut peer, 1);
         peer.wait_for_response();
         let heard = (0..ROUNDS)
             .take_while(|_| is_asked(&mut peer, EACH))
             .count();
         assert!(heard < ROUNDS, "{session}: all answers are held");
-        // Those of the round that was not heard are answered all the same.
+        // The requests of the delayed round are answered as well.
         for _ in 0..(heard + 1) * EACH {
             peer.wait_for_response();
         }
     }
 }
 
-/// Does something again and again, with short pauses, until it gives something.
+/// Calls a function repeatedly, with short pauses, until it returns a value.
 fn again<T>(mut what: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -241,7 +242,7 @@ fn again<T>(mut what: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether the other end has closed; what it says is of no interest.
+/// Returns true if the other end has closed; the bytes before the end are ignored.
 fn has_closed(socket: &mut TcpStream) -> bool {
     socket.set_nonblocking(true).unwrap();
     let closed = loop {
@@ -256,7 +257,7 @@ fn has_closed(socket: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
+fn head_timeout_ends_slowly_sent_heads() {
     let (told, heard) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| told.send(client.read_exact(5)).unwrap());
     let pair = Pair::with(
@@ -271,12 +272,12 @@ fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
         let _ = socket.write_all(b"x");
         has_closed(socket).then_some(())
     });
-    // Inside SOCKS nobody knows what it would have become: a tunnel.
+    // Inside SOCKS the missing rest could be any protocol, so the connection becomes a tunnel.
     let mut slow = Client::to(pair.socks);
     assert_eq!(slow.socks(&origin.address.to_string(), None), 0);
     slow.send("GET /");
     let tunnelled = again(|| {
-        // The origin closes once it has heard enough.
+        // The origin closes once it has read enough.
         let _ = slow.stream.get_mut().write_all(b"x");
         heard.try_recv().ok()
     });
@@ -284,7 +285,7 @@ fn a_head_must_come_whole_in_time_however_often_a_byte_of_it_comes() {
 }
 
 #[test]
-fn a_session_on_which_nobody_asks_ends() {
+fn idle_session_is_closed() {
     for session in SESSIONS {
         let (_running, gateway) = serving(session, |options| {
             options.idle_timeout = Some("300ms".parse().unwrap())
@@ -302,7 +303,7 @@ fn a_session_on_which_nobody_asks_ends() {
 }
 
 #[test]
-fn what_connects_and_says_nothing_does_not_stay() {
+fn silent_connection_is_closed() {
     for session in SESSIONS {
         let (_running, gateway) = serving(session, |options| {
             options.head_timeout = Some("300ms".parse().unwrap())
@@ -313,7 +314,7 @@ fn what_connects_and_says_nothing_does_not_stay() {
 }
 
 #[test]
-fn a_session_that_is_kept_ready_stays() {
+fn preconnected_session_stays_open() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = serving("h2", |options| {
         options.head_timeout = Some("2s".parse().unwrap())

@@ -1,5 +1,5 @@
-//! The pair as its users meet it: real sockets, real bytes, in one test binary (one link instead of
-//! many).
+//! Tests of the pair over real sockets, as its users meet it, in one test binary (a single link
+//! step).
 
 #![expect(
     clippy::unwrap_used,

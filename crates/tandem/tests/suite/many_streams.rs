@@ -1,5 +1,5 @@
 //! A carrier of many streams within the process, a session over it, and a pair of proxies composed
-//! of both: they show that QUIC and DTLS fit where TCP is today.
+//! of both: they show that the carrier interface fits QUIC and DTLS as well as TCP.
 //!
 //! The session is HTTP/1.1 with one exchange on each stream.
 
@@ -49,14 +49,14 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::harness::{Pair, block_on, endpoint};
 
-/// The bytes that one direction of a stream holds.
+/// The capacity of one direction of a stream, in bytes.
 const ROOM: usize = 32 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no test panics while it holds this")
 }
 
-/// One direction of a stream.
+/// The state of one direction of a stream.
 #[derive(Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
@@ -180,7 +180,7 @@ impl Drop for Receiving {
     }
 }
 
-/// A stream on its way to the end that accepts it.
+/// A stream that the other end has opened and this end has not accepted yet.
 struct Arriving {
     id: u64,
     send: Option<Sending>,
@@ -197,7 +197,7 @@ impl Arriving {
     }
 }
 
-/// What waits for one end of a connection.
+/// The streams and datagrams that wait for one end of a connection.
 #[derive(Default)]
 struct Inbox {
     streams: VecDeque<Arriving>,
@@ -206,7 +206,7 @@ struct Inbox {
     wakers: Vec<Waker>,
 }
 
-/// Both inboxes of a connection, and which of them is this end's own.
+/// Both inboxes of a connection, and the index of this end's inbox.
 struct Connection {
     inboxes: Arc<[Mutex<Inbox>; 2]>,
     own: usize,
@@ -251,7 +251,7 @@ impl Facts for NoFacts {
     }
 }
 
-/// A connection as one of its ends sees it.
+/// A connection as seen by one of its ends.
 struct MemoryStreams {
     connection: Connection,
     next: Cell<u64>,
@@ -341,7 +341,7 @@ impl Drop for MemoryStreams {
     }
 }
 
-/// The network between dialling and listening ends, on any threads.
+/// The network between dialling and listening ends, which may be on any threads.
 #[derive(Clone)]
 struct Network {
     dialled: mpsc::UnboundedSender<Connection>,
@@ -383,7 +383,7 @@ impl Transport for Network {
     }
 
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
-        // As a transport over datagrams would.
+        // A transport over datagrams would need a UDP socket too.
         socket.into_udp()?;
         let accepted = lock(&self.accepted).take().expect("one listener");
         Ok(Box::new(Accepting(accepted)))
@@ -474,7 +474,7 @@ impl Session for StreamSession {
                 let path = stream.into_path(streams.facts()).expect("both halves");
                 let server = Http1Server::new(http1.clone(), path, peer, Rc::clone(&stage));
                 let drain = drain.clone();
-                // A stream's failure is its own.
+                // The failure of one stream does not affect the others.
                 tokio::task::spawn_local(async move { drop(server.run(drain).await) });
             }
         })
@@ -568,7 +568,7 @@ struct Parts {
     session: Rc<dyn Session>,
 }
 
-/// A client or a gateway whose session runs over the network in memory.
+/// A client or a gateway with a session over the network in memory.
 struct Proxy {
     listen: Vec<Endpoint>,
     transports: Transports,
@@ -680,7 +680,7 @@ fn gateway(_: &Network) -> Parts {
     }
 }
 
-/// Starts a client and a gateway with many streams between them.
+/// Starts a client and a gateway with a session over a carrier of many streams.
 pub(crate) fn pair() -> Pair {
     let network = Network::new();
     let mut transports = Transports::default();
@@ -716,7 +716,7 @@ async fn accept(streams: &MemoryStreams) -> Option<CarrierStream> {
 }
 
 #[test]
-fn streams_flow_and_end_independently() {
+fn carrier_streams_flow_and_end_independently() {
     block_on(async {
         let (near, far) = connected();
         let blocked = open(&near, Direction::Unidirectional).await;
@@ -741,7 +741,7 @@ fn streams_flow_and_end_independently() {
 }
 
 #[test]
-fn stream_dropped_before_its_end_is_reset() {
+fn carrier_resets_stream_dropped_before_its_end() {
     block_on(async {
         let (near, far) = connected();
         let mut half = open(&near, Direction::Bidirectional).await;
@@ -786,7 +786,7 @@ fn session_refuses_the_other_kind_of_carrier() {
     });
 }
 
-/// A transport of another crate: TCP whose bytes are inverted.
+/// A transport of another crate: TCP with inverted bytes.
 struct Inverting {
     below: Rc<dyn Transport>,
 }

@@ -1,5 +1,5 @@
-//! The gateway bounds what it asks of an origin at once; what waits is served in turn or told why
-//! not.
+//! Tests of the limits on connections from the gateway to origins: requests over a limit wait in
+//! turn, and time out with an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tandem::config::units::Span;
 
 use crate::harness::{PATIENCE, Pair, Scene, request};
 
-/// A gate that opens once for all.
+/// A gate that opens once, for all waiting threads.
 #[derive(Default)]
 struct Gate(Mutex<bool>, Condvar);
 
@@ -30,7 +30,7 @@ impl Gate {
 }
 
 #[test]
-fn a_slow_origin_is_asked_by_a_few_connections_and_answers_all() {
+fn slow_origin_serves_all_over_few_connections() {
     let (busy, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counts = (Arc::clone(&busy), Arc::clone(&most));
     let origin = Scene::new(move |_, mut client| {
@@ -76,7 +76,7 @@ fn a_slow_origin_is_asked_by_a_few_connections_and_answers_all() {
 }
 
 #[test]
-fn all_origins_together_are_bounded_and_one_does_not_block_another() {
+fn origin_connections_of_a_session_are_limited() {
     let gate = Arc::new(Gate::default());
     let held = Arc::clone(&gate);
     let slow = Scene::new(move |_, mut client| {
@@ -105,7 +105,7 @@ fn all_origins_together_are_bounded_and_one_does_not_block_another() {
             "the slow origin leaves one of four"
         );
     }
-    // Tunnels are no part of it.
+    // Tunnels do not count towards the limit.
     let mut tunnels: Vec<_> = (0..6).map(|_| pair.connect()).collect();
     for tunnel in &mut tunnels {
         tunnel.send(format!(
@@ -123,7 +123,7 @@ fn all_origins_together_are_bounded_and_one_does_not_block_another() {
 }
 
 #[test]
-fn what_never_gets_its_turn_is_told() {
+fn queued_request_times_out_with_504() {
     let gate = Arc::new(Gate::default());
     let held = Arc::clone(&gate);
     let origin = Scene::new(move |_, mut client| {
@@ -164,7 +164,7 @@ fn what_never_gets_its_turn_is_told() {
             rest.extend(client.read_exact(1));
         }
     }
-    // The places are free again: in a moment, or in the next.
+    // The connections become free again after a short time, so the request is repeated.
     for _ in 0..100 {
         if pair.connect().get(&origin.url("/")).body == b"ok" {
             return;
@@ -173,9 +173,9 @@ fn what_never_gets_its_turn_is_told() {
     panic!("a place that was given back was not given out again");
 }
 
-/// An origin answers when it has all of a request: as long as that comes, it is not late.
+/// An origin answers after it has the whole request, so the response timeout starts at its end.
 #[test]
-fn an_upload_may_take_its_time() {
+fn response_timeout_starts_after_upload() {
     let origin = Scene::new(|_, mut client| {
         client.request().unwrap();
         let body = client.read_exact(8);

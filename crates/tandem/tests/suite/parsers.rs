@@ -1,5 +1,5 @@
-//! Whatever users write is either understood and written back the same, or refused in words;
-//! nothing panics.
+//! Property tests of the parsers of user input: a value survives a round trip through its text or
+//! is refused with a message, and no input panics.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ fn stable<T: FromStr<Err: Display> + Display + PartialEq + std::fmt::Debug>(text
 
 proptest! {
     #[test]
-    fn anything_is_understood_or_refused(text in "\\PC{0,60}") {
+    fn parsers_accept_or_refuse_any_text(text in "\\PC{0,60}") {
         stable::<Endpoint>(&text);
         stable::<Via>(&text);
         stable::<AllowDest>(&text);
@@ -41,7 +41,7 @@ proptest! {
     }
 
     #[test]
-    fn what_looks_right_is_understood_or_refused(
+    fn parsers_accept_or_refuse_plausible_text(
         session in "h2|http|socks5|spdy3|spdy3.1|x",
         transport in "|\\+tcp|\\+tls|\\+x",
         host in "[a-z0-9.:\\[\\]%-]{0,20}",
@@ -56,10 +56,10 @@ proptest! {
     }
 
     #[test]
-    fn numbers_with_units_survive(number in 0.0f64..1e6, unit in "ms|s|m|h|B|kB|KiB|MiB|bit|kbit|mbit|gbit|x") {
+    fn units_survive_formatting_and_parsing(number in 0.0f64..1e6, unit in "ms|s|m|h|B|kB|KiB|MiB|bit|kbit|mbit|gbit|x") {
         let text = format!("{number:.3}{unit}");
         if let Ok(span) = text.parse::<Span>() {
-            // Written in whole milliseconds, read through a float.
+            // The text has whole milliseconds, and is parsed through a float.
             let again: Span = span.to_string().parse().unwrap();
             prop_assert!(span.0.abs_diff(again.0) < std::time::Duration::from_millis(2));
         }

@@ -1,5 +1,4 @@
-//! The session that stands before anybody asks for anything, and the bytes of nothing that make it
-//! fast.
+//! Tests of the session that the client opens before any request, and of the warm-up bytes on it.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpListener;
@@ -22,21 +21,21 @@ fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// Whether connections of this machine can have BBR.
+/// Returns true if connections of this machine can use BBR.
 fn has_bbr() -> bool {
     block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
-        // Where it is refused, the path says so.
+        // If the kernel refuses BBR, the getter below shows it.
         let _ = socket2::SockRef::from(&stream).set_tcp_congestion(b"bbr");
         tandem::transport::tcp::path(stream).facts().is_over_bbr()
     })
 }
 
 #[test]
-fn a_client_connects_at_the_start_unless_told_otherwise() {
+fn client_preconnects_unless_disabled() {
     let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("h2+tcp://{}", gateway.local_addr().unwrap());
     gateway.set_nonblocking(true).unwrap();
@@ -44,7 +43,7 @@ fn a_client_connects_at_the_start_unless_told_otherwise() {
         let mut options = client_options(&to);
         (options.preconnect, options.via) = (asked, via.map(|via| via.parse().unwrap()));
         let (_client, http, _) = start_client(options);
-        // Its own page comes from the same thread that would have connected first.
+        // The listener's page comes from the same thread that would have connected first.
         assert_eq!(
             Client::to(http)
                 .get(&format!("http://{http}/proxy.pac"))
@@ -67,7 +66,7 @@ fn a_client_connects_at_the_start_unless_told_otherwise() {
 }
 
 #[test]
-fn requests_go_on_the_session_that_stands() {
+fn first_request_uses_preconnected_session() {
     for session in ["h2", "spdy3", "spdy3.1"] {
         let origin = Scene::answering(OK);
         let mut options = gateway_options();
@@ -79,7 +78,7 @@ fn requests_go_on_the_session_that_stands() {
         let mut options = client_options(&format!("{session}+tcp://{}", way.address));
         options.warm_up = Some(Size(100_000));
         let (_client, http, _) = start_client(options);
-        // Without BBR the gateway answers, but with nothing.
+        // Without BBR the gateway answers with an empty body.
         let least = if has_bbr() { 100_000 } else { 1 };
         until(|| way.down() >= least);
         let before = way.down();
@@ -95,7 +94,7 @@ fn requests_go_on_the_session_that_stands() {
 }
 
 #[test]
-fn a_gateway_that_is_not_there_yet_is_found_by_the_first_request() {
+fn client_retries_gateway_that_starts_later() {
     let origin = Scene::answering(OK);
     let place = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -114,7 +113,7 @@ fn a_gateway_that_is_not_there_yet_is_found_by_the_first_request() {
 }
 
 #[test]
-fn no_page_asks_for_bytes_of_nothing() {
+fn browser_cannot_request_warm_up_bytes() {
     let pair = Pair::start();
     let answer = pair.connect().get("http://warm-up.tandem.invalid/1000");
     assert!(

@@ -1,4 +1,5 @@
-//! The urgency of a request (RFC 9218) decides its place in the gateway's queue for an origin.
+//! Tests of the urgency of a request (RFC 9218), which decides its place in the gateway's queue for
+//! an origin.
 
 use std::sync::mpsc;
 
@@ -8,11 +9,11 @@ use crate::harness::{PATIENCE, Scene, endpoint, gateway_options, start_gateway};
 use crate::limits::Peer;
 
 /// A gateway with two connections to an origin, the fewest that it can have, and a session with it.
-/// The origin holds its answers to `/held...`, each until it is told to go on.
+/// The origin delays each response to `/held...` until the test releases it.
 struct Queue {
     peer: Peer,
     authority: String,
-    /// The paths that the origin was asked for.
+    /// The paths of the requests at the origin.
     asked: mpsc::Receiver<String>,
     release: mpsc::Sender<()>,
     _running: tandem::runtime::Running,
@@ -60,7 +61,7 @@ impl Queue {
         self.asked.recv_timeout(PATIENCE).unwrap()
     }
 
-    /// Waits until the gateway has seen all that was sent.
+    /// Waits until the gateway has processed every frame that was sent.
     fn settle(&mut self) {
         self.peer.core.ping(7);
         self.peer.flush();
@@ -69,7 +70,7 @@ impl Queue {
 }
 
 #[test]
-fn priority_update_moves_a_request_in_origin_queue() {
+fn priority_update_moves_request_in_origin_queue() {
     let mut queue = Queue::start();
     for path in ["/held-1", "/held-2"] {
         queue.ask(path, 3);

@@ -1,5 +1,5 @@
-//! A pushed answer serves only requests for which it is right: two clients behind one tandem
-//! client differ in one field of a request at a time. The origin chooses its answers by those
+//! Tests that a pushed response serves only requests for which it is correct. Two browsers behind
+//! one client differ in one field of a request at a time. The origin selects its responses by those
 //! fields without `Vary`, as nginx does with `gzip on`.
 
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ struct Log {
 }
 
 impl Log {
-    /// Notes a request, and returns its number among those for the path.
+    /// Records a request, and returns its number among those for the path.
     fn note(&self, path: &str, asked: Asked) -> usize {
         let mut requests = self.requests.lock().unwrap();
         let of_path = requests.entry(path.to_owned()).or_default();
@@ -80,7 +80,7 @@ impl Log {
         of_path.len() - 1
     }
 
-    /// Waits until a path has been asked for.
+    /// Waits until a path has been requested.
     fn wait_for(&self, path: &str) {
         let requests = self.requests.lock().unwrap();
         let wait = self
@@ -99,8 +99,8 @@ impl Log {
     }
 }
 
-/// An origin whose page `/page?N` names `/a?N` and `/z?N`. The answer to `/a?N` is the number of
-/// its request; that to `/z?N` comes after it.
+/// Starts an origin with a page `/page?N` that names `/a?N` and `/z?N`. The body of `/a?N` is the number
+/// of its request; the response to `/z?N` comes after it.
 fn origin() -> (Scene, Arc<Log>) {
     let log = Arc::new(Log::default());
     let noted = Arc::clone(&log);
@@ -144,7 +144,8 @@ fn origin() -> (Scene, Arc<Log>) {
     (scene, log)
 }
 
-/// A request's fields as text: [`BASE`] with a difference, as the page at `referer` causes it.
+/// Returns the fields of a request as text: [`BASE`] with a difference, as the page at `referer`
+/// causes it.
 fn fields(difference: Option<(&str, Option<&str>)>, referer: &str) -> String {
     let mut fields = BASE.to_vec();
     fields.push(("referer", referer));
@@ -158,7 +159,7 @@ fn fields(difference: Option<(&str, Option<&str>)>, referer: &str) -> String {
     lines.collect()
 }
 
-/// Asks for `url`; returns the number of the origin's request whose answer came back, and its
+/// Requests `url`; returns the number of the origin request that the response belongs to, and its
 /// content coding.
 fn ask(client: &mut Client, url: &str, fields: &str) -> (usize, bool) {
     client.send(request("GET", url, fields));
@@ -175,7 +176,7 @@ fn load_page(client: &mut Client, origin: &Scene, case: usize) -> String {
     let page = origin.url(&format!("/page?{case}"));
     client.send(request("GET", &page, &fields(None, &page)));
     assert_eq!(client.answer("GET").status, 200);
-    // The answer to /z leaves the origin after that to /a.
+    // The response to /z leaves the origin after the one to /a.
     let last = origin.url(&format!("/z?{case}"));
     client.send(request("GET", &last, &fields(None, &page)));
     assert_eq!(client.answer("GET").body, b"z");
@@ -183,7 +184,7 @@ fn load_page(client: &mut Client, origin: &Scene, case: usize) -> String {
 }
 
 #[test]
-fn pushed_answer_serves_only_requests_like_its_own() {
+fn pushed_response_serves_only_matching_requests() {
     for session in ["h2", "spdy3.1"] {
         let (origin, log) = origin();
         let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
@@ -214,14 +215,14 @@ fn pushed_answer_serves_only_requests_like_its_own() {
 }
 
 #[test]
-fn pushed_answer_serves_the_same_request() {
-    // Fields that do not make the answer another one.
+fn pushed_response_serves_equivalent_requests() {
+    // These fields do not select another response.
     let harmless = [
         None,
         Some(("if-none-match", Some("\"0\""))),
         Some(("priority", Some("u=5"))),
         Some(("referer", None)),
-        // An answer that the origin's own page caused is for pages of other sites as well.
+        // A response that a page of the origin caused is also valid for pages of other sites.
         Some(("referer", Some("http://elsewhere.test/"))),
         Some(("sec-fetch-dest", Some("image"))),
         Some(("sec-fetch-mode", Some("no-cors"))),

@@ -1,5 +1,4 @@
-//! Round trips are what costs: how often bytes must turn round before an answer is there, counted,
-//! not timed.
+//! Tests that count the round trips before a response, instead of measuring times.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,8 +11,8 @@ use crate::harness::{
 };
 use crate::isolation::socks_proxy;
 
-/// A path that holds everything back for half a second each way, and counts in how many lumps bytes
-/// pass upwards: what leaves without waiting for an answer leaves in one lump.
+/// A path that delays all bytes by half a second each way, and counts the lumps of bytes upwards:
+/// bytes that are sent without waiting for a response leave in one lump.
 struct Lumps {
     address: SocketAddr,
     up: Arc<AtomicUsize>,
@@ -39,11 +38,11 @@ fn lumps(to: SocketAddr) -> Lumps {
     Lumps { address, up }
 }
 
-/// Bytes held back, and whether they are the last.
+/// The delayed bytes, and true if they are the last.
 type Held = (Vec<u8>, bool);
 
-/// Passes on what has come within one hold as one lump; a lump begins with the first byte after the
-/// last one left.
+/// Forwards the bytes of one delay as one lump; a lump begins with the first byte after the
+/// previous one left.
 fn hold(mut from: TcpStream, mut to: TcpStream, count: Option<&AtomicUsize>) {
     let held: Arc<(Mutex<Held>, Condvar)> = Arc::default();
     let filling = Arc::clone(&held);
@@ -82,9 +81,9 @@ fn hold(mut from: TcpStream, mut to: TcpStream, count: Option<&AtomicUsize>) {
 }
 
 #[test]
-fn a_request_on_a_fresh_session_waits_for_nothing() {
+fn first_request_leaves_with_session_handshake() {
     for session in ["h2", "spdy3", "spdy3.1"] {
-        // The origin notes how many lumps had gone up when a request reached it.
+        // The origin records the number of lumps that had gone up when a request reached it.
         let up: Arc<OnceLock<Arc<AtomicUsize>>> = Arc::default();
         let (tell, told) = mpsc::channel();
         let counter = Arc::clone(&up);
@@ -112,8 +111,7 @@ fn a_request_on_a_fresh_session_waits_for_nothing() {
             Ok(1),
             "{session}: preface, settings and request in one lump"
         );
-        // Whatever else had to be said, such as the acknowledgement of settings, has gone by itself
-        // meanwhile.
+        // After this pause, other frames such as the acknowledgement of SETTINGS have been sent.
         std::thread::sleep(HOLD * 3);
         let before = path.up.load(Ordering::SeqCst);
         assert!(before <= 3, "{session}: {before} lumps for one answer");
@@ -127,7 +125,7 @@ fn a_request_on_a_fresh_session_waits_for_nothing() {
 }
 
 #[test]
-fn the_socks_handshake_takes_the_request_along() {
+fn socks_handshake_carries_first_request() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = start_gateway(gateway_options());
     let (proxy, asked) = socks_proxy(gateway);
@@ -144,7 +142,7 @@ fn the_socks_handshake_takes_the_request_along() {
             early.starts_with(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
             "the session's preface came with the handshake"
         );
-        // SETTINGS is type 4, WINDOW_UPDATE 8, HEADERS 1: walk the frames.
+        // The loop walks the frames; the types are SETTINGS 4, WINDOW_UPDATE 8 and HEADERS 1.
         let mut at = 24;
         let mut types = Vec::new();
         while at + 9 <= early.len() {
@@ -163,9 +161,9 @@ fn the_socks_handshake_takes_the_request_along() {
 }
 
 #[test]
-fn a_tunnel_takes_its_first_bytes_along() {
-    // Over an open session, TLS to port 443 must not wait for the gateway's answer: the client is
-    // told at once.
+fn early_connect_carries_first_tunnel_bytes() {
+    // Over an open session, TLS to port 443 must not wait for the gateway's response: the client
+    // agrees at once.
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = start_gateway(gateway_options());
     let path = lumps(gateway);
@@ -175,7 +173,8 @@ fn a_tunnel_takes_its_first_bytes_along() {
     let begin = Instant::now();
     client.send("CONNECT 127.0.0.1:443 HTTP/1.1\r\nHost: 127.0.0.1:443\r\n\r\n");
     assert_eq!(client.head().unwrap().status, 200);
-    // Not a benchmark: an answer from beyond the path cannot come before two holds have passed.
+    // This is no benchmark: a response from beyond the path cannot come before two delays have
+    // passed.
     assert!(
         begin.elapsed() < HOLD * 2,
         "answered on this side of the path"

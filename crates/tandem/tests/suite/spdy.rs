@@ -1,4 +1,5 @@
-//! SPDY as other programs speak it to a gateway: what only shows at the other end of the session.
+//! Tests of SPDY that need a scripted peer: details that are visible only at the other end of the
+//! session.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,11 +12,11 @@ use tandem_spdy::{Config, Connection, Version};
 
 use crate::harness::{PATIENCE, Scene, endpoint, gateway_options, start_gateway};
 
-/// A session with a gateway.
+/// A scripted SPDY session with a gateway.
 struct Peer {
     core: Connection,
     socket: TcpStream,
-    /// Bytes that came from the gateway.
+    /// The bytes that the gateway has sent.
     heard: Vec<u8>,
 }
 
@@ -34,7 +35,7 @@ impl Peer {
         }
     }
 
-    /// Status and body of the answer.
+    /// Sends a GET request and returns status and body of the response.
     fn get(&mut self, url_host: &str, path: &str) -> (u16, Vec<u8>) {
         let head = RequestHead::get(Scheme::Http, url_host, path);
         self.core.open(&head, true, Priority::default()).unwrap();
@@ -76,7 +77,7 @@ impl Peer {
 }
 
 #[test]
-fn forward_takes_a_whole_url_as_the_path() {
+fn forward_gateway_accepts_url_as_spdy_path() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     for (session, version) in [("spdy3", Version::V3), ("spdy3.1", Version::V31)] {
         let mut options = gateway_options();
@@ -91,7 +92,7 @@ fn forward_takes_a_whole_url_as_the_path() {
 }
 
 #[test]
-fn header_compression_is_what_was_asked_for() {
+fn header_compression_follows_option() {
     const SECRET: &str = "8d2f61c07b9e4a35d1f0c6b8a7e29354";
     let origin = Scene::answering(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Plain: words that anybody may see\r\n\
@@ -120,7 +121,7 @@ fn header_compression_is_what_was_asked_for() {
     );
     assert!(has(&off, SECRET) && has(&off, "words that anybody may see"));
     assert!(!has(&safe, "words that anybody may see") && !has(&full, "words that anybody may see"));
-    // Three times a cookie that is no match.
+    // The same cookie three times, without a match.
     let cookies = 3 * SECRET.len();
     assert!(
         full.len() + cookies <= safe.len() && safe.len() + cookies < off.len(),

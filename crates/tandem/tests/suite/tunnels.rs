@@ -1,10 +1,10 @@
-//! CONNECT, upgrades and SOCKS.
+//! Tests of CONNECT, upgrades and SOCKS.
 
 use std::net::Shutdown;
 
 use crate::harness::{Client, PATIENCE, Pair, Scene, client_options, request, start_client};
 
-/// Echoes until the client closes its half, then says goodbye.
+/// Starts a server that echoes until the client closes its half, then sends a farewell.
 fn echo() -> Scene {
     Scene::new(|_, mut client| {
         let mut all = Vec::new();
@@ -18,7 +18,7 @@ fn echo() -> Scene {
 }
 
 #[test]
-fn a_tunnel_carries_bytes_both_ways_and_half_closes() {
+fn tunnel_carries_both_directions_and_half_close() {
     for session in ["h2", "spdy3.1"] {
         let echo = echo();
         let pair = Pair::with(session, |_| {}, |_| {});
@@ -37,7 +37,7 @@ fn a_tunnel_carries_bytes_both_ways_and_half_closes() {
 }
 
 #[test]
-fn a_server_may_speak_first_through_socks() {
+fn socks_tunnel_carries_server_greeting_first() {
     let origin = Scene::new(|_, mut client| {
         client.send("220 hello\r\n");
         assert_eq!(client.read_exact(4), b"QUIT");
@@ -51,10 +51,9 @@ fn a_server_may_speak_first_through_socks() {
     assert_eq!(client.read_exact(9), b"221 bye\r\n");
 }
 
-/// Who waits for the end of what a server says, as for a page that ends with its connection, waits
-/// for nothing else; and what is still to be said goes on.
+/// A reader that waits for the end of the server's bytes gets it at once, and may still send.
 #[test]
-fn a_server_may_close_first() {
+fn tunnel_survives_server_half_close() {
     for (session, way) in [
         ("h2", "http"),
         ("h2", "socks"),
@@ -114,7 +113,7 @@ fn a_server_may_close_first() {
 }
 
 #[test]
-fn http_inside_socks_is_http() {
+fn socks_listener_recognises_http() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             client.send(format!(
@@ -137,13 +136,13 @@ fn http_inside_socks_is_http() {
             format!("GET {path} HTTP/1.1").as_bytes()
         );
     }
-    // A later request cannot leave for another host than SOCKS named.
+    // A later request cannot reach another host than the one that SOCKS named.
     client.send("GET /three HTTP/1.1\r\nHost: other.example\r\n\r\n");
     assert_eq!(client.answer("GET").status, 400);
 }
 
 #[test]
-fn other_bytes_inside_socks_are_a_tunnel() {
+fn socks_listener_tunnels_other_protocols() {
     let echo = echo();
     let pair = Pair::start();
     let mut client = Client::to(pair.socks);
@@ -153,7 +152,7 @@ fn other_bytes_inside_socks_are_a_tunnel() {
 }
 
 #[test]
-fn websockets_pass() {
+fn pair_carries_websockets() {
     let origin = Scene::new(|_, mut client| {
         let asked = client.request().unwrap();
         assert_eq!(asked.line, "GET /chat HTTP/1.1");
@@ -186,7 +185,7 @@ fn websockets_pass() {
 }
 
 #[test]
-fn a_refused_upgrade_is_an_ordinary_answer() {
+fn refused_upgrade_is_an_ordinary_response() {
     let origin = Scene::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
     let pair = Pair::start();
     let mut client = pair.connect();
@@ -215,9 +214,9 @@ fn a_refused_upgrade_is_an_ordinary_answer() {
     );
 }
 
-/// SPDY cannot carry it; that is nothing that a gateway could be blamed for.
+/// SPDY cannot carry an upgrade; the session survives the refusal.
 #[test]
-fn a_websocket_over_spdy_is_refused_and_the_session_stays() {
+fn spdy_session_refuses_websocket_and_stays_open() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let pair = Pair::with("spdy3.1", |_| {}, |_| {});
     let mut client = pair.connect();
@@ -230,9 +229,9 @@ fn a_websocket_over_spdy_is_refused_and_the_session_stays() {
     assert_eq!(pair.connect().get(&origin.url("/")).body, b"ok");
 }
 
-/// What else may be offered is no tunnel: the request goes as it is, with its body.
+/// An offer of another protocol makes no tunnel: the request is forwarded unchanged, with its body.
 #[test]
-fn offers_of_other_protocols_are_not_taken() {
+fn client_ignores_upgrades_to_other_protocols() {
     for session in ["h2", "spdy3.1"] {
         let origin = Scene::new(|_, mut client| {
             while let Some(asked) = client.request() {
@@ -273,8 +272,8 @@ fn offers_of_other_protocols_are_not_taken() {
 }
 
 #[test]
-fn forbidden_tunnels_are_refused_with_the_right_words() {
-    // An early agreement would be reset; `messages.rs` has that case.
+fn forbidden_tunnel_is_refused_with_reason() {
+    // An early agreement would be reset; `messages.rs` tests that case.
     let pair = Pair::with(
         "h2",
         |gateway| gateway.allow_dest = Vec::new(),
@@ -308,8 +307,8 @@ fn forbidden_tunnels_are_refused_with_the_right_words() {
 }
 
 #[test]
-fn socks_tells_what_failed() {
-    // A port where nothing listens: bound once, so that no one else has it, then given back.
+fn socks_reply_names_the_failure() {
+    // The port has no listener: the test binds it once, so that it is free, and then closes it.
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -333,7 +332,7 @@ fn socks_tells_what_failed() {
             .unwrap()
             .contains("gateway cannot be reached")
     );
-    // SOCKS BIND is not a thing here.
+    // The listener does not support SOCKS BIND.
     let mut client = Client::to(socks);
     client.send([5, 1, 0, 5, 2, 0, 1, 127, 0, 0, 1, 0, 80]);
     assert_eq!(client.read_exact(4)[3], 7);
