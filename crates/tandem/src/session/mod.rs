@@ -1,9 +1,8 @@
-//! Session protocols: HTTP/1.1 ([`http1`]) and the multiplexed ones ([`mux`]: HTTP/2, SPDY), all
-//! behind one trait.
+//! Session protocols behind one trait: HTTP/1.1 ([`http1`]), and the multiplexed HTTP/2 and SPDY
+//! ([`mux`]).
 //!
-//! A session runs over a [`Carrier`] and meets the rest of the program as exchanges only:
-//! [`Session::serve`] reads them off a carrier and hands them to a stage, [`Connected::run`] sends one
-//! over a session that was opened.
+//! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Session::serve`] reads them from a
+//! carrier and passes them to a stage; [`Connected::run`] sends one over an open session.
 
 pub mod http1;
 pub mod mux;
@@ -20,14 +19,14 @@ use crate::exchange::{Exchange, Peer, SessionMark, Sink};
 use crate::path::Facts;
 use crate::stage::Stage;
 
-/// A session protocol, ready to be spoken at either end of a carrier.
+/// A session protocol, which can be spoken at either end of a carrier.
 pub trait Session {
-    /// Begins a session over the carrier that `dial` will yield, and returns at once: exchanges given
-    /// before the carrier stands leave with its first bytes.
+    /// Begins a session over the carrier that `dial` will yield, and returns at once. Exchanges
+    /// that are given before the carrier is connected leave with its first bytes.
     fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected>;
 
-    /// Serves a carrier until it ends: each request becomes an exchange for `stage`. `drain` ends it
-    /// gently.
+    /// Serves a carrier until it ends. Each request becomes an exchange for `stage`. `drain` ends
+    /// the session gracefully.
     fn serve(
         &self,
         carrier: Carrier,
@@ -37,10 +36,10 @@ pub trait Session {
     ) -> LocalBoxFuture<'static, Result<(), Error>>;
 }
 
-/// The asking end of a session.
+/// The client end of a session.
 pub trait Connected {
-    /// Sends one exchange and hands the parts of its answer to `sink`. The exchange stays the
-    /// caller's, who may send it again where the error allows it and no part was handed over.
+    /// Sends one exchange and passes the parts of its response to `sink`. The caller keeps the
+    /// exchange, and may send it again if the error allows a retry and no part was passed on.
     /// Dropping the future cancels the exchange.
     fn run<'a>(
         &'a self,
@@ -48,81 +47,80 @@ pub trait Connected {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>>;
 
-    /// Whether it takes another exchange now.
+    /// Returns true if the session accepts another exchange now.
     fn is_ready(&self) -> bool;
 
-    /// Whether it can never take another.
+    /// Returns true if the session will never accept another exchange.
     fn is_closed(&self) -> bool;
 
-    /// Whether bytes from the other end have arrived: the path stands.
+    /// Returns true once input from the other end has arrived.
     fn is_established(&self) -> bool;
 
-    /// Exchanges under way.
+    /// Returns the number of exchanges under way.
     fn active(&self) -> usize;
 
-    /// The facts about the path, as long as the session knows it.
+    /// Returns the facts about the path, as long as the session knows them.
     fn facts(&self) -> Option<Rc<dyn Facts>> {
         None
     }
 
-    /// Whether nothing has been heard on it for so long that its path may have been lost: see
+    /// Returns true if the session has been silent for so long that its path may be lost; see
     /// [`Connected::lost`].
     fn has_rested(&self) -> bool {
         false
     }
 
-    /// Returns the identity of the session for its pushes; `None` for one that carries none.
+    /// Returns the identity of the session for its pushes, or `None` if it carries no pushes.
     fn mark(&self) -> Option<Rc<SessionMark>> {
         None
     }
 
-    /// Says whether the other end lets this one in: `None` until it has answered a request, false
-    /// while it refuses the access token.
+    /// Returns true if the other end accepts this one, and false while it refuses the access token.
+    /// Returns `None` until it has responded to a request.
     fn admission(&self) -> Option<bool> {
         None
     }
 
-    /// Returns the time from the path's beginning to the other end's first bytes: a round trip at
-    /// least.
+    /// Returns the time from the start of the path to the other end's first bytes: at least one
+    /// round trip.
     fn answered_in(&self) -> Option<Duration> {
         None
     }
 
     /// Resolves when the session is over, with the reason, or with `None` if this end closed it.
-    /// The future does not keep the session open. One at a time can wait.
+    /// The future does not keep the session open. Only one task can wait at a time.
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
         Box::pin(std::future::pending())
     }
 
-    /// Takes no new exchanges, lets those under way end, then closes.
+    /// Closes the session after the exchanges under way. It accepts none from now on.
     fn drain(&self);
 
-    /// Resolves once the other end has answered anything, or the session has failed.
+    /// Resolves once the first input of the other end has arrived, or the session has failed.
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
-    /// Asks a session that has long been silent for a sign of life, and resolves if none comes
-    /// soon: its path was lost while it rested, as happens when a machine sleeps or changes its
-    /// network. Never resolves otherwise.
+    /// Probes a session that has long been silent, and resolves if no reply arrives soon. Its path
+    /// was then lost while it rested, for example because the machine slept or changed its network.
+    /// Otherwise the future never resolves.
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
 }
 
-/// Time limits of a session's own.
+/// The time limits of a session.
 #[derive(Clone, Debug)]
 pub struct Timeouts {
-    /// A session with no exchange for so long is closed, one that never had any this long after its
-    /// beginning.
+    /// The time without an exchange after which a session is closed. It counts from the beginning
+    /// of a session that never had one.
     pub idle: Duration,
-    /// A head must arrive whole within this time of its first byte, a handshake and a session's
-    /// first bytes within this time of the connection.
+    /// The time for a whole head, counted from its first byte. It is also the time for a handshake
+    /// and for a session's first bytes, counted from the connection.
     pub head: Duration,
-    /// With exchanges open and nothing received for so long, the other end is asked for a sign of
-    /// life.
+    /// The time without input, with exchanges open, after which the other end is probed.
     pub probe_after: Duration,
-    /// No sign of life for so long: the session is dead.
+    /// The time for the reply to a probe, after which the session is given up.
     pub probe_timeout: Duration,
-    /// A peer that takes none of the bytes that wait for it for so long is cut off.
+    /// The time for which a peer may accept none of the bytes that wait for it.
     pub write: Duration,
 }
 
@@ -138,7 +136,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Tells everything that serves to come to an end gently. Cloning shares it.
+/// Ends all servers of the process gracefully. Clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Drain(Rc<RefCell<DrainState>>);
 
@@ -149,24 +147,24 @@ struct DrainState {
 }
 
 impl Drain {
-    /// One that has not begun.
+    /// Returns a drain that has not begun.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins the end.
+    /// Begins the drain.
     pub fn begin(&self) {
         let mut state = self.0.borrow_mut();
         state.begun = true;
         state.notify.notify_waiters();
     }
 
-    /// Whether it has begun.
+    /// Returns true if the drain has begun.
     pub fn has_begun(&self) -> bool {
         self.0.borrow().begun
     }
 
-    /// Resolves when it begins.
+    /// Resolves when the drain begins.
     pub fn begun(&self) -> impl Future<Output = ()> + 'static {
         let notify = Rc::clone(&self.0.borrow().notify);
         let this = self.clone();
@@ -184,8 +182,8 @@ impl Drain {
     }
 }
 
-/// What an exchange has had of interim responses. They are handed on as they come, ahead of what
-/// slow readers hold back.
+/// The interim responses that an exchange has received. They are passed on as they arrive, ahead of
+/// data that a slow reader holds back.
 #[derive(Debug, Default)]
 struct Interim {
     heads: usize,
@@ -193,13 +191,13 @@ struct Interim {
 }
 
 impl Interim {
-    /// Far more than hints and continuations of one answer need.
+    /// Far more than the hints and continuations of one response need.
     const MOST: Self = Self {
         heads: 64,
         bytes: 256 << 10,
     };
 
-    /// Counts another; `Err` where it is one too many.
+    /// Counts an interim response. Returns an error if it exceeds the limit.
     fn add(&mut self, bytes: usize, side: Side) -> Result<(), Error> {
         self.heads += 1;
         self.bytes += bytes;
@@ -214,12 +212,12 @@ impl Interim {
     }
 }
 
-/// A task of this thread that ends with its handle.
+/// A task of this thread that is aborted when its handle is dropped.
 #[derive(Debug)]
 pub struct Task(tokio::task::JoinHandle<()>);
 
 impl Task {
-    /// Starts it.
+    /// Starts the task.
     pub fn spawn(future: impl Future<Output = ()> + 'static) -> Self {
         Self(tokio::task::spawn_local(future))
     }

@@ -1,9 +1,9 @@
-//! Buffers that bodies are read into, used again as soon as the last piece of what they held has
+//! Buffers for reading bodies, which are used again as soon as the last piece of their content has
 //! left.
 //!
-//! A body in passage otherwise takes fresh memory for every read, and the allocator hands the pages
-//! back and forth with the kernel. The last buffer given back is taken first, while it is still in
-//! the processor's cache.
+//! Without them each read of a body would allocate memory, and the allocator would return the pages
+//! to the kernel and fetch them again. The buffer that was given back last is used first, while it
+//! is still in the processor's cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -14,14 +14,14 @@ use std::task::Poll;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Bytes of a buffer.
+/// The size of a buffer in bytes.
 const SIZE: usize = 64 << 10;
 
-/// Buffers that a thread keeps for later.
+/// The number of free buffers that a thread keeps.
 const KEPT: usize = 192;
 
-/// Reads shorter than this are copied out: a slow origin's crumbs must not hold a whole buffer
-/// each.
+/// The size in bytes below which a read is copied out of its buffer. The small reads of a slow
+/// origin must not hold a whole buffer each.
 const COPY_BELOW: usize = SIZE / 4;
 
 thread_local! {
@@ -34,7 +34,7 @@ fn take() -> Box<[u8]> {
 }
 
 fn give_back(buffer: Box<[u8]>) {
-    // A thread that is ending keeps nothing.
+    // A thread that is ending keeps no buffers.
     let _ = FREE.try_with(|free| {
         if let Ok(mut free) = free.try_borrow_mut()
             && free.len() < KEPT
@@ -44,7 +44,7 @@ fn give_back(buffer: Box<[u8]>) {
     });
 }
 
-/// A buffer that goes back when its last piece is dropped.
+/// A buffer that becomes free when its last piece is dropped.
 struct Filled {
     buffer: Box<[u8]>,
     len: usize,
@@ -62,8 +62,8 @@ impl Drop for Filled {
     }
 }
 
-/// Reads what is there, at most a buffer; empty at the end. No buffer is held while nothing is
-/// there.
+/// Reads at most one buffer. Returns no bytes at the end of the input. No buffer is held while no
+/// input is ready.
 pub(super) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Bytes> {
     poll_fn(|cx| {
         let mut buffer = take();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_come_back_with_their_last_piece() {
+    fn buffer_is_freed_with_its_last_piece() {
         let body = vec![7; SIZE + COPY_BELOW];
         let mut from = &body[..];
         let first = now(read(&mut from)).expect("memory");
@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn crumbs_hold_no_buffer() {
+    fn short_reads_hold_no_buffer() {
         let mut from = &[1; COPY_BELOW - 1][..];
         let crumb = now(read(&mut from)).expect("memory");
         assert_eq!((crumb.len(), kept()), (COPY_BELOW - 1, 1));
     }
 
     #[test]
-    fn few_are_kept() {
+    fn thread_keeps_few_free_buffers() {
         let pieces: Vec<Bytes> = (0..KEPT + 3)
             .map(|_| now(read(&mut &[1; SIZE][..])).expect("memory"))
             .collect();

@@ -1,4 +1,5 @@
-//! The asking end of one HTTP/1.1 connection: one exchange at a time, kept open in between.
+//! The client end of one HTTP/1.1 connection. It carries one exchange at a time and stays open in
+//! between.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -22,10 +23,11 @@ use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::Path;
 use crate::session::{Connected, Interim, Task};
 
-/// First read of a response: head and body of most answers in one go.
+/// The size of the first read of a response, in bytes. It holds the head and body of most
+/// responses.
 const FIRST_READ: usize = 16 << 10;
 
-/// One connection.
+/// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
     session: Http1Session,
     state: RefCell<State>,
@@ -48,7 +50,7 @@ impl std::fmt::Debug for Http1Client {
 }
 
 impl Http1Client {
-    /// A connection that will be dialled when first used.
+    /// Returns a connection that is dialled at its first use.
     pub fn connect(
         session: Http1Session,
         dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
@@ -60,7 +62,7 @@ impl Http1Client {
         }
     }
 
-    /// A connection over a path that stands.
+    /// Returns a connection over a path that is already connected.
     pub fn over(session: Http1Session, path: Path) -> Self {
         Self {
             session,
@@ -69,7 +71,7 @@ impl Http1Client {
         }
     }
 
-    /// The path, checked for having been closed while it was idle.
+    /// Takes the path, after a check that it was not closed while idle.
     async fn take_path(&self) -> Result<Path, Error> {
         let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Taken);
         match state {
@@ -126,7 +128,7 @@ impl Http1Client {
     }
 }
 
-/// Whether nothing, not even an end, has arrived on a path that should be idle.
+/// Returns true if neither bytes nor an end have arrived on an idle path.
 fn is_quiet(path: &mut Path) -> bool {
     let mut byte = [0; 1];
     let mut buf = ReadBuf::new(&mut byte);
@@ -150,8 +152,7 @@ fn request_framing(exchange: &Exchange) -> Framing {
 
 fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Framing) {
     match &request.protocol {
-        // What HTTP/2 asks with extended CONNECT, HTTP/1.1 asks with an upgrade (RFC 8441 section
-        // 5).
+        // An extended CONNECT of HTTP/2 is an upgrade in HTTP/1.1 (RFC 8441 section 5).
         Some(protocol) => {
             let upgraded = RequestHead {
                 method: Method::Get,
@@ -167,17 +168,17 @@ fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Fr
     }
 }
 
-/// The answer to one request being read.
+/// The state of reading the response to one request.
 struct Reading<'a> {
     session: &'a Http1Session,
     method: &'a Method,
     buf: BytesMut,
-    /// When the last of the request was sent, where that takes a while.
+    /// The time at which the last byte of the request was sent, if its body takes a while.
     asked: Rc<Cell<Instant>>,
 }
 
 impl Reading<'_> {
-    /// The answer to a request without a body. Gives the path back when another exchange may use
+    /// Reads the response to a request without a body. Returns the path if another exchange may use
     /// it.
     async fn whole(mut self, mut path: Path, sink: &mut Sink) -> Result<Option<Path>, Error> {
         self.buf.clear();
@@ -187,8 +188,8 @@ impl Reading<'_> {
         Ok((keep && self.buf.is_empty()).then_some(path))
     }
 
-    /// The same while a task of its own sends the body: an answer may come before the request is
-    /// complete.
+    /// Reads the response while a separate task sends the request body. A response may arrive
+    /// before the request is complete.
     async fn with_upload(
         mut self,
         path: Path,
@@ -201,7 +202,7 @@ impl Reading<'_> {
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
         let asked = Rc::clone(&self.asked);
         let _task = Task::spawn(async move {
-            // Whoever waited has gone with its exchange, if this fails.
+            // If this fails, the receiver was dropped with its exchange.
             let _ = done.send(upload(write, body, framing, &asked).await);
         });
         let response = self
@@ -234,8 +235,8 @@ impl Reading<'_> {
             if !finished && let Poll::Ready(result) = Pin::new(&mut *uploaded).poll(cx) {
                 finished = true;
                 match result {
-                    // The asking side's fault ends the exchange; the origin may have answered
-                    // before it stopped reading.
+                    // A fault of the client ends the exchange. On other errors the origin may have
+                    // responded before it stopped reading.
                     Ok(Err(error)) if error.side == Side::Client => return Poll::Ready(Err(error)),
                     Ok(Err(error)) => failed = Some(error),
                     Ok(Ok(_)) | Err(_) => {}
@@ -246,7 +247,7 @@ impl Reading<'_> {
         .await
     }
 
-    /// CONNECT and upgrades: bytes both ways once the other end has agreed.
+    /// Serves CONNECT and upgrades: carries bytes both ways once the other end has agreed.
     async fn tunnel(
         mut self,
         path: Path,
@@ -268,8 +269,8 @@ impl Reading<'_> {
         };
         if !agreed {
             if upgrade && (200..300).contains(&response.head.status) {
-                // Success means agreement to extended CONNECT (RFC 8441): say that this one is an
-                // ordinary answer.
+                // A success status means agreement to extended CONNECT (RFC 8441). The field marks
+                // this success as an ordinary response.
                 response.head.fields.push(super::DECLINED, "1");
             }
             return self.rest(&mut read, response, sink).await;
@@ -286,7 +287,7 @@ impl Reading<'_> {
         .await
     }
 
-    /// Reads interim heads and the final one.
+    /// Reads the interim heads and the final head.
     async fn heads<R: AsyncRead + Unpin>(
         &mut self,
         path: &mut R,
@@ -333,7 +334,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Hands over the head and reads the body to its end.
+    /// Passes on the head and reads the body to its end.
     async fn rest<R: AsyncRead + Unpin>(
         &mut self,
         path: &mut R,
@@ -373,7 +374,7 @@ impl Reading<'_> {
             if !data.is_empty() {
                 sink.send(Part::Data(data)).await;
             } else if !input.is_empty() && !decoder.is_done() {
-                // Half a chunk head: more must come before anything can be said.
+                // The input ends within a chunk header: more must be read first.
                 let more = timed(
                     self.session.response_timeout,
                     &self.asked,
@@ -398,7 +399,7 @@ impl Reading<'_> {
     }
 }
 
-/// What is read within `limit`; the time counts from `asked` where that is later.
+/// Awaits a read within `limit`. The time counts from `asked` if that is later.
 async fn timed<T>(
     limit: Duration,
     asked: &Cell<Instant>,
@@ -418,7 +419,7 @@ async fn timed<T>(
     }
 }
 
-/// Sends a request's body, and notes when; gives the half back when it is complete.
+/// Sends a request's body and notes the time. Returns the write half when the body is complete.
 async fn upload(
     mut write: WriteHalf<Path>,
     mut body: Body,
@@ -456,7 +457,7 @@ async fn upload(
                 write.flush().await.map_err(sent_error)?;
                 return Ok(write);
             }
-            // A body of known length has no place for trailers.
+            // A body of known length cannot carry trailers.
             Some(Ok(Chunk::Trailers(_))) => {}
             Some(Err(error)) => return Err(error),
             None => {
@@ -477,7 +478,7 @@ async fn upload(
     }
 }
 
-/// Bytes both ways until both ends have said all; `early` came with the head.
+/// Carries bytes both ways until both ends have closed. The bytes in `early` came with the head.
 pub(crate) async fn tunnel(
     mut read: ReadHalf<Path>,
     mut write: WriteHalf<Path>,
@@ -511,7 +512,7 @@ pub(crate) async fn tunnel(
         }
         sink.send(Part::Data(data)).await;
     }
-    // Ours may still have something to say, and says when it has no more.
+    // The near end may still send, and closes when it has finished.
     sink.send(Part::Closed).await;
     let _ = uploaded.await;
     Ok(())

@@ -1,5 +1,5 @@
-//! The client's connection as the server session reads it: bytes read ahead, and the body of the
-//! request under way. RFC 9112 sections 6 and 9.
+//! The client's connection as the server session reads it: the bytes read ahead, and the body of
+//! the current request. See RFC 9112 sections 6 and 9.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,37 +17,39 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Chunk, Chunks};
 use crate::path::Path;
 
-/// Bytes of a body read at a time; also the most that a pipelining client may send ahead.
+/// The number of bytes of a body read at a time, and the most that a pipelining client may send
+/// ahead.
 pub(super) const READ_SIZE: usize = 16 << 10;
 
-/// Reads of leftover input, each of at most 4 KiB, before a connection is closed regardless.
+/// The number of reads of leftover input, each of at most 4 KiB, before a connection is closed
+/// regardless.
 const LINGER_READS: usize = 64;
 
-/// Time for such input.
+/// The time for reading leftover input.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// Time that the client's kernel has to acknowledge the beginning of a broken answer.
+/// The time that the client's kernel has to acknowledge the beginning of a truncated response.
 const DELIVERY_TIME: Duration = Duration::from_secs(10);
 
-/// Pause between two looks at the socket's send queue; no event tells that it has emptied.
+/// The pause between two checks of the socket's send queue. No event reports that it has emptied.
 const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 
-/// A client's connection, shared by the loop that serves it and the body of the request under way.
+/// A client's connection, shared by the loop that serves it and the body of the current request.
 pub(super) struct Connection {
     pub(super) path: Path,
     pub(super) buf: BytesMut,
-    /// The body of the request under way; `None` once it is complete.
+    /// The body of the current request; `None` once it is complete.
     pub(super) body: Option<Decoder>,
     /// The fields after the body, until they are taken.
     pub(super) trailers: Option<Fields>,
-    /// The request became a tunnel: all further bytes are its body.
+    /// True once the request became a tunnel. Its body is all input from then on.
     pub(super) raw: bool,
-    /// The client has ended its side.
+    /// True once the client has closed its side.
     pub(super) eof: bool,
 }
 
 impl Connection {
-    /// A connection over `path`, of which `early` has been read already.
+    /// Returns a connection over `path`, of which `early` has been read already.
     pub(super) fn new(path: Path, early: BytesMut) -> Rc<RefCell<Self>> {
         Rc::new(RefCell::new(Self {
             path,
@@ -59,7 +61,7 @@ impl Connection {
         }))
     }
 
-    /// Reads more into the buffer; 0 at the end.
+    /// Reads more input into the buffer. Returns the number of bytes, 0 at the end.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         self.buf.reserve(READ_SIZE);
         let Self { path, buf, .. } = self;
@@ -70,10 +72,10 @@ impl Connection {
         Poll::Ready(Ok(count))
     }
 
-    /// Resolves once the client has ended its side while an answer is waited for; an error means
-    /// that it is gone.
+    /// Resolves once the client has closed its side while a response is pending. An error means
+    /// that the client has gone.
     ///
-    /// Pipelined requests are kept, up to a bound. Beyond it nothing is read, and the end is
+    /// Pipelined requests are kept, up to a bound. Beyond it no input is read, and the end is
     /// noticed later.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while !self.eof {
@@ -85,21 +87,21 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
-    /// Returns whether input is left that no exchange will read.
+    /// Returns true if input is left that no exchange will read.
     fn has_leftover(&self) -> bool {
         !self.raw && (self.body.is_some() || !self.buf.is_empty())
     }
 }
 
-/// Ends this side of the connection. Input that is left over is read away for a moment: a
-/// connection that is closed with unread bytes is reset, and the client could lose the answer
-/// (RFC 9112 section 9.6).
+/// Closes this side of the connection, and reads leftover input for a moment. Closing a socket with
+/// unread input resets the connection, and the client could lose the response (RFC 9112 section
+/// 9.6).
 pub(super) async fn close(connection: &RefCell<Connection>) -> Result<(), Error> {
     std::future::poll_fn(|cx| Pin::new(&mut connection.borrow_mut().path).poll_shutdown(cx))
         .await
         .map_err(|error| Error::io(&error, Side::Client))?;
     if connection.borrow().has_leftover() {
-        // After this time the client has had its chance.
+        // The client loses input that arrives later than this.
         let _ = tokio::time::timeout(LINGER_TIME, read_away(connection)).await;
     }
     Ok(())
@@ -118,20 +120,20 @@ async fn read_away(connection: &RefCell<Connection>) {
     }
 }
 
-/// Resets the connection once the client's kernel holds the bytes written so far, so that an
-/// answer that broke off does not look complete and its beginning is not lost.
+/// Resets the connection once the client's kernel holds the bytes written so far. A truncated
+/// response then does not look complete, and its beginning is not lost.
 pub(super) async fn break_off(connection: &RefCell<Connection>) {
     let delivered = async {
         while connection.borrow().path.facts().has_unacknowledged() {
             tokio::time::sleep(DELIVERY_PAUSE).await;
         }
     };
-    // A client that takes nothing in this time loses the rest.
+    // A client that acknowledges no bytes in this time loses the rest.
     let _ = tokio::time::timeout(DELIVERY_TIME, delivered).await;
     connection.borrow().path.facts().reset_on_close();
 }
 
-/// The body of the request under way, read off its connection when it is wanted.
+/// The body of the current request, read from its connection on demand.
 pub(super) struct ConnectionBody {
     pub(super) connection: Rc<RefCell<Connection>>,
 }

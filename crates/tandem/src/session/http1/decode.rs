@@ -1,4 +1,4 @@
-//! Decodes the body of a response into parts (RFC 9112 section 7), short chunks joined.
+//! Decodes the body of a response into parts and joins short chunks (RFC 9112 section 7).
 
 use bytes::{Bytes, BytesMut};
 use tandem_http::h1::{BadBody, Decoder};
@@ -8,16 +8,17 @@ const SHORT: usize = 1024;
 /// The number of bytes of short pieces that are passed on together.
 const ENOUGH: usize = 16 << 10;
 
-/// Takes the next part of a body off the front of `input`; empty where more input is needed.
+/// Removes the next part of a body from the front of `input`. Returns no bytes if more input is
+/// needed.
 ///
-/// Pieces shorter than [`SHORT`] are joined: an origin that sends a byte in each chunk would
-/// otherwise cost a part for each, and take the thread from all others.
+/// Pieces shorter than [`SHORT`] are joined. Otherwise an origin that sends one byte per chunk
+/// would cost one part per byte and starve other exchanges of the thread.
 pub(super) fn decode_part(decoder: &mut Decoder, input: &mut Bytes) -> Result<Bytes, BadBody> {
     let mut joined = BytesMut::new();
     loop {
         let decoded = match decoder.decode(input) {
             Ok(decoded) => decoded,
-            // The decoder repeats its error once the part before it is passed on.
+            // The decoder repeats its error once the part before it has been passed on.
             Err(_) if !joined.is_empty() => return Ok(joined.freeze()),
             Err(bad) => return Err(bad),
         };

@@ -1,11 +1,11 @@
-//! Tells a client that has only ended its side of the connection from one that is gone. TCP shows
-//! a FIN in both cases (RFC 9293 section 3.6); only bytes sent to a closed socket are answered by a
-//! reset.
+//! Distinguishes a client that has closed only its side of the connection from one that has gone.
+//! TCP shows a FIN in both cases (RFC 9293 section 3.6). Only bytes sent to a closed socket are
+//! answered with a reset.
 //!
-//! Browsers cancel a request by closing, so that waiting for the answer regardless would hold
-//! streams and origin connections for nothing. Simple tools end their side after the request and
-//! wait. The writer therefore sends the first byte of the status line, which is the same in every
-//! answer, and this module waits for the reset.
+//! Browsers cancel a request by closing the connection, so waiting for the response regardless
+//! would hold streams and origin connections without use. Simple tools close their side after the
+//! request and wait. The writer therefore sends the first byte of the status line, which is the
+//! same in every response, and this module waits for the reset.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep};
 
 use crate::path::Path;
 
-/// Time without a byte after which a half-closed client is taken to be gone. It counts once the
-/// head is out, when no byte can be sent that would tell.
+/// The time without a byte sent after which a half-closed client counts as gone. It starts after
+/// the head, when no byte can be sent as a probe.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// The watch over a client that has ended its side.
@@ -38,13 +38,13 @@ impl HalfClosed {
         }
     }
 
-    /// Notes that the client has been sent something.
+    /// Notes that bytes were sent to the client.
     pub(super) fn note_sent(&mut self) {
         self.quiet.as_mut().reset(Instant::now() + QUIET);
     }
 
-    /// Resolves once the client has reset the connection or, where `head_sent`, has been sent
-    /// nothing for a minute.
+    /// Resolves once the client has reset the connection. If `head_sent`, it also resolves after a
+    /// minute in which no byte was sent.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>, head_sent: bool) -> Poll<()> {
         if self.reset.as_mut().poll(cx).is_ready()
             || (head_sent && self.quiet.as_mut().poll(cx).is_ready())

@@ -1,4 +1,4 @@
-//! HTTP/1.1 (RFC 9112) as a session like the others: one exchange at a time on a connection.
+//! HTTP/1.1 (RFC 9112) as a session protocol with one exchange at a time per connection.
 
 mod buffers;
 mod client;
@@ -24,23 +24,24 @@ use crate::error::Error;
 use crate::exchange::Peer;
 use crate::stage::Stage;
 
-/// Marks, between the pair, a successful answer to an upgrade that was not agreed to.
+/// The field that marks, between client and gateway, a success response that did not agree to an
+/// upgrade.
 pub(in crate::session) const DECLINED: &str = "upgrade-declined";
 
 /// HTTP/1.1 as a session protocol.
 #[derive(Clone, Debug)]
 pub struct Http1Session {
-    /// How requests are written: origin-form towards an origin, absolute-form towards a proxy.
+    /// The form of request targets: origin-form towards an origin, absolute-form towards a proxy.
     pub form: Form,
-    /// Bounds of heads.
+    /// The bounds of heads.
     pub limits: Limits,
-    /// Time limits.
+    /// The time limits.
     pub timeouts: Timeouts,
-    /// The other end's time for the head of a response, and between two pieces of its body.
+    /// The time for the head of a response, and for the pause between two pieces of its body.
     pub response_timeout: Duration,
-    /// What this proxy calls itself in its own answers: `client` or `gateway`.
+    /// The name of this proxy in its own responses: `client` or `gateway`.
     pub who: &'static str,
-    /// Which origin-form requests are served.
+    /// The origin-form requests that are served.
     pub origin_form: OriginForm,
 }
 

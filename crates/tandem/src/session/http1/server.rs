@@ -1,8 +1,9 @@
-//! The server end of one HTTP/1.1 connection: reads a request, passes the exchange on, writes its
-//! reply. RFC 9112 section 9.
+//! The server end of one HTTP/1.1 connection. It reads a request, passes the exchange on and writes
+//! its reply (RFC 9112 section 9).
 //!
-//! It serves the browser (absolute-form, CONNECT, upgrades) and gateways that listen for HTTP/1.1.
-//! A response that cannot be completed is never ended as if it were: the connection is reset.
+//! It serves browsers (absolute-form, CONNECT, upgrades) and the gateways that listen for HTTP/1.1.
+//! A response that cannot be completed is never ended as if it were complete: the connection is
+//! reset.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -26,17 +27,17 @@ use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::stage::Stage;
 
-/// The origin-form requests (`GET /path` with a Host field) that a server takes. A forward proxy
+/// The origin-form requests (`GET /path` with a Host field) that a server accepts. A forward proxy
 /// must not become a transparent one by accident.
 #[derive(Clone, Debug)]
 pub enum OriginForm {
-    /// All: the server stands for the origins themselves.
+    /// Accepts all: the server represents the origins.
     Any,
-    /// Only those that name one of these authorities: the listener itself.
+    /// Accepts those that name one of these authorities of the listener.
     Only(Rc<[String]>),
 }
 
-/// One connection being served.
+/// The server end of one HTTP/1.1 connection.
 pub struct Http1Server {
     session: Http1Session,
     connection: Rc<RefCell<Connection>>,
@@ -66,7 +67,7 @@ impl Http1Server {
         }
     }
 
-    /// Runs until the connection ends, or the drain lets it end between two exchanges.
+    /// Runs until the connection ends, or the drain ends it between two exchanges.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
         let mut draining = Box::pin(drain.begun());
         loop {
@@ -103,14 +104,15 @@ impl Http1Server {
         connection::close(&self.connection).await
     }
 
-    /// The next request; `None` when the client has closed. A malformed one is answered here.
+    /// Reads the next request; `None` when the client has closed. A malformed request receives its
+    /// error response here.
     async fn next_request(&self) -> Result<Option<Request>, Error> {
         let timeouts = &self.session.timeouts;
         let mut begun = None;
         loop {
             let parsed = {
                 let mut connection = self.connection.borrow_mut();
-                // A line end left over after a body is tolerated (RFC 9112 section 2.2).
+                // An empty line left over after a body is tolerated (RFC 9112 section 2.2).
                 if connection.buf.starts_with(b"\r\n") {
                     connection.buf.advance(2);
                 }
@@ -131,7 +133,7 @@ impl Http1Server {
             if begun.is_none() && !self.connection.borrow().buf.is_empty() {
                 begun = Some(Instant::now());
             }
-            // One time for the whole head, however few bytes come at a time.
+            // One limit covers the whole head, however slowly its bytes arrive.
             let limit = begun.map_or(timeouts.idle, |begun| {
                 timeouts.head.saturating_sub(begun.elapsed())
             });
@@ -175,7 +177,7 @@ impl Http1Server {
         }
     }
 
-    /// Writes a last answer; the connection closes after it.
+    /// Writes a last response, after which the connection closes.
     async fn answer(&self, mut head: ResponseHead, body: Bytes) -> Result<(), Error> {
         head.fields.set("content-length", body.len().to_string());
         let reply = Reply::ready(head, body);
@@ -202,8 +204,8 @@ impl Http1Server {
             upgrade,
             ..
         } = request;
-        // A server need not take what is offered (RFC 9110 section 7.8), and there would be no place
-        // for a body.
+        // A server may ignore an offered upgrade (RFC 9110 section 7.8). The upgraded connection
+        // could not carry a request body.
         let plain = head.method == Method::Get && matches!(framing, Framing::None);
         let upgrade =
             upgrade.filter(|protocol| plain && protocol.eq_ignore_ascii_case("websocket"));
@@ -255,7 +257,7 @@ impl Http1Server {
         if tunnelled {
             return Ok(false);
         }
-        // The rest of a body that was not wanted stands between this exchange and the next.
+        // The unread rest of a body lies between this exchange and the next.
         Ok(keep_alive && self.skip_body().await)
     }
 
@@ -291,8 +293,7 @@ impl Http1Server {
         }
     }
 
-    /// Reads away the rest of a small unread body. Returns false where closing the connection costs
-    /// less.
+    /// Reads the rest of a small unread body. Returns false if closing the connection costs less.
     async fn skip_body(&self) -> bool {
         let mut source = ConnectionBody {
             connection: Rc::clone(&self.connection),

@@ -1,7 +1,7 @@
-//! Writes a reply to an HTTP/1.1 client (RFC 9112 sections 6 and 7.1). Used by the server session.
+//! Writes a reply to an HTTP/1.1 client (RFC 9112 sections 6 and 7.1) for the server session.
 //!
-//! An answer that breaks off is written as far as it came, and its end is never written. The server
-//! session resets the connection then.
+//! A truncated response is written as far as it arrived, and its end is never written. The server
+//! session then resets the connection.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -24,13 +24,13 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Part, Reply};
 use crate::failure;
 
-/// Bytes of a reply gathered before they are written.
+/// The number of bytes of a reply that are gathered before they are written.
 const GATHER: usize = 64 << 10;
 
 /// The first byte of every status line; see [`super::half_closed`].
 const FIRST_BYTE: &[u8] = b"H";
 
-/// Pulls a reply and writes it.
+/// Reads a reply and writes it.
 pub(super) struct Writer {
     connection: Rc<RefCell<Connection>>,
     reply: Option<Reply>,
@@ -41,27 +41,27 @@ pub(super) struct Writer {
     connect: bool,
     pub(super) upgrade: Option<String>,
     state: Writing,
-    /// The name of this proxy in its own answers.
+    /// The name of this proxy in its own responses.
     pub(super) who: &'static str,
-    /// The client of a tunnel is to be told that nothing more will come.
+    /// True once the client of a tunnel must be told that no more data will arrive.
     closing: bool,
-    /// The reason for which the answer breaks off, once the bytes before it are written.
+    /// The error that truncates the response, raised once the bytes before it are written.
     broken: Option<Error>,
-    /// Time for which the client may take no bytes.
+    /// The time for which the client may accept no bytes.
     patience: Duration,
-    /// Runs while bytes wait that the client does not take.
+    /// A timer that runs while the client does not accept the bytes that wait.
     stuck: Option<Pin<Box<Sleep>>>,
-    /// Present once the client has ended its side.
+    /// The watch over a client that has closed its side.
     half_closed: Option<HalfClosed>,
-    /// [`FIRST_BYTE`] of the next head is out.
+    /// True once [`FIRST_BYTE`] of the next head was sent.
     first_byte_sent: bool,
 }
 
-/// The state of the answer.
+/// The state of the response.
 #[derive(PartialEq, Eq)]
 enum Writing {
     Head,
-    /// The bytes left of a body of known length.
+    /// The number of bytes left of a body of known length.
     Length(u64),
     Chunked,
     UntilClose,
@@ -104,7 +104,8 @@ impl Writer {
         self.connection.borrow().raw
     }
 
-    /// Gathers parts until they are many or none comes, then writes: few, large writes.
+    /// Gathers parts until there are many or no more is ready, then writes them in few, large
+    /// writes.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             let waiting = self.poll_gather(cx).unwrap_or_else(|error| {
@@ -134,7 +135,7 @@ impl Writer {
         }
     }
 
-    /// Resolves once the client has gone while the reply is waited for.
+    /// Resolves once the client has gone while the reply is pending.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Error> {
         let mut connection = self.connection.borrow_mut();
         if connection.body.is_some() || connection.raw {
@@ -168,7 +169,7 @@ impl Writer {
             .map_err(|error| Error::io(&error, Side::Client))
     }
 
-    /// Takes parts while they come and fit. Returns true when the reply has to be waited for.
+    /// Reads the parts that are ready and fit. Returns true when the reply is pending.
     fn poll_gather(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         while self.out.len() < GATHER {
             let Some(reply) = &mut self.reply else {
@@ -193,7 +194,7 @@ impl Writer {
         Ok(false)
     }
 
-    /// Writes the page that tells of a failure.
+    /// Writes the error page of a failure.
     fn put_failure(&mut self, error: &Error) -> Result<(), Error> {
         let (head, body) = failure::response(error, self.who);
         self.keep_alive = self.keep_alive && !self.connect && self.upgrade.is_none();
@@ -259,7 +260,7 @@ impl Writer {
             self.write_head(&head, Framing::None, true, upgrade.as_deref());
             return;
         }
-        // A tunnel that was refused ends the connection: the bytes that the client sent ahead were
+        // A refused tunnel ends the connection, because the bytes that the client sent ahead were
         // for the far end.
         self.keep_alive &= !self.connect && self.upgrade.is_none();
         let length = content_length(&head.fields).ok().flatten();

@@ -1,4 +1,4 @@
-//! The asking end of a multiplexed session.
+//! The client end of a multiplexed session.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,29 +21,27 @@ use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::http1::DECLINED;
 use crate::session::{Connected, Task};
 
-/// An open (or opening) multiplexed session; dropping it drains and closes it.
+/// A multiplexed session that is open or being opened. Dropping it drains and closes the session.
 pub struct MuxClient {
     pub(super) shared: Rc<Shared>,
-    /// Shown until a request that took it along has been answered, then never again on this
-    /// session.
+    /// The access token. Requests carry it until the gateway has responded to one of them.
     token: RefCell<Option<Rc<str>>>,
-    /// After so long without a word from the other end, whether it is still there is asked with the
-    /// next request.
+    /// The time without input after which the next request also probes the session.
     rest: Duration,
-    /// The silence in which that was asked, by when it began.
+    /// The last input before the latest probe. A silence is probed once.
     asked_in: Cell<Option<Heard>>,
-    /// The other end's answer to the access token, or to its absence.
+    /// The gateway's decision about the access token or its absence, once it is known.
     admission: Cell<Option<bool>>,
 }
 
-/// A tunnel whose far end has closed lives for so long without a word from the near end.
+/// The time without data from the near end after which a half-closed tunnel is given up.
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 
-/// What such a ping carries.
+/// The payload of the PING that probes a silent session.
 const AWAKE: u32 = 0x7a9e;
 
-/// Times for the answer: so many round trips of the session's first answer, and within these
-/// bounds.
+/// The wait for a reply to the probe: a multiple of the session's first round trip, and its least
+/// and greatest value.
 const PATIENCE: (u32, Duration, Duration) = (3, Duration::from_secs(2), Duration::from_secs(10));
 
 impl std::fmt::Debug for MuxClient {
@@ -55,7 +53,7 @@ impl std::fmt::Debug for MuxClient {
 }
 
 impl MuxClient {
-    /// Begins a session: the core collects what is to be sent while `dial` is under way.
+    /// Begins a session. The core queues requests while `dial` is under way.
     pub fn connect(
         session: &MuxSession,
         dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
@@ -101,7 +99,7 @@ impl MuxClient {
         }
     }
 
-    /// Opens a stream for the request, waiting while the peer allows no more at once.
+    /// Opens a stream for the request, and waits while the peer allows none.
     async fn open(&self, exchange: &Exchange) -> Result<StreamId, Error> {
         let shown;
         let mut request = &exchange.request;
@@ -124,7 +122,7 @@ impl MuxClient {
         waker: &std::task::Waker,
     ) -> Poll<Result<StreamId, Error>> {
         if let Some(error) = &*self.shared.ended.borrow() {
-            // Nothing of this request has been sent.
+            // No byte of this request has been sent.
             return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
         }
         let extended_connect = self.shared.core.borrow().peer_extended_connect();
@@ -133,7 +131,7 @@ impl MuxClient {
                 let detail = "the session to the gateway carries no upgrades: use HTTP/2";
                 return Poll::Ready(Err(Error::new(Kind::BadRequest, Side::Client, detail)));
             }
-            // RFC 8441 section 3: not before the peer has said that it can.
+            // Extended CONNECT must wait for the peer's SETTINGS (RFC 8441 section 3).
             self.shared.waiting.borrow_mut().push_back(waker.clone());
             return Poll::Pending;
         }
@@ -350,7 +348,7 @@ impl Drop for MuxClient {
     }
 }
 
-/// A stream that this end opened, or that was pushed to it; reset when dropped before its end.
+/// A stream that this end opened, or that the peer pushed. Dropping it before its end resets it.
 struct OwnStream {
     shared: Rc<Shared>,
     id: StreamId,
@@ -412,13 +410,13 @@ impl Drop for OwnStream {
     }
 }
 
-/// Whether an upload task has come to its end.
+/// The progress of a task that sends a request body.
 #[derive(Default)]
 struct Uploaded {
     done: Cell<bool>,
-    /// Pieces so far.
+    /// The number of pieces taken from the body.
     moved: Cell<u64>,
-    /// It waits for the other end to take more.
+    /// True while the task waits for room in the stream.
     blocked: Cell<bool>,
     notify: tokio::sync::Notify,
 }
@@ -429,8 +427,8 @@ impl Uploaded {
         self.notify.notify_one();
     }
 
-    /// Resolves at its end, or once nothing of it comes any more: a tunnel whose far end has closed
-    /// is hardly one.
+    /// Resolves when the upload ends, or when its source has been silent for [`HALF_CLOSED`]. A
+    /// tunnel whose far end has closed is rarely used any further.
     async fn rest(&self) {
         while !self.done.get() {
             let moved = self.moved.get();
@@ -442,7 +440,7 @@ impl Uploaded {
     }
 }
 
-/// Feeds a body into its stream as the stream takes it.
+/// Sends a body into its stream at the rate that the stream accepts.
 async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Uploaded) {
     let mut left = body.length();
     loop {
@@ -459,7 +457,7 @@ async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Upl
         let mut core = shared.core.borrow_mut();
         let ended = match chunk {
             Some(Ok(Chunk::Data(data))) => {
-                // A known length lets the end ride on the last frame.
+                // With a known length, the last data frame can carry the end of the stream.
                 left = left.map(|left| left.saturating_sub(data.len() as u64));
                 core.send_data(id, data, left == Some(0));
                 shared.watch.given(&**core, id);
@@ -477,7 +475,7 @@ async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Upl
                 core.reset(id, Reason::Cancel);
                 drop(core);
                 let mut streams = shared.streams.borrow_mut();
-                // An answer that is whole already stays so.
+                // A response that is already complete stays valid.
                 if let Some(stream) = streams.get_mut(&id).filter(|stream| !stream.complete) {
                     stream.fail(error.at(Side::Client).with_retry(Retry::Never));
                 }

@@ -1,4 +1,7 @@
-//! The one task that moves bytes between a path and the core of its session.
+//! The task that moves bytes between the path of a session and its sans-IO core.
+//!
+//! The [module above](super) shows its place. Each turn writes pending output, reads input, checks
+//! the time limits and writes again.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -22,37 +25,38 @@ use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_DECODE, SOCKET_READ, SOCKET_WAIT, SOCKET_WRITE};
 use crate::session::{Drain, Timeouts};
 
-/// Bytes read at a time, into a buffer that all sessions of the thread share: an idle session holds
-/// none.
+/// The number of bytes read at a time. All sessions of a thread share the buffer, so an idle
+/// session holds no memory for it.
 const READ_SIZE: usize = 64 << 10;
 
-/// Most bytes asked of the core at a time while the socket takes everything at once: then nothing
-/// waits that could have been overtaken, and fewer, larger writes cost less.
+/// The most bytes taken from the core at a time while the socket accepts every write whole. The
+/// socket queue is then short, so a larger write delays no urgent data, and fewer writes cost less.
 const FAST_WRITE: usize = 128 << 10;
 
-/// Time that a session which has ended waits for the other end to close.
+/// The time that a session which has ended waits for the other end to close.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Reads in a row before the exchanges get their turn.
+/// The number of consecutive reads before the exchanges get their turn.
 const READS_PER_TURN: usize = 8;
 
-/// What asks gets no further hearing while so many bytes of heads and the like wait for it to take
-/// them: they are bounded by nothing else.
+/// The bytes queued outside flow control (heads, SETTINGS and PING acknowledgements) at which a
+/// server stops reading. Flow control does not bound these bytes, so a client that sends requests
+/// without reading could grow the queue for ever.
 const BACKLOG: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
 }
 
-/// What the driver does with requests and the like: the server starts exchanges, the client notes
-/// the peer's wishes.
+/// Handles the events that no single stream settles. The server starts an exchange for each
+/// request; the client notes SETTINGS and GOAWAY.
 pub(super) trait Owner {
     fn handle_event(&mut self, event: Event);
-    /// Whether the session ends once no exchange is left.
+    /// Returns true if the session ends as soon as no exchange is open.
     fn ends_when_idle(&self) -> bool;
 }
 
-/// Drives one session; see the module above. Resolves when the session is over.
+/// Drives one session over its path. [`Driver::run`] resolves when the session is over.
 pub(super) struct Driver<O> {
     pub(super) shared: Rc<Shared>,
     pub(super) path: Path,
@@ -62,30 +66,31 @@ pub(super) struct Driver<O> {
     pub(super) write_limit: usize,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
     out: SendBuf,
-    /// `None` until the first write: the path may not be connected before.
+    /// The limit on unsent data in the kernel. It is `None` until the first write, because the path
+    /// may not be connected before that.
     unsent: Option<Unsent>,
-    /// Nothing is read until more of what waits in the core has been taken.
+    /// True while [`BACKLOG`] is reached: no input is read until the client takes queued output.
     deaf: bool,
-    /// Writes in a row that the socket took whole.
+    /// The number of consecutive writes that emptied `out`.
     whole_writes: u32,
     clock: Clock,
-    /// Since when `out` holds what it holds.
+    /// The time at which `out` was last filled, for the observation points.
     filled: Stamp,
-    /// What the session ends with once its last bytes are written.
+    /// The result of the session, set when it ends and returned once `out` is written.
     ending: Option<Result<(), Error>>,
-    /// The reason for which the path takes no more bytes, while the rest is read.
+    /// The error of a failed write, kept while the rest of the input is read.
     failed_write: Option<Error>,
 }
 
-/// When things last happened, for the session's own time limits.
+/// The times of recent activity that the session's time limits are measured from.
 struct Clock {
     sleep: Pin<Box<Sleep>>,
     read_at: Instant,
     used_at: Instant,
-    /// Since when the other end may ask, until it has: what connects and asks for nothing takes a
-    /// place from others.
+    /// Server only: the start of the session, until its first request arrives. A client that
+    /// connects and sends no request takes a place from others.
     unasked_since: Option<Instant>,
-    /// Since when bytes have been waiting without any leaving.
+    /// The time at which the socket stopped accepting bytes.
     stuck_since: Option<Instant>,
     probed_at: Option<Instant>,
 }
@@ -106,8 +111,7 @@ impl<O: Owner> Driver<O> {
             .min(timeouts.idle)
             .min(timeouts.write)
             .min(timeouts.head);
-        // From now on it can say when it wants to be looked at again, even before the other end has
-        // said anything.
+        // The core learns the time here, so that it can set a timer before any input arrives.
         shared.core.borrow_mut().handle_timeout(now);
         Self {
             shared,
@@ -160,9 +164,9 @@ impl<O: Owner> Driver<O> {
         result
     }
 
-    /// Takes what the other end still says until it has closed: a connection that is closed with
-    /// bytes unread is reset, and the other end may lose what it has not read itself (RFC 9112
-    /// section 9.6).
+    /// Reads and drops input until the other end has closed. Closing a socket with unread input
+    /// resets the connection, and the reset can destroy data that the other end has not read yet
+    /// (RFC 9112 section 9.6).
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         SCRATCH.with_borrow_mut(|scratch| {
             loop {
@@ -189,7 +193,7 @@ impl<O: Owner> Driver<O> {
         if self.shared.draining.get() {
             self.shared.core.borrow_mut().go_away(Reason::NoError);
         }
-        // The first bytes of a session go out before anything is waited for.
+        // Write before reading: the session's first bytes must not wait for input.
         if let Err(error) = self.poll_write(cx) {
             return self.fail_write(cx, error);
         }
@@ -205,14 +209,15 @@ impl<O: Owner> Driver<O> {
         if let Err(error) = self.poll_write(cx) {
             return self.fail_write(cx, error);
         }
-        // While there are too many still, the socket says when it takes some.
+        // Writing has made room again, so reading must resume in another turn. Otherwise the socket
+        // wakes this task when it accepts more bytes.
         if self.deaf && self.ending.is_none() && !self.has_backlog() {
             cx.waker().wake_by_ref();
         }
         match &self.ending {
             Some(_) if self.out.is_empty() => Poll::Ready(self.ending.take().unwrap_or(Ok(()))),
             Some(_) => {
-                // Whoever does not take the last bytes in time does not get them.
+                // The last bytes are dropped if the other end does not take them in time.
                 ready!(self.clock.sleep.as_mut().poll(cx));
                 Poll::Ready(self.ending.take().unwrap_or(Ok(())))
             }
@@ -223,8 +228,7 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// What was read and written may have set the core a time that is earlier than what is waited
-    /// for.
+    /// Shortens the sleep if reading or writing made the core set an earlier deadline.
     fn hasten_clock(&mut self, cx: &mut Context<'_>) {
         let Some(at) = self
             .shared
@@ -252,14 +256,14 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Only the end that answers waits for the other like this, so that the two never wait for each
-    /// other.
+    /// Returns true if the server should stop reading until its queue shrinks. Only the server does
+    /// this: if both ends did, each could wait for the other for ever.
     fn has_backlog(&self) -> bool {
         self.side == Side::Client && self.shared.core.borrow().backlog() >= BACKLOG
     }
 
-    /// The path takes no more bytes. A client that takes no answers gets no further requests
-    /// served; from a server the rest is read first.
+    /// Handles a write error. A server ends the session at once, because the client takes no
+    /// responses. A client first reads what the server sent before the path failed.
     fn fail_write(&mut self, cx: &mut Context<'_>, error: Error) -> Poll<Result<(), Error>> {
         if self.side == Side::Client || self.ending.is_some() {
             return Poll::Ready(self.ending.take().unwrap_or(Err(error)));
@@ -270,19 +274,18 @@ impl<O: Owner> Driver<O> {
         self.poll_read_out(cx)
     }
 
-    /// Reads what arrived before the path failed, to its end. A peer that answers, says goodbye and
-    /// closes resets the connection when more is sent to it, but its answer still lies in the
-    /// socket.
+    /// Reads the input that arrived before the path failed. A server may respond, send GOAWAY and
+    /// close; the client's next write then fails, although the response is still in the socket.
     fn poll_read_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             match self.read_once(cx) {
                 Ok(Some(1..)) => {}
-                // The socket may hold more than the event loop knows yet.
+                // The socket may hold input that the event loop has not reported yet.
                 Ok(None) => {
                     ready!(self.clock.sleep.as_mut().poll(cx));
                     break;
                 }
-                // The first bytes may tell why the other end does not take more.
+                // The first bytes may show that the other end speaks another protocol.
                 Err(error) if !self.shared.established.get() => {
                     self.failed_write = Some(error);
                     break;
@@ -298,8 +301,8 @@ impl<O: Owner> Driver<O> {
         for turn in 0..READS_PER_TURN {
             self.deaf = self.has_backlog();
             if self.deaf {
-                // A sign of life is not missed where nobody listens: what is stuck is known by what
-                // it does not take.
+                // The reply to a probe cannot be read now, so the probe must not time out. The
+                // write limit detects a dead peer instead.
                 self.clock.probed_at = None;
                 return Ok(());
             }
@@ -313,8 +316,8 @@ impl<O: Owner> Driver<O> {
         Ok(())
     }
 
-    /// Reads once and passes on what came. Returns the bytes read, 0 at the end of the connection;
-    /// `None` where nothing is there.
+    /// Reads once and dispatches the events. Returns the number of bytes read, 0 at the end of the
+    /// connection, or `None` if no input is ready.
     fn read_once(&mut self, cx: &mut Context<'_>) -> Result<Option<usize>, Error> {
         let mut took = None;
         let read = SCRATCH.with_borrow_mut(|scratch| {
@@ -332,7 +335,7 @@ impl<O: Owner> Driver<O> {
             }
         });
         match read {
-            // Bytes that came before the fault still count.
+            // Events from input before the error are still delivered.
             Err(error) => {
                 self.dispatch();
                 return Err(error);
@@ -354,7 +357,7 @@ impl<O: Owner> Driver<O> {
         read
     }
 
-    /// Gives bytes that were read to the core.
+    /// Passes input to the core and notes the time of its arrival.
     fn take_in(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if self.side == Side::Peer
             && !self.shared.established.get()
@@ -375,7 +378,7 @@ impl<O: Owner> Driver<O> {
         })
     }
 
-    /// The other end closed: an orderly end only where no exchange is open.
+    /// Ends the session after the other end closed it. This is an error while an exchange is open.
     fn peer_closed(&mut self) -> Result<(), Error> {
         if self.shared.core.borrow().active() == 0 {
             self.ending = Some(Ok(()));
@@ -390,7 +393,8 @@ impl<O: Owner> Driver<O> {
         Err(error.with_retry(Retry::IfIdempotent))
     }
 
-    /// Passes on what came out of the core; says whether heads were among it.
+    /// Delivers all events of the core. Returns true if a request, response or push head was among
+    /// them.
     fn dispatch(&mut self) -> bool {
         let mut heads = false;
         loop {
@@ -425,8 +429,8 @@ impl<O: Owner> Driver<O> {
                     self.shared.watch.look(&**core);
                 }
                 drop(core);
-                // Streams whose queues have drained are told at once: what they add may leave in
-                // the same turn.
+                // Writers whose stream has room again are woken now, so that the data can leave
+                // in the same turn.
                 self.dispatch();
             }
             if self.out.is_empty() {
@@ -478,9 +482,9 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Idle sessions end, and those on which nobody asks; silent ones are asked for a sign of life,
-    /// then given up; stuck ones are cut off. Each limit is looked at when the earliest of them
-    /// could have passed, not at every byte.
+    /// Enforces the session's time limits. It closes idle sessions and those without a first
+    /// request, probes silent ones and cuts off those that take no bytes. The timer fires when the
+    /// earliest limit may have passed; no timer is set per byte.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         while self.clock.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -503,11 +507,8 @@ impl<O: Owner> Driver<O> {
             }
             match self.clock.probed_at {
                 Some(at) if now - at >= self.timeouts.probe_timeout => {
-                    let error = Error::new(
-                        Kind::Timeout,
-                        self.side,
-                        "the other end gives no sign of life",
-                    );
+                    let error =
+                        Error::new(Kind::Timeout, self.side, "the other end does not respond");
                     return Err(error.with_retry(Retry::IfIdempotent));
                 }
                 None if active
@@ -519,7 +520,7 @@ impl<O: Owner> Driver<O> {
                 }
                 _ => {}
             }
-            // Who has begun a session may have one ready, but not for ever.
+            // A client may open a session ahead of its first request, but only for a limited time.
             let patience = if self.shared.established.get() {
                 self.timeouts.idle
             } else {

@@ -1,14 +1,14 @@
-//! Tells from the first bytes of a session that the other end speaks another protocol, so that the
-//! configuration can be mended.
+//! Detects from the first bytes of a session that the other end speaks another protocol. The error
+//! then names the setting to correct.
 
 use crate::error::{Error, Kind, Retry, Side};
 
-/// The explanation of a connection that was closed before any byte came.
+/// The error text for a connection that was closed before any input arrived.
 pub(super) const CLOSED: &str = "the connection was closed without an answer: another program may \
                                  listen there, or the gateway speaks TLS (h2+tls) or is full";
 
-/// Says whether the first bytes begin a TLS record or an HTTP/1 response. No first frame of HTTP/2
-/// or SPDY looks like either.
+/// Returns true if the first bytes begin a TLS record or an HTTP/1 response. No first frame of
+/// HTTP/2 or SPDY begins like either.
 pub(super) fn is_other_protocol(bytes: &[u8]) -> bool {
     is_tls(bytes) || is_http1(bytes)
 }
@@ -22,7 +22,7 @@ fn is_http1(bytes: &[u8]) -> bool {
     bytes.starts_with(b"HTTP/1.")
 }
 
-/// Words the mismatch.
+/// Returns the error that describes the mismatch.
 pub(super) fn error(bytes: &[u8]) -> Error {
     let detail = if is_tls(bytes) {
         "the gateway seems to speak TLS: use h2+tls instead of h2+tcp"
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_not_mistaken() {
+    fn mismatch_accepts_frames_of_both_protocols() {
         // SETTINGS of HTTP/2, SETTINGS of SPDY/3.1.
         assert!(!is_other_protocol(&[0, 0, 6, 4, 0, 0, 0, 0, 0]));
         assert!(!is_other_protocol(&[0x80, 3, 0, 4, 0, 0, 0, 12]));

@@ -8,8 +8,9 @@
 //!            └─────────────────────────────────────┘
 //! ```
 //!
-//! The core is asked what to send only when the socket takes more, and for little at a time, so
-//! that it decides late who sends next. All wakes of one turn of the event loop end in one write.
+//! The driver asks the core for output only when the socket accepts more, and for a little at a
+//! time. The core thus chooses the next stream as late as possible. All wakes of one turn of the
+//! event loop end in one write.
 
 mod client;
 mod driver;
@@ -59,7 +60,8 @@ pub enum Multiplexed {
 }
 
 impl Multiplexed {
-    /// What an endpoint's session means; `None` for those that carry one exchange at a time.
+    /// Returns the protocol of an endpoint's session kind, or `None` for a kind that is not
+    /// multiplexed.
     pub const fn of(kind: SessionKind) -> Option<Self> {
         match kind {
             SessionKind::H2 => Some(Self::H2),
@@ -70,26 +72,27 @@ impl Multiplexed {
     }
 }
 
-/// Makes the core of one session.
+/// Creates the core of one session.
 pub trait NewCore {
-    /// A core for one end.
+    /// Returns a core for one end of a session.
     fn new_core(&self, role: Role) -> Box<dyn Mux>;
 }
 
-/// HTTP/2 and SPDY as session protocols.
+/// HTTP/2 or SPDY as a session protocol.
 #[derive(Clone, Debug)]
 pub struct MuxSession {
-    /// Which of them.
+    /// The protocol that the session speaks.
     pub protocol: Multiplexed,
-    /// Windows and limits; the role in it is not used.
+    /// The windows and limits. The `role` in it is ignored.
     pub config: MuxConfig,
-    /// Time limits.
+    /// The time limits.
     pub timeouts: Timeouts,
-    /// Bytes asked of the core at a time: the most that a late, urgent answer waits for.
+    /// The number of bytes taken from the core at a time. A late, urgent response waits for at most
+    /// this many bytes.
     pub write_limit: usize,
-    /// SPDY: what of header blocks is compressed.
+    /// SPDY only: the parts of header blocks that are compressed.
     pub header_compression: HeaderCompression,
-    /// Access token that the asking end shows once, with the session's first request.
+    /// The access token that the client sends until the gateway has accepted it.
     pub token: Option<Rc<str>>,
 }
 
@@ -100,7 +103,7 @@ impl NewCore for MuxSession {
             ..self.config.clone()
         };
         let spdy = |version: Version| {
-            // The other end is our gateway to all origins, not an origin itself.
+            // The other end is the gateway to all origins, so a push may come from any of them.
             let config = tandem_spdy::Config {
                 header_compression: self.header_compression,
                 same_origin_push: false,
@@ -134,40 +137,40 @@ impl Session for MuxSession {
     }
 }
 
-/// Pieces of a body that wait for their reader are joined up to this size: what a piece costs
-/// beside its bytes, which is all that flow control counts, would be hundreds of times as much
-/// where they come one by one.
+/// The size in bytes up to which adjacent pieces of a body are joined while they wait for their
+/// reader. Flow control counts only a piece's bytes, but each piece has a fixed cost of memory
+/// beside them. Bodies sent a byte at a time would otherwise use hundreds of times the window.
 const JOINED: usize = 4 << 10;
 
-/// What the driver and the exchanges of a session share. One thread, so a cell; never borrowed
-/// across an await.
+/// The state that the driver and the exchanges of a session share. All of them run on one thread.
+/// No borrow is held across an await.
 struct Shared {
     core: RefCell<Box<dyn Mux>>,
     streams: RefCell<Streams>,
     driver: RefCell<Option<Waker>>,
-    /// Exchanges that wait until the peer allows another stream, or the session ends.
+    /// Tasks that wait until the peer allows another stream, or the session ends.
     waiting: RefCell<VecDeque<Waker>>,
-    /// Why the session is over.
+    /// The reason for which the session is over.
     ended: RefCell<Option<Error>>,
     established: Cell<bool>,
-    /// When bytes came last.
+    /// The time of the last input.
     heard: Cell<Option<Heard>>,
-    /// Time from the path's beginning to the first of them: a round trip at least.
+    /// The time from the start of the path to its first input: at least one round trip.
     answered_in: Cell<Duration>,
     draining: Cell<bool>,
-    /// This end has closed the session because nothing was asked on it.
+    /// True if this end closed the session because it was idle.
     rested: Cell<bool>,
-    /// The task that waits for the session's end, if there is one.
+    /// The task that waits for the end of the session, if any.
     observer: RefCell<Option<Waker>>,
     watch: Watch,
-    /// The identity of the session for its pushes.
+    /// The identity of the session, by which its pushes are told from those of others.
     mark: Rc<SessionMark>,
-    /// The facts about the path, once it stands.
+    /// The facts about the path, once it is connected.
     facts: RefCell<Option<Weak<dyn Facts>>>,
 }
 
-/// A moment by both clocks: a machine that sleeps stops the one, whoever sets the time moves the
-/// other.
+/// A moment on the monotonic clock and on the system clock. The monotonic clock may stop while the
+/// machine sleeps, and the system clock may be set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Heard(Instant, SystemTime);
 
@@ -176,7 +179,7 @@ impl Heard {
         Self(now, SystemTime::now())
     }
 
-    /// Time since then, by the clock that saw more of it.
+    /// Returns the time since then, by the clock that shows more of it.
     fn elapsed(self) -> Duration {
         self.0.elapsed().max(self.1.elapsed().unwrap_or_default())
     }
@@ -184,7 +187,8 @@ impl Heard {
 
 type Streams = HashMap<StreamId, Stream, BuildHasherDefault<IdHasher>>;
 
-/// Stream numbers are handed out in order: they spread well enough as they are.
+/// A hasher for stream numbers. They are given out in order, so one multiplication spreads them
+/// well.
 #[derive(Default)]
 struct IdHasher(u64);
 
@@ -204,24 +208,24 @@ impl Hasher for IdHasher {
     }
 }
 
-/// What has arrived on a stream and waits for its reader.
+/// The input of a stream that waits for its reader, and the tasks that wait for the stream.
 #[derive(Default)]
 struct Stream {
     inbound: VecDeque<Inbound>,
-    /// Who reads `inbound`.
+    /// The task that reads `inbound`.
     reader: Option<Waker>,
-    /// Who waits to send.
+    /// The task that waits to send.
     writer: Option<Waker>,
-    /// Nothing more will arrive.
+    /// True once no more input will arrive.
     complete: bool,
-    /// It was reset, or its session has ended: known to its writer even after its reader has taken
-    /// the error.
+    /// True if the stream was reset or its session has ended. The writer can see this even after
+    /// the reader has taken the error.
     failed: bool,
     interim: Interim,
     arrivals: Arrivals,
-    /// The urgency that the other end asks for, until the answer's pump takes it.
+    /// The priority that the other end asked for, until the response's pump takes it.
     priority: Option<Priority>,
-    /// Since when it holds all that it may.
+    /// The time at which the send queue became full, for the observation points.
     full: Stamp,
 }
 
@@ -294,14 +298,14 @@ impl Shared {
         })
     }
 
-    /// Has the driver look at the core again.
+    /// Wakes the driver, so that it writes new output of the core.
     fn kick(&self) {
         if let Some(waker) = self.driver.borrow_mut().take() {
             waker.wake();
         }
     }
 
-    /// Moves a stream in the order of sending; the asking end tells the other.
+    /// Changes the priority of a stream's data. On the client, the core also tells the server.
     fn set_priority(&self, id: StreamId, priority: Priority) {
         self.core.borrow_mut().set_priority(id, priority);
         self.kick();
@@ -313,7 +317,8 @@ impl Shared {
         }
     }
 
-    /// Ends the session for all its exchanges.
+    /// Ends the session and fails its unfinished exchanges with `error`. Only the first call
+    /// counts.
     fn end(&self, error: &Error) {
         let mut ended = self.ended.borrow_mut();
         if ended.is_some() {
@@ -336,8 +341,8 @@ impl Shared {
         self.kick();
     }
 
-    /// Passes what concerns one stream to it; gives back what it cannot settle: requests and the
-    /// session's own events.
+    /// Delivers an event to its stream. Returns the events that belong to no open stream: requests
+    /// and events of the whole session.
     fn dispatch(&self, event: Event, side: Side) -> Option<Event> {
         let mut streams = self.streams.borrow_mut();
         let (id, inbound, end) = match event {
@@ -353,8 +358,8 @@ impl Shared {
                 self.wake_waiting();
                 if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
                     if stream.complete && side == Side::Peer {
-                        // The answer is whole; only the rest of the request is not wanted (RFC 9113
-                        // section 8.1).
+                        // The response is complete. The server only rejects the rest of the request
+                        // (RFC 9113 section 8.1).
                         stream.wake_writer();
                     } else {
                         stream.fail(reset_error(reason, side));
@@ -422,8 +427,8 @@ impl Shared {
         None
     }
 
-    /// The next thing that arrived on a stream; `None` at its end. Data is credited to the peer as
-    /// it is taken.
+    /// Returns the next input of a stream, or `None` at its end. Taking data returns its bytes to
+    /// the peer's flow-control window.
     fn poll_inbound(&self, id: StreamId, waker: &Waker) -> Poll<Option<Inbound>> {
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.get_mut(&id) else {
@@ -449,7 +454,8 @@ impl Shared {
         Poll::Ready(Some(inbound))
     }
 
-    /// Ready once the stream should be given more to send. `Err`: the stream is gone.
+    /// Returns the number of bytes that the stream can queue, once it is above 0. Returns `Err` if
+    /// the stream is gone.
     fn poll_room(&self, id: StreamId, waker: &Waker) -> Poll<Result<usize, ()>> {
         if self.ended.borrow().is_some() {
             return Poll::Ready(Err(()));
@@ -473,7 +479,7 @@ impl Shared {
         Poll::Ready(Ok(room))
     }
 
-    /// The stream is of no more use to its owner.
+    /// Removes a stream that its owner no longer uses, after a reset with `reason` if there is one.
     fn forget(&self, id: StreamId, reason: Option<Reason>) {
         let mut streams = self.streams.borrow_mut();
         let mut core = self.core.borrow_mut();
@@ -481,8 +487,8 @@ impl Shared {
             core.reset(id, reason);
             self.watch.forget(id);
         }
-        // A push that nobody has taken goes with the stream that it came on, and so do those that
-        // came on it.
+        // Pushes that were never taken are cancelled with the stream that announced them. The same
+        // holds for pushes that arrived on those pushes.
         let mut unwanted = vec![id];
         while let Some(id) = unwanted.pop() {
             for inbound in streams
@@ -513,7 +519,7 @@ fn set_waker(slot: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-/// What a reset by the other end means to whoever waits.
+/// Returns the error of an exchange that the other end has reset.
 fn reset_error(reason: Reason, side: Side) -> Error {
     let (kind, retry, detail) = match reason {
         Reason::Refused => (
@@ -546,7 +552,7 @@ mod tests {
 
     use super::*;
 
-    /// What one end has to say, for the other to hear.
+    /// Moves the output of one end into the other.
     fn pass(from: &mut dyn Mux, to: &mut dyn Mux) {
         let mut out = SendBuf::new();
         while from.wants_output() {
@@ -556,8 +562,8 @@ mod tests {
             .expect("a session that goes on");
     }
 
-    /// The asking end of a session with one request under way, and its other end, which has that
-    /// request.
+    /// Returns a client's state with one request under way, the server's core with that request,
+    /// and its stream.
     fn asked() -> (Rc<Shared>, h2::Connection, StreamId) {
         let config = MuxConfig {
             push: true,
@@ -576,7 +582,7 @@ mod tests {
         (shared, peer, id)
     }
 
-    /// What the other end has to say arrives.
+    /// Delivers the output of `peer` to the streams of `shared`.
     fn arrive(shared: &Shared, peer: &mut h2::Connection) {
         pass(peer, &mut **shared.core.borrow_mut());
         loop {
@@ -587,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_nobody_took_is_forgotten_with_its_parent() {
+    fn unread_push_is_forgotten_with_its_parent() {
         let (shared, mut peer, id) = asked();
         let request = RequestHead::get(Scheme::Http, "site.example", "/style.css");
         let pushed = peer
@@ -603,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_comes_in_crumbs_is_kept_in_pieces() {
+    fn stream_joins_single_bytes_into_pieces() {
         let (shared, mut peer, id) = asked();
         let body: Bytes = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
         peer.respond(id, &ResponseHead::new(200), false);
@@ -629,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_responses_without_end_fail_their_exchange_alone() {
+    fn endless_interim_responses_fail_one_exchange() {
         let (shared, mut peer, id) = asked();
         for _ in 0..100 {
             peer.inform(id, &ResponseHead::new(103));
@@ -645,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_by_the_clock_that_saw_more_of_it() {
+    fn silence_counts_by_the_clock_that_shows_more() {
         let (now, today) = (Instant::now(), SystemTime::now());
         let hour = Duration::from_secs(3600);
         assert!(

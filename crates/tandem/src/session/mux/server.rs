@@ -1,5 +1,5 @@
-//! The answering end of a multiplexed session: each request becomes an exchange, each reply is
-//! pumped into its stream.
+//! The server end of a multiplexed session. Each request becomes an exchange, and a [`Pump`] sends
+//! each reply into its stream.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -117,7 +117,7 @@ impl Owner for Answering {
     }
 }
 
-/// The body of a request as its stream brings it.
+/// The body of a request, read from its stream.
 struct StreamBody {
     shared: Rc<Shared>,
     id: StreamId,
@@ -136,17 +136,18 @@ impl Chunks for StreamBody {
     }
 }
 
-/// Pulls a reply and puts its parts into a stream, one part behind, so that the end can ride on the
-/// last of them.
+/// Sends the parts of a reply into a stream. It stays one part behind, so that the last frame can
+/// carry the end of the stream.
 struct Pump {
     shared: Rc<Shared>,
     id: StreamId,
     priority: PriorityWatch,
     reply: Reply,
     held: Option<Part>,
-    /// HEAD: an answer has no body, our own error pages included.
+    /// True for HEAD: the response has no body, not even that of an error page.
     bodyless: bool,
-    /// Nobody asked for it: a failure is no answer to anyone.
+    /// True for a push. Its failure resets the stream, since an error page would be stored as the
+    /// resource.
     pushed: bool,
     head_sent: bool,
     finished: bool,
@@ -172,7 +173,7 @@ impl Pump {
                     self.flush_held(false);
                     return Poll::Pending;
                 }
-                // The other half of a tunnel may go on.
+                // The other direction of a tunnel may continue.
                 Poll::Ready(Some(Ok(Part::Closed))) => self.finish(),
                 Poll::Ready(Some(Ok(part))) => {
                     self.flush_held(false);
@@ -191,7 +192,8 @@ impl Pump {
         }
     }
 
-    /// Whether nobody waits for the reply any more. The writer's waker is also woken by a reset.
+    /// Returns true if the stream was reset or the session is over. A reset also wakes the writer's
+    /// waker, which this call sets.
     fn is_cancelled(&self, cx: &Context<'_>) -> bool {
         if self.shared.ended.borrow().is_some() {
             return true;
@@ -204,8 +206,8 @@ impl Pump {
         stream.failed
     }
 
-    /// Carries the other end's wish to all queues, and a change made elsewhere to the order of
-    /// sending.
+    /// Applies a priority that the other end asked for to every queue on the way. Applies a change
+    /// made elsewhere to the order of sending.
     fn reprioritise(&mut self, cx: &Context<'_>) {
         let wish = self
             .shared
@@ -214,7 +216,7 @@ impl Pump {
             .get_mut(&self.id)
             .and_then(|stream| stream.priority.take());
         if let Some(priority) = wish {
-            // A client raises a push to a request's urgency when a request joins it.
+            // A client raises a push to the urgency of a request that joins it.
             let push = self.priority.get().push && priority > Priority::default();
             self.priority.set(Precedence { push, priority });
         }
@@ -275,8 +277,9 @@ impl Pump {
         }
     }
 
-    /// Before the head, a failure becomes a response. After it, the stream is reset once its
-    /// queued body has left: the client gets the beginning, which does not look complete.
+    /// Reports a failure. Before the head it becomes an error response. After the head the stream
+    /// is reset once its queued body has left, so that the client never takes the body for
+    /// complete.
     fn fail(&mut self, error: &Error) {
         if self.finished {
             return;
@@ -301,8 +304,8 @@ impl Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        // A complete answer ends its stream by itself, even while the request still comes: a reset
-        // would drop what of it is queued in the core.
+        // A complete response ends its stream, even while the request body still arrives. A reset
+        // would drop the part of the response that is queued in the core.
         self.shared
             .forget(self.id, (!self.finished).then_some(Reason::Cancel));
     }

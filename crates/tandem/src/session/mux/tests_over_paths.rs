@@ -1,4 +1,4 @@
-//! Sessions over paths within the process: what arrives when a peer comes to its end.
+//! Tests of sessions over paths within the process: the input that is delivered when a peer closes.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -41,8 +41,8 @@ fn exchange() -> Exchange {
     }
 }
 
-/// The peer answers, says goodbye and closes at once, while the client has more to send. The
-/// write fails, but the answer lies in the path and is delivered.
+/// The peer responds, sends GOAWAY and closes at once, while the client has more to send. The write
+/// fails, but the response is in the path and is delivered.
 #[tokio::test(flavor = "current_thread")]
 async fn driver_delivers_an_answer_after_a_failed_write() {
     let protocols = [
@@ -96,7 +96,7 @@ async fn driver_delivers_an_answer_after_a_failed_write() {
             for segment in bytes.chunks(bytes.len().div_ceil(segments)) {
                 far.write_all(segment).await.expect("room");
             }
-            // The client has not run since: it has something to send when it does.
+            // The client has not run since then, and its next turn has something to send.
             client.shared.core.borrow_mut().ping(1);
             drop(far);
             answer.await.expect("no panic")

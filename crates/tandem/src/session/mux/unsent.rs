@@ -1,28 +1,29 @@
-//! How much unsent data a session over BBR lets wait in the kernel (`TCP_NOTSENT_LOWAT`): what the
-//! path takes in about ten milliseconds.
+//! Sets how much unsent data a session over BBR may keep in the kernel (`TCP_NOTSENT_LOWAT`): the
+//! amount that the path carries in about ten milliseconds.
 //!
-//! Less would run dry before this process gets its turn. BBR takes nothing that it measures on a
-//! dry socket for the path's limit, so it would never leave its start-up phase, and go on to send
-//! at 2.9 times the path's rate into a full queue. More could not be overtaken by a late, urgent
-//! answer. Other congestion controls keep what the socket was given.
+//! With less, the socket can run dry before this process is scheduled again. BBR treats rates
+//! measured on a dry socket as limited by the application and never leaves its start-up phase. It
+//! then goes on sending at 2.9 times the path's rate into a full queue. With more, a late and
+//! urgent response waits behind data that cannot be overtaken. Sockets with other congestion
+//! controls keep the limit that they were given.
 
 use std::time::{Duration, Instant};
 
 use crate::path::Facts;
 
-/// Time over which the rate is measured.
+/// The time over which the rate is measured.
 const SPAN: Duration = Duration::from_millis(100);
 
-/// Parts of a second that may wait in the kernel.
+/// The fraction (1/96) of a second's data that may wait in the kernel.
 const SHARE: u64 = 96;
 
-/// Never more than this: on fast paths the rest of the machine is slower.
+/// The greatest limit in bytes. On faster paths the limit is not the bottleneck.
 const MOST: u32 = 256 << 10;
 
-/// The limit of one session's socket.
+/// The limit on unsent data of one session's socket.
 #[derive(Debug)]
 pub(super) struct Unsent {
-    /// As configured: never less. 0: left alone.
+    /// The configured limit in bytes, below which it is never set. With 0 the limit is not changed.
     least: u32,
     now: u32,
     since: Option<Instant>,
@@ -33,7 +34,7 @@ impl Unsent {
     /// Starts with the limit that the path has.
     pub(super) fn of(path: &dyn Facts) -> Self {
         let given = path.unsent_limit().filter(|_| path.is_over_bbr());
-        // The kernel says "none" with the largest number.
+        // The kernel reports "no limit" as the largest number.
         Self::starting_at(given.filter(|given| *given < MOST).unwrap_or(0))
     }
 
@@ -46,7 +47,7 @@ impl Unsent {
         }
     }
 
-    /// Counts bytes that the path has taken, and sets a new limit when it is time for one.
+    /// Counts bytes that the path has accepted, and sets a new limit when one is due.
     pub(super) fn wrote(&mut self, path: &dyn Facts, count: usize) {
         if self.least > 0
             && let Some(limit) = self.limit_after(count, Instant::now())
@@ -55,7 +56,7 @@ impl Unsent {
         }
     }
 
-    /// A new limit, when it is time for one.
+    /// Returns a new limit when one is due.
     fn limit_after(&mut self, count: usize, now: Instant) -> Option<u32> {
         self.written += count as u64;
         let since = *self.since.get_or_insert(now);
@@ -67,7 +68,7 @@ impl Unsent {
         (self.since, self.written) = (Some(now), 0);
         let wanted = (rate / SHARE).min(MOST.into()) as u32;
         let limit = wanted.next_power_of_two().clamp(self.least, MOST);
-        // Half as much may be chance; it comes down once it is a quarter.
+        // A fall to one half may be chance. The limit is lowered at a fall to one quarter.
         let changes =
             limit > self.now || limit < self.now / 2 || (limit == self.least && limit < self.now);
         changes.then(|| {
@@ -83,7 +84,7 @@ mod tests {
 
     const LEAST: u32 = 16 << 10;
 
-    /// The last limit after a second of writing at a rate in bytes per second.
+    /// Returns the last limit after one second of writing at `rate` bytes per second.
     fn second_at(unsent: &mut Unsent, clock: &mut Instant, rate: usize) -> Option<u32> {
         let mut last = None;
         for _ in 0..100 {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_the_rate() {
+    fn unsent_limit_follows_the_rate() {
         let (mut unsent, mut clock) = (Unsent::starting_at(LEAST), Instant::now());
         assert_eq!(
             second_at(&mut unsent, &mut clock, 1_250_000),
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_brings_it_down() {
+    fn silence_lowers_the_unsent_limit() {
         let (mut unsent, mut clock) = (Unsent::starting_at(LEAST), Instant::now());
         assert_eq!(second_at(&mut unsent, &mut clock, 20_000_000), Some(MOST));
         clock += Duration::from_secs(60);
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The limit of a connection after much has been written to it.
+    /// Returns the limit of a connection after two megabytes were written to it within [`SPAN`].
     fn limit_after_much(over_bbr: bool, given: u32) -> u32 {
         let limit = given.into();
         let connection = Connection { over_bbr, limit };
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_limited_connections_over_bbr_get_a_new_limit() {
+    fn unsent_limit_changes_only_over_bbr() {
         assert_eq!(limit_after_much(true, LEAST), MOST);
         assert_eq!(limit_after_much(true, u32::MAX), u32::MAX, "left alone");
         assert_eq!(limit_after_much(false, LEAST), LEAST);

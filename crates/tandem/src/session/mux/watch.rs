@@ -1,6 +1,7 @@
-//! What a session notes for its observation points ([`crate::probe`]), while anybody watches: how
-//! long bodies wait in the core and behind which flow-control window, how long exchanges wait for
-//! the other end, and arrivals for readers.
+//! Measures a session for its observation points ([`crate::probe`]) while they are watched.
+//!
+//! It times bodies in the core and behind each flow-control window. It also times exchanges that
+//! wait for the other end, and input that waits for its reader.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -14,25 +15,25 @@ use crate::probe::points::{
 };
 use crate::probe::{Point, Stamp};
 
-/// A session's notes.
+/// The measurements of one session that are under way.
 #[derive(Default)]
 pub(super) struct Watch {
     begun: Cell<Stamp>,
-    /// Exchanges that came before the other end had shown itself.
+    /// The exchanges that began before the first input of the other end.
     early: RefCell<Vec<(StreamId, Stamp)>>,
     bodies: RefCell<HashMap<StreamId, Body>>,
-    /// Whether there is anything in `bodies`.
+    /// True while `bodies` is not empty.
     watching: Cell<bool>,
 }
 
 impl Watch {
-    /// The session begins: with dialling, where it asks.
+    /// Notes the beginning of the session. Returns the stamp of its dial.
     pub(super) fn begin(&self) -> Stamp {
         self.begun.set(SESSION_ANSWER.start());
         SESSION_DIAL.start()
     }
 
-    /// An exchange has its stream.
+    /// Notes that an exchange has its stream.
     pub(super) fn exchange(&self, id: StreamId, established: bool) {
         if established {
             return SESSION_WAIT.note(0, id);
@@ -43,7 +44,7 @@ impl Watch {
         }
     }
 
-    /// The other end has shown itself.
+    /// Notes the first input of the other end.
     pub(super) fn established(&self) {
         for (id, since) in self.early.take() {
             SESSION_WAIT.stop(since, id);
@@ -51,7 +52,7 @@ impl Watch {
         SESSION_ANSWER.stop(self.begun.take(), 0);
     }
 
-    /// A stream was given something to send.
+    /// Notes that a stream was given data to send.
     pub(super) fn given(&self, core: &dyn Mux, id: StreamId) {
         if is_watched() {
             let mut bodies = self.bodies.borrow_mut();
@@ -65,7 +66,7 @@ impl Watch {
         }
     }
 
-    /// The core has been asked for output, or has taken input in.
+    /// Updates the bodies after the core has produced output or taken input.
     pub(super) fn look(&self, core: &dyn Mux) {
         if !self.watching.get() {
             return;
@@ -84,7 +85,7 @@ impl Watch {
         self.watching.set(!bodies.is_empty());
     }
 
-    /// A stream was reset: what waited in it is not sent.
+    /// Drops the measurements of a stream that was reset.
     pub(super) fn forget(&self, id: StreamId) {
         if self.watching.get() {
             self.bodies.borrow_mut().remove(&id);
@@ -99,16 +100,17 @@ fn is_watched() -> bool {
 /// A stream's body on its way through the core.
 #[derive(Default)]
 struct Body {
-    /// Bytes that were given, and how many of them have left.
+    /// The number of bytes given to the stream, and the number that have left.
     given: u64,
     gone: u64,
-    /// Parts by the place of their last byte, and when they were given.
+    /// The position of each part's last byte, and the time at which the part was given.
     parts: VecDeque<(u64, Instant)>,
     shut: Option<(Window, Instant)>,
 }
 
 impl Body {
-    /// Compares with what was known, and tells how long what has ended took.
+    /// Compares the stream with its last state. Calls `tell` with the duration of each wait that
+    /// has ended.
     fn note(&mut self, unsent: Unsent, now: Instant, tell: impl Fn(&'static Point, Duration)) {
         let (known, bytes) = (self.given - self.gone, unsent.bytes as u64);
         if bytes > known {
@@ -132,12 +134,12 @@ impl Body {
     }
 }
 
-/// When what waits for a stream's reader arrived.
+/// The arrival times of the input that waits for a stream's reader.
 #[derive(Default)]
 pub(super) struct Arrivals {
     put: u32,
     taken: u32,
-    /// Of those that came while somebody watched: number and time.
+    /// The number and arrival time of each input that came while the point was watched.
     watched: VecDeque<(u32, Stamp)>,
 }
 
@@ -166,8 +168,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// What is told at each step, in milliseconds: bytes unsent, the window that is shut, the
-    /// moment.
+    /// Returns the waits, in milliseconds, that a series of steps reports. A step is the number of
+    /// unsent bytes, the shut window and the moment.
     fn told(steps: &[(usize, Option<Window>, u64)]) -> Vec<(String, u128)> {
         let (mut body, begin, told) = (Body::default(), Instant::now(), RefCell::new(Vec::new()));
         for (bytes, shut, at) in steps {
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_waits_until_its_last_byte_has_left() {
+    fn part_waits_until_its_last_byte_has_left() {
         let steps = [
             (100, None, 0),
             (150, None, 5),
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shut_window_is_told_when_it_opens_or_another_takes_its_place() {
+    fn shut_window_is_noted_when_it_changes() {
         let (stream, session) = (Some(Window::Stream), Some(Window::Session));
         let steps = [
             (9, stream, 0),
