@@ -1,4 +1,4 @@
-//! The `tandem` program as its users run it: files, signals, output, and the pair behind it.
+//! Tests of the `tandem` program as its users run it: files, signals, output, and the pair.
 
 #![expect(
     clippy::unwrap_used,

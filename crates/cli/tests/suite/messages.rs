@@ -1,4 +1,4 @@
-//! Messages of the whole program: each situation of the table of wordings, as its user meets it.
+//! Tests of the messages of the program in each situation that a user may meet.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -9,7 +9,7 @@ use crate::process::{Process, file, run};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// An address that nobody listens on.
+/// Returns an address without a listener.
 fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -24,7 +24,7 @@ fn client(gateway: &str, more: &[&str]) -> Process {
     Process::start(&arguments)
 }
 
-/// A SOCKS5 proxy that answers each request with one code.
+/// Starts a SOCKS5 proxy that answers each request with one code.
 fn refusing_proxy(code: u8) -> SocketAddr {
     let scene = Scene::new(move |_, mut client| {
         let greeting = client.read_exact(2);
@@ -44,7 +44,8 @@ fn refusing_proxy(code: u8) -> SocketAddr {
     scene.address
 }
 
-/// A certificate for 127.0.0.1, by itself, valid between two years.
+/// Creates a self-signed certificate for 127.0.0.1, valid between two years; returns the paths of
+/// certificate and key.
 fn self_signed(name: &str, from: i32, until: i32) -> (String, String) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -101,7 +102,7 @@ fn tls_failures_name_gateway_and_remedy() {
 }
 
 #[test]
-fn a_client_tells_gateway_down_from_tor_down() {
+fn client_distinguishes_gateway_and_tor_failures() {
     let (down, proxy) = (nowhere(), nowhere());
     let mut direct = client(&format!("h2+tcp://{down}"), &[]);
     let line = direct.wait_for("does not answer");
@@ -139,7 +140,7 @@ fn a_client_tells_gateway_down_from_tor_down() {
 }
 
 #[test]
-fn extended_socks_errors_have_words_each() {
+fn each_extended_socks_error_has_a_message() {
     for (code, words) in [
         (0x01, "flag ExtendedErrors"),
         (0xf0, "descriptor was not found: no such service"),
@@ -159,7 +160,7 @@ fn extended_socks_errors_have_words_each() {
 }
 
 #[test]
-fn a_wrong_token_is_told_at_both_ends() {
+fn both_ends_log_a_wrong_token() {
     let right = file("right-token", "correct-horse-battery-staple\n");
     let wrong = file("wrong-token", "incorrect-horse-battery-staple\n");
     let auth = format!("token-file={}", right.display());
@@ -174,7 +175,7 @@ fn a_wrong_token_is_told_at_both_ends() {
     assert!(line.contains("does not accept the access token"), "{line}");
     let line = gateway.wait_for("access token");
     assert!(line.contains("WARN") && !line.contains("horse"), "{line}");
-    // A browser is told, too: its tunnel is refused instead of being agreed to and reset.
+    // A browser gets the error too: its tunnel is refused, not agreed to and reset.
     let mut browser = Client::to(with.address);
     browser.send("CONNECT site.example:443 HTTP/1.1\r\nHost: site.example:443\r\n\r\n");
     assert_eq!(browser.answer("CONNECT").status, 407);
@@ -186,7 +187,7 @@ fn a_wrong_token_is_told_at_both_ends() {
 }
 
 #[test]
-fn a_client_tells_of_sessions_and_their_return() {
+fn client_logs_loss_and_return_of_sessions() {
     let place = nowhere().to_string();
     let listen = format!("h2+tcp://{place}");
     let start = || Process::start(&["gateway", "--open", "--listen", &listen]);
@@ -204,7 +205,7 @@ fn a_client_tells_of_sessions_and_their_return() {
 }
 
 #[test]
-fn a_silent_gateway_is_told_of_in_time() {
+fn client_logs_silent_gateway_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let gateway = format!("h2+tcp://{}", silent.local_addr().unwrap());
     let mut client = client(&gateway, &[]);
@@ -213,7 +214,7 @@ fn a_silent_gateway_is_told_of_in_time() {
 }
 
 #[test]
-fn a_refused_destination_is_told_at_both_ends() {
+fn both_ends_log_a_refused_destination() {
     let origin = Scene::answering(OK);
     let listen = "h2+tcp://127.0.0.1:0";
     let mut gateway = Process::start(&["gateway", "--open", "--listen", listen]);
@@ -230,7 +231,8 @@ fn a_refused_destination_is_told_at_both_ends() {
     assert!(line.contains("--allow-dest"), "{line}");
     assert!(!line.contains(&origin.address.port().to_string()), "{line}");
 
-    // A tunnel is agreed to early, and reset. The log has the reason, and so has the next answer.
+    // The client agrees to the tunnel early, and resets it. The log has the reason, and so has the
+    // next response.
     let connect = format!("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", origin.address);
     let mut tunnel = Client::to(client.address);
     tunnel.send(&connect);
@@ -250,7 +252,7 @@ fn a_refused_destination_is_told_at_both_ends() {
 }
 
 #[test]
-fn wrong_options_name_what_is_possible() {
+fn option_errors_list_valid_values() {
     let certificates = Certificates::new("wording");
     let path = |name: &str| certificates.path(name);
     std::fs::write(path("empty"), "").unwrap();
@@ -338,7 +340,7 @@ fn wrong_options_name_what_is_possible() {
 }
 
 #[test]
-fn an_unknown_key_gets_the_nearest_one() {
+fn unknown_key_error_names_the_nearest_key() {
     let path = file("nearest.toml", "[client]\ngatway = []\n");
     let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
     let words = "line 2: unknown key `gatway`; did you mean `gateway`?";
@@ -354,7 +356,7 @@ fn an_unknown_key_gets_the_nearest_one() {
 }
 
 #[test]
-fn doubtful_configurations_are_warned_of() {
+fn check_config_warns_of_doubtful_options() {
     use std::os::unix::fs::PermissionsExt as _;
     let (old, old_key) = self_signed("expired", 2019, 2020);
     let (new, new_key) = self_signed("future", 3000, 3001);
@@ -400,7 +402,8 @@ fn doubtful_configurations_are_warned_of() {
         assert!(out.contains("warning") && !out.contains(": good"), "{out}");
         std::fs::remove_file(path).unwrap();
     }
-    // The same at the start; the token's own warning is gone once nobody else can read it.
+    // The same warnings come at the start; the one about the token is gone once no other user can
+    // read it.
     permit(&token, 0o600);
     let listen = format!("h2+tls://127.0.0.1:0?cert={old}&key={old_key}");
     let auth = format!("token-file={token}");

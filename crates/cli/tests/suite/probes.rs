@@ -1,4 +1,5 @@
-//! Observation points of running programs: the control socket, and what tracers find in the binary.
+//! Tests of the observation points of running programs: the control socket, and the USDT probes in
+//! the binary.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::certificates::Certificates;
 use crate::harness::{Client, Scene, request};
 use crate::process::{Process, run, tandem};
 
-/// A control socket of one test's own.
+/// Returns the path of a control socket for one test.
 fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("tandem-probe-{}-{name}", std::process::id()))
 }
@@ -31,7 +32,7 @@ fn json(control: &Path, arguments: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// The count of a point in a dump; 0 where it is not in it.
+/// Returns the count of a point in a dump, or 0 if the dump lacks the point.
 fn count(dump: &Value, point: &str) -> u64 {
     let found = dump
         .as_array()
@@ -50,7 +51,7 @@ struct Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // Programs that are killed leave the names behind.
+        // Killed programs leave their socket files behind.
         for socket in [&self.at_gateway, &self.at_client] {
             let _ = std::fs::remove_file(socket);
         }
@@ -61,7 +62,8 @@ fn pair(name: &str, options: &[&str]) -> Pair {
     pair_over(name, "h2+tcp", "", "", options)
 }
 
-/// The same over another transport, with what each end's endpoint has behind its address.
+/// Starts a pair over another transport; `gateway_has` and `client_has` follow the address in the
+/// endpoint of each end.
 fn pair_over(
     name: &str,
     transport: &str,
@@ -110,7 +112,7 @@ fn pair_over(
 }
 
 #[test]
-fn points_count_what_passes_while_they_are_on() {
+fn points_count_events_only_while_enabled() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let mut pair = pair("counting", &[]);
     let load = |times| {
@@ -184,7 +186,7 @@ fn points_count_what_passes_while_they_are_on() {
 }
 
 #[test]
-fn the_first_exchange_waits_for_its_session() {
+fn first_exchange_records_wait_for_session() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let pair = pair("session", &[]);
     json(&pair.at_client, &["on", "session"]);
@@ -218,7 +220,7 @@ fn the_first_exchange_waits_for_its_session() {
 }
 
 #[test]
-fn handshakes_of_clients_are_timed() {
+fn gateway_measures_client_handshakes() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let certificates = Certificates::new("probes");
     let own = format!(
@@ -244,10 +246,10 @@ fn handshakes_of_clients_are_timed() {
     assert_eq!(counts, [1, 1, 1], "{dump}");
 }
 
-/// Windows of 64 KiB, an answer that needs hundreds of them, and a browser that does not read for a
-/// while: the gateway's streams wait for credit, and what waits to be sent is full.
+/// The windows are 64 KiB, the response needs hundreds of them, and the browser pauses its reading.
+/// The gateway's streams then wait for credit, and its send queue is full.
 #[test]
-fn a_shut_window_is_seen_at_the_sending_end() {
+fn gateway_points_record_closed_windows() {
     let body = vec![b'x'; 32 << 20];
     let origin = Scene::new(move |_, mut client| {
         while client.request().is_some() {
@@ -308,7 +310,7 @@ fn a_shut_window_is_seen_at_the_sending_end() {
 }
 
 #[test]
-fn the_socket_is_private_and_errors_are_clear() {
+fn control_socket_is_private_with_clear_errors() {
     let pair = pair("errors", &[]);
     let named = std::fs::symlink_metadata(&pair.at_client).unwrap();
     assert!(named.file_type().is_socket() && named.mode() & 0o777 == 0o600);
@@ -359,10 +361,10 @@ fn the_socket_is_private_and_errors_are_clear() {
     }
 }
 
-/// What `readelf` says of the notes: as many probes as points, each with its name, two arguments,
-/// and a semaphore of its own in the section that is kept for them.
+/// The test compares the notes that `readelf` prints: there is one probe for each point, each with
+/// its name, two arguments, and a semaphore in the section for semaphores.
 #[test]
-fn tracers_find_every_point_in_the_binary() {
+fn binary_has_a_usdt_probe_for_every_point() {
     let readelf = |what: &str| {
         let output = Command::new("readelf")
             .args([what, env!("CARGO_BIN_EXE_tandem")])

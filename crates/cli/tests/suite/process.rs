@@ -1,4 +1,4 @@
-//! The binary: configuration files, signals, completions, the demo's output.
+//! Tests of the binary: configuration files, signals, completions, and the output of the demo.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -33,12 +33,12 @@ pub(crate) fn file(name: &str, text: &str) -> PathBuf {
 
 pub(crate) struct Process {
     pub(crate) child: Child,
-    /// Where it said it listens.
+    /// The address that the process reports for its listener.
     pub(crate) address: std::net::SocketAddr,
     stderr: BufReader<std::process::ChildStderr>,
-    /// What it said before.
+    /// The log lines before the line with the address.
     pub(crate) before: String,
-    /// The line with that address.
+    /// The log line with the address.
     pub(crate) banner: String,
 }
 
@@ -111,7 +111,7 @@ impl Drop for Process {
 }
 
 #[test]
-fn the_example_files_are_the_defaults() {
+fn example_files_contain_the_defaults() {
     let text = &example("client");
     let parsed: tandem::config::File = toml::from_str(text).unwrap();
     let client = parsed.client.expect("[client]");
@@ -121,7 +121,7 @@ fn the_example_files_are_the_defaults() {
         ..Default::default()
     };
     for via in ["", "socks5://127.0.0.1:9050", "tor://127.0.0.1:9051"] {
-        // What a user fills in who follows the file's own words.
+        // These are the values that a user fills in, following the file's comments.
         let via = (!via.is_empty()).then(|| via.parse().unwrap());
         let (client, needed) = (client.clone(), needed.clone());
         let filled = tandem::config::ClientOptions {
@@ -167,7 +167,7 @@ fn example(role: &str) -> String {
     .unwrap()
 }
 
-/// Every key stands in the example, if only in a comment.
+/// Checks that every key is in the example, at least in a comment.
 fn assert_covers(text: &str, role: &str, keys: &serde_json::Value) {
     for key in keys.as_object().unwrap().keys() {
         let written = text.lines().any(|line| {
@@ -179,7 +179,7 @@ fn assert_covers(text: &str, role: &str, keys: &serde_json::Value) {
 }
 
 #[test]
-fn check_config_names_what_is_wrong() {
+fn check_config_names_the_error() {
     let good = file(
         "good.toml",
         "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\n",
@@ -238,7 +238,7 @@ fn check_config_names_what_is_wrong() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn bind_error_names_the_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let (ok, _, error) = run(&[
@@ -255,7 +255,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn hangup_reloads_and_terminate_drains() {
+fn sighup_reloads_and_sigterm_drains() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             if asked.line.contains("/slow") {
@@ -323,7 +323,7 @@ fn check_config_opens_no_predictor() {
 }
 
 #[test]
-fn a_reload_says_what_needs_a_restart() {
+fn reload_lists_keys_that_need_a_restart() {
     let text = |more: &str| {
         format!(
             "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\nopen = true\nlog = \"info\"\n{more}\n"
@@ -351,7 +351,7 @@ fn a_reload_says_what_needs_a_restart() {
 }
 
 #[test]
-fn who_listens_for_others_is_warned() {
+fn client_warns_of_listeners_beyond_loopback() {
     for (listen, warned) in [("http://0.0.0.0:0", true), ("socks5://127.0.0.2:0", false)] {
         let mut process = Process::start(&[
             "client",
@@ -373,7 +373,7 @@ fn who_listens_for_others_is_warned() {
 }
 
 #[test]
-fn metrics_are_counted_and_private() {
+fn metrics_count_exchanges_without_urls() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = start_gateway(gateway_options());
     let metrics = std::net::TcpListener::bind("127.0.0.1:0")
@@ -415,7 +415,7 @@ fn metrics_are_counted_and_private() {
 }
 
 #[test]
-fn the_old_programs_flags_do_their_job() {
+fn compatibility_commands_accept_old_flags() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let free = || {
         std::net::TcpListener::bind("127.0.0.1:0")
@@ -474,7 +474,7 @@ fn the_old_programs_flags_do_their_job() {
 }
 
 #[test]
-fn helps_shells_and_readers() {
+fn program_prints_completions_man_page_and_help() {
     for shell in ["bash", "zsh", "fish"] {
         let (ok, out, _) = run(&["completions", shell]);
         assert!(ok && out.contains("tandem"), "{shell}");
@@ -491,7 +491,7 @@ fn helps_shells_and_readers() {
 }
 
 #[test]
-fn the_demo_prints_what_programs_read() {
+fn demo_prints_json() {
     let (ok, out, error) = run(&["demo", "--json", "--rtt", "40ms", "--rate", "100mbit"]);
     assert!(ok, "{error}");
     let outcome: serde_json::Value = serde_json::from_str(&out).unwrap();

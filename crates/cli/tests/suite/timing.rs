@@ -1,4 +1,5 @@
-//! The lab's timing client and server through the pair: tunnels as the streams of one session.
+//! Tests of the lab's timing client and server through the pair: the tunnels are streams of one
+//! session.
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ fn holds(report: &Report) {
 }
 
 #[test]
-fn through_connect() {
+fn timing_client_measures_through_connect() {
     holds(&measured(
         |pair| format!("http://{}", pair.http),
         "h2",
@@ -71,7 +72,7 @@ fn through_connect() {
 }
 
 #[test]
-fn through_socks() {
+fn timing_client_measures_through_socks() {
     holds(&measured(
         |pair| format!("socks5://user:password@{}", pair.socks),
         "spdy3.1",

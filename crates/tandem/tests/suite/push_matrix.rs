@@ -99,7 +99,7 @@ impl Log {
     }
 }
 
-/// Starts an origin with a page `/page?N` that names `/a?N` and `/z?N`. The body of `/a?N` is the number
+/// Starts an origin. Its page `/page?N` names `/a?N` and `/z?N`. The body of `/a?N` is the number
 /// of its request; the response to `/z?N` comes after it.
 fn origin() -> (Scene, Arc<Log>) {
     let log = Arc::new(Log::default());
