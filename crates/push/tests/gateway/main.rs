@@ -1,0 +1,465 @@
+//! Scenes of the gateway's half: pages, the requests that origins receive, and the order of
+//! messages at the client, over an emulated link in virtual time.
+
+mod pair;
+
+use pair::{Asked, Pair, page, redirect};
+use tandem_push::gateway::Config;
+use tandem_push::wire::Fate;
+
+const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
+
+const FRESH: &str = "max-age=600";
+
+fn html(body: &str) -> pair::Page {
+    page("text/html", body)
+}
+
+fn image() -> pair::Page {
+    page("image/png", "x")
+}
+
+fn fresh_image() -> pair::Page {
+    image().with("cache-control", FRESH)
+}
+
+fn asked_of<'a>(asked: &'a [Asked], url: &str) -> &'a Asked {
+    let found = asked.iter().find(|asked| asked.url == url);
+    found.unwrap_or_else(|| panic!("{url} was not requested"))
+}
+
+#[test]
+fn page_and_style_sheets_are_pushed_whole() {
+    let page_body = "<link rel=stylesheet href=a.css><script src=/b.js></script><img src=c.png>";
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html(page_body)),
+        (
+            "http://a.test/a.css",
+            page("text/css", "@import 'd.css'; p { background: url(e.png) }"),
+        ),
+        (
+            "http://a.test/d.css",
+            page("text/css", "i { background: url(f.png) }"),
+        ),
+    ]);
+    let asked = pair.load("http://a.test/page", NAVIGATION);
+    let names = ["a.css", "b.js", "c.png", "d.css", "e.png", "f.png", "page"];
+    assert_eq!(asked, names.map(|name| format!("http://a.test/{name}")));
+    assert_eq!(pair.treatment.as_deref(), Some("pushed"));
+    for (promise, mention) in [("a.css", "page"), ("d.css", "a.css"), ("f.png", "d.css")] {
+        let at = |text: String| pair.received.iter().position(|message| *message == text);
+        let promised = at(format!("promise http://a.test/{promise}"));
+        let mentioned = at(format!("data http://a.test/{mention}"));
+        assert!(promised.is_some() && promised < mentioned, "{promise}");
+    }
+    for name in &names[..6] {
+        pair.report(Fate::Used, &format!("http://a.test/{name}"));
+    }
+    pair.run();
+    assert_eq!(pair.gateway.take_counts().used, 6);
+    assert_eq!(pair.gateway.unreported(), 0);
+    let again = pair.load("http://a.test/page", NAVIGATION);
+    assert_eq!(again.len(), 7, "no answer may be used again");
+    assert_eq!(pair.gateway.records()[0], 0, "no answer is left");
+}
+
+#[test]
+fn head_names_resources() {
+    let mut pair = Pair::new(&[(
+        "http://a.test/page",
+        page("text/plain", "page")
+            .with("link", "</a.css>; rel=preload; as=style")
+            .with("x-associated-content", "\"/b.js\":2"),
+    )]);
+    let asked = pair.load("http://a.test/page", &[]);
+    let names = ["a.css", "b.js", "page"];
+    assert_eq!(asked, names.map(|name| format!("http://a.test/{name}")));
+}
+
+#[test]
+fn fresh_answers_are_not_sent_again() {
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html("<img src=c.png><img src=d.png>")),
+        ("http://a.test/c.png", fresh_image()),
+        ("http://a.test/d.png", image().with("expires", "0")),
+    ]);
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 3);
+    for image in ["c", "d"] {
+        pair.report(Fate::Used, &format!("http://a.test/{image}.png"));
+    }
+    pair.run();
+    let again = pair.load("http://a.test/page", NAVIGATION);
+    assert_eq!(again, ["http://a.test/d.png", "http://a.test/page"]);
+}
+
+#[test]
+fn unreported_push_is_not_sent_again() {
+    let mut pair = Pair::new(&[("http://a.test/page", html("<img src=c.png>"))]);
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 2);
+    let again = pair.load("http://a.test/page", NAVIGATION);
+    assert_eq!(again, ["http://a.test/page"]);
+}
+
+#[test]
+fn lost_cache_is_filled_again() {
+    let mut pair = Pair::new(&[
+        (
+            "http://a.test/page",
+            html("<img src=c.png><img src=d.png>").with("etag", "\"1\""),
+        ),
+        (
+            "http://a.test/dynamic",
+            html("<img src=c.png><img src=d.png>"),
+        ),
+        ("http://a.test/c.png", fresh_image()),
+        ("http://a.test/d.png", fresh_image()),
+    ]);
+    let take = |pair: &mut Pair| {
+        for image in ["c", "d"] {
+            pair.report(Fate::Used, &format!("http://a.test/{image}.png"));
+        }
+        pair.run();
+    };
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 3);
+    take(&mut pair);
+    let condition = [("accept", "text/html"), ("if-none-match", "\"0\"")];
+    let checked = pair.load("http://a.test/page", &condition);
+    assert_eq!(
+        checked,
+        ["http://a.test/page"],
+        "a validation shows a cache"
+    );
+    let plain = pair.load("http://a.test/page", NAVIGATION);
+    assert_eq!(
+        plain.len(),
+        3,
+        "a plain request for a stored page shows none"
+    );
+    take(&mut pair);
+    let dynamic = pair.load("http://a.test/dynamic", NAVIGATION);
+    assert_eq!(dynamic, ["http://a.test/dynamic"]);
+    let lost = pair.load("http://a.test/c.png", &[]);
+    assert_eq!(
+        lost,
+        ["http://a.test/c.png", "http://a.test/d.png"],
+        "the page's other image follows"
+    );
+}
+
+#[test]
+fn refused_push_shows_no_lost_cache() {
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html("<img src=c.png><img src=d.png>")),
+        ("http://a.test/c.png", fresh_image()),
+        ("http://a.test/d.png", fresh_image()),
+    ]);
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 3);
+    pair.report(Fate::Wasted, "http://a.test/c.png");
+    pair.report(Fate::Used, "http://a.test/d.png");
+    pair.run();
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 1);
+    assert_eq!(
+        pair.load("http://a.test/c.png", &[]),
+        ["http://a.test/c.png"]
+    );
+}
+
+#[test]
+fn digest_of_earlier_sessions_spares_pushes() {
+    let mut pair = Pair::new(&[("http://a.test/page", html("<img src=c.png><img src=d.png>"))]);
+    pair.hold("http://a.test/c.png");
+    pair.run();
+    let asked = pair.load("http://a.test/page", NAVIGATION);
+    assert_eq!(asked, ["http://a.test/d.png", "http://a.test/page"]);
+}
+
+#[test]
+fn held_out_page_gets_no_pushes() {
+    let config = Config {
+        hold_out: 1.0,
+        ..Config::default()
+    };
+    let pages = [
+        ("http://a.test/page", html("<img src=c.png><iframe src=f>")),
+        ("http://a.test/f", html("<img src=d.png>")),
+    ];
+    let mut pair = Pair::with(config, &pages);
+    assert_eq!(
+        pair.load("http://a.test/page", NAVIGATION),
+        ["http://a.test/page"]
+    );
+    assert_eq!(pair.treatment.take().as_deref(), Some("held-out"));
+    let frame = [("accept", "text/html"), ("referer", "http://a.test/page")];
+    assert_eq!(pair.load("http://a.test/f", &frame), ["http://a.test/f"]);
+    assert_eq!(pair.treatment, None, "a frame is no page of its own");
+    assert_eq!(pair.gateway.take_counts().pages_held_out, 1);
+}
+
+#[test]
+fn cookies_stay_at_the_origin_of_the_page() {
+    let body = "<link rel=stylesheet href=http://b.test/far.css><img src=own.png>";
+    let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
+    pair.send(
+        "http://a.test/page",
+        &[("accept", "text/html"), ("cookie", "login=1")],
+    );
+    pair.run();
+    let asked = pair.take_asked();
+    let cookie = |url| asked_of(&asked, url).field("cookie");
+    assert_eq!(cookie("http://a.test/own.png").as_deref(), Some("login=1"));
+    assert_eq!(cookie("http://b.test/far.css"), None);
+    let login = [("accept", "text/html"), ("authorization", "Basic eDp5")];
+    let asked = pair.load("http://a.test/page", &login);
+    assert!(
+        !asked.contains(&"http://a.test/own.png".to_owned()),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn referrer_policy_of_the_page_holds_for_pushes() {
+    let body = "<link rel=stylesheet href=http://b.test/a.css><img src=/own.png>";
+    let (whole, origin) = (Some("http://a.test/page"), Some("http://a.test/"));
+    for (policy, own, far) in [
+        (None, whole, origin),
+        (Some("no-referrer"), None, None),
+        (Some("same-origin"), whole, None),
+        (Some("unknown, strict-origin"), origin, origin),
+        (Some("unsafe-url"), whole, whole),
+    ] {
+        let mut answer = html(body);
+        if let Some(policy) = policy {
+            answer = answer.with("referrer-policy", policy);
+        }
+        let mut pair = Pair::new(&[("http://a.test/page", answer)]);
+        pair.send("http://a.test/page", NAVIGATION);
+        pair.run();
+        let asked = pair.take_asked();
+        let referrer = |url| asked_of(&asked, url).field("referer");
+        assert_eq!(
+            referrer("http://a.test/own.png").as_deref(),
+            own,
+            "{policy:?}"
+        );
+        assert_eq!(
+            referrer("http://b.test/a.css").as_deref(),
+            far,
+            "{policy:?}"
+        );
+    }
+}
+
+#[test]
+fn policy_of_the_document_replaces_the_redirects() {
+    for (of_redirect, of_page, meta, expected) in [
+        ("unsafe-url", Some("no-referrer"), "", None),
+        (
+            "unsafe-url",
+            None,
+            "<meta name=referrer content=no-referrer>",
+            None,
+        ),
+        (
+            "no-referrer",
+            Some("unsafe-url"),
+            "",
+            Some("http://b.test/page"),
+        ),
+    ] {
+        let mut there = html(&format!("{meta}<img src=c.png>"));
+        if let Some(policy) = of_page {
+            there = there.with("referrer-policy", policy);
+        }
+        let here = redirect("http://b.test/page").with("referrer-policy", of_redirect);
+        let mut pair = Pair::new(&[("http://a.test/", here), ("http://b.test/page", there)]);
+        pair.send(
+            "http://a.test/",
+            &[("accept", "text/html"), ("cookie", "of=a")],
+        );
+        pair.run();
+        let asked = pair.take_asked();
+        // Of another host a document behind a redirect waits for the client's own request.
+        pair.send("http://b.test/page", NAVIGATION);
+        pair.run();
+        let later = pair.take_asked();
+        let all: Vec<Asked> = asked.into_iter().chain(later).collect();
+        let image = asked_of(&all, "http://b.test/c.png");
+        assert_eq!(image.field("referer").as_deref(), expected, "{of_redirect}");
+        assert_eq!(image.field("cookie"), None);
+    }
+}
+
+#[test]
+fn redirects_are_followed_once() {
+    let mut pair = Pair::new(&[
+        ("http://a.test/old", redirect("/older")),
+        ("http://a.test/older", redirect("/new")),
+        ("http://a.test/new", html("<img src=c.png>")),
+    ]);
+    let asked = pair.load("http://a.test/old", NAVIGATION);
+    let names = ["c.png", "new", "old", "older"];
+    assert_eq!(asked, names.map(|name| format!("http://a.test/{name}")));
+}
+
+#[test]
+fn foreign_resources_wait_for_their_host() {
+    let body = "<link rel=stylesheet href=http://b.test/a.css><script src=http://b.test/b.js></script>\
+                <img src=http://b.test/c.png><img src=http://b.test/d.png><img src=http://i.a.test/e.png>";
+    let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
+    let first = pair.load("http://a.test/page", NAVIGATION);
+    let own = [
+        "http://a.test/page",
+        "http://b.test/a.css",
+        "http://i.a.test/e.png",
+    ];
+    assert_eq!(first, own, "style sheets, and hosts of the same site");
+    let rest = pair.load("http://b.test/c.png", &[("referer", "http://a.test/")]);
+    let rest_expected = [
+        "http://b.test/b.js",
+        "http://b.test/c.png",
+        "http://b.test/d.png",
+    ];
+    assert_eq!(rest, rest_expected, "the client does not block the host");
+}
+
+#[test]
+fn hosts_of_a_public_suffix_are_foreign() {
+    let body = "<img src=http://b.github.io/x.png><img src=http://i.a.github.io/y.png>";
+    let mut pair = Pair::new(&[("http://a.github.io/page", html(body))]);
+    let asked = pair.load("http://a.github.io/page", NAVIGATION);
+    assert_eq!(
+        asked,
+        ["http://a.github.io/page", "http://i.a.github.io/y.png"]
+    );
+}
+
+#[test]
+fn lazy_images_are_pushed_up_to_a_number() {
+    let images = (0..100).map(|number| format!("<img loading=lazy src=/{number:02}.png>"));
+    let body: String = images.chain(["<img src=/seen.png>".to_owned()]).collect();
+    let mut pair = Pair::new(&[("http://a.test/page", html(&body))]);
+    let asked = pair.load("http://a.test/page", NAVIGATION);
+    let lazy = (0..16).map(|number| format!("http://a.test/{number:02}.png"));
+    let mut expected: Vec<String> = lazy.collect();
+    expected.extend(["page", "seen.png"].map(|name| format!("http://a.test/{name}")));
+    assert_eq!(asked, expected);
+}
+
+#[test]
+fn poisoned_page_costs_bounded_work() {
+    let mut body = "<meta http-equiv=refresh content='0;url=/page'><img src=/page>\
+                    <iframe src=/loop></iframe>"
+        .to_owned();
+    body.extend((0..100_000).map(|number| format!("<img src=/i{number}>")));
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html(&body)),
+        ("http://a.test/loop", redirect("/loop")),
+    ]);
+    let asked = pair.load("http://a.test/page", NAVIGATION);
+    assert!((1000..=2049).contains(&asked.len()), "{}", asked.len());
+    for once in ["http://a.test/page", "http://a.test/loop"] {
+        assert_eq!(asked.iter().filter(|url| *url == once).count(), 1, "{once}");
+    }
+}
+
+#[test]
+fn answers_that_depend_on_the_user_are_reset() {
+    for (name, value) in [("vary", "Cookie"), ("cache-control", "no-store")] {
+        let mut pair = Pair::new(&[
+            ("http://a.test/page", html("<img src=c.png>")),
+            ("http://a.test/c.png", image().with(name, value)),
+        ]);
+        assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 2);
+        let reset = "reset http://a.test/c.png".to_owned();
+        assert!(pair.received.contains(&reset), "{value}");
+        assert_eq!(pair.gateway.unreported(), 0, "the promise is withdrawn");
+        let own = pair.load("http://a.test/c.png", &[]);
+        assert_eq!(own, ["http://a.test/c.png"]);
+    }
+}
+
+#[test]
+fn page_of_another_site_gets_its_own_push() {
+    let font = "<link rel=preload as=font crossorigin href=http://f.test/f.woff2>";
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html(font)),
+        ("http://b.test/page", html(font)),
+        ("http://f.test/f.woff2", page("font/woff2", "f")),
+    ]);
+    for site in ["http://a.test", "http://b.test"] {
+        pair.send(&format!("{site}/page"), NAVIGATION);
+        pair.run();
+        let asked = pair.take_asked();
+        let font = asked_of(&asked, "http://f.test/f.woff2");
+        assert_eq!(font.field("origin").as_deref(), Some(site));
+    }
+    assert_eq!(
+        pair.gateway.take_counts().wasted,
+        1,
+        "the first is replaced"
+    );
+}
+
+#[test]
+fn frame_of_another_site_has_nothing_of_the_page() {
+    let mut pair = Pair::new(&[
+        (
+            "http://a.test/page",
+            html("<link rel=stylesheet href=http://b.test/s.css><iframe src=http://b.test/frame></iframe>")
+                .with("referrer-policy", "no-referrer"),
+        ),
+        (
+            "http://b.test/s.css",
+            html("<img src=/leak.png><img src=http://a.test/delete>"),
+        ),
+        (
+            "http://b.test/frame",
+            html("<img src=f.png><img src=http://a.test/private>"),
+        ),
+    ]);
+    pair.send(
+        "http://a.test/page",
+        &[("accept", "text/html"), ("cookie", "who=anna")],
+    );
+    pair.run();
+    // The client does not block the frame's host.
+    pair.send("http://b.test/x", &[("referer", "http://a.test/page")]);
+    pair.run();
+    let asked = pair.take_asked();
+    let urls: Vec<&str> = asked.iter().map(|asked| asked.url.as_str()).collect();
+    for never in ["http://b.test/leak.png", "http://a.test/delete"] {
+        assert!(
+            !urls.contains(&never),
+            "a style sheet that is HTML is not read"
+        );
+    }
+    let frame = asked_of(&asked, "http://b.test/frame");
+    assert_eq!(
+        (frame.field("cookie"), frame.field("referer")),
+        (None, None)
+    );
+    let image = asked_of(&asked, "http://b.test/f.png");
+    assert_eq!(
+        image.field("referer").as_deref(),
+        Some("http://b.test/frame")
+    );
+    let private = asked_of(&asked, "http://a.test/private");
+    assert_eq!(private.field("cookie"), None);
+    assert_eq!(private.field("referer").as_deref(), Some("http://b.test/"));
+}
+
+#[test]
+fn records_do_not_outlive_their_use() {
+    let body = "<img src=/own.png><img src=http://b.test/x.png><img src=http://c.test/y.png>";
+    let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
+    for _ in 0..5 {
+        pair.load("http://a.test/page", NAVIGATION);
+        pair.report(Fate::Used, "http://a.test/own.png");
+        pair.load("http://b.test/x.png", &[]);
+    }
+    let [answers, pages, fetches] = pair.gateway.records();
+    assert_eq!((answers, fetches), (0, 0));
+    assert!(pages <= 1, "only the last page waits for a host");
+    pair.gateway.close();
+    assert_eq!(pair.gateway.records(), [0, 0, 0]);
+}

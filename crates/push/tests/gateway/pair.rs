@@ -1,0 +1,367 @@
+//! A gateway's half and a model of a client at the two ends of an emulated link, in virtual time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
+use tandem_link::{Link, LinkConfig};
+use tandem_push::gateway::{
+    AnswerId, Carrier, Clock, Config, FetchId, Gateway, Order, Output, Promise,
+};
+use tandem_push::wire::{Fate, Report, url_hash};
+
+/// The delay of the link in one direction.
+const DELAY: Duration = Duration::from_millis(100);
+
+/// The time that origins take for an answer.
+const ORIGIN_TIME: Duration = Duration::from_millis(20);
+
+/// An answer of an origin.
+#[derive(Clone, Default)]
+pub(crate) struct Page {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(&'static str, String)>,
+    pub(crate) body: String,
+}
+
+/// An answer with this type and body.
+pub(crate) fn page(content_type: &str, body: &str) -> Page {
+    Page {
+        status: 200,
+        fields: vec![("content-type", content_type.to_owned())],
+        body: body.to_owned(),
+    }
+}
+
+impl Page {
+    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.fields.push((name, value.to_owned()));
+        self
+    }
+}
+
+/// A redirect.
+pub(crate) fn redirect(location: &str) -> Page {
+    Page {
+        status: 302,
+        fields: vec![("location", location.to_owned())],
+        body: String::new(),
+    }
+}
+
+/// A message on the link.
+#[derive(Clone, Debug, PartialEq)]
+enum Message {
+    Request(RequestHead),
+    Reports(Vec<u8>),
+    Promise(String),
+    Head(String, Fields),
+    Data(String),
+    Reset(String),
+}
+
+/// The request that an origin answers.
+#[derive(Clone, Copy)]
+enum Asker {
+    Answer(AnswerId),
+    Fetch(FetchId),
+}
+
+/// A request as an origin received it.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) url: String,
+    pub(crate) fields: Fields,
+}
+
+impl Asked {
+    pub(crate) fn field(&self, name: &str) -> Option<String> {
+        let value = self.fields.get(name)?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
+}
+
+/// Both ends, the link and the origins.
+pub(crate) struct Pair {
+    pub(crate) gateway: Gateway,
+    start: Instant,
+    now: Duration,
+    up: Link,
+    down: Link,
+    messages: Vec<Message>,
+    pages: HashMap<String, Page>,
+    due: BTreeMap<(Duration, u64), (Asker, RequestHead)>,
+    count: u64,
+    asked: Vec<Asked>,
+    /// The messages that the client received, as text.
+    pub(crate) received: Vec<String>,
+    /// The treatment of the last page.
+    pub(crate) treatment: Option<String>,
+}
+
+fn link() -> Link {
+    let config = LinkConfig {
+        delay: DELAY,
+        ..LinkConfig::default()
+    };
+    Link::new(config, 1).expect("a delay alone is a valid link")
+}
+
+fn url(request: &RequestHead) -> String {
+    format!(
+        "{}://{}{}",
+        request.scheme.as_str(),
+        request.authority,
+        request.path
+    )
+}
+
+/// The request of a browser for a URL.
+pub(crate) fn request(url: &str, fields: &[(&str, &str)]) -> RequestHead {
+    let (authority, path) = url
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split_at_checked(rest.find('/')?))
+        .expect("the scene's URLs are complete");
+    RequestHead {
+        fields: fields.iter().copied().collect(),
+        ..RequestHead::get(Scheme::Http, authority, path)
+    }
+}
+
+impl Pair {
+    pub(crate) fn new(pages: &[(&str, Page)]) -> Self {
+        Self::with(Config::default(), pages)
+    }
+
+    pub(crate) fn with(config: Config, pages: &[(&str, Page)]) -> Self {
+        let start = Instant::now();
+        let clock = Clock {
+            instant: start,
+            unix_time: 1_700_000_000,
+        };
+        let pages = pages.iter().cloned();
+        let mut pair = Self {
+            gateway: Gateway::new(config, clock),
+            start,
+            now: Duration::ZERO,
+            up: link(),
+            down: link(),
+            messages: Vec::new(),
+            pages: pages.map(|(url, page)| (url.to_owned(), page)).collect(),
+            due: BTreeMap::new(),
+            count: 0,
+            asked: Vec::new(),
+            received: Vec::new(),
+            treatment: None,
+        };
+        assert!(pair.gateway.open_companion());
+        pair.carry_out();
+        pair
+    }
+
+    /// Sends a request, and runs until nothing happens any more. Returns the URLs that origins were
+    /// asked for meanwhile, in order of names.
+    pub(crate) fn load(&mut self, url: &str, fields: &[(&str, &str)]) -> Vec<String> {
+        self.send(url, fields);
+        self.run();
+        let mut urls: Vec<String> = self
+            .take_asked()
+            .into_iter()
+            .map(|asked| asked.url)
+            .collect();
+        urls.sort();
+        urls
+    }
+
+    /// Sends a request.
+    pub(crate) fn send(&mut self, url: &str, fields: &[(&str, &str)]) {
+        self.transmit(Message::Request(request(url, fields)));
+    }
+
+    /// Sends a report of the client.
+    pub(crate) fn report(&mut self, fate: Fate, url: &str) {
+        self.send_report(Report::Became(fate, url_hash(&request(url, &[]))));
+    }
+
+    /// Reports that the browser holds a URL.
+    pub(crate) fn hold(&mut self, url: &str) {
+        self.send_report(Report::Holds(url_hash(&request(url, &[]))));
+    }
+
+    fn send_report(&mut self, report: Report) {
+        let mut body = Vec::new();
+        report.encode(&mut body);
+        self.transmit(Message::Reports(body));
+    }
+
+    /// Takes the requests that origins received.
+    pub(crate) fn take_asked(&mut self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked)
+    }
+
+    fn transmit(&mut self, message: Message) {
+        let packet = self.messages.len().to_be_bytes().to_vec();
+        let is_upward = matches!(message, Message::Request(_) | Message::Reports(_));
+        self.messages.push(message);
+        let link = if is_upward {
+            &mut self.up
+        } else {
+            &mut self.down
+        };
+        link.ingress(self.now, packet);
+    }
+
+    /// Runs until nothing happens any more.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            let timeout = self.gateway.poll_timeout();
+            let timeout = timeout.map(|at| at.duration_since(self.start));
+            let origin = self.due.keys().next().map(|(at, _)| *at);
+            let links = [self.up.next_due(), self.down.next_due()];
+            let Some(next) = links.into_iter().chain([timeout, origin]).flatten().min() else {
+                return;
+            };
+            self.now = self.now.max(next);
+            self.step(timeout, origin);
+            self.carry_out();
+        }
+        panic!("the scene never ends");
+    }
+
+    fn step(&mut self, timeout: Option<Duration>, origin: Option<Duration>) {
+        if timeout.is_some_and(|at| at <= self.now) {
+            self.gateway.handle_timeout(self.start + self.now);
+        }
+        if let Some((_, packet)) = self.up.pop_due(self.now) {
+            self.on_upward(&packet);
+        }
+        if let Some((_, packet)) = self.down.pop_due(self.now) {
+            self.on_downward(&packet);
+        }
+        if origin.is_some_and(|at| at <= self.now)
+            && let Some((_, (asker, request))) = self.due.pop_first()
+        {
+            self.on_origin(asker, &request);
+        }
+    }
+
+    fn message(&self, packet: &[u8]) -> Message {
+        let number = usize::from_be_bytes(packet.try_into().expect("a number"));
+        self.messages[number].clone()
+    }
+
+    fn on_upward(&mut self, packet: &[u8]) {
+        let now = self.start + self.now;
+        match self.message(packet) {
+            Message::Request(request) => {
+                let id = self.gateway.handle_request(now, &request, true);
+                let id = id.expect("scenes ask with GET");
+                self.ask(Asker::Answer(id), request);
+            }
+            Message::Reports(body) => self.gateway.handle_reports(now, &body, None),
+            other => panic!("{other:?} goes down"),
+        }
+    }
+
+    fn on_downward(&mut self, packet: &[u8]) {
+        let text = match self.message(packet) {
+            Message::Promise(url) => format!("promise {url}"),
+            Message::Head(url, fields) => {
+                if let Some(treatment) = fields.get("tandem-push") {
+                    self.treatment = Some(String::from_utf8_lossy(treatment).into_owned());
+                }
+                format!("head {url}")
+            }
+            Message::Data(url) => format!("data {url}"),
+            Message::Reset(url) => format!("reset {url}"),
+            other => panic!("{other:?} goes up"),
+        };
+        self.received.push(text);
+    }
+
+    fn ask(&mut self, asker: Asker, request: RequestHead) {
+        self.asked.push(Asked {
+            url: url(&request),
+            fields: request.fields.clone(),
+        });
+        self.count += 1;
+        let key = (self.now + ORIGIN_TIME, self.count);
+        self.due.insert(key, (asker, request));
+    }
+
+    fn on_origin(&mut self, asker: Asker, request: &RequestHead) {
+        let url = url(request);
+        let page = self.pages.get(&url).cloned().unwrap_or_else(|| Page {
+            status: 404,
+            ..Page::default()
+        });
+        let fields = page.fields.iter().map(|(name, value)| (*name, value));
+        let mut head = ResponseHead {
+            status: page.status,
+            fields: fields.collect(),
+        };
+        head.fields
+            .push("content-length", page.body.len().to_string());
+        match asker {
+            Asker::Answer(id) => self.pass_answer(id, &url, head, &page.body),
+            Asker::Fetch(id) => self.pass_push(id, &url, head, &page.body),
+        }
+    }
+
+    fn pass_answer(&mut self, id: AnswerId, url: &str, mut head: ResponseHead, body: &str) {
+        let now = self.start + self.now;
+        self.gateway.handle_head(now, id, &mut head, None);
+        self.carry_promises(Carrier::Answer(id));
+        self.transmit(Message::Head(url.to_owned(), head.fields));
+        for piece in body.as_bytes().chunks(4096) {
+            self.gateway.handle_data(id, piece);
+            self.carry_promises(Carrier::Answer(id));
+        }
+        self.transmit(Message::Data(url.to_owned()));
+        self.gateway.handle_end(id, true, None);
+        self.gateway.release_answer(now, id);
+    }
+
+    fn pass_push(&mut self, id: FetchId, url: &str, mut head: ResponseHead, body: &str) {
+        let now = self.start + self.now;
+        let passed = self.gateway.handle_fetch_head(now, id, &mut head);
+        self.obey(passed.unwrap_or(Order::Now));
+        if passed.is_err() {
+            self.transmit(Message::Reset(url.to_owned()));
+            return self.gateway.release_fetch(now, id);
+        }
+        self.transmit(Message::Head(url.to_owned(), head.fields));
+        let order = self.gateway.handle_fetch_data(now, id, body.as_bytes());
+        self.obey(order.expect("short bodies fit"));
+        self.transmit(Message::Data(url.to_owned()));
+        self.gateway.handle_fetch_end(now, id);
+        self.gateway.release_fetch(now, id);
+    }
+
+    fn obey(&mut self, order: Order) {
+        if order == Order::AfterPromises {
+            self.carry_promises(Carrier::Companion);
+        }
+    }
+
+    fn carry_promises(&mut self, carrier: Carrier) {
+        while let Some(Promise { fetch, request, .. }) = self.gateway.take_promise(carrier) {
+            self.transmit(Message::Promise(url(&request)));
+            self.gateway.queue_fetch(self.start + self.now, fetch);
+        }
+    }
+
+    /// Carries the machine's decisions out.
+    fn carry_out(&mut self) {
+        while let Some(output) = self.gateway.poll_output() {
+            match output {
+                Output::Promise(carrier) => self.carry_promises(carrier),
+                Output::Fetch { fetch, request } => self.ask(Asker::Fetch(fetch), request),
+                Output::Cancel { fetch } => {
+                    self.gateway.release_fetch(self.start + self.now, fetch);
+                }
+                Output::Raise { .. } => {}
+            }
+        }
+    }
+}
