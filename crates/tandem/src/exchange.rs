@@ -144,6 +144,12 @@ pub enum Part {
 
 /// What a reply is made of: something that can be polled for its next part.
 pub trait Parts {
+    /// Says whether the parts come from a push that was there, and not from an answer to this
+    /// request.
+    fn was_pushed(&self) -> bool {
+        false
+    }
+
     /// The next part; `None` at the regular end; an error means that what came so far is not
     /// complete.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>>;
@@ -198,6 +204,11 @@ impl Reply {
         self.0.poll_part(cx)
     }
 
+    /// See [`Parts::was_pushed`].
+    pub fn was_pushed(&self) -> bool {
+        self.0.was_pushed()
+    }
+
     /// The next part.
     pub async fn part(&mut self) -> Option<Result<Part, Error>> {
         std::future::poll_fn(|cx| self.poll_part(cx)).await
@@ -218,6 +229,8 @@ struct Slot {
     part: RefCell<Option<Part>>,
     /// A part has been put in.
     used: Cell<bool>,
+    /// The parts are those of a push.
+    pushed: Cell<bool>,
 }
 
 /// Where the story of [`Reply::generate`] puts its parts.
@@ -235,6 +248,11 @@ impl Sink {
     pub fn usage(&self) -> impl Fn() -> bool + 'static {
         let slot = Rc::clone(&self.slot);
         move || slot.used.get()
+    }
+
+    /// Notes that the parts to come are those of a push.
+    pub fn set_pushed(&self, pushed: bool) {
+        self.slot.pushed.set(pushed);
     }
 
     /// Hands over one part; returns once the reader asks for the next.
@@ -268,6 +286,10 @@ struct Generator<F> {
 }
 
 impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
+    fn was_pushed(&self) -> bool {
+        self.slot.pushed.get()
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let Some(future) = &mut self.future else {
             return Poll::Ready(None);

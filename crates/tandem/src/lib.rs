@@ -31,6 +31,7 @@ pub mod middle;
 pub mod path;
 pub mod priority;
 pub mod probe;
+pub mod renewal;
 pub mod roles;
 pub mod runtime;
 pub mod services;

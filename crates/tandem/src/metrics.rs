@@ -1,9 +1,10 @@
 //! Counters of the process, written in Prometheus' text format (version 0.0.4). They hold numbers
-//! only, never names.
+//! only, and labels of a closed set, never names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// One number.
 #[derive(Debug, Default)]
@@ -30,6 +31,112 @@ impl Metric {
     }
 }
 
+/// Counters of one name, told apart by the value of one label.
+#[derive(Debug)]
+pub struct Family<const N: usize> {
+    values: [&'static str; N],
+    counters: [Metric; N],
+}
+
+impl<const N: usize> Family<N> {
+    const fn new(values: [&'static str; N]) -> Self {
+        Self {
+            values,
+            counters: [const { Metric::new() }; N],
+        }
+    }
+
+    /// Counts one up, by its label. A value that is not of the set is not counted.
+    pub fn add(&self, value: &str) {
+        if let Some(at) = self.values.iter().position(|known| *known == value) {
+            self.counters[at].add(1);
+        }
+    }
+
+    fn render(&self, text: &mut String, name: &str, label: &str, help: &str) {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        for (value, counter) in self.values.iter().zip(&self.counters) {
+            let _ = writeln!(text, "{name}{{{label}=\"{value}\"}} {}", counter.value());
+        }
+    }
+}
+
+/// The upper bounds of the histogram's buckets, in milliseconds.
+const BOUNDS: [u64; 12] = [
+    5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000,
+];
+
+/// A histogram of times.
+#[derive(Debug)]
+pub struct Histogram {
+    /// The times by bucket, each up to its bound, and the longer ones last.
+    buckets: [Metric; BOUNDS.len() + 1],
+    sum_us: Metric,
+}
+
+impl Histogram {
+    const fn new() -> Self {
+        Self {
+            buckets: [const { Metric::new() }; BOUNDS.len() + 1],
+            sum_us: Metric::new(),
+        }
+    }
+
+    /// Adds a time.
+    pub fn observe(&self, time: Duration) {
+        let bucket = BOUNDS
+            .iter()
+            .position(|bound| time <= Duration::from_millis(*bound))
+            .unwrap_or(BOUNDS.len());
+        self.buckets[bucket].add(1);
+        self.sum_us
+            .add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    fn render(&self, text: &mut String, name: &str, help: &str) {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        let mut count = 0;
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            count += bucket.value();
+            let bound = BOUNDS
+                .get(at)
+                .map_or_else(|| "+Inf".into(), |bound| (*bound as f64 / 1e3).to_string());
+            let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {count}");
+        }
+        let sum = self.sum_us.value() as f64 / 1e6;
+        let _ = writeln!(text, "{name}_sum {sum}\n{name}_count {count}");
+    }
+}
+
+/// The classes of the status codes that were answered with.
+pub static RESPONSES: Family<5> = Family::new(["1xx", "2xx", "3xx", "4xx", "5xx"]);
+
+/// The sides at fault in exchanges that failed.
+pub static FAILURES: Family<5> = Family::new(["client", "gateway", "via", "origin", "proxy"]);
+
+/// The time from a request to the end of its answer. Tunnels are not counted.
+pub static EXCHANGE_TIME: Histogram = Histogram::new();
+
+impl Metrics {
+    /// Writes all metrics in Prometheus' text format.
+    pub fn render(&self) -> String {
+        let mut text = format!(
+            "# HELP tandem_build_info The version of this program.\n\
+             # TYPE tandem_build_info gauge\n\
+             tandem_build_info{{version=\"{}\"}} 1\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        self.render_counters(&mut text);
+        let help = "Answers by class of their status code.";
+        RESPONSES.render(&mut text, "tandem_responses_total", "class", help);
+        let help = "Requests that failed, by the side at fault.";
+        FAILURES.render(&mut text, "tandem_failures_total", "side", help);
+        let help = "Time from a request to the end of its answer, without tunnels.";
+        EXCHANGE_TIME.render(&mut text, "tandem_exchange_seconds", help);
+        text
+    }
+}
+
 macro_rules! metrics {
     ($($name:ident $kind:literal $help:literal;)*) => {
         /// All counters.
@@ -46,15 +153,12 @@ macro_rules! metrics {
                 BTreeMap::from([$((stringify!($name).to_owned(), self.$name.value()),)*])
             }
 
-            /// All of them as text.
-            pub fn render(&self) -> String {
-                let mut text = String::new();
+            fn render_counters(&self, text: &mut String) {
                 $({
                     let name = if $kind == "counter" { concat!("tandem_", stringify!($name), "_total") } else { concat!("tandem_", stringify!($name)) };
                     // Writing to a string cannot fail.
                     let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}\n{name} {}", $help, $kind, self.$name.value());
                 })*
-                text
             }
         }
     };
@@ -66,18 +170,18 @@ metrics! {
     connections_refused "counter" "Connections refused because too many were open.";
     exchanges "counter" "Requests taken in.";
     exchanges_open "gauge" "Requests under way.";
-    exchanges_failed "counter" "Requests that ended with an error of the proxy's own.";
-    exchanges_retried "counter" "Requests sent again because they surely had not been processed, or safely could be.";
+    exchanges_failed "counter" "Requests that this proxy answered with an error, or could not answer to the end.";
+    exchanges_retried "counter" "Requests sent again. They had not been processed, or could be processed twice.";
     body_bytes_down "counter" "Bytes of response bodies passed on.";
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";
-    sessions_lost "counter" "Sessions that gave no sign of life after a rest, and were replaced.";
+    sessions_lost "counter" "Sessions that did not answer after a pause and were replaced.";
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
     origin_reused "counter" "Requests sent on a kept connection to an origin.";
     destinations_refused "counter" "Destinations refused by policy.";
-    unauthorized "counter" "Requests refused for want of an access token.";
-    warm_up_bytes "counter" "Gateway: bytes of nothing sent to open the congestion windows of new sessions.";
+    unauthorized "counter" "Requests refused because they showed no valid access token.";
+    warm_up_bytes "counter" "Gateway: bytes of padding sent to open the congestion windows of new sessions.";
     pushes_promised "counter" "Gateway: resources that it offered to push.";
     push_bytes_sent "counter" "Gateway: bytes of bodies that were fetched to be pushed.";
     pages_pushed "counter" "Gateway: pages sent with what they need.";
@@ -102,15 +206,41 @@ metrics! {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn is_prometheus_text() {
-        let text = super::METRICS.render();
+    fn metrics_are_prometheus_text() {
+        let text = METRICS.render();
         assert!(
             text.contains("# TYPE tandem_connections_total counter\ntandem_connections_total ")
         );
+        assert!(text.contains("tandem_build_info{version=\""));
         assert!(
             text.lines()
                 .all(|line| line.starts_with('#') || line.split(' ').count() == 2)
         );
+    }
+
+    #[test]
+    fn histograms_count_up_to_each_bound() {
+        let histogram = Histogram::new();
+        for ms in [5, 6, 40_000] {
+            histogram.observe(Duration::from_millis(ms));
+        }
+        let mut text = String::new();
+        histogram.render(&mut text, "t", "Times.");
+        assert!(text.contains("t_bucket{le=\"0.005\"} 1\nt_bucket{le=\"0.01\"} 2\n"));
+        assert!(text.contains("t_bucket{le=\"30\"} 2\nt_bucket{le=\"+Inf\"} 3\n"));
+        assert!(text.ends_with("t_sum 40.011\nt_count 3\n"), "{text}");
+    }
+
+    #[test]
+    fn families_count_their_own_labels_only() {
+        let family = Family::new(["a", "b"]);
+        family.add("b");
+        family.add("c");
+        let mut text = String::new();
+        family.render(&mut text, "t", "l", "Letters.");
+        assert!(text.ends_with("t{l=\"a\"} 0\nt{l=\"b\"} 1\n"), "{text}");
     }
 }

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tandem_http::h1::{Form, Limits};
 use tandem_http::{MuxConfig, Role as End};
@@ -18,12 +19,13 @@ use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
 use crate::config::client::{Fallback, GatewayEndpoint};
-use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
+use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig, read_secret};
 use crate::endpoint::{Endpoint, SessionKind, Via};
 use crate::exchange::{Exchange, Peer};
 use crate::front::early::EarlyConnect;
 use crate::front::socks::SocksFront;
 use crate::front::{ConnectionLimits, Connections, Front, NewStage, Protocol};
+use crate::middle::access_log::AccessLog;
 use crate::middle::auth::Auth;
 use crate::middle::count::Count;
 use crate::middle::isolate::Isolate;
@@ -34,6 +36,7 @@ use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
+use crate::renewal::{self, Renewable};
 use crate::services::Services;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
@@ -93,12 +96,41 @@ const WRITE_LIMIT: usize = 16 << 10;
 /// many of them hold still fits the processor's cache.
 const SEND_BUFFER: usize = 64 << 10;
 
+/// Watches the file of a client's token.
+fn client_token(file: &str) -> Result<Arc<Renewable<String>>, ConfigError> {
+    let path = file.to_owned();
+    let load = move || read_secret("token-file", &path);
+    let name = format!("the access token in {file}");
+    Ok(renewal::watch(Renewable::new(
+        name,
+        vec![file.into()],
+        load,
+    )?))
+}
+
+/// Watches the files of a gateway's tokens.
+fn gateway_tokens(files: &[String]) -> Result<Arc<Renewable<Vec<String>>>, ConfigError> {
+    let paths = files.to_vec();
+    let load = move || paths.iter().map(|path| read_secret("auth", path)).collect();
+    let name = format!("the access tokens in {}", files.join(", "));
+    let paths = files.iter().map(Into::into).collect();
+    Ok(renewal::watch(Renewable::new(name, paths, load)?))
+}
+
+/// Puts the access log before a stage, if it is wanted.
+fn logged(requests: bool, urls: bool, next: Rc<dyn Stage>) -> Rc<dyn Stage> {
+    if requests || urls {
+        Rc::new(AccessLog { urls, next })
+    } else {
+        next
+    }
+}
+
 fn mux_session(
     protocol: Multiplexed,
     path: &PathConfig,
     max_streams: u32,
     max_head: usize,
-    token: Option<&str>,
 ) -> MuxSession {
     let mut config = MuxConfig::new(End::Client);
     config.stream_window = path.stream_window;
@@ -113,7 +145,7 @@ fn mux_session(
         timeouts: path.timeouts.clone(),
         write_limit: WRITE_LIMIT,
         header_compression: path.header_compression,
-        token: token.map(Rc::from),
+        token: None,
     }
 }
 
@@ -178,9 +210,9 @@ impl Role for ClientConfig {
             pool.preconnect(self.warm_up);
         }
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
+        let loads = Rc::new(Loads::new(Rc::new(self.pushed(&to_gateway))));
         let counted: Rc<dyn Stage> = Rc::new(Count {
-            log_urls: self.log_urls,
-            next: Rc::new(Loads::new(Rc::new(self.pushed(&to_gateway)))),
+            next: logged(self.log_requests, self.log_urls, loads),
         });
         let out: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
@@ -323,9 +355,9 @@ impl ClientConfig {
             &self.path,
             MAX_PUSHES as u32,
             Limits::default().head,
-            self.token.as_deref(),
         );
         session.config.push = self.push;
+        session.token = self.token_file.as_deref().map(client_token).transpose()?;
         let context = DialContext {
             streams: self.byte_streams(gateway),
             address: gateway.address,
@@ -391,7 +423,6 @@ impl ClientConfig {
             &self.path,
             256,
             Limits::default().head,
-            None,
         ));
         let connector = ClientTls {
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -461,7 +492,6 @@ impl Role for GatewayConfig {
             &self.path,
             self.max_streams,
             self.max_head,
-            None,
         ));
         let connector = ClientTls {
             ca: self.origin_ca.clone(),
@@ -486,7 +516,7 @@ impl Role for GatewayConfig {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
         });
-        let new_stage = self.admission(&out, self.pushing(services));
+        let new_stage = self.admission(&out, self.pushing(services))?;
         let mut fronts = Vec::new();
         for endpoint in &self.listen {
             fronts.push(Rc::new(self.front(
@@ -529,7 +559,6 @@ impl GatewayConfig {
                 &self.path,
                 self.max_streams,
                 self.max_head,
-                None,
             )),
         };
         Ok(Front {
@@ -556,11 +585,15 @@ impl GatewayConfig {
 
     /// The stages of each session: who was let in, and what was pushed, is remembered as long as it
     /// lasts.
-    fn admission(&self, out: &Rc<dyn Stage>, pushing: Option<Rc<Pushing>>) -> NewStage {
-        let tokens: Rc<[String]> = self.tokens.as_slice().into();
+    fn admission(
+        &self,
+        out: &Rc<dyn Stage>,
+        pushing: Option<Rc<Pushing>>,
+    ) -> Result<NewStage, ConfigError> {
+        let tokens = gateway_tokens(&self.token_files)?;
         let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
-        let log_urls = self.log_urls;
-        Rc::new(move |path: &Rc<dyn Facts>, peer: Peer| {
+        let (log_requests, log_urls) = (self.log_requests, self.log_urls);
+        Ok(Rc::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let pushed =
                 |pushing| Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>;
             let next = pushing.as_ref().map_or_else(
@@ -573,13 +606,15 @@ impl GatewayConfig {
             );
             let admitted = open || (by_certificate && path.has_peer_certificate());
             let next = Rc::new(MaxForwards { next });
-            let next = Rc::new(Count { log_urls, next });
+            let next = Rc::new(Count {
+                next: logged(log_requests, log_urls, next),
+            });
             let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
             Rc::new(Auth {
-                tokens: Rc::clone(&tokens),
+                tokens: Arc::clone(&tokens),
                 admitted: Cell::new(admitted),
                 next,
             })
-        })
+        }))
     }
 }

@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("endpoint", &[]),
     ("metrics", &[]),
     ("log_limit", &[]),
+    ("renewal", &[]),
     ("learned", &[]),
     ("services", &["learned"]),
     ("warm_up", &[]),
@@ -41,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "renewal",
             "error",
             "exchange",
             "priority",
@@ -122,6 +124,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "roles",
         &[
+            "renewal",
             "config",
             "endpoint",
             "exchange",
@@ -159,11 +162,12 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 const VALUES: &[&str] = &[
-    "error", "exchange", "priority", "failure", "stage", "endpoint", "metrics", "probe", "path",
-    "carrier",
+    "error", "renewal", "exchange", "priority", "failure", "stage", "endpoint", "metrics", "probe",
+    "path", "carrier",
 ];
 
 const EVERYTHING: &[&str] = &[
+    "renewal",
     "error",
     "failure",
     "exchange",

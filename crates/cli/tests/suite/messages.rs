@@ -427,3 +427,80 @@ fn check_config_warns_of_doubtful_options() {
         std::fs::remove_file(file).unwrap();
     }
 }
+
+#[test]
+fn the_access_log_has_urls_only_where_asked() {
+    let origin = Scene::answering(OK);
+    for (flag, has_url) in [("--log-requests", false), ("--log-urls", true)] {
+        let (listen, dest) = ("h2+tcp://127.0.0.1:0", "127.0.0.0/8");
+        let options = [
+            "gateway",
+            "--open",
+            "--allow-dest",
+            dest,
+            "--listen",
+            listen,
+        ];
+        let mut gateway = Process::start(&[&options[..], &[flag]].concat());
+        let mut client = client(&format!("h2+tcp://{}", gateway.address), &[flag]);
+        let url = origin.url("/private");
+        assert_eq!(Client::to(client.address).get(&url).status, 200);
+        for end in [&mut client, &mut gateway] {
+            let line = end.wait_for("request method=GET");
+            assert!(line.contains("status=200 bytes=2 ms="), "{line}");
+            assert_eq!(line.contains(&url), has_url, "{line}");
+        }
+    }
+}
+
+#[test]
+fn renewed_certificates_and_tokens_are_taken_over() {
+    let origin = Scene::answering(OK);
+    let (cert, key) = self_signed("renewed", 2020, 4000);
+    let (next, next_key) = self_signed("renewal", 2020, 4001);
+    let token = file("renewed-token", "the-first-token-of-all\n");
+    let old_token = file("kept-token", "the-first-token-of-all\n");
+    let token_file = token.to_str().unwrap();
+    let (listen, auth) = (
+        format!("h2+tls://127.0.0.1:0?cert={cert}&key={key}"),
+        format!("token-file={token_file}"),
+    );
+    let options = ["gateway", "--listen", &listen, "--auth", &auth];
+    let mut gateway = Process::start(&[&options[..], &["--allow-dest", "127.0.0.0/8"]].concat());
+    let to = |ca: &str| format!("h2+tls://{}?ca={ca}", gateway.address);
+    let with_new = to(&next);
+    let copy = file("renewed-ca.pem", &std::fs::read_to_string(&cert).unwrap());
+    let old_ca = to(copy.to_str().unwrap());
+    let tokens = ["--token-file", old_token.to_str().unwrap()];
+    let mut first = client(&old_ca, &tokens);
+    first.wait_for("session with gateway");
+    assert_eq!(Client::to(first.address).get(&origin.url("/")).status, 200);
+
+    std::fs::write(&token, "too short\n").unwrap();
+    let line = gateway.wait_for("the old one stays");
+    assert!(
+        line.contains("WARN") && line.contains("at least 16"),
+        "{line}"
+    );
+    std::fs::write(&token, "another-token-than-the-first\n").unwrap();
+    gateway.wait_for("was renewed");
+    std::fs::write(&cert, "no certificate\n").unwrap();
+    let line = gateway.wait_for("the old one stays");
+    assert!(line.contains("no certificate is in it"), "{line}");
+    std::fs::copy(&next, &cert).unwrap();
+    std::fs::copy(&next_key, &key).unwrap();
+    gateway.wait_for("was renewed");
+
+    // The session that stands goes on; new ones meet the new certificate and the new token.
+    assert_eq!(Client::to(first.address).get(&origin.url("/")).status, 200);
+    let mut refused = client(&with_new, &tokens);
+    refused.wait_for("does not accept the access token");
+    let mut admitted = client(&with_new, &["--token-file", token_file]);
+    admitted.wait_for("session with gateway");
+    for path in [cert, key, next, next_key] {
+        std::fs::remove_file(path).unwrap();
+    }
+    for path in [token, old_token, copy] {
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -390,6 +390,7 @@ fn metrics_count_exchanges_without_urls() {
         &metrics.to_string(),
         "--log",
         "trace",
+        "--log-requests",
     ]);
     assert_eq!(
         Client::to(process.address)
@@ -400,7 +401,18 @@ fn metrics_count_exchanges_without_urls() {
     let mut scrape = Client::to(metrics);
     scrape.send(format!("GET /metrics HTTP/1.1\r\nHost: {metrics}\r\n\r\n"));
     let text = String::from_utf8(scrape.answer("GET").body).unwrap();
-    assert!(text.contains("\ntandem_exchanges_total 1\n"), "{text}");
+    for line in [
+        "tandem_exchanges_total 1",
+        "tandem_responses_total{class=\"2xx\"} 1",
+        "tandem_exchange_seconds_count 1",
+        concat!(
+            "tandem_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
+    }
     let mut other = Client::to(metrics);
     other.send("GET /metrics HTTP/1.1\r\nHost: attacker.example\r\n\r\n");
     assert_eq!(other.answer("GET").status, 421);
@@ -412,6 +424,11 @@ fn metrics_count_exchanges_without_urls() {
         !log.contains("private-path") && !log.contains(&origin.address.port().to_string()),
         "URLs in the log: {log}"
     );
+    let line = log.lines().find(|line| line.contains("request method=GET"));
+    let line = line.expect("a line of the access log");
+    assert!(line.contains("status=200 bytes=2 ms="), "{line}");
+    assert!(line.contains("pushed=false outcome=\"complete\""), "{line}");
+    assert!(!log.contains('\u{1b}'), "escape codes in a pipe: {log}");
 }
 
 #[test]

@@ -166,8 +166,11 @@ pub(super) fn serve(
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());
         }
         let mut drain_limit = loaded.drain_limit;
+        let mut looks = tokio::time::interval(LOOK_PAUSE);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                _ = looks.tick() => look_for_renewals(),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => match load() {
@@ -199,6 +202,19 @@ pub(super) fn serve(
     runtime.shutdown_background();
     let services: Result<Arc<Services>, Failure> = served;
     Ok(services?.save()?)
+}
+
+/// The pause between two looks at the files of certificates, keys and tokens.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+
+/// Takes over certificates, keys and tokens whose files have changed.
+fn look_for_renewals() {
+    for renewal in crate::renewal::look() {
+        match renewal {
+            Ok(sentence) => tracing::info!("{sentence}"),
+            Err(sentence) => tracing::warn!("{sentence}"),
+        }
+    }
 }
 
 /// Arguments of `tandem check-config`.

@@ -86,7 +86,9 @@ with_path! {
         control: Option<PathBuf> [value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [value_name = "FILTER"],
-        /// Write methods, hosts and paths to the log [default: false]
+        /// Log a line for each request: method, status, bytes, time, pushed or not [default: false]
+        log_requests: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Log each request with its URL, which is private [default: false]
         log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
@@ -123,6 +125,8 @@ pub struct ClientConfig {
     pub tor_password: Option<String>,
     /// Access token.
     pub token: Option<String>,
+    /// The file that it is read from.
+    pub token_file: Option<String>,
     /// Where no gateway answers.
     pub fallback: Fallback,
     /// When sessions are replaced.
@@ -155,6 +159,8 @@ pub struct ClientConfig {
     pub metrics: Option<SocketAddr>,
     /// Control socket.
     pub control: Option<PathBuf>,
+    /// A line in the log for each request.
+    pub log_requests: bool,
     /// URLs in the log.
     pub log_urls: bool,
     /// The transports that the endpoints name.
@@ -227,8 +233,10 @@ impl ClientOptions {
                 .transpose()?,
             token: self
                 .token_file
-                .map(|file| read_secret("token-file", &file))
+                .as_deref()
+                .map(|file| read_secret("token-file", file))
                 .transpose()?,
+            token_file: self.token_file,
             fallback,
             max_age,
             max_sessions: self.max_sessions.unwrap_or(256).max(1),
@@ -246,6 +254,7 @@ impl ClientOptions {
             max_connections: self.max_connections.unwrap_or(1024).max(1),
             metrics: loopback(self.metrics)?,
             control: self.control,
+            log_requests: self.log_requests.unwrap_or(false),
             log_urls: self.log_urls.unwrap_or(false),
             transports: transports.clone(),
             via,

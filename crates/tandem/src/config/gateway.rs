@@ -171,7 +171,9 @@ with_path! {
         control: Option<PathBuf> [value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [value_name = "FILTER"],
-        /// Write methods, hosts and paths to the log [default: false]
+        /// Log a line for each request: method, status, bytes, time, pushed or not [default: false]
+        log_requests: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Log each request with its URL, which is private [default: false]
         log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
@@ -219,6 +221,8 @@ pub struct GatewayConfig {
     pub open: bool,
     /// Tokens that let in.
     pub tokens: Vec<String>,
+    /// The files that they are read from.
+    pub token_files: Vec<String>,
     /// PEM file of the authorities whose clients are let in.
     pub client_ca: Option<String>,
     /// Where it may connect to.
@@ -249,6 +253,8 @@ pub struct GatewayConfig {
     pub metrics: Option<SocketAddr>,
     /// Control socket.
     pub control: Option<PathBuf>,
+    /// A line in the log for each request.
+    pub log_requests: bool,
     /// URLs in the log.
     pub log_urls: bool,
     /// The transports that the endpoints name.
@@ -313,10 +319,13 @@ impl GatewayOptions {
             .auth
             .iter()
             .filter_map(|entry| entry.strip_prefix("token-file="));
-        let secret_files = keys.chain(token_files).map(str::to_owned).collect();
+        let token_files: Vec<_> = token_files.map(str::to_owned).collect();
+        let keys = keys.map(str::to_owned);
+        let secret_files = keys.chain(token_files.iter().cloned()).collect();
         Ok(GatewayConfig {
             mode,
             secret_files,
+            token_files,
             open,
             tokens,
             client_ca,
@@ -354,6 +363,7 @@ impl GatewayOptions {
             path: path.typed()?,
             metrics: loopback(self.metrics)?,
             control: self.control,
+            log_requests: self.log_requests.unwrap_or(false),
             log_urls: self.log_urls.unwrap_or(false),
             transports: transports.clone(),
             listen: self.listen,

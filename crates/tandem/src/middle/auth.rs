@@ -6,11 +6,13 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Reply};
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
+use crate::renewal::Renewable;
 use crate::stage::Stage;
 
 static REFUSALS: LogLimit = LogLimit::new();
@@ -18,7 +20,7 @@ static REFUSALS: LogLimit = LogLimit::new();
 /// The stage of one session.
 pub struct Auth {
     /// Tokens that let in.
-    pub tokens: Rc<[String]>,
+    pub tokens: Arc<Renewable<Vec<String>>>,
     /// Whether the session is let in: by `--open`, by its certificate, or by a token shown before.
     pub admitted: Cell<bool>,
     /// Where exchanges go on.
@@ -40,6 +42,7 @@ impl Stage for Auth {
                 .map(|(_, t)| t.trim_ascii());
             if token.is_some_and(|token| {
                 self.tokens
+                    .get()
                     .iter()
                     .any(|known| is_equal(known.as_bytes(), token))
             }) {

@@ -1,19 +1,18 @@
-//! Counts exchanges and what becomes of them.
+//! Counts exchanges, their outcomes and their times.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
-use crate::error::Error;
+use crate::error::{Error, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
-use crate::metrics::METRICS;
+use crate::metrics::{EXCHANGE_TIME, FAILURES, METRICS, RESPONSES};
 use crate::probe::Stamp;
 use crate::probe::points::{EXCHANGE_HEAD, EXCHANGE_WHOLE};
 use crate::stage::Stage;
 
 /// The stage.
 pub struct Count {
-    /// Write method, host and path of each request to the log.
-    pub log_urls: bool,
     /// Where exchanges go on.
     pub next: Rc<dyn Stage>,
 }
@@ -22,12 +21,10 @@ impl Stage for Count {
     fn call(&self, exchange: Exchange) -> Reply {
         METRICS.exchanges.add(1);
         METRICS.exchanges_open.add(1);
-        if self.log_urls {
-            let request = &exchange.request;
-            tracing::info!(method = %request.method, authority = request.authority, path = request.path, "exchange");
-        }
         let (asked, begun) = (EXCHANGE_HEAD.start(), EXCHANGE_WHOLE.start());
+        let is_tunnel = exchange.request.is_connect();
         Reply::new(Counted {
+            timed_from: (!is_tunnel).then(Instant::now),
             reply: self.next.call(exchange),
             asked,
             begun,
@@ -37,6 +34,8 @@ impl Stage for Count {
 
 struct Counted {
     reply: Reply,
+    /// The request's arrival; `None` for tunnels, whose length says nothing.
+    timed_from: Option<Instant>,
     /// Since when the head is waited for, and the end.
     asked: Stamp,
     begun: Stamp,
@@ -46,13 +45,22 @@ impl Parts for Counted {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.reply.poll_part(cx);
         match &part {
-            Poll::Ready(Some(Ok(Part::Head(_)))) => EXCHANGE_HEAD.stop(self.asked.take(), 0),
-            Poll::Ready(None) => EXCHANGE_WHOLE.stop(self.begun.take(), 0),
+            Poll::Ready(Some(Ok(Part::Head(head)))) => {
+                RESPONSES.add(class(head.status));
+                EXCHANGE_HEAD.stop(self.asked.take(), 0);
+            }
+            Poll::Ready(None) => {
+                if let Some(from) = self.timed_from.take() {
+                    EXCHANGE_TIME.observe(from.elapsed());
+                }
+                EXCHANGE_WHOLE.stop(self.begun.take(), 0);
+            }
             Poll::Ready(Some(Ok(Part::Data(data)))) => {
                 METRICS.body_bytes_down.add(data.len() as u64)
             }
             Poll::Ready(Some(Err(error))) => {
                 METRICS.exchanges_failed.add(1);
+                FAILURES.add(side(error.side));
                 tracing::debug!(%error, "exchange failed");
             }
             _ => {}
@@ -64,5 +72,25 @@ impl Parts for Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         METRICS.exchanges_open.sub(1);
+    }
+}
+
+const fn class(status: u16) -> &'static str {
+    match status {
+        100..200 => "1xx",
+        200..300 => "2xx",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        _ => "5xx",
+    }
+}
+
+const fn side(side: Side) -> &'static str {
+    match side {
+        Side::Client => "client",
+        Side::Peer => "gateway",
+        Side::Via => "via",
+        Side::Origin => "origin",
+        Side::Local => "proxy",
     }
 }

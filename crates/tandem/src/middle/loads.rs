@@ -79,6 +79,10 @@ struct Timed {
 }
 
 impl Parts for Timed {
+    fn was_pushed(&self) -> bool {
+        self.reply.was_pushed()
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part

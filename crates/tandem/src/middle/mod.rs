@@ -1,10 +1,11 @@
 //! The stages between `front` and `back`, each of which holds the next.
 //!
 //! They are isolation ([`isolate`]), the pair's own fields ([`pair_fields`]), `Max-Forwards`
-//! ([`max_forwards`]), admission ([`auth`]), counting ([`count`]), a new session's first bytes
-//! ([`warm_up`]), pushing what a page needs ([`push`]), and at the client the pushes that arrive
-//! ([`pushed`]) and the time that pages take ([`loads`]).
+//! ([`max_forwards`]), admission ([`auth`]), counting ([`count`]), the access log ([`access_log`]),
+//! a new session's first bytes ([`warm_up`]), pushing the resources of pages ([`push`]), and at the
+//! client the pushes that arrive ([`pushed`]) and the time that pages take ([`loads`]).
 
+pub mod access_log;
 pub mod auth;
 pub mod count;
 pub mod isolate;

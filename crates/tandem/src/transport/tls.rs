@@ -1,7 +1,9 @@
 //! TLS (by rustls) as a layer over another transport, for gateways, origins and listeners.
-//! [`files`] reads certificates and keys, [`records`] is the path above it, [`layer`] the transport.
+//! [`files`] reads certificates and keys, `identity` renews them,
+//! [`records`] is the path above it, [`layer`] the transport.
 
 pub mod files;
+mod identity;
 pub mod layer;
 pub mod records;
 
@@ -19,7 +21,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::{Facts, Path};
-use files::{certificates, private_key, roots};
+use files::roots;
+use identity::Identity;
 use records::TlsPath;
 
 /// The reason why a TLS configuration cannot be made.
@@ -49,17 +52,6 @@ pub enum TlsError {
     Verifier(String),
 }
 
-/// Words what rustls says about a certificate and its key.
-fn identity_error(error: rustls::Error, cert: &str, key: &str) -> TlsError {
-    match error {
-        rustls::Error::InconsistentKeys(_) => TlsError::Mismatch {
-            cert: cert.into(),
-            key: key.into(),
-        },
-        other => TlsError::Config(other),
-    }
-}
-
 /// What the dialling side of TLS is made from.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
@@ -87,10 +79,7 @@ impl ClientTls {
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
-                let (chain, key_der) = (certificates(cert)?, private_key(key)?);
-                builder
-                    .with_client_auth_cert(chain, key_der)
-                    .map_err(|error| identity_error(error, cert, key))?
+                builder.with_client_cert_resolver(Arc::new(Identity::watch(cert, key)?))
             }
         };
         config.alpn_protocols.clone_from(&self.alpn);
@@ -196,7 +185,7 @@ pub fn acceptor(
     clients: Option<ClientCertificates<'_>>,
     alpn: &[&[u8]],
 ) -> Result<TlsAcceptor, TlsError> {
-    let (chain, key_der) = (certificates(cert)?, private_key(key)?);
+    let identity = Arc::new(Identity::watch(cert, key)?);
     let builder = match clients {
         None => ServerConfig::builder().with_no_client_auth(),
         Some(ClientCertificates { ca, optional }) => {
@@ -210,9 +199,7 @@ pub fn acceptor(
             ServerConfig::builder().with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder
-        .with_single_cert(chain, key_der)
-        .map_err(|error| identity_error(error, cert, key))?;
+    let mut config = builder.with_cert_resolver(identity);
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -97,11 +97,13 @@ impl Stage for Pushed {
         };
         let shared = Rc::clone(shared);
         Reply::generate(|mut sink| async move {
+            sink.set_pushed(true);
             let passed = pass(Reply::new(serving), &mut sink).await;
             // A push that broke off before anything was passed on is as if it had never been.
             if passed.is_ok() || sink.is_used() {
                 return passed;
             }
+            sink.set_pushed(false);
             pass(shared.forward(exchange), &mut sink).await
         })
     }

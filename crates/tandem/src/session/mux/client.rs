@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::session::{Connected, Task};
 pub struct MuxClient {
     pub(super) shared: Rc<Shared>,
     /// The access token. Requests carry it until the gateway has responded to one of them.
-    token: RefCell<Option<Rc<str>>>,
+    token: RefCell<Option<Arc<String>>>,
     /// The time without input after which the next request also probes the session.
     rest: Duration,
     /// The last input before the latest probe. A silence is probed once.
@@ -87,7 +88,7 @@ impl MuxClient {
             }
         });
         let (token, rest) = (
-            RefCell::new(session.token.clone()),
+            RefCell::new(session.token.as_ref().map(|token| token.get())),
             session.timeouts.probe_after / 2,
         );
         Self {

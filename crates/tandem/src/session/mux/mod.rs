@@ -25,6 +25,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -48,6 +49,7 @@ use crate::exchange::{Peer, SessionMark};
 use crate::path::Facts;
 use crate::probe::Stamp;
 use crate::probe::points::QUEUE_FULL;
+use crate::renewal::Renewable;
 use crate::stage::Stage;
 
 /// A multiplexed protocol.
@@ -93,7 +95,7 @@ pub struct MuxSession {
     /// SPDY only: the parts of header blocks that are compressed.
     pub header_compression: HeaderCompression,
     /// The access token that the client sends until the gateway has accepted it.
-    pub token: Option<Rc<str>>,
+    pub token: Option<Arc<Renewable<String>>>,
 }
 
 impl NewCore for MuxSession {

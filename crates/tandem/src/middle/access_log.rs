@@ -1,0 +1,130 @@
+//! The access log (`--log-requests`): one line for each request once its answer has ended, with
+//! method, status, bytes of the body, time, and whether it was pushed. URLs are private and are
+//! written with `--log-urls` only.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tandem_http::{Method, RequestHead};
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::stage::Stage;
+
+/// The stage.
+pub struct AccessLog {
+    /// The lines hold URLs.
+    pub urls: bool,
+    /// The stage that gets the exchanges.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for AccessLog {
+    fn call(&self, exchange: Exchange) -> Reply {
+        let line = Line::new(&exchange.request, self.urls, false);
+        Reply::new(Logged {
+            urls: self.urls,
+            line,
+            reply: self.next.call(exchange),
+        })
+    }
+}
+
+/// The line of one request.
+struct Line {
+    method: Method,
+    url: Option<String>,
+    begun: Instant,
+    status: Option<u16>,
+    bytes: u64,
+    pushed: bool,
+    outcome: &'static str,
+}
+
+impl Line {
+    fn new(request: &RequestHead, urls: bool, pushed: bool) -> Self {
+        let url = || {
+            if request.is_connect() {
+                return request.authority.clone();
+            }
+            let scheme = request.scheme.as_str();
+            format!("{scheme}://{}{}", request.authority, request.path)
+        };
+        Self {
+            method: request.method.clone(),
+            url: urls.then(url),
+            begun: Instant::now(),
+            status: None,
+            bytes: 0,
+            pushed,
+            outcome: "cancelled",
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(
+            method = %self.method,
+            status = self.status,
+            bytes = self.bytes,
+            ms,
+            pushed = self.pushed,
+            outcome = self.outcome,
+            url = self.url,
+            "request"
+        );
+    }
+}
+
+struct Logged {
+    urls: bool,
+    line: Line,
+    reply: Reply,
+}
+
+impl Parts for Logged {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let part = self.reply.poll_part(cx);
+        let line = &mut self.line;
+        Poll::Ready(match std::task::ready!(part) {
+            // A push at the gateway is an answer that nobody asked for yet: it has its own line.
+            Some(Ok(Part::Pushed {
+                request,
+                reply,
+                priority,
+                session,
+            })) => {
+                let pushed = Self {
+                    urls: self.urls,
+                    line: Line::new(&request, self.urls, true),
+                    reply,
+                };
+                Some(Ok(Part::Pushed {
+                    request,
+                    reply: Reply::new(pushed),
+                    priority,
+                    session,
+                }))
+            }
+            part => {
+                match &part {
+                    None => line.outcome = "complete",
+                    Some(Err(error)) => {
+                        line.outcome = "failed";
+                        line.status = line.status.or_else(|| Some(error.status()));
+                    }
+                    Some(Ok(Part::Head(head))) => {
+                        line.status = Some(head.status);
+                        line.pushed |= self.reply.was_pushed();
+                    }
+                    Some(Ok(Part::Data(data))) => line.bytes += data.len() as u64,
+                    Some(Ok(_)) => {}
+                }
+                part
+            }
+        })
+    }
+}

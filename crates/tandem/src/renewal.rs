@@ -1,0 +1,173 @@
+//! Values that are read from files, such as certificates and tokens, and are taken over again when
+//! the files change. Whoever uses such a value gets it at each use, so that nothing is cut off.
+//!
+//! Files are followed by their paths: a renewal may write into the file, replace it, or turn a
+//! symbolic link. A renewal that cannot be read leaves the value as it was.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+/// The state of one file; `None` where it cannot be seen.
+type Stamp = Option<(u64, u64, i64, i64, u64)>;
+
+type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
+
+/// A value read from files.
+pub struct Renewable<T> {
+    /// A name for the log, such as `the certificate in FILE`.
+    name: String,
+    files: Vec<PathBuf>,
+    load: Load<T>,
+    current: RwLock<Arc<T>>,
+    stamps: Mutex<Stamps>,
+}
+
+/// The files' states at the last load and at the last look.
+struct Stamps {
+    loaded: Vec<Stamp>,
+    seen: Vec<Stamp>,
+}
+
+/// A value that can look whether its files have changed.
+pub trait Renew: Send + Sync {
+    /// Takes over changed files once they have stayed the same for two looks: a renewal may write
+    /// several. Returns the sentence for the log, if there is one; an error keeps the old value.
+    fn look(&self) -> Option<Result<String, String>>;
+}
+
+impl<T> Renewable<T> {
+    /// Reads the value for the first time.
+    pub fn new<E: fmt::Display>(
+        name: String,
+        files: Vec<PathBuf>,
+        load: impl Fn() -> Result<T, E> + Send + Sync + 'static,
+    ) -> Result<Self, E> {
+        let stamps = stamps(&files);
+        let current = load()?;
+        Ok(Self {
+            name,
+            files,
+            load: Box::new(move || load().map_err(|error| error.to_string())),
+            current: RwLock::new(Arc::new(current)),
+            stamps: Mutex::new(Stamps {
+                loaded: stamps.clone(),
+                seen: stamps,
+            }),
+        })
+    }
+
+    /// Returns the value of now.
+    pub fn get(&self) -> Arc<T> {
+        // The value is swapped in one step, so that a panic elsewhere leaves it whole.
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The values whose files are looked at.
+static WATCHED: Mutex<Vec<Weak<dyn Renew>>> = Mutex::new(Vec::new());
+
+/// Has [`look`] look at a value's files for as long as the value is used.
+pub fn watch<T: Send + Sync + 'static>(value: Renewable<T>) -> Arc<Renewable<T>> {
+    let value = Arc::new(value);
+    if !value.files.is_empty() {
+        let weak = Arc::downgrade(&value) as Weak<dyn Renew>;
+        WATCHED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(weak);
+    }
+    value
+}
+
+/// Looks at the files of all values. Each thread has values of its own, so that equal sentences are
+/// returned once.
+pub fn look() -> BTreeSet<Result<String, String>> {
+    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    watched.retain(|value| value.strong_count() > 0);
+    let values: Vec<_> = watched.iter().filter_map(Weak::upgrade).collect();
+    drop(watched);
+    values.iter().filter_map(|value| value.look()).collect()
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
+    let stamp = |file: &PathBuf| {
+        let data = std::fs::metadata(file).ok()?;
+        Some((
+            data.dev(),
+            data.ino(),
+            data.mtime(),
+            data.mtime_nsec(),
+            data.len(),
+        ))
+    };
+    files.iter().map(stamp).collect()
+}
+
+impl<T: Send + Sync> Renew for Renewable<T> {
+    fn look(&self) -> Option<Result<String, String>> {
+        let now = stamps(&self.files);
+        let mut known = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = known.seen == now;
+        if !settled {
+            known.seen = now;
+            return None;
+        }
+        if known.loaded == now {
+            return None;
+        }
+        known.loaded = now;
+        drop(known);
+        Some(match (self.load)() {
+            Ok(value) => {
+                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+                *current = Arc::new(value);
+                Ok(format!("{} was renewed", self.name))
+            }
+            Err(problem) => Err(format!(
+                "{} has changed, but cannot be used, so the old one stays: {problem}",
+                self.name
+            )),
+        })
+    }
+}
+
+/// Shows no secret.
+impl<T> fmt::Debug for Renewable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Renewable")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_files_are_taken_over_once_settled() {
+        let file = std::env::temp_dir().join(format!("tandem-renewal-{}", std::process::id()));
+        let write = |text: &str| std::fs::write(&file, text).expect("a writable directory");
+        write("1");
+        let path = file.clone();
+        let load = move || {
+            let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+            text.parse::<u32>().map_err(|error| error.to_string())
+        };
+        let value = Renewable::new("the number".into(), vec![file.clone()], load);
+        let value = value.expect("a number");
+        assert_eq!((*value.get(), value.look()), (1, None));
+        write("22");
+        assert_eq!((value.look(), *value.get()), (None, 1));
+        assert_eq!(value.look(), Some(Ok("the number was renewed".into())));
+        assert_eq!((*value.get(), value.look()), (22, None));
+        write("none");
+        assert_eq!(value.look(), None);
+        assert!(matches!(value.look(), Some(Err(words)) if words.contains("the old one stays")));
+        assert_eq!((*value.get(), value.look()), (22, None));
+        std::fs::remove_file(&file).expect("the file that was written");
+    }
+}

@@ -1,0 +1,56 @@
+//! The own certificate and its key, taken over again when their files change. Handshakes that begin
+//! afterwards use the new ones; connections that stand are not touched.
+
+use std::sync::Arc;
+
+use rustls::client::ResolvesClientCert;
+use rustls::crypto::ring::default_provider;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::TlsError;
+use super::files::{certificates, private_key};
+use crate::renewal::{Renewable, watch};
+
+/// A certificate with its key.
+#[derive(Debug)]
+pub(super) struct Identity(Arc<Renewable<Arc<CertifiedKey>>>);
+
+impl Identity {
+    /// Reads both files and watches them.
+    pub(super) fn watch(cert: &str, key: &str) -> Result<Self, TlsError> {
+        let name = format!("the certificate in {cert}");
+        let files = vec![cert.into(), key.into()];
+        let (cert, key) = (cert.to_owned(), key.to_owned());
+        let identity = Renewable::new(name, files, move || load(&cert, &key))?;
+        Ok(Self(watch(identity)))
+    }
+}
+
+fn load(cert: &str, key: &str) -> Result<Arc<CertifiedKey>, TlsError> {
+    let (chain, key_der) = (certificates(cert)?, private_key(key)?);
+    match CertifiedKey::from_der(chain, key_der, &default_provider()) {
+        Ok(identity) => Ok(Arc::new(identity)),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(TlsError::Mismatch {
+            cert: cert.into(),
+            key: key.into(),
+        }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl ResolvesServerCert for Identity {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.get()))
+    }
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.get()))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
