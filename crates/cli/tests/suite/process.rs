@@ -497,14 +497,40 @@ fn program_prints_completions_man_page_and_help() {
         assert!(ok && out.contains("tandem"), "{shell}");
     }
     let (ok, out, _) = run(&["man"]);
-    assert!(
-        ok && out.contains(".TH") && out.contains("early\\-connect"),
-        "{out}"
-    );
+    assert!(ok && out.contains(".TH tandem 1"), "{out}");
+    let (ok, out, _) = run(&["man", "client"]);
+    let out = out.replace("\\-", "-");
+    assert!(ok && out.contains("tandem-client 1"), "{out}");
+    assert!(out.contains("early-connect"), "{out}");
     let (ok, out, _) = run(&["client", "--help"]);
-    assert!(ok && out.contains("Examples:"));
+    assert!(ok && out.contains("Slow path:\n") && out.contains("--via socks5://"));
+    assert!(!out.contains("tandem gateway --listen"), "{out}");
+    let (ok, out, _) = run(&["gateway", "--help"]);
+    assert!(ok && out.contains("Destinations:\n") && !out.contains("tandem client"));
     let (ok, _, error) = run(&["client"]);
     assert!(!ok && error.contains("gateway"), "{error}");
+}
+
+/// Each page that a page refers to is among those that are written.
+#[test]
+fn manual_pages_refer_to_pages_that_exist() {
+    let directory = std::env::temp_dir().join(format!("tandem-man-{}", std::process::id()));
+    let (ok, _, error) = run(&["man", "--to", directory.to_str().unwrap()]);
+    assert!(ok, "{error}");
+    let pages: Vec<_> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|page| page.unwrap().path())
+        .collect();
+    assert!(pages.len() > 9, "{pages:?}");
+    for page in &pages {
+        let text = std::fs::read_to_string(page).unwrap().replace("\\-", "-");
+        let referred = text.lines().filter_map(|line| line.strip_suffix("(1)"));
+        for name in referred {
+            let other = directory.join(format!("{name}.1"));
+            assert!(other.exists(), "{}: {name}(1)", page.display());
+        }
+    }
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

@@ -12,8 +12,15 @@ use super::Failure;
 /// How long a Tor client that has just started may take to know its network.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const EXAMPLES: &str = "Examples:
+  tandem gateways
+      The gateways that the Tor client at 127.0.0.1:9051 knows of
+  tandem gateways --via tor:///run/tor/control --json
+      The same by the control socket, for a program";
+
 /// Arguments of `tandem gateways`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct GatewaysArgs {
     /// Tor's control port or socket: tor://ADDRESS:PORT or tor:///PATH
     #[arg(long, value_name = "URL", default_value = "tor://127.0.0.1:9051")]

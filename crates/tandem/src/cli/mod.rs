@@ -18,7 +18,7 @@ use clap::Subcommand;
 use crate::config::{ClientOptions, GatewayOptions};
 use crate::transport::registry::Transports;
 
-/// The examples that the help of the program and of its two roles ends with.
+/// The examples that the help of the program ends with.
 pub const EXAMPLES: &str = "Examples:
   tandem demo
       Load a real page's structure over an emulated slow path, without and with the pair
@@ -31,6 +31,28 @@ pub const EXAMPLES: &str = "Examples:
   tandem client --gateway h2+tcp://EXAMPLE.onion:9980 --via socks5://127.0.0.1:9050
       Through Tor to a gateway behind an onion service";
 
+const CLIENT_EXAMPLES: &str = "Examples:
+  tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
+      A gateway of one's own; set the browser's proxy to http://127.0.0.1:8118
+  tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5&ca=gw.pem' --token-file token
+      The same with a certificate that the gateway signed itself
+  tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051
+      Through Tor to a gateway at an exit
+  tandem client --gateway h2+tcp://EXAMPLE.onion:9980 --via socks5://127.0.0.1:9050
+      Through Tor to a gateway behind an onion service
+  tandem client -c /etc/tandem/client.toml --log-requests
+      Options from a file, and a line in the log for each request";
+
+const GATEWAY_EXAMPLES: &str = "Examples:
+  tandem gateway --listen 'h2+tls://0.0.0.0:443?cert=gw.pem&key=gw.key' --auth token-file=token
+      A gateway of one's own, on a machine with a good connection
+  tandem gateway --listen h2+tcp://127.0.0.1:9980 --open --mode reverse=http://127.0.0.1:80
+      Behind an onion service, in front of its web server
+  tandem gateway --listen h2+tcp://192.0.2.80:9980 --open
+      At a Tor exit
+  tandem gateway -c /etc/tandem/gateway.toml --drain-timeout 5m
+      Options from a file, and more time for sessions to end";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -39,7 +61,7 @@ pub enum Command {
     /// Run at the far end: take the client's session, fetch from the origins
     Gateway(GatewayArgs),
     /// Watch the data path of a running client or gateway: how long what waits where
-    #[command(subcommand)]
+    #[command(subcommand, after_help = probe::EXAMPLES)]
     Probe(probe::ProbeCommand),
     /// List the gateways that Tor exits announce
     Gateways(gateways::GatewaysArgs),
@@ -53,13 +75,13 @@ pub enum Command {
     CheckConfig(serve::CheckArgs),
     /// Write shell completions to standard output
     Completions(shell::CompletionsArgs),
-    /// Write the man page to standard output
-    Man,
+    /// Write a manual page to standard output, or all of them to a directory
+    Man(shell::ManArgs),
 }
 
 /// Arguments of `tandem client`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = CLIENT_EXAMPLES)]
 pub struct ClientArgs {
     /// Read options from the "client" table of this TOML file; flags win over it
     #[arg(short, long, value_name = "FILE")]
@@ -71,7 +93,7 @@ pub struct ClientArgs {
 
 /// Arguments of `tandem gateway`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = GATEWAY_EXAMPLES)]
 pub struct GatewayArgs {
     /// Read options from the "gateway" table of this TOML file; flags win over it
     #[arg(short, long, value_name = "FILE")]
@@ -103,7 +125,7 @@ pub fn run(
         Command::Microspdy2Http(args) => compat::microspdy2http(&args),
         Command::CheckConfig(args) => serve::check(&args, transports),
         Command::Completions(args) => shell::completions(&args, program),
-        Command::Man => shell::man(&program),
+        Command::Man(args) => shell::man(&args, program),
     }
 }
 

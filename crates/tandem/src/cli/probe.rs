@@ -14,6 +14,15 @@ use crate::probe::Unit;
 use crate::probe::reservoir::quantile;
 use crate::probe::snapshot::{Distribution, State};
 
+/// The examples that the help ends with.
+pub(super) const EXAMPLES: &str = "Examples:
+  tandem probe list --control /run/tandem-client/control
+      The points, and which of them are on
+  tandem probe on queue --control /run/tandem-client/control
+      Begin to keep what the points of a family see
+  tandem probe dump --control /run/tandem-client/control --csv
+      Their distributions, for a spreadsheet";
+
 /// Bytes of an answer: every point with a full sample fits several times.
 const MAX_ANSWER: u64 = 64 << 20;
 

@@ -217,8 +217,13 @@ fn look_for_renewals() {
     }
 }
 
+const CHECK_EXAMPLES: &str = "Examples:
+  tandem check-config /etc/tandem/gateway.toml
+      Read the file, its certificates and tokens, and warn of what is doubtful";
+
 /// Arguments of `tandem check-config`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = CHECK_EXAMPLES)]
 pub struct CheckArgs {
     /// The TOML file
     #[arg(

@@ -1,16 +1,40 @@
 //! `tandem completions` and `tandem man`.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use clap_complete::Shell;
 
 use super::Failure;
 
+const COMPLETIONS_EXAMPLES: &str = "Examples:
+  tandem completions bash > ~/.local/share/bash-completion/completions/tandem
+  tandem completions fish > ~/.config/fish/completions/tandem.fish";
+
 /// Arguments of `tandem completions`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
 pub struct CompletionsArgs {
     /// The shell.
     shell: Shell,
+}
+
+const MAN_EXAMPLES: &str = "Examples:
+  tandem man client | man -l -
+      Read the page of one command
+  tandem man --to ~/.local/share/man/man1
+      Install the pages of the program and of all its commands";
+
+/// Arguments of `tandem man`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = MAN_EXAMPLES)]
+pub struct ManArgs {
+    /// The command, such as client, or probe list; without one, the program's own page
+    #[arg(value_name = "COMMAND", conflicts_with = "to")]
+    command: Vec<String>,
+    /// Write the pages of the program and of all its commands to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    to: Option<PathBuf>,
 }
 
 pub(super) fn completions(
@@ -21,18 +45,26 @@ pub(super) fn completions(
     Ok(())
 }
 
-pub(super) fn man(program: &clap::Command) -> Result<(), Failure> {
-    let mut out = Vec::new();
-    clap_mangen::Man::new(program.clone()).render(&mut out)?;
-    for sub in program.get_subcommands() {
-        writeln!(out, ".SH {}", sub.get_name().to_uppercase())?;
-        writeln!(
-            out,
-            "{}",
-            sub.get_about().map(ToString::to_string).unwrap_or_default()
-        )?;
-        clap_mangen::Man::new(sub.clone()).render_options_section(&mut out)?;
+pub(super) fn man(args: &ManArgs, program: clap::Command) -> Result<(), Failure> {
+    // Pages of `help` would be referred to, but say nothing.
+    let mut program = program
+        .disable_help_subcommand(true)
+        .mut_subcommands(|command| command.disable_help_subcommand(true));
+    if let Some(directory) = &args.to {
+        std::fs::create_dir_all(directory)
+            .and_then(|()| clap_mangen::generate_to(program, directory))
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
+        return Ok(());
     }
+    program.build();
+    let mut command = &program;
+    for name in &args.command {
+        command = command
+            .find_subcommand(name)
+            .ok_or_else(|| format!("there is no command {name:?}; see tandem --help"))?;
+    }
+    let mut out = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut out)?;
     std::io::stdout().write_all(&out)?;
     Ok(())
 }

@@ -36,60 +36,60 @@ with_path! {
     ClientOptions {
         /// Where the browser connects: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable)
         /// [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
-        listen: Vec<Endpoint> [value_name = "URL", value_parser = |text: &str| Usage::ClientListener.parse(text)] with "listeners",
+        listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::ClientListener.parse(text)] with "listeners",
         /// The gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable, best
         /// first)
-        gateway: Vec<Endpoint> [value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "gateways",
+        gateway: Vec<Endpoint> [help_heading = "Gateway", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "gateways",
         /// The way there: socks5://ADDRESS:PORT, or Tor's control port as tor://ADDRESS:PORT or
         /// tor:///PATH
-        via: Option<Via> [value_name = "URL"],
+        via: Option<Via> [help_heading = "Gateway", value_name = "URL"],
         /// File with the password of Tor's control port, where it wants one
-        tor_password_file: Option<String> [value_name = "FILE"],
+        tor_password_file: Option<String> [help_heading = "Gateway", value_name = "FILE"],
         /// File with the access token that the gateway wants
-        token_file: Option<String> [value_name = "FILE"],
+        token_file: Option<String> [help_heading = "Gateway", value_name = "FILE"],
         /// Where no gateway answers: none says so, via goes on without one [default: none]
-        fallback: Option<Fallback> [value_name = "WHAT"],
+        fallback: Option<Fallback> [help_heading = "Gateway", value_name = "WHAT"],
         /// Age after which a session is replaced; 0s never [default: 615s with --via, just over
         /// Tor's ten minutes, else 0s]
-        max_age: Option<Span> [value_name = "TIME"],
+        max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],
         /// Isolation keys with a session at once [default: 256]
-        max_sessions: Option<usize> [value_name = "N"],
+        max_sessions: Option<usize> [help_heading = "Sessions", value_name = "N"],
         /// Agree to tunnels before the gateway has, which saves a round trip [default: true]
-        early_connect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        early_connect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Connect to the gateway at the start, not with the first request, and log whether it
         /// answers [default: true]
-        preconnect: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        preconnect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Bytes of nothing that the gateway sends then, to open the congestion window; at most
         /// 4MiB [default: 256KiB without --via, else 0B]
-        warm_up: Option<Size> [value_name = "BYTES"],
+        warm_up: Option<Size> [help_heading = "Sessions", value_name = "BYTES"],
         /// Take what the gateway pushes [default: true]
-        push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Bytes of pushed answers, fields included, that a session keeps [default: 32MiB]
-        push_memory: Option<Size> [value_name = "BYTES"],
+        push_memory: Option<Size> [help_heading = "Push", value_name = "BYTES"],
         /// Cancel pushes of no use; over Tor this tells what the browser has [default: false]
-        cancel_pushes: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        cancel_pushes: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Tell the browser of what is pushed with a page, by Link rel=preload; pages can see it
         /// [default: true without --via]
-        early_hints: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        early_hints: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Tell the gateway's next session what the browser got on the last: only to one's own, and
         /// not over Tor [default: false]
-        push_digest: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Say in answers, by Cache-Status, which of them were pushed; pages can read it [default:
         /// false]
-        cache_status: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        cache_status: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     } {
         /// Connections from browsers at once [default: 1024]
-        max_connections: Option<usize> [value_name = "N"],
+        max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Address for Prometheus metrics, loopback only [default: none]
-        metrics: Option<SocketAddr> [value_name = "ADDRESS"],
+        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
         /// Unix socket for `tandem probe`, for this user only [default: none]
-        control: Option<PathBuf> [value_name = "PATH"],
+        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
-        log: Option<String> [value_name = "FILTER"],
+        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
         /// Log a line for each request: method, status, bytes, time, pushed or not [default: false]
-        log_requests: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Log each request with its URL, which is private [default: false]
-        log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
 

@@ -105,76 +105,76 @@ with_path! {
     GatewayOptions {
         /// Where clients connect: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE,
         /// h2+tcp://192.0.2.80:9980, … (repeatable)
-        listen: Vec<Endpoint> [value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
+        listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
         /// Which origins: forward and transparent (those that requests name) or reverse=URL (one)
         /// [default: forward]
-        mode: Option<ModeOption> [value_name = "MODE"],
+        mode: Option<ModeOption> [help_heading = "Destinations", value_name = "MODE"],
         /// Let everyone in [default: false]
-        open: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Let in who shows a token of this file (token-file=FILE) or a certificate by this
         /// authority (client-ca=FILE) (repeatable)
-        auth: Vec<String> [value_name = "WHO"],
+        auth: Vec<String> [help_heading = "Admission", value_name = "WHO"],
         /// Destinations allowed besides the public Internet: a net, or a net and one port
         /// (repeatable)
-        allow_dest: Vec<AllowDest> [value_name = "NET[:PORT]"],
+        allow_dest: Vec<AllowDest> [help_heading = "Destinations", value_name = "NET[:PORT]"],
         /// mode=reverse: hosts it answers to besides its origin's own, NAME or *.SUFFIX, or * for
         /// all (repeatable) [default: *.onion where the origin is an address]
-        allow_host: Vec<HostPattern> [value_name = "HOST"],
+        allow_host: Vec<HostPattern> [help_heading = "Destinations", value_name = "HOST"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
-        allow_port: Vec<u16> [value_name = "PORT"],
+        allow_port: Vec<u16> [help_heading = "Destinations", value_name = "PORT"],
         /// PEM file of the authorities that origins' certificates are checked against [default: the
         /// public web's]
-        origin_ca: Option<String> [value_name = "FILE"],
+        origin_ca: Option<String> [help_heading = "Destinations", value_name = "FILE"],
         /// Threads [default: one for each core]
-        workers: Option<usize> [value_name = "N"],
+        workers: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Requests at once on one session [default: 256]
-        max_streams: Option<u32> [value_name = "N"],
+        max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
         /// Bytes of a request's or response's head [default: 64KiB]
-        max_head: Option<Size> [value_name = "BYTES"],
+        max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
         /// Connections at once [default: 4096]
-        max_connections: Option<usize> [value_name = "N"],
+        max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Connections at once from one address; clients through Tor share theirs [default: 1024]
-        max_connections_per_client: Option<usize> [value_name = "N"],
+        max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Connections to one origin at once for one session; more requests wait, pushes last
         /// [default: 64]
-        max_connections_per_origin: Option<usize> [value_name = "N"],
+        max_connections_per_origin: Option<usize> [help_heading = "Destinations", value_name = "N"],
         /// The same to all origins together [default: 256]
-        max_origin_connections: Option<usize> [value_name = "N"],
+        max_origin_connections: Option<usize> [help_heading = "Destinations", value_name = "N"],
         /// Time for an origin's answer, and between two pieces of it [default: 1m]
-        response_timeout: Option<Span> [value_name = "TIME"],
+        response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
         /// Push what pages need: what they say, what their origins name, what others needed
         /// [default: true]
-        push: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Learn what pages need from what others ask for [default: true]
-        predict: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        predict: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Bytes of memory for what is learned [default: 64MiB]
-        predict_memory: Option<Size> [value_name = "BYTES"],
+        predict_memory: Option<Size> [help_heading = "Push", value_name = "BYTES"],
         /// File that keeps what is learned; without it nothing is written to a disk [default: none]
-        predict_state: Option<PathBuf> [value_name = "FILE"],
+        predict_state: Option<PathBuf> [help_heading = "Push", value_name = "FILE"],
         /// Users who must have asked for a resource before it is pushed to others, 1 to 4 [default:
         /// 3]
-        predict_users: Option<u8> [value_name = "N"],
+        predict_users: Option<u8> [help_heading = "Push", value_name = "N"],
         /// What a request that push saves is worth against an answer that it wastes, 0 to 1
         /// [default: 0.5]
-        predict_omega: Option<f64> [value_name = "W"],
+        predict_omega: Option<f64> [help_heading = "Push", value_name = "W"],
         /// What decides on a push: omega, or path (seconds saved against seconds that its bytes
         /// take, as the session's connection measures them; omega where it cannot) [default: omega]
-        predict_worth: Option<WorthOption> [value_name = "WHAT"],
+        predict_worth: Option<WorthOption> [help_heading = "Push", value_name = "WHAT"],
         /// Percent of page loads without push, to measure what difference it makes [default: 2]
-        hold_out: Option<f64> [value_name = "PERCENT"],
+        hold_out: Option<f64> [help_heading = "Push", value_name = "PERCENT"],
     } {
         /// Time that sessions get to end after SIGTERM [default: 30s]
-        drain_timeout: Option<Span> [value_name = "TIME"],
+        drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
         /// Address for Prometheus metrics, loopback only [default: none]
-        metrics: Option<SocketAddr> [value_name = "ADDRESS"],
+        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
         /// Unix socket for `tandem probe`, for this user only [default: none]
-        control: Option<PathBuf> [value_name = "PATH"],
+        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
-        log: Option<String> [value_name = "FILTER"],
+        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
         /// Log a line for each request: method, status, bytes, time, pushed or not [default: false]
-        log_requests: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Log each request with its URL, which is private [default: false]
-        log_urls: Option<bool> [num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
 

@@ -121,31 +121,31 @@ macro_rules! with_path {
     ($then:ident [$connect:literal $idle:literal $write:literal $probe:literal] $($given:tt)*) => {
         $then! { $($given)* path {
             /// Fastest path to make full use of [default: 100mbit]
-            path_rate: Option<$crate::config::units::Rate> [value_name = "RATE"],
+            path_rate: Option<$crate::config::units::Rate> [help_heading = "Slow path", value_name = "RATE"],
             /// Longest round trip to make full use of [default: 400ms]
-            path_rtt: Option<$crate::config::units::Span> [value_name = "TIME"],
+            path_rtt: Option<$crate::config::units::Span> [help_heading = "Slow path", value_name = "TIME"],
             /// Bytes held in memory for slow readers of one session [default: 64MiB]
-            receive_budget: Option<$crate::config::units::Size> [value_name = "BYTES"],
+            receive_budget: Option<$crate::config::units::Size> [help_heading = "Slow path", value_name = "BYTES"],
             /// SPDY: what of header blocks is compressed [default: safe]
-            header_compression: Option<$crate::config::Compression> [value_name = "WHAT"],
+            header_compression: Option<$crate::config::Compression> [help_heading = "Slow path", value_name = "WHAT"],
             /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel
             /// [default: 16KiB]
-            notsent_lowat: Option<$crate::config::units::Size> [value_name = "BYTES"],
+            notsent_lowat: Option<$crate::config::units::Size> [help_heading = "Slow path", value_name = "BYTES"],
             /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's
             /// [default: bbr]
-            congestion: Option<String> [value_name = "NAME"],
+            congestion: Option<String> [help_heading = "Slow path", value_name = "NAME"],
             #[doc = $connect]
-            connect_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            connect_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             #[doc = $idle]
-            idle_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            idle_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             /// Time for the whole head of a request [default: 30s]
-            head_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            head_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             #[doc = $write]
-            write_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            write_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             #[doc = $probe]
-            probe_after: Option<$crate::config::units::Span> [value_name = "TIME"],
+            probe_after: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             /// Time to give it [default: 30s]
-            probe_timeout: Option<$crate::config::units::Span> [value_name = "TIME"],
+            probe_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
         } }
     };
 }
