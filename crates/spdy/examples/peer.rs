@@ -1,14 +1,19 @@
-//! One end of a SPDY session over plain TCP, for `interop/run.sh`: a small server, and a client
-//! that runs one case against a server that knows the same paths.
+//! A SPDY endpoint over plain TCP, for `interop/run.sh`: a small server, and a client that runs one
+//! case against a server with the same paths.
 //!
 //! ```text
 //! peer serve 3.1                          prints its address, serves until killed
 //! peer client 3.1 127.0.0.1:1234 CASE     exits with 0 when the case holds
 //! ```
 //!
-//! Paths: `/bytes/N` answers N bytes, `/echo` says "ok N" once N bytes in the right pattern have
-//! come, `/push` pushes `/bytes/10000`, `/reset` resets, `/goaway` answers and leaves, `/priority`
-//! says the priority that it was asked with.
+//! The server knows these paths:
+//!
+//! * `/bytes/N` responds with N bytes.
+//! * `/echo` responds with "ok N" after N bytes of the right pattern.
+//! * `/push` pushes `/bytes/10000`.
+//! * `/reset` resets the stream.
+//! * `/goaway` responds and closes the session.
+//! * `/priority` responds with the priority of the request.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -26,7 +31,7 @@ use tandem_spdy::{Config, Connection, Version};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Nothing in these cases takes longer.
+/// The time after which a case fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Outcome<()> {
@@ -63,7 +68,7 @@ struct Driver {
     session: Connection,
     socket: TcpStream,
     incoming: Receiver<Vec<u8>>,
-    /// What is still to be sent on each stream: sent so far, and the length.
+    /// The unfinished body of each stream: the bytes sent so far, and the length.
     bodies: BTreeMap<u32, (usize, usize)>,
 }
 
@@ -94,8 +99,8 @@ impl Driver {
         })
     }
 
-    /// Sends what there is, waits for input, and gives the next events; `None` when the peer has
-    /// closed.
+    /// Sends the queued output, waits for input and returns the next events; `None` after the peer
+    /// has closed the connection.
     fn turn(&mut self) -> Outcome<Option<Vec<Event>>> {
         self.feed();
         self.flush()?;
@@ -186,7 +191,8 @@ fn serve_session(mut driver: Driver) -> Outcome<()> {
                         answer(&mut driver, id, &head, priority);
                     }
                     if head.path == "/goaway" {
-                        // spdystream reads nothing after GOAWAY, not even what was answered before.
+                        // spdystream ignores everything after GOAWAY, so earlier responses are
+                        // written first.
                         driver.flush()?;
                         driver.session.go_away(Reason::NoError);
                     }
@@ -251,7 +257,7 @@ fn answer(driver: &mut Driver, id: u32, head: &RequestHead, priority: Priority) 
         .send_data(id, Bytes::from_static(b"done"), true);
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Default, Debug)]
 struct Answer {
     status: u16,
@@ -260,7 +266,7 @@ struct Answer {
     reset: Option<Reason>,
 }
 
-/// A client with what it has heard so far.
+/// A client and the responses that it has received so far.
 struct Client {
     driver: Driver,
     answers: BTreeMap<u32, Answer>,
@@ -449,7 +455,8 @@ fn push(client: &mut Client) -> Outcome<()> {
     client.expect_bytes(push, 10_000)
 }
 
-/// A reset by the server, then one of ours in the midst of a body; the session goes on.
+/// Tests a reset by the server, then a reset by the client within a body. The session survives
+/// both.
 fn reset(client: &mut Client) -> Outcome<()> {
     let id = client.open("/reset", 3)?;
     let reason = client.finish(id)?.reset;

@@ -1,17 +1,17 @@
-//! The compressor of header blocks: zlib streams (RFC 1950, RFC 1951) in which a secret is never
+//! A compressor of header blocks: zlib streams (RFC 1950, RFC 1951) in which a secret is never
 //! matched.
 //!
-//! A general deflate cannot do this: it finds a cookie in its window whether or not an attacker put
-//! a guess of it beside it, and the length of the frame tells (CRIME). To keep a secret out of its
-//! sight one would have to empty its window, dictionary included, after each. Here the window knows
-//! which of its bytes are secret. They are written one by one, in codes whose lengths depend on
-//! nothing else, and no later match begins in, ends in or runs across them; everything else keeps
-//! its history.
+//! A general deflate compressor cannot do this. It finds a cookie in its window, even if an
+//! attacker put a guess beside it, and the length of the frame reveals the match (CRIME). To
+//! protect a secret, one would have to empty the window, dictionary included, after each. Here the
+//! window knows the positions of secret bytes. They are written one by one, in codes of lengths
+//! that depend on nothing else. No later match begins in, ends in or crosses them; all other bytes keep
+//! their history.
 //!
-//! Codes are the fixed ones (RFC 1951 section 3.2.6): header blocks are too short to pay for tables
-//! of their own, and a table made from a secret's letters would tell about them. Each block ends as
-//! Z_SYNC_FLUSH ends it, with the bytes 00 00 ff ff. Memory: about 90 KiB for a session that has
-//! sent a block.
+//! The codes are the fixed ones (RFC 1951 section 3.2.6). Header blocks are too short for dynamic
+//! tables, and a table made from a secret's letters would reveal them. Each block ends like
+//! Z_SYNC_FLUSH, with the bytes 00 00 ff ff. A session that has sent a block needs about 90 KiB of
+//! memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,27 +32,27 @@ const HASH_BITS: u32 = 12;
 const MAX_CHAIN: usize = 16;
 /// A match this long is taken without trying the next position.
 const NICE_MATCH: usize = 32;
-/// So much in common at the distance of the match before is taken without a search.
+/// The length, in bytes, at which a match at the previous distance is taken without a search.
 const ALIGNED_MATCH: usize = 8;
-/// Of a match, only so many places are made findable: what it repeats is itself findable, or was a
-/// moment ago.
+/// The number of positions of a match that enter the index. The repeated text is in the index
+/// itself, or was until recently.
 const REMEMBERED: usize = 16;
 /// The shortest length of the match codes (RFC 1951 section 3.2.5).
 const CODED_FROM: usize = 3;
 const END_OF_BLOCK: usize = 256;
 
-/// One compression context, for the life of a session.
+/// A compression context that lives as long as its session.
 #[derive(Debug)]
 pub(crate) struct Deflate {
-    /// The window and what is being written: up to three windows long.
+    /// The window and the bytes being written: at most three windows long.
     text: Vec<u8>,
     /// Latest place (plus one) of each hash, and before it the previous place of the same hash.
     head: Box<[u16; 1 << HASH_BITS]>,
     previous: Box<[u16; WINDOW]>,
-    /// Where in `text` the secrets lie, in order.
+    /// The ranges of secrets in `text`, in order.
     secrets: VecDeque<Range<usize>>,
-    /// Where the parts between secrets began, of the block before and of this one: blocks resemble
-    /// each other, so that each part is first compared with its counterpart.
+    /// The starts of the parts between secrets, of the previous block and of this one. Blocks
+    /// resemble each other, so each part is first compared with its counterpart.
     parts_before: Vec<usize>,
     parts: Vec<usize>,
     bits: BitWriter,
@@ -124,10 +124,9 @@ impl Deflate {
         }
     }
 
-    /// Writes `text[at..]` as matches and literals; a match gives way to a longer one that begins a
-    /// byte later. `distance` is where a match is looked for first, and then that of the latest
-    /// match: where a value differs from an earlier one of its length, what follows is as far away
-    /// as what came before.
+    /// Writes `text[at..]` as matches and literals. A longer match that begins a byte later takes
+    /// precedence. `distance` is the first distance to try, then that of the latest match. After a
+    /// value that differs from an earlier one of equal length, the distance stays the same.
     fn match_from(&mut self, mut at: usize, mut distance: usize, out: &mut Vec<u8>) {
         let end = self.text.len();
         while at < end {
@@ -161,7 +160,7 @@ impl Deflate {
         self.remember(at..at + 1);
     }
 
-    /// What stands at `at` and `distance` before it, if that is much.
+    /// Returns the match between `at` and `distance` bytes before it, if it is long.
     fn aligned_match(&self, at: usize, distance: usize) -> Option<Match> {
         if distance == 0 || distance > MAX_DISTANCE {
             return None;
@@ -176,7 +175,7 @@ impl Deflate {
         (len >= ALIGNED_MATCH).then_some(Match { len, distance })
     }
 
-    /// The longest earlier occurrence of what stands at `at`, if it is worth its codes.
+    /// Returns the longest earlier occurrence of the text at `at`, if it is worth its codes.
     fn longest_match(&self, at: usize) -> Option<Match> {
         let target = &self.text[at..self.text.len().min(at + MAX_MATCH)];
         let mut best = Match {
@@ -191,8 +190,7 @@ impl Deflate {
             if at - candidate > MAX_DISTANCE {
                 break;
             }
-            // What is compared may be secret; how far it may be used is looked up only where that
-            // matters.
+            // The compared bytes may be secret; the usable length is computed only if it matters.
             if self.text[candidate + best.len] == target[best.len] {
                 let len = common_prefix(&self.text[candidate..], target);
                 if len > best.len {
@@ -213,7 +211,7 @@ impl Deflate {
         (best.distance > 0).then_some(best)
     }
 
-    /// How many bytes stand from `candidate` on before the next secret; none in the midst of one.
+    /// Returns the number of bytes from `candidate` to the next secret; 0 inside a secret.
     fn open_len(&self, candidate: usize) -> usize {
         let next = self
             .secrets
@@ -223,8 +221,8 @@ impl Deflate {
             .map_or(usize::MAX, |secret| secret.start.saturating_sub(candidate))
     }
 
-    /// Makes places findable. The callers pass places outside secrets only; the last three before a
-    /// secret cannot be found, since what they would be found by is part of it.
+    /// Adds positions to the index. Callers pass positions outside secrets only. The last three
+    /// before a secret cannot be found, since their hash would cover a part of it.
     fn remember(&mut self, places: Range<usize>) {
         let text = &self.text[places.start..self.text.len().min(places.end + MIN_MATCH - 1)];
         for (at, bytes) in places.zip(text.windows(MIN_MATCH)) {
@@ -234,7 +232,7 @@ impl Deflate {
         }
     }
 
-    /// Forgets what no match may reach any more, so that places stay below three windows.
+    /// Drops the text that no match may reach any more, so that positions stay below three windows.
     fn slide(&mut self) {
         while self.text.len() >= 2 * WINDOW {
             self.text.drain(..WINDOW);
@@ -242,7 +240,7 @@ impl Deflate {
                 *link = link.saturating_sub(WINDOW as u16);
             }
             for place in self.parts.iter_mut().chain(&mut self.parts_before) {
-                // What falls out is put where no match reaches.
+                // Dropped positions move to a place that no match reaches.
                 *place = place.saturating_sub(WINDOW);
             }
             while self
@@ -299,7 +297,7 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
             .count()
 }
 
-/// Of the first four bytes.
+/// Hashes the first four bytes.
 fn hash(bytes: &[u8]) -> usize {
     (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).wrapping_mul(0x9e37_79b1)
         >> (32 - HASH_BITS)) as usize

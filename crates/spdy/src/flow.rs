@@ -7,7 +7,7 @@ pub(crate) const INITIAL_WINDOW: u32 = 65_536;
 /// Largest window that credit may make.
 const MAX_WINDOW: i64 = crate::frame::MAX_31 as i64;
 
-/// What we may send. Below zero after the peer lowered its initial window.
+/// The send window of a stream, in bytes. It is negative after the peer lowered its initial window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendWindow(i64);
 
@@ -43,7 +43,7 @@ impl SendWindow {
     }
 }
 
-/// What the peer may send, and the credit that it has coming.
+/// The receive window of a stream, in bytes, and the credit due to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiveWindow {
     open: i64,

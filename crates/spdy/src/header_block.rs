@@ -2,12 +2,13 @@
 //! life of the session. Draft sections 2.6.10 and 2.6.10.1.
 //!
 //! ```text
-//! fields ─▶ Block (plain, knows its secrets) ─▶ Encoder ─▶ frame       frame ─▶ Decoder ─▶ Pairs ─▶ fields
+//! fields ─▶ Block (plain, knows its secrets) ─▶ Encoder ─▶ frame
+//! frame  ─▶ Decoder ─▶ Pairs ─▶ fields
 //! ```
 //!
-//! The order of blocks is the order of the frames on the wire, so whoever encodes a block must send
-//! it. What arrives is always inflated, wanted or not, or both ends drift apart; how much it may
-//! inflate to is bounded.
+//! The order of blocks is the order of the frames on the wire, so every encoded block must be sent.
+//! Every received block is inflated, needed or not, or both ends drift apart; the inflated size is
+//! bounded.
 
 use std::ops::Range;
 
@@ -23,17 +24,17 @@ pub const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
 /// Adler-32 of [`DICTIONARY`].
 pub const DICTIONARY_ID: u32 = 0xe3c6_a7c2;
 
-/// What of our header blocks is compressed.
+/// The parts of outgoing header blocks that are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderCompression {
-    /// Everything, secrets too: who sees the lengths of frames and can make the other end send
-    /// guesses beside a cookie finds the cookie (CRIME).
+    /// Compresses everything, secrets too. An attacker that sees the lengths of frames and can have
+    /// guesses sent beside a cookie finds the cookie (CRIME).
     Full,
     /// Everything but secrets: those are neither matched nor ever matched against. See
     /// [`secret_part`].
     #[default]
     Safe,
-    /// Nothing: blocks are stored.
+    /// Compresses no part: blocks are stored.
     Off,
 }
 
@@ -62,7 +63,7 @@ impl Block {
         }
     }
 
-    /// Appends a pair whose value is `parts`, joined by `separator`. `sensitive`: the value is
+    /// Appends a pair with the value `parts`, joined by `separator`. `sensitive` marks the value as
     /// secret whatever its name.
     pub fn push(&mut self, name: &[u8], parts: &[&[u8]], separator: u8, sensitive: bool) {
         self.put_len(name.len());
@@ -95,7 +96,7 @@ impl Block {
         self.list_size
     }
 
-    /// Whether it has no pairs.
+    /// Returns true if the block has no pairs.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -105,14 +106,14 @@ impl Block {
     }
 }
 
-/// What each pair counts for beside its text, as in HTTP/2.
+/// The overhead of each pair, in bytes, in addition to its text, as in HTTP/2.
 const PAIR_OVERHEAD: usize = 32;
 
-/// From which byte on a value is secret; its length when it is not.
+/// Returns the index of the first secret byte of a value; the value's length if it has none.
 ///
-/// Secret are credentials by name, whatever the site calls them, and what follows the `?` of an
-/// address: there go session ids, search words and one-time codes, and a page can make a browser
-/// ask for addresses that it chooses.
+/// Credentials are secret by name, whatever the site calls them. The query of an address is secret
+/// too: it carries session ids, search words and one-time codes, and a page can make a browser
+/// request addresses of its choice.
 pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
     const ADDRESSES: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
     if ADDRESSES.contains(&name) {
@@ -127,7 +128,7 @@ pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
     }
 }
 
-/// Whether a name says that its value is a credential.
+/// Returns true if the name is that of a credential.
 fn is_credential(name: &[u8]) -> bool {
     (0..name.len()).any(|at| {
         let rest = &name[at..];
@@ -192,7 +193,7 @@ pub enum InflateError {
     /// No zlib stream with our dictionary.
     #[error("header block does not inflate")]
     Corrupt,
-    /// A block inflates to many times what any list may have.
+    /// A block inflates to many times the size of any permitted list.
     #[error("header block inflates without end")]
     Bomb,
 }
@@ -271,7 +272,7 @@ fn step(
     let produced = (inflate.total_out() - made) as usize;
     *rest = rest.get(consumed..).unwrap_or_default();
     match result {
-        // The peer ended its zlib stream: no further block can come.
+        // The peer ended its zlib stream; the direction has no more blocks.
         Ok(Status::StreamEnd) => Err(InflateError::Corrupt),
         Ok(_) if consumed == 0 && produced == 0 && !rest.is_empty() => Err(InflateError::Corrupt),
         Ok(_) => Ok(produced),

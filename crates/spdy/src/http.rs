@@ -1,10 +1,9 @@
-//! HTTP in header blocks: which pairs a request, a response and a push are. Draft sections 3.2 and
-//! 3.3.
+//! HTTP in header blocks: the pairs of requests, responses and pushes. Draft sections 3.2 and 3.3.
 //!
 //! ```text
 //! request   :method :path :version :host :scheme  + fields        (all five required)
 //! response  :status :version                      + fields        (both required)
-//! push      :scheme :host :path, and in ours :method :status :version; further fields follow in HEADERS
+//! push      :scheme :host :path, and in ours :method :status :version; more fields in HEADERS
 //! ```
 //!
 //! Fields of one name are joined by NUL on the wire and separate here; only cookies become one
@@ -19,7 +18,7 @@ use crate::header_block::{Block, Pairs, Seen};
 
 const VERSION: &[u8] = b"HTTP/1.1";
 
-/// About what the names with a colon and the short of their values take.
+/// The approximate size, in bytes, of the names with a colon and the shorter of their values.
 const OWN_PAIRS_TEXT: usize = 64;
 
 /// Fields of one hop, which "are not valid and must not be sent", and `upgrade`, which means
@@ -108,7 +107,7 @@ pub(crate) fn push_block(request: &RequestHead, limit: usize) -> Result<Block, U
 /// The only status of our pushes.
 pub(crate) const PUSHED_STATUS: u16 = 200;
 
-/// A block of fields alone: trailers, or what a push adds to its announcement.
+/// Encodes a block of fields alone: trailers, or the fields that a push adds to its announcement.
 pub(crate) fn fields_block(fields: &Fields, limit: usize) -> Result<Block, Unwritable> {
     let mut block = Block::new();
     put_fields(&mut block, fields, limit)?;
@@ -194,7 +193,7 @@ fn is_writable(value: &[u8]) -> bool {
     memchr3(0, b'\r', b'\n', value).is_none()
 }
 
-/// What a block says, before it is known whether it is complete.
+/// The parsed contents of a block, before it is known to be complete.
 #[derive(Debug, Default)]
 pub(crate) struct Message<'a> {
     pub(crate) method: Option<&'a [u8]>,
@@ -279,8 +278,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The GET whose answer is pushed: "`:scheme`, `:host` and `:path` must be there". Its fields
-    /// are those of the request that it belongs to.
+    /// Returns the GET request of a pushed response, which needs `:scheme`, `:host` and `:path`.
+    /// Its fields are those of the associated request.
     pub(crate) fn pushed_request(&self, inherited: Fields) -> Option<RequestHead> {
         let target = Target::load(self.path?, self.host?, self.scheme?)?;
         let mut request = RequestHead::get(target.scheme, target.authority, target.path);
@@ -311,13 +310,13 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Whether it names again what a push is an answer to.
+    /// Returns true if a block names the request of a push once more.
     pub(crate) const fn has_identity(&self) -> bool {
         self.scheme.is_some() || self.host.is_some() || self.path.is_some()
     }
 }
 
-/// Where a request goes.
+/// The destination of a request.
 struct Target {
     scheme: Scheme,
     authority: String,

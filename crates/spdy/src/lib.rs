@@ -3,14 +3,16 @@
 //!
 //! * [`Connection`]: a session, driven through [`tandem_http::Mux`] (`connection/`: receive,
 //!   command, output).
-//! * [`frame`]: frames on the wire, one file each, and what cuts the byte stream into them.
+//! * [`frame`]: frames on the wire, one file each, and the reader that splits the byte stream into
+//!   them.
 //! * [`header_block`]: lists of names and values in one zlib stream per direction.
 //! * `deflate`: the compressor that never matches a secret.
 //! * `http`: requests, responses and pushes as header blocks.
 //! * `stream`, `flow`: states and windows.
 //! * [`status`]: numbers of RST_STREAM and GOAWAY.
 //!
-//! No socket, clock or thread: bytes and times go in, bytes and events come out.
+//! The crate uses no socket, clock or thread: the caller passes bytes and times in, and takes bytes
+//! and events out.
 
 mod connection;
 mod deflate;
@@ -35,7 +37,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Its name in ALPN and NPN.
+    /// Returns the protocol name in ALPN and NPN.
     pub const fn alpn(self) -> &'static str {
         match self {
             Self::V3 => "spdy/3",

@@ -1,4 +1,4 @@
-//! One stream: its state, its windows, what it still has to send. Draft section 2.3.
+//! A stream: its state, its windows and its unsent data. Draft section 2.3.
 //!
 //! ```text
 //!                    SYN_STREAM sent or received
@@ -32,16 +32,16 @@ use tandem_http::{Fields, Reason, Scheme, StreamId};
 use crate::flow::{ReceiveWindow, SendWindow};
 use crate::header_block::Block;
 
-/// Who may still send.
+/// The sides of a stream that may still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Both.
+    /// Both sides may send.
     Open,
-    /// The peer.
+    /// The peer may send.
     HalfClosedLocal,
-    /// We.
+    /// Our side may send.
     HalfClosedRemote,
-    /// Nobody.
+    /// Neither side may send.
     Closed,
 }
 
@@ -69,7 +69,7 @@ impl State {
     }
 }
 
-/// How our side of a stream ends, after what is queued.
+/// The way our side of a stream ends, after the queued data.
 #[derive(Debug)]
 pub(crate) enum Finish {
     /// FIN.
@@ -80,10 +80,10 @@ pub(crate) enum Finish {
     Reset(Reason),
 }
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// We asked. What a push of it inherits is kept where pushes are taken.
+    /// A request of ours. Sessions that take pushes keep the parts of it that pushes inherit.
     OwnRequest(Option<Box<Asked>>),
     /// The peer asked.
     PeerRequest,
@@ -96,7 +96,7 @@ pub(crate) enum Kind {
     PeerPush(Option<Box<PushHead>>),
 }
 
-/// What a push inherits from the request that it belongs to.
+/// The parts of a request that its pushes inherit.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) scheme: Scheme,
@@ -112,7 +112,7 @@ pub(crate) struct PushHead {
     pub(crate) fields: Fields,
 }
 
-/// One stream.
+/// A stream of a session.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) kind: Kind,
@@ -124,7 +124,7 @@ pub(crate) struct Stream {
     pub(crate) urgency: u8,
     /// Bytes of DATA sent.
     pub(crate) attained: u64,
-    /// Its place in the sending order, while it has one.
+    /// The position in the sending order, while the stream is in it.
     pub(crate) key: Option<Key>,
     pub(crate) send: SendWindow,
     pub(crate) queue: VecDeque<Bytes>,
@@ -136,7 +136,7 @@ pub(crate) struct Stream {
     pub(crate) receive: ReceiveWindow,
     /// Bytes given to the user and not released.
     pub(crate) held: usize,
-    /// What still comes is of no use: it is counted, credited and dropped.
+    /// True if further data is useless: the session counts, credits and drops it.
     pub(crate) discard: bool,
     /// Body bytes announced by the request, and received.
     pub(crate) expected: Option<u64>,
@@ -174,27 +174,27 @@ impl Stream {
         }
     }
 
-    /// Whether we opened it.
+    /// Returns true if our side opened the stream.
     pub(crate) const fn is_own(&self) -> bool {
         matches!(self.kind, Kind::OwnRequest(_) | Kind::OwnPush { .. })
     }
 
-    /// Whether the user may still give it something to send.
+    /// Returns true if the user may still queue data.
     pub(crate) const fn takes_data(&self) -> bool {
         self.state.may_send() && self.finish.is_none()
     }
 
-    /// Whether a body may follow: the head is on its way.
+    /// Returns true if a body may follow: the head is queued or sent.
     pub(crate) const fn head_given(&self) -> bool {
         self.replied || matches!(self.kind, Kind::OwnRequest(_))
     }
 
-    /// Whether only the end of our side is left to send.
+    /// Returns true if only the end of our side is left to send.
     pub(crate) const fn only_end_left(&self) -> bool {
         self.queued == 0 && self.finish.is_some() && self.state.may_send() && self.head_given()
     }
 
-    /// Its place in the sending order, if it has data that its window lets go.
+    /// Returns the position in the sending order, if the stream has data that its window permits.
     pub(crate) fn wanted_key(&self, id: StreamId) -> Option<Key> {
         /// Streams that differ by less keep their order, so that frames do not alternate for
         /// nothing.

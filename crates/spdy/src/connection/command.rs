@@ -1,4 +1,4 @@
-//! What the user of a session asks for. Draft sections 2.3 and 3.
+//! Commands from the user of a session. Draft sections 2.3 and 3.
 
 use bytes::Bytes;
 use tandem_http::mux::OpenError;
@@ -52,7 +52,7 @@ impl Connection {
         Ok(id)
     }
 
-    /// The announcement leaves at once: it must be ahead of all that mentions the resource.
+    /// Queues the announcement at once: it must precede every reference to the resource.
     pub(super) fn open_push(
         &mut self,
         parent: StreamId,
@@ -73,7 +73,7 @@ impl Connection {
             });
         }
         self.check_room()?;
-        // "Only what a GET would return may be pushed."
+        // The draft restricts pushes to responses that a GET request could return.
         if request.method != Method::Get || request.protocol.is_some() {
             return Err(OpenError::BadHead);
         }
@@ -95,7 +95,7 @@ impl Connection {
             && self.next_own <= crate::frame::MAX_31
     }
 
-    /// Whether one more stream of ours may be opened.
+    /// Checks that one more local stream may be opened.
     fn check_room(&self) -> Result<(), OpenError> {
         if !self.is_open_for_streams() {
             return Err(OpenError::Closing);
@@ -205,7 +205,7 @@ impl Connection {
         self.finish_if_drained(id);
     }
 
-    /// Resets a stream whose answer cannot be sent, and tells the user.
+    /// Resets a stream that cannot carry its response, and tells the user.
     fn withdraw(&mut self, id: StreamId, reason: Reason) {
         self.reset_stream(id, reason);
         self.events.push_back(Event::Reset { id, reason });
@@ -291,7 +291,7 @@ impl Connection {
         self.forget_held(count);
     }
 
-    /// Notes a stream whose credit is worth a frame.
+    /// Records a stream with enough credit for a WINDOW_UPDATE frame.
     pub(super) fn note_credit(&mut self, id: StreamId) {
         let window = self.stream_window();
         let (riding, urgent) = (self.riding_credit(window), self.urgent_credit(window));

@@ -17,7 +17,8 @@ impl Connection {
         if self.abort(id) {
             self.events.push_back(Event::Reset { id, reason });
         }
-        // "Who cancels a request cancels its pushes": we say so on each, so that both ends agree.
+        // A reset of a request cancels its pushes. An explicit RST_STREAM on each push keeps both
+        // ends in agreement.
         let pushes: Vec<_> = self
             .streams
             .iter()
@@ -58,7 +59,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Changes the send window of every live stream, and says what came of it.
+    /// Changes the send window of every live stream, and reports the result.
     pub(super) fn shift_windows<T>(
         &mut self,
         mut change: impl FnMut(&mut SendWindow) -> T,
@@ -107,7 +108,7 @@ impl Connection {
             .streams
             .range(frame.last.saturating_add(1)..)
             .filter(|(_, stream)| {
-                // A request whose answer has begun was processed, whatever `last` says.
+                // A request with a partial response was processed, regardless of `last`.
                 let answered = matches!(stream.kind, Kind::OwnRequest(_)) && stream.replied;
                 stream.is_own() && stream.state != State::Closed && !answered
             })

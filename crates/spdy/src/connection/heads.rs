@@ -1,5 +1,5 @@
-//! Handles frames with header blocks: SYN_STREAM, SYN_REPLY and HEADERS (draft sections 2.6.1, 2.6.2
-//! and 2.6.7), and pushes (draft section 3.3).
+//! Handles frames with header blocks: SYN_STREAM, SYN_REPLY and HEADERS (draft sections 2.6.1,
+//! 2.6.2 and 2.6.7), and pushes (draft section 3.3).
 
 use bytes::Bytes;
 use tandem_http::message::content_length;
@@ -14,7 +14,7 @@ use crate::http::{Message, response_block};
 use crate::status;
 use crate::stream::{Kind, PushHead, State};
 
-/// What HEADERS may say.
+/// The contents of a HEADERS frame.
 struct More {
     identity: bool,
     status: Option<u16>,
@@ -83,7 +83,7 @@ impl Connection {
         Ok(())
     }
 
-    /// "A request without all that is required MUST be answered by 400 Bad Request."
+    /// Accepts a request. The draft demands a 400 (Bad Request) response to an incomplete one.
     fn accept_request(&mut self, frame: &SynStream<'_>, request: Option<RequestHead>) {
         let id = frame.stream;
         self.last_accepted = id;
@@ -110,7 +110,7 @@ impl Connection {
         });
     }
 
-    /// Answers 400 without a body, and lets go by what the peer still sends.
+    /// Responds with 400 without a body, and discards the rest of the request.
     pub(super) fn answer_bad_request(&mut self, id: StreamId) {
         let mut head = ResponseHead::new(400);
         head.fields.push("content-length", "0");
@@ -280,8 +280,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds fields to the head of a push, or to the trailers. "Names must not be repeated", nor may
-    /// what a push is an answer to.
+    /// Adds fields to the head of a push, or to the trailers. No name may occur twice, and the
+    /// request of a push cannot change.
     fn merge_headers(&mut self, id: StreamId, more: More) -> Result<(), BlockError> {
         let limit = self.config.mux.max_header_list;
         let Some(stream) = self.live(id) else {

@@ -3,10 +3,10 @@
 //! ```text
 //!   handle_input ─▶ receive.rs ─▶ streams, windows ─▶ events ─▶ poll_event
 //!   open, respond, push, send_data, … ─▶ command.rs ─▶ streams, control queue
-//!   poll_output ◀─ output.rs ◀─ pings · control queue · ends of bodies · data in the order of priorities · credit
+//!   poll_output ◀─ output.rs ◀─ pings · control queue · ends of bodies · data by priority · credit
 //! ```
 //!
-//! Header blocks are compressed when their frame enters the control queue, which keeps its order:
+//! Header blocks are compressed when their frame enters the control queue, which keeps its order,
 //! so the compression context follows the wire. Data is cut into frames only as it leaves.
 
 mod command;
@@ -41,14 +41,15 @@ use probe::FlowProbe;
 use receive::Receiving;
 use recent::RecentlyClosed;
 
-/// What a session is and may do.
+/// The role, version, limits and options of a session.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Limits, the same for every multiplexed protocol.
     pub mux: MuxConfig,
     /// Which draft.
     pub version: Version,
-    /// What of our header blocks is compressed. Default [`HeaderCompression::Safe`].
+    /// The parts of outgoing header blocks that are compressed. Default
+    /// [`HeaderCompression::Safe`].
     pub header_compression: HeaderCompression,
     /// Client: `:path` carries the whole URL, for gateways that want it so. Default false.
     pub full_url_path: bool,
@@ -82,18 +83,17 @@ const MIN_CONTROL_LIMIT: usize = 8192;
 /// Our own questions without an answer that are remembered.
 const MAX_PINGS: usize = 64;
 
-/// One end of a SPDY session. See [`Mux`] for its use.
+/// An endpoint of a SPDY session. See [`Mux`] for its use.
 ///
-/// Where the drafts leave a choice:
-/// * Peers that do not know flow control exist (moby/spdystream). Whoever sent neither SETTINGS nor
-///   WINDOW_UPDATE and
-///   lets a window stand empty is asked with a PING; if it answers and gives no credit for another while, its windows
-///   are taken as unlimited. [`Config::probe_flow_control`] turns this off.
-/// * In SPDY/3 nothing limits the whole session, so a stream that would bring more than
-///   [`MuxConfig::receive_budget`] into memory is reset.
-/// * GOAWAY tells the last stream *accepted* in both versions: draft 3's "last replied to" would
-///   make a client send
-///   again what is being processed.
+/// The drafts leave some choices open:
+/// * Some peers do not implement flow control (moby/spdystream). The session sends a PING to a peer
+///   that leaves a window empty and has sent neither SETTINGS nor WINDOW_UPDATE. If the peer
+///   answers and still grants no credit, the session treats its windows as unlimited.
+///   [`Config::probe_flow_control`] turns this off.
+/// * SPDY/3 has no session window. The session resets a stream that would exceed
+///   [`MuxConfig::receive_budget`].
+/// * GOAWAY carries the last *accepted* stream in both versions. With draft 3's "last replied to",
+///   a client would send a request again that is being processed.
 /// * A push need not be marked unidirectional: neither spdystream nor spdy-transport does it.
 #[derive(Debug)]
 pub struct Connection {
@@ -311,8 +311,8 @@ impl Connection {
         self.recent.remember(id, strays_answered);
     }
 
-    /// Closes a stream that was reset: what its user still holds no longer counts.
-    /// Says whether its user has to be told.
+    /// Closes a stream that was reset; bytes that its user still holds no longer count. Returns
+    /// true if the user has to be told.
     fn abort(&mut self, id: StreamId) -> bool {
         let Some(known) = self.live(id).map(|stream| !stream.discard) else {
             return false;

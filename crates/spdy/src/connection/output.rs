@@ -1,5 +1,5 @@
-//! What goes to the peer, decided as late as possible: pings, control frames in order, ends of
-//! bodies, then data of the most urgent stream. Draft sections 2.3.3 and 2.6.8.
+//! Output for the peer, chosen as late as possible: pings, control frames in order, ends of bodies,
+//! then data of the most urgent stream. Draft sections 2.3.3 and 2.6.8.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::stream::Finish;
 /// stream waits for no more than this.
 const MAX_DATA: usize = 8192;
 
-/// An empty queue keeps so many bytes for the next frames.
+/// The capacity, in bytes, that an empty queue keeps for the next frames.
 const KEPT: usize = 4096;
 
 /// Control frames in the order in which their header blocks were compressed.
@@ -50,7 +50,7 @@ impl ControlQueue {
         self.lens.is_empty()
     }
 
-    /// Gives back what a burst took, once it is empty.
+    /// Frees the memory of a burst once the queue is empty.
     fn shrink(&mut self) {
         if self.bytes.capacity() > KEPT || self.lens.capacity() > KEPT / 16 {
             *self = Self::default();
@@ -111,7 +111,7 @@ impl Connection {
             if let Some(Finish::Trailers(block)) = finish {
                 self.scratch.clear();
                 self.encoder.encode(&block, &mut self.scratch);
-                // FIN goes on a frame of its own: spdy-transport does not look for it on HEADERS.
+                // FIN needs a separate frame: spdy-transport does not look for it on HEADERS.
                 let frame = Headers {
                     stream: id,
                     fin: false,
@@ -146,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// One data frame of a stream that has data and room for it.
+    /// Writes one DATA frame of a stream that has data and room in its window.
     fn write_data(&mut self, id: StreamId, room: usize, out: &mut SendBuf) {
         let low = self.config.mux.send_buffer / 2;
         let Some(stream) = self.live(id) else { return };

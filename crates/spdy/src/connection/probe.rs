@@ -1,13 +1,13 @@
-//! Finds out whether a peer that never spoke of windows ignores them.
+//! Detection of peers that ignore flow-control windows.
 //!
 //! ```text
-//! a window is empty, no SETTINGS, no WINDOW_UPDATE ever ──¼ s──▶ PING ──▶ its answer ──1 s──▶ no windows
-//!                      either frame arrives: the peer knows windows, for good
+//! a window is empty, no SETTINGS or WINDOW_UPDATE yet ─¼ s─▶ PING ─▶ answer ─1 s─▶ no windows
+//!                  either frame arrives: the peer knows windows, for good
 //! ```
 //!
-//! Frames are read in order, so a peer that answers has read all that filled the window. One that
-//! counts windows and keeps such a stream waiting would have had to be silent about SETTINGS too;
-//! it may still reset the stream.
+//! Frames are read in order, so a peer that answers has read all data that filled the window. A
+//! peer with windows would have to leave out SETTINGS as well to be mistaken; it may still reset
+//! the stream.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const BEFORE_ASKING: Duration = Duration::from_millis(250);
 /// For credit, after the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known of the peer.
+/// The knowledge about the peer.
 #[derive(Debug)]
 pub(super) enum FlowProbe {
     /// It counts windows, or we take it to.
@@ -33,7 +33,7 @@ pub(super) enum FlowProbe {
     Ignores,
 }
 
-/// What to do.
+/// The next action of the session.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Nothing,
@@ -74,7 +74,7 @@ impl FlowProbe {
         ours
     }
 
-    /// The clock is known: starts what waits for it.
+    /// Starts the timers that were waiting for the time.
     pub(super) fn advance(&mut self, now: Instant) -> Step {
         match *self {
             Self::Empty(None) => *self = Self::Empty(Some(now + BEFORE_ASKING)),

@@ -17,12 +17,12 @@ use crate::frame::{
 use crate::status;
 use crate::stream::{Kind, State};
 
-/// The data frame whose payload is arriving.
+/// The DATA frame that is arriving.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receiving {
     id: StreamId,
     fin: bool,
-    /// Its stream wants it.
+    /// True if the payload goes to the user of the stream.
     deliver: bool,
 }
 
@@ -154,7 +154,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a live stream takes this frame; if not, all is done but to let its payload go by.
+    /// Returns true if a live stream takes this frame; otherwise the caller only skips the payload.
     fn admit_data(&mut self, data: Data) -> bool {
         let id = data.stream;
         let over_budget = !self.is_v31()
@@ -302,8 +302,8 @@ impl Connection {
         }
     }
 
-    /// Whether a frame of a stream that is not there is an error. "If no GOAWAY was sent, it is a
-    /// stream error INVALID_STREAM."
+    /// Returns true if a frame of an unknown stream is an error. The draft demands the stream error
+    /// INVALID_STREAM unless a GOAWAY was sent.
     fn answers_stray(&self, id: StreamId) -> bool {
         let never_open = if self.is_own_id(id) {
             id >= self.next_own

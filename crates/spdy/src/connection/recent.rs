@@ -31,8 +31,8 @@ impl RecentlyClosed {
         }
     }
 
-    /// Whether a frame of a stream that is not there may be answered. What was never open may; what
-    /// is forgotten is told apart from it by the caller.
+    /// Returns true if a frame of an unknown stream may be answered. A stream that was never open
+    /// may be; the caller recognizes forgotten streams.
     pub(super) fn may_answer(&self, id: StreamId) -> bool {
         self.answer.get(&id).copied().unwrap_or(true)
     }

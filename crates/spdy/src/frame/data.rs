@@ -9,7 +9,7 @@ use super::FLAG_FIN;
 /// The head of a data frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// Its stream.
+    /// The stream identifier.
     pub stream: u32,
     /// The sender's last frame on this stream.
     pub fin: bool,

@@ -86,9 +86,9 @@ impl FrameType {
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Of a control frame.
+    /// The head of a control frame.
     Control(ControlHead),
-    /// Of a data frame.
+    /// The head of a DATA frame.
     Data(Data),
 }
 

@@ -1,10 +1,10 @@
-//! PING: a sign of life; the receiver sends it back as it is. Draft section 2.6.5.
+//! PING frames: the receiver returns them unchanged. Draft section 2.6.5.
 
 use bytes::{BufMut as _, BytesMut};
 
 use super::{FrameError, FrameType, put_control_head, u32_at};
 
-/// A sign of life.
+/// A PING frame, which tests that the peer still responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
     /// Odd when the client asked, even when the server did.

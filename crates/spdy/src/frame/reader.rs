@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::{ControlHead, Data, FrameType, HEAD_LEN, Head};
 
-/// Where the cutting stands.
+/// The position of the reader within a frame.
 #[derive(Debug)]
 enum State {
     Head,
@@ -25,7 +25,7 @@ pub struct FrameReader {
     max_control: usize,
 }
 
-/// What was cut off.
+/// A piece of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// A whole control frame of a known type.
@@ -40,7 +40,7 @@ pub enum Piece<'a> {
     Data(&'a [u8], bool),
 }
 
-/// The payload of a control frame: a part of the input, or what was gathered from several.
+/// The payload of a control frame: a slice of the input, or a buffer joined from several inputs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
     /// Lies in the input.
@@ -105,7 +105,7 @@ impl FrameReader {
         }
     }
 
-    /// Decides what follows a head; a control frame that is awaited is no piece yet.
+    /// Chooses the state that follows a head. An expected control frame yields no piece yet.
     fn start(&mut self, head: Head) -> Option<Piece<'static>> {
         match head {
             Head::Data(data) => {

@@ -1,4 +1,4 @@
-//! SETTINGS: what each end tells about itself. Draft section 2.6.4.
+//! SETTINGS frames: the parameters of each end. Draft section 2.6.4.
 
 use bytes::{BufMut as _, BytesMut};
 
@@ -9,13 +9,13 @@ const FLAG_CLEAR: u8 = 0x01;
 /// Settings of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The client forgets what it stored for this server. We store nothing.
+    /// True if the client must forget the values stored for this server. This client stores none.
     pub clear: bool,
     /// The entries as written.
     pub entries: Vec<Setting>,
 }
 
-/// One entry. On the wire the flags come first, then the 24-bit id.
+/// An entry of a SETTINGS frame. On the wire the flags come first, then the 24-bit id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// 1: please store; 2: this was stored. We never ask for it and ignore both.
@@ -26,7 +26,7 @@ pub struct Setting {
     pub value: u32,
 }
 
-/// The entries that change what we do.
+/// The entries that affect this implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingId {
     /// Streams that the receiver of the frame may have open at once.

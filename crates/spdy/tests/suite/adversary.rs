@@ -1,5 +1,5 @@
-//! Any bytes at all: no panic, no endless work, no memory that grows with what a peer announces.
-//! The fuzz targets go further along the same lines.
+//! Arbitrary input: it causes no panic, no endless work and no memory that grows with a peer's
+//! announcements. The fuzz targets extend these tests.
 
 use std::time::Instant;
 

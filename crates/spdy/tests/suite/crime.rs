@@ -1,8 +1,8 @@
-//! CRIME: who can make a browser send requests of their choice and sees their lengths guesses the
-//! cookie in them, letter by letter. The attack is run against each setting: it finds the secret
-//! under `full`, and learns nothing under `safe` and `off`. The attacker is a good one: what a
-//! guess costs beside a cookie of their own is subtracted, and padding shows differences of single
-//! bits.
+//! CRIME: an attacker that makes a browser send chosen requests, and sees their lengths, guesses
+//! the cookie in them letter by letter. The tests run the attack against each setting. It finds the
+//! secret under `full`, and learns nothing under `safe` and `off`. The attacker is a strong one:
+//! the cost of a guess beside a known cookie is subtracted, and padding reveals differences of
+//! single bits.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ const SECRET: &str = "9f3k7q2m5x8w1z6v";
 const OWN: &str = "QWERTYUIOPASDFGH";
 const LETTERS: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// Where the attacker's text stands.
+/// The position of the attacker's text.
 #[derive(Clone, Copy, Debug)]
 enum Guess {
     /// In the address, before the cookie of the same request.
@@ -25,7 +25,7 @@ enum Guess {
     Field,
 }
 
-/// Where the secret stands.
+/// The position of the secret.
 #[derive(Clone, Copy, Debug)]
 enum Secret {
     Cookie,
@@ -75,7 +75,7 @@ fn request_len(
     drain(session)
 }
 
-/// What a guess costs beside a secret that was sent before too, in eighths of a byte.
+/// Returns the cost of a guess beside a secret that was sent before too, in eighths of a byte.
 fn cost(
     setting: HeaderCompression,
     guess: &str,
@@ -99,8 +99,8 @@ fn cost(
     (0..8).map(once).sum()
 }
 
-/// Asks with every letter at the end of what is known and takes the one that gains most; `None`
-/// when none does.
+/// Tries each letter after the known part and takes the one with the largest gain; `None` if no
+/// letter gains.
 fn next_letter(
     setting: HeaderCompression,
     known: &str,
@@ -234,7 +234,7 @@ fn answers_are_as_safe() {
     assert_eq!(gain(HeaderCompression::Off), 0);
 }
 
-/// What the safety costs: the secrets themselves, and nothing around them.
+/// The safe setting costs only the bytes of the secrets themselves.
 #[test]
 fn safe_still_compresses_the_rest() {
     let total = |setting| {

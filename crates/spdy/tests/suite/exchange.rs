@@ -111,7 +111,7 @@ fn first_flight_needs_no_answer() {
     );
 }
 
-/// Pumps bodies of both ends until nothing moves, releasing what arrives.
+/// Pumps bodies of both ends until no more bytes move, and releases received data.
 fn pump(
     pair: &mut Pair,
     mut up: Vec<(u32, Bytes)>,
@@ -780,14 +780,14 @@ fn ten_thousand_requests_keep_no_memory() {
         pair.take_server();
     }
     assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
-    // Well under what HTTP/1.1 would write.
+    // HTTP/1.1 would write much more.
     assert!(pair.bytes_up < 10_000 * 60, "{}", pair.bytes_up);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is asked in whatever order, cut anywhere: it all arrives, and nobody breaks a rule.
+    /// Any requests in any order, cut anywhere, arrive complete, and neither end breaks a rule.
     #[test]
     fn everything_arrives(
         v31: bool,

@@ -44,7 +44,7 @@ fn repeat(name: &str, peer: Peer, frame: &[u8]) {
     flood(name, peer, 1, |peer, _| peer.input(frame));
 }
 
-/// A server with an open request on stream 1 whose body has not ended.
+/// Returns a server with an open request on stream 1 and an unfinished body.
 fn server_with_upload(version: Version) -> Peer {
     let mut peer = Peer::server(version);
     let syn = peer.script.syn_stream(1, false, &POST);

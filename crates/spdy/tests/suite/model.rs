@@ -20,7 +20,7 @@ const STREAM_WINDOW: u32 = 70_000;
 const SESSION_WINDOW: u32 = 100_000;
 const MAX_STREAMS: usize = 4;
 
-/// One thing that happens.
+/// A step of a random session.
 #[derive(Clone, Debug)]
 enum Step {
     PeerOpens { id: u32, associated: u32, fin: bool },
@@ -41,7 +41,8 @@ enum Step {
     Leave,
 }
 
-/// What is compared: frames without their credit and their cutting, events without their cutting.
+/// The compared output: frames without their credit and boundaries, events without their
+/// boundaries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     frames: Vec<String>,
@@ -495,8 +496,8 @@ impl Model {
         }
     }
 
-    /// Sends whatever windows allow: the most urgent first, then who has sent least in steps of 16
-    /// KiB, then the oldest; 8 KiB at a time.
+    /// Sends as much as the windows permit, 8 KiB at a time. The most urgent stream goes first,
+    /// then the one that sent least in steps of 16 KiB, then the oldest.
     fn send_all(&mut self) {
         loop {
             let room = if self.v31 {

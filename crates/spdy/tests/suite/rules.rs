@@ -1,5 +1,5 @@
 //! Broken rules, each with the stream error or session error that the drafts demand, and bounds on
-//! what costs memory.
+//! memory.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn server_with_request(version: Version) -> Peer {
     peer
 }
 
-/// A client whose request on stream 1 is answered, the body unfinished.
+/// Returns a client that has received a response head on stream 1 but not the whole body.
 fn client_with_response(version: Version) -> Peer {
     let mut peer = Peer::client(version);
     assert_eq!(peer.open(true), 1);
@@ -404,7 +404,7 @@ fn endless_headers_are_bounded() {
     assert_eq!(seen, reset(1, status::FRAME_TOO_LARGE));
 }
 
-/// A header block by another compressor, inflating to `len` bytes of nothing sensible.
+/// A block of another compressor, which inflates to `len` bytes without meaning.
 fn bomb(len: usize) -> Vec<u8> {
     let mut deflate = flate2::Compress::new(flate2::Compression::best(), true);
     deflate
@@ -435,7 +435,7 @@ fn a_large_header_list_costs_its_stream() {
 }
 
 #[test]
-fn what_does_not_inflate_ends_the_session() {
+fn invalid_header_block_ends_the_session() {
     let mut peer = server_with_request(Version::V3);
     let mut syn = peer.script.syn_stream(3, true, &GET);
     syn.truncate(18);
@@ -877,7 +877,7 @@ fn in_spdy3_the_budget_resets() {
     );
 }
 
-/// A server that sent a silent client all that its window holds.
+/// Returns a server that has filled the send window of a silent client.
 fn blocked_server() -> Peer {
     let mut peer = server_with_request(Version::V31);
     peer.session.respond(1, &response(200, &[]), false);
@@ -986,7 +986,7 @@ fn credit_rides_or_waits_until_it_is_worth_a_packet() {
 }
 
 #[test]
-fn a_peer_without_settings_gets_credit_within_its_64_kib() {
+fn session_credits_silent_peer_within_64_kib() {
     let mut peer = client_with_response(Version::V31);
     peer.told(&data(1, false, &[0; 16_384]));
     peer.session.release(1, 16_384);

@@ -1,5 +1,5 @@
-//! A scripted peer, a reader of what a session writes, and a pair of sessions with nothing but
-//! memory between them.
+//! Test helpers: a scripted peer, a reader of a session's output, and a pair of sessions joined in
+//! memory.
 
 use std::time::{Duration, Instant};
 
@@ -316,7 +316,7 @@ pub(crate) fn config(role: Role, version: Version) -> Config {
     Config::new(mux, version)
 }
 
-/// One session against a script.
+/// A session driven by a script.
 pub(crate) struct Peer {
     pub(crate) session: Connection,
     pub(crate) script: Script,
@@ -353,7 +353,7 @@ impl Peer {
         self.session.handle_input(self.now, bytes)
     }
 
-    /// Input that must not end the session, and what it answers.
+    /// Passes input that must not end the session, and returns its output.
     pub(crate) fn told(&mut self, bytes: &[u8]) -> Vec<Seen> {
         self.input(bytes).expect("no session error");
         self.output()
@@ -425,7 +425,7 @@ impl Pair {
         }
     }
 
-    /// One delivery each way; false when nothing moved.
+    /// Delivers output once in each direction; returns false if no bytes moved.
     pub(crate) fn step(&mut self, limit: usize) -> bool {
         let up = flow(
             &mut self.client,

@@ -40,7 +40,7 @@ fn pairs(frame: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What the file says that a frame is.
+/// Returns the frame that the file describes.
 fn expected(frame: &Value) -> Seen {
     let flags = number(frame, "flags");
     let fin = flags & u32::from(FLAG_FIN) != 0;
