@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::emulator::sys;
 
-/// Where iproute2 keeps named namespaces.
+/// The directory in which iproute2 keeps named namespaces.
 pub const NAMED: &str = "/run/netns";
 
 /// A network namespace, held open.
@@ -30,7 +30,7 @@ impl Netns {
         File::open("/proc/thread-self/ns/net").map(Self)
     }
 
-    /// One that `ip netns add` made.
+    /// Opens a namespace that `ip netns add` made.
     pub fn named(name: &str) -> io::Result<Self> {
         File::open(Path::new(NAMED).join(name)).map(Self)
     }
@@ -40,8 +40,8 @@ impl Netns {
         self.0.try_clone().map(Self)
     }
 
-    /// Runs `work` on a thread of its own inside the namespace. What it opens stays there; children
-    /// it spawns must not be tied to that thread's life.
+    /// Runs `work` on a new thread inside the namespace. Sockets and files that it opens stay in
+    /// the namespace; children that it spawns must not depend on the lifetime of that thread.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
         on_own_thread(|| {
             sys::setns(self.0.as_fd(), libc::CLONE_NEWNET)?;

@@ -1,10 +1,9 @@
-//! A slow path within one process: a relay that gives each TCP connection the time it would take on
-//! a long way.
+//! A slow path within one process: a relay that delays each TCP connection as a long path would.
 //!
-//! It needs no privileges, so that the demo runs everywhere; measurements that must be trusted use
-//! the packet emulator ([`crate::emulator`]). What is modelled: the round trip of opening a
-//! connection, one-way delay, a rate that all connections share, and the growth of each
-//! connection's window from ten segments (RFC 6928, slow start without loss).
+//! It needs no privileges, so that the demo runs everywhere. Measurements that must be accurate use
+//! the packet emulator ([`crate::emulator`]). The model has the round trip of opening a connection,
+//! one-way delay, a rate that all connections share, and the growth of each connection's window
+//! from ten segments (RFC 6928, slow start without loss).
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,13 +21,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// Initial window: ten full segments.
 const INITIAL_WINDOW: usize = 14_600;
 
-/// No window grows beyond what a kernel's buffers would let it.
+/// The largest window, as the buffers of a kernel would limit it.
 const LARGEST_WINDOW: usize = 6 << 20;
 
-/// What the way is like.
+/// The properties of the slow path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowPath {
-    /// There and back.
+    /// The round-trip time.
     pub rtt: Duration,
     /// Bits per second towards the target.
     pub rate_up: u64,
@@ -48,7 +47,7 @@ pub struct Carried {
 /// A path that runs as a task; ends when dropped.
 #[derive(Debug)]
 pub struct Running {
-    /// Where it listens.
+    /// The address on which the relay listens.
     pub address: SocketAddr,
     up: Arc<Lane>,
     down: Arc<Lane>,
@@ -56,7 +55,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// What it has carried so far.
+    /// Returns the number of bytes and connections carried so far.
     pub fn carried(&self) -> Carried {
         Carried {
             up: self.up.bytes.load(Ordering::Relaxed),
@@ -71,7 +70,7 @@ impl Drop for Running {
     }
 }
 
-/// One direction, shared by all connections.
+/// A direction that all connections share.
 #[derive(Debug)]
 struct Lane {
     delay: Duration,
@@ -173,8 +172,8 @@ async fn relay(
     there.and(back)
 }
 
-/// Moves bytes through one lane under a window that grows as what it let through is acknowledged, a
-/// delay later.
+/// Moves bytes through one lane under a window that grows as bytes are acknowledged, one delay
+/// after they were sent.
 async fn carry(mut read: OwnedReadHalf, mut write: OwnedWriteHalf, lane: &Lane) -> io::Result<()> {
     let mut window = INITIAL_WINDOW;
     let mut in_flight: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();

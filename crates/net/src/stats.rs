@@ -1,4 +1,4 @@
-//! What a handful of repeated measurements say: median, mean with its 95 % Student-t interval,
+//! Statistics of a few repeated measurements: median, mean with its 95 % Student-t interval,
 //! percentiles.
 
 /// Summary of a sample.
@@ -80,8 +80,8 @@ fn quantile(sorted: &[f64], at: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
 }
 
-/// The 0.975 quantile of Student's t distribution: what 95 % of means lie within, in standard
-/// errors.
+/// Returns the 0.975 quantile of Student's t distribution: the half width, in standard errors, of
+/// the interval that contains 95 % of means.
 pub fn student_t_95(freedom: usize) -> f64 {
     const SMALL: [f64; 12] = [
         12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157,

@@ -1,7 +1,8 @@
-//! `tandem-link` as it is used: real packets of real programs, through namespaces of this machine.
+//! Tests of `tandem-link` as a user runs it: real packets of real programs, through namespaces of
+//! this machine.
 //!
-//! Needs what the program needs: /dev/net/tun, and root or user namespaces; curl, bash and ss are
-//! the programs behind the link.
+//! The tests need /dev/net/tun, and root or user namespaces, as the program does; curl, bash and ss
+//! are the programs behind the link.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -75,7 +76,7 @@ fn json(path: &str) -> Value {
 }
 
 #[test]
-fn the_host_around_is_reached_through_the_link_and_nothing_is_faster() {
+fn outer_host_is_reached_with_the_link_s_delay() {
     let (scratch, port) = (Scratch::new("reach"), serve(300_000));
     let (counters, capture) = (scratch.file("counters"), scratch.file("pcap"));
     let fetch = format!(
@@ -282,7 +283,7 @@ fn hosts_of_a_topology_reach_each_other() {
     );
 }
 
-/// Processes of this machine whose command line contains `marker`.
+/// Returns the processes of this machine that have `marker` in their command line.
 fn processes_with(marker: &str) -> Vec<String> {
     let entries = fs::read_dir("/proc")
         .expect("procfs")
@@ -478,7 +479,7 @@ fn sink() -> u16 {
     port
 }
 
-/// What a line of `ss -i` says under a name: `cwnd:10`.
+/// Returns the value of a field in a line of `ss -i`, such as `cwnd:10`.
 fn field<'a>(said: &'a str, name: &str) -> &'a str {
     let value = said
         .split_whitespace()

@@ -1,7 +1,7 @@
 //! Packets written to a file as they pass a host's interface (pcap, nanoseconds, raw IP).
 //!
-//! A thread of its own writes, so that a slow disk never delays a packet; what it cannot take is
-//! counted.
+//! A dedicated thread writes them, so that a slow disk never delays a packet. Packets that it
+//! cannot take are counted.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -53,7 +53,7 @@ impl Capture {
         }
     }
 
-    /// Writes what still waits; packets missing from the file are an error.
+    /// Writes the packets that still wait; packets missing from the file are an error.
     pub fn finish(self) -> io::Result<()> {
         drop(self.sender);
         let result = self

@@ -47,7 +47,7 @@ pub fn serve(namespace: &Netns, host: &str, watch: Watch) -> io::Result<()> {
                 host: host.clone(),
                 network: fresh(&watch),
             };
-            // Who asks and does not listen misses something.
+            // A client that does not read its answer misses it.
             let _ = tell(asker, &counters);
         }
     };

@@ -1,6 +1,6 @@
 //! The emulator's thread: moves packets between TUN devices and the router, by the clock.
 //!
-//! One thread with real-time priority where the system allows it: then packets are handed over
+//! The engine is one thread with real-time priority where the system allows it: then packets are handed over
 //! within about 0.1 ms of the time they are due, on a busy machine too.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -35,9 +35,9 @@ const PRIORITY: i32 = 10;
 pub struct Options {
     /// Keep to ordinary priority.
     pub no_realtime: bool,
-    /// Hosts whose packets are written to files.
+    /// The hosts that have their packets written to files.
     pub captures: Vec<(NodeId, Capture)>,
-    /// The host that only stands for the network around, and who serves it.
+    /// The host that stands for the network outside, and the doorkeeper that serves it.
     pub relayed: Option<(NodeId, Doorkeeper)>,
 }
 
@@ -91,7 +91,7 @@ impl Emulator {
         })
     }
 
-    /// What is not as it should be, for the user.
+    /// Returns a warning for the user if the emulator cannot work as it should.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -208,7 +208,8 @@ impl Engine {
         (snapshot, result.and(captured))
     }
 
-    /// One turn: hand over what is due, wait for packets or the next due time, read.
+    /// Runs one turn: delivers packets that are due, waits for packets or the next due time, and
+    /// reads.
     fn turn_until(&mut self, stop: &PipeReader) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut publish_at = Duration::ZERO;
@@ -281,8 +282,8 @@ impl Engine {
         }
     }
 
-    /// Never waits for a reader of lower priority: what cannot be published now is published next
-    /// time.
+    /// Publishes the counters without waiting for a reader of lower priority: counters that cannot
+    /// be published now are published next time.
     fn publish(&mut self) {
         let snapshot = self.snapshot();
         if let Ok(mut published) = self.published.try_lock() {

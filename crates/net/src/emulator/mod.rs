@@ -41,7 +41,7 @@ pub struct EmulatorError {
 }
 
 impl EmulatorError {
-    /// An I/O error and what was being done.
+    /// Creates an error from an I/O error and the action that failed.
     pub fn new(action: impl Into<String>, source: io::Error) -> Self {
         Self {
             action: action.into(),
@@ -55,13 +55,13 @@ impl EmulatorError {
         |source| Self { action, source }
     }
 
-    /// What kind of failure the system reported.
+    /// Returns the kind of failure that the system reported.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }
 }
 
-/// What to look at; what the system says of plain files needs no more.
+/// Returns advice on the cause. Errors of plain files need no advice beyond the system's text.
 fn hint(action: &str, error: &io::Error) -> &'static str {
     if action.starts_with("read ") || action.starts_with("write ") {
         return "";

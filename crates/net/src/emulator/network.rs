@@ -17,7 +17,7 @@ use tandem_link::LinkConfig;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// Its description is wrong.
+    /// The description of the network is wrong.
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// The system refused something.
@@ -37,9 +37,9 @@ pub struct Setup {
     pub mtu: u32,
     /// TCP over every route made.
     pub tcp: TcpMetrics,
-    /// Hosts whose packets go to files.
+    /// The hosts that have their packets written to files.
     pub captures: Vec<(String, PathBuf)>,
-    /// Device name of the host [`OUTSIDE`], whose namespace has other devices too.
+    /// The device name of the host [`OUTSIDE`]: its namespace has other devices too.
     pub outside_device: String,
     /// The namespace given for [`OUTSIDE`] is not the one around but stands for it; it needs an
     /// IPv4 address.
@@ -63,9 +63,9 @@ impl Default for Setup {
 /// A near and a far host in namespaces of their own, and one link between them.
 #[derive(Debug)]
 pub struct TwoHosts {
-    /// Where the user is.
+    /// The namespace of the user.
     pub near: Netns,
-    /// Where the servers are.
+    /// The namespace of the servers.
     pub far: Netns,
     /// The link.
     pub emulator: Emulator,

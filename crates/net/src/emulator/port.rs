@@ -108,8 +108,8 @@ fn explain(error: io::Error, tcp: &TcpMetrics) -> io::Error {
     }
 }
 
-/// Keeps the kernel from sending anything of its own accord (router solicitations, multicast
-/// reports). Where a setting is not there, there is nothing to switch off.
+/// Keeps the kernel from sending unsolicited packets (router solicitations, multicast reports). A
+/// setting that does not exist needs no change.
 fn quieten_device(device: &str) {
     let _ = std::fs::write(
         format!("/proc/sys/net/ipv6/conf/{device}/addr_gen_mode"),
@@ -121,8 +121,8 @@ fn quieten_device(device: &str) {
     );
 }
 
-/// Keeps what TCP learned in one connection from the next, and lets everybody ping, which programs
-/// without privileges cannot in a new namespace: as far as this user's groups go.
+/// Keeps TCP from using metrics of earlier connections. Also permits ping without privileges, which
+/// a new namespace forbids, for the groups of this user.
 fn quieten_namespace() {
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1");
     if std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").is_err() {

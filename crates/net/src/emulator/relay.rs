@@ -1,11 +1,11 @@
-//! The network around, for a link whose maker may not touch it: without root, no device can be
-//! added to the namespace the program was started in. So the link ends in a namespace of ours
-//! instead, where every address is local, and this relay carries what arrives there on through
-//! ordinary sockets of the namespace around.
+//! A relay to the outer network, for a link that may not change it: without root, no device can be
+//! added to the namespace in which the program was started. The link then ends in a new namespace,
+//! where every address is local. This relay carries the traffic on through ordinary sockets of the
+//! outer namespace.
 //!
 //! A TCP connection to the stand-in's own address goes to the loopback address of the machine,
-//! others where they were meant to. Sockets are opened when the first packet to them is about to be
-//! delivered.
+//! others to their original destination. Sockets are opened when the first packet to them is about
+//! to be delivered.
 
 use std::collections::HashSet;
 use std::io;
@@ -97,7 +97,7 @@ fn make_everything_local() -> io::Result<()> {
 }
 
 impl Doorkeeper {
-    /// Whether the packet may be delivered. Opens the socket that it needs.
+    /// Returns true if the packet may be delivered, and opens the socket that it needs.
     pub fn admit(&mut self, packet: &[u8]) -> bool {
         let Some(header) = Header::read(packet) else {
             return false;
@@ -107,7 +107,8 @@ impl Doorkeeper {
                 .starts_connection
                 .is_none_or(|port| self.listen(port)),
             UDP => header.flow.is_some_and(|flow| self.open_flow(flow)),
-            // Of what cannot be carried on, only the stand-in's own echo is honest.
+            // Among the packets that cannot be relayed, only an echo of the stand-in's own address
+            // gives a true answer.
             ICMP => header.to == self.peer,
             _ => false,
         }
@@ -157,8 +158,8 @@ impl Doorkeeper {
         socket.is_ok_and(|socket| self.opened.send(socket).is_ok())
     }
 
-    /// The calling thread is the emulator's, which needs no namespace of its own: its devices are
-    /// open already.
+    /// Enters the outer namespace. The calling thread is the emulator's, which no longer needs its
+    /// namespace: its devices are open already.
     fn enter(&mut self) -> io::Result<()> {
         if !self.entered {
             sys::setns(self.netns.as_fd(), libc::CLONE_NEWNET)?;
@@ -168,7 +169,7 @@ impl Doorkeeper {
     }
 }
 
-/// What the doorkeeper needs to know of a packet.
+/// The fields of a packet that the doorkeeper needs.
 struct Header {
     protocol: u8,
     to: Ipv4Addr,
@@ -249,7 +250,7 @@ async fn serve(
     }
 }
 
-/// Where something meant for `target` goes in the namespace around.
+/// Returns the address in the outer namespace for a connection to `target`.
 fn around(target: SocketAddr, peer: Ipv4Addr) -> SocketAddr {
     if target.ip() == IpAddr::V4(peer) {
         (Ipv4Addr::LOCALHOST, target.port()).into()

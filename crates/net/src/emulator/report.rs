@@ -1,4 +1,4 @@
-//! What an emulated network did: a snapshot that can be printed, logged and written as JSON.
+//! A snapshot of an emulated network's counters, which can be printed, logged and written as JSON.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,9 +15,9 @@ pub struct Snapshot {
     pub time_s: f64,
     /// Scheduling class of the emulator's thread.
     pub realtime: bool,
-    /// One entry per direction of each link.
+    /// An entry for each direction of each link.
     pub links: Vec<LinkReport>,
-    /// One entry per host.
+    /// An entry for each host.
     pub ports: Vec<PortReport>,
     /// Packets that had no way to go.
     pub unroutable: u64,
@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub lateness: Times,
 }
 
-/// One direction of a link.
+/// The counters of one direction of a link.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LinkReport {
     /// Node that packets come from.
@@ -165,7 +165,7 @@ pub const LOG_HEADER: &str = "time_s,from,to,received_packets,received_bytes,del
      queued_packets,queued_bytes,queue_delay_mean_ms,effective_loss";
 
 impl LinkReport {
-    /// One line of the log: totals so far, and the queue as it is.
+    /// Formats a line of the log: totals so far, and the current queue.
     pub fn log_line(&self, time_s: f64) -> String {
         let Self {
             from,

@@ -1,6 +1,6 @@
-//! Where packets go: hosts and routers joined by links, without I/O and in virtual time.
+//! The forwarding of packets: hosts and routers joined by links, without I/O and in virtual time.
 //!
-//! Hosts are the ends, with addresses; routers only pass on. A packet takes the path with the
+//! Hosts are the ends, with addresses; routers only forward. A packet takes the path with the
 //! fewest links from host to host and is subject to each of them, so that two paths can share a
 //! bottleneck.
 
@@ -23,7 +23,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Whether an address is one of them.
+    /// Returns true if the prefix contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let mask = u32::MAX
             .checked_shl(32 - u32::from(self.bits.min(32)))
@@ -32,14 +32,14 @@ impl Prefix {
     }
 }
 
-/// One direction of a link between two nodes.
+/// A direction of a link between two nodes.
 #[derive(Debug)]
 pub struct Edge {
-    /// Where packets come from.
+    /// The node that packets come from.
     pub from: NodeId,
-    /// Where they go.
+    /// The node that packets go to.
     pub to: NodeId,
-    /// What happens to them on the way.
+    /// The link's effect on the packets.
     pub link: Link,
 }
 
@@ -152,7 +152,7 @@ impl Plan {
 /// A packet that has reached a host.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Where.
+    /// The host that the packet has reached.
     pub host: NodeId,
     /// When it was to arrive.
     pub due: Duration,

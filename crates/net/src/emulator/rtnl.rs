@@ -1,7 +1,8 @@
 //! Interfaces, addresses and routes of the calling thread's network namespace, by rtnetlink (RFC
 //! 3549).
 //!
-//! Only what the emulator needs, so that it depends on no program being installed.
+//! The module has only the operations that the emulator needs, so that it depends on no installed
+//! program.
 
 use std::io::{self, Read};
 use std::net::IpAddr;

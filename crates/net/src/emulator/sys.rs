@@ -1,5 +1,5 @@
-//! The system calls that the standard library has no safe door to: TUN devices, namespaces,
-//! `ppoll`, scheduling, and what must happen in a child between `fork` and `exec`. The only unsafe
+//! The system calls that have no safe form in the standard library: TUN devices, namespaces,
+//! `ppoll`, scheduling, and the steps of a child between `fork` and `exec`. It is the only unsafe
 //! code of this crate.
 
 use std::ffi::CString;
@@ -122,8 +122,8 @@ pub fn use_exact_timers() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) }).map(drop)
 }
 
-/// Whether this process may administer the network of its namespace: effective capability
-/// CAP_NET_ADMIN.
+/// Returns true if this process may administer the network of its namespace: it has the effective
+/// capability CAP_NET_ADMIN.
 pub fn may_administer_network() -> bool {
     const CAP_NET_ADMIN: u64 = 12;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -132,14 +132,14 @@ pub fn may_administer_network() -> bool {
         .is_some_and(|set| set >> CAP_NET_ADMIN & 1 == 1)
 }
 
-/// What a child does before it runs its program.
+/// The steps of a child before it runs its program.
 #[derive(Clone, Copy, Default)]
 pub struct ChildSetup<'a> {
     /// Network namespace to enter.
     pub network: Option<BorrowedFd<'a>>,
     /// Gets SIGKILL when the thread that spawned it ends, however that happens.
     pub die_with_parent: bool,
-    /// Starts a session of its own, so that signals from the terminal pass it by.
+    /// Starts a new session, so that signals from the terminal do not reach the child.
     pub own_session: bool,
 }
 
@@ -213,8 +213,8 @@ fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
     set
 }
 
-/// Unblocks every signal in the child of a command, which would otherwise inherit what
-/// [`block_signals`] blocked.
+/// Unblocks every signal in the child of a command, which would otherwise inherit the mask of
+/// [`block_signals`].
 pub fn unblock_in_child(command: &mut Command) {
     let unblock = || {
         let none = signal_set(&[]);

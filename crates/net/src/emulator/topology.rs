@@ -1,4 +1,4 @@
-//! Networks described by a TOML file: hosts, routers, and what the links between them do.
+//! Networks described by a TOML file: hosts, routers, and the properties of the links between them.
 //!
 //! ```toml
 //! seed = 7
@@ -40,7 +40,7 @@ pub const OUTSIDE: &str = "outside";
 /// Most hosts, routers or links of one network.
 const MOST: usize = 1000;
 
-/// What is wrong with a topology.
+/// An error in a topology.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -52,7 +52,7 @@ pub enum TopologyError {
     Link {
         /// The link, by its ends.
         link: String,
-        /// What is wrong.
+        /// The error in the parameter.
         source: ConfigError,
     },
     /// A trace file that cannot be read.
@@ -84,9 +84,9 @@ pub struct Topology {
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPlan {
-    /// Its name.
+    /// The host's name.
     pub name: String,
-    /// Its addresses.
+    /// The host's addresses.
     pub addresses: Vec<IpAddr>,
     /// Addresses that are reached through it.
     pub networks: Vec<Prefix>,
@@ -124,7 +124,7 @@ pub struct LinkText {
         conflicts_with = "delay"
     )]
     pub rtt: Option<String>,
-    /// One-way delay
+    /// Delay in one direction
     #[arg(long, value_name = "TIME[/TIME]", help_heading = "Link")]
     pub delay: Option<String>,
     /// Variation of the delay: normal:5ms, exp:5ms; ",reorder" lets packets overtake
@@ -220,8 +220,8 @@ impl LinkText {
     }
 }
 
-/// The part of a value that is for one direction: `A/B` is A one way and B the other, `A` alone
-/// both. Traces are files, whose names may have slashes of their own.
+/// Returns the part of a value that is for one direction: `A/B` is A one way and B the other, `A`
+/// alone is both. Traces are files, and their names may contain slashes.
 fn part(value: &Option<String>, index: usize) -> Option<&str> {
     let text = value.as_deref()?;
     let cut = if text.starts_with("trace:") {

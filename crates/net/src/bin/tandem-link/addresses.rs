@@ -1,8 +1,8 @@
-//! Addresses for a link that nothing around uses, such that links nest: each has a network of its
-//! own with room for those inside, all of which lies behind its command.
+//! Unused addresses for a link, chosen so that links nest: each link has a separate network with
+//! room for the links inside, and that whole network lies behind its command.
 //!
-//! The networks are parts of 100.64.0.0/10, shared address space (RFC 6598): 20 bits in common for
-//! an outermost link, four more for each link inside.
+//! The networks are parts of 100.64.0.0/10, shared address space (RFC 6598): an outermost link has
+//! a prefix of 20 bits, and each link inside has four bits more.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -29,9 +29,9 @@ const LAST_BITS: u8 = 28;
 pub(crate) struct Addresses {
     /// Everything behind the link.
     pub(crate) network: Prefix,
-    /// Of the host around.
+    /// The address of the host outside.
     pub(crate) peer: Ipv4Addr,
-    /// Of the command.
+    /// The address of the command.
     pub(crate) own: Ipv4Addr,
 }
 

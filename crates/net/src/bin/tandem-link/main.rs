@@ -1,11 +1,11 @@
-//! `tandem-link`: runs a command behind an emulated link, which is its only way out.
+//! `tandem-link`: runs a command behind an emulated link, which is its only route to the network.
 //!
 //! - [`options`]: the command line. [`shell`]: one link, or a topology, around a command.
-//! - [`self_test`]: what this machine's links are worth.
-//! - [`record`]: what a run was, for its JSON.
+//! - [`self_test`]: the accuracy of links on this machine.
+//! - [`record`]: the description of a run, for its JSON.
 //! - [`addresses`]: networks that let links nest.
-//! - [`rootless`]: what a user without privileges needs first.
-//! - [`init`]: process 1 of the command's process namespace, so that nothing outlives the link.
+//! - [`rootless`]: the preparation that a user without privileges needs.
+//! - [`init`]: process 1 of the command's process namespace, so that no process outlives the link.
 
 mod addresses;
 mod init;

@@ -25,21 +25,21 @@ pub(crate) struct Arguments {
     pub(crate) shell: ShellArguments,
 }
 
-/// What else the program does.
+/// The other commands of the program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mode {
     /// Runs a command on one host of a network described by a TOML file
     Topology(TopologyArguments),
     /// Lists the named links
     Profiles,
-    /// Sends real packets through links of this machine and compares them with what was asked for
+    /// Sends real packets through links of this machine and compares the results with the settings
     SelfTest(crate::self_test::Arguments),
     /// The end inside another shell that `self-test --beside` measures
     #[command(hide = true)]
     ShellEnd(crate::self_test::beside::EndArguments),
 }
 
-/// One link around a command.
+/// The arguments for one link around a command.
 #[derive(Debug, Args)]
 pub(crate) struct ShellArguments {
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(crate) struct TopologyArguments {
     pub(crate) run: RunArguments,
 }
 
-/// What both have.
+/// The arguments that links and topologies share.
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     /// Congestion control of TCP over the link at both ends (cubic, bbr, reno)
@@ -84,7 +84,7 @@ pub(crate) struct RunArguments {
     /// Time between lines of the log and of --live
     #[arg(long, default_value = "100ms", value_name = "TIME", value_parser = tandem_link::text::duration, help_heading = "Output")]
     pub(crate) interval: std::time::Duration,
-    /// Write what was run and the final counters as JSON
+    /// Write the settings of the run and the final counters as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) json: Option<PathBuf>,
     /// Show counters on standard error while running
@@ -96,7 +96,7 @@ pub(crate) struct RunArguments {
     /// Do not ask for real-time priority
     #[arg(long)]
     pub(crate) no_realtime: bool,
-    /// What to run; a shell unless given
+    /// The command to run; a shell unless given
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
 }

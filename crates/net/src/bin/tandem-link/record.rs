@@ -1,4 +1,4 @@
-//! What a run was: everything that someone needs to make it again, before its counters.
+//! The description of a run: everything that is needed to repeat it, before its counters.
 
 use serde::Serialize;
 use tandem_net::emulator::Snapshot;

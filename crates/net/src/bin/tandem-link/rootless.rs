@@ -24,7 +24,7 @@ impl fmt::Display for User {
 }
 
 impl User {
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses the output of [`fmt::Display`].
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (uid, gid) = text.split_once(':')?;
         Some(Self {
@@ -42,8 +42,8 @@ impl User {
     }
 }
 
-/// Enters a user namespace where it is needed; says who the user was. Must come before any thread
-/// is started.
+/// Enters a user namespace where it is needed, and returns the original user. It must be called
+/// before any thread is started.
 pub(crate) fn become_administrator() -> Result<Option<User>, EmulatorError> {
     if sys::may_administer_network() {
         return Ok(None);

@@ -1,6 +1,6 @@
-//! `tandem-link self-test`: sends real packets through real links of this machine, and compares
-//! what arrives with what was asked for. [`beside`]: the same packets through other programs of
-//! this kind.
+//! `tandem-link self-test`: sends real packets through real links of this machine, and compares the
+//! results with the settings. [`beside`] sends the same packets through other programs of this
+//! kind.
 
 pub(crate) mod beside;
 
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     compare: beside::CompareArguments,
 }
 
-/// One figure.
+/// A measured figure.
 #[derive(Debug, Serialize)]
 struct Row {
     /// The program that it is of, where several are compared.
@@ -62,7 +62,7 @@ struct Row {
     wanted: String,
     measured: String,
     value: f64,
-    /// None where there is nothing to hold it against.
+    /// The limit of the deviation, or `None` if there is no reference.
     limit: Option<f64>,
     pass: bool,
 }
@@ -258,7 +258,8 @@ const PROBES: u32 = 5000;
 /// Packets of 100 Mbit/s in the same time.
 const BULK: u32 = PROBES * 25 / 3;
 
-/// How late a thread without any work wakes up: what is lost before the emulator does anything.
+/// Measures how late a thread without any work wakes up: the delay that the machine adds before the
+/// emulator does anything.
 fn machine() -> Result<Vec<Row>, Failure> {
     let nap = Duration::from_millis(1);
     let napping = thread::spawn(move || {
@@ -534,7 +535,7 @@ fn kolmogorov_smirnov(mut sample: Vec<f64>, distribution: fn(f64) -> f64) -> f64
     sample.iter().enumerate().map(distance).fold(0.0, f64::max) * n.sqrt()
 }
 
-/// One TCP connection as fast as it goes, and the round trip that it sees.
+/// Runs one TCP connection at full speed, and measures its throughput and round trip.
 fn throughput() -> Result<Vec<Row>, Failure> {
     let pair = Pair::new(LinkConfig::default())?;
     let (rate, _) = bulk(&pair)?;

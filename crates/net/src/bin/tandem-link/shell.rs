@@ -43,7 +43,7 @@ fn read_trace(path: &str) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// One link between the namespace around and the command.
+/// Runs a link between the outer namespace and the command.
 pub(crate) fn run_link(arguments: &ShellArguments) -> Result<ExitCode, Failure> {
     let directions = arguments.link.directions("link", &read_trace)?;
     let Addresses { network, peer, own } = Addresses::choose()?;
@@ -209,7 +209,7 @@ fn start_background(
     Ok(started)
 }
 
-/// Starts a command under [`init`] in a process namespace of its own.
+/// Starts a command under [`init`] in a new process namespace.
 fn spawn(
     line: &[OsString],
     namespace: &Netns,
@@ -231,8 +231,8 @@ fn spawn(
     spawn_in_new_process_namespace(command).map_err(EmulatorError::of("start the command"))
 }
 
-/// Has a thread of its own be the parent: one that has chosen a process namespace for its children
-/// can start no threads, and without root cannot take the choice back.
+/// Starts a command from a new thread. A thread that has chosen a process namespace for its
+/// children can start no threads, and without root cannot undo the choice.
 fn spawn_in_new_process_namespace(mut command: Command) -> io::Result<Program> {
     let (spawned, child) = channel();
     let (parent, ended) = channel::<()>();

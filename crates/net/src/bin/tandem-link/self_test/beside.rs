@@ -25,7 +25,7 @@ use tandem_net::stats::{Summary, percentile};
 
 use super::{FULL, Failure, PROBE_PRIORITY, Row};
 
-/// One-way delay of the cases that have one.
+/// The one-way delay of the cases that have a delay.
 const DELAY_MS: u32 = 20;
 
 /// Between two probes: not in step with any clock that ticks in milliseconds.
@@ -37,7 +37,7 @@ const BULK_GAP: Duration = Duration::from_micros(120);
 /// Stands for the delay in a shell's command.
 const PLACE: &str = "{ms}";
 
-/// For what a run of a shell takes besides the time asked for.
+/// The time allowed for a run of a shell, in addition to the time asked for.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Datagrams under way get this long.
@@ -55,7 +55,7 @@ enum Task {
     ProbeBeside,
 }
 
-/// What to compare, and for how long.
+/// The programs to compare, and the duration.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArguments {
     /// Measure throughput and delay of another program of this kind beside this one, in
@@ -71,14 +71,14 @@ pub(crate) struct CompareArguments {
     time: Duration,
 }
 
-/// What the end inside is told.
+/// The arguments of the end inside the shell.
 #[derive(Debug, Args)]
 pub(crate) struct EndArguments {
     #[arg(value_enum)]
     task: Task,
-    /// Where this side listens, for streams or datagrams.
+    /// The port on which this side listens, for streams or datagrams.
     port: u16,
-    /// Where datagrams may go that nobody reads.
+    /// The port for datagrams that are not read.
     sink: u16,
     secret: u64,
     /// Milliseconds.
@@ -114,7 +114,7 @@ impl EndArguments {
     }
 }
 
-/// A program, and what was found.
+/// A program and its measured figures.
 struct Shell {
     /// As in the table.
     name: String,
@@ -138,7 +138,7 @@ impl Shell {
         }
     }
 
-    /// Its rows: of each figure the median, and how far the turns differ.
+    /// Returns the rows: the median of each figure, and the spread over the turns.
     fn rows(&self) -> impl Iterator<Item = Row> {
         self.figures.iter().filter_map(|(what, unit, values)| {
             let all = Summary::of(values)?;
@@ -176,7 +176,7 @@ pub(super) fn compare(arguments: &CompareArguments) -> Result<Vec<Row>, Failure>
             &format!("tandem-link {option}--"),
             format!("'{quoted}' --quiet {option}--"),
         );
-        // What may not work comes first.
+        // The other program comes first, since it may not work.
         let mut shells = [Shell::new(other, other.clone()), ours];
         for turn in 1..=*turns {
             for shell in &mut shells {
@@ -258,14 +258,14 @@ fn bulk(line: &str, ms: u32, time: Duration) -> Result<Throughput, Failure> {
             Ok(b'u') => out = Some(receive(&mut stream)?),
             Ok(b'd') => back = Some(send(&mut stream, time)?),
             Ok(b'c') => own = Some(read_number(&mut stream)?),
-            // Somebody else's, who has found the port.
+            // The connection came from another process that has found the port.
             Ok(_) | Err(_) => {}
         }
     }
     let (Some(out), Some(back), Some(own)) = (out, back, own) else {
         return Err(running.failure());
     };
-    // What the shell has used, and with it the command, is known once both have ended.
+    // The processor time of the shell and its command is known once both have ended.
     let all = processor_time()?.1 - before;
     let processor = (all - own).max(0.0) / (out.bits + back.bits) * 1e9;
     Ok(Throughput {
@@ -275,7 +275,7 @@ fn bulk(line: &str, ms: u32, time: Duration) -> Result<Throughput, Failure> {
     })
 }
 
-/// One-way delays in milliseconds.
+/// Measures one-way delays in milliseconds.
 fn probe(line: &str, ms: u32, task: Task, time: Duration) -> Result<Vec<f64>, Failure> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let sink = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -357,7 +357,8 @@ impl Running {
         })
     }
 
-    /// Whether it has not ended yet; one that does not end in time is an error.
+    /// Returns true if the process has not ended yet. A process that does not end in time is an
+    /// error.
     fn goes_on(&mut self) -> Result<bool, Failure> {
         if let Some(status) = self.child.try_wait()? {
             (self.ended, self.success) = (true, status.success());
@@ -386,12 +387,12 @@ impl Drop for Running {
     }
 }
 
-/// Tells the end inside from anybody else who finds the port.
+/// Returns a random number that tells the end inside from other processes that find the port.
 fn secret() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// What a connection is for.
+/// Reads the purpose of a connection.
 fn greeting(stream: &mut TcpStream, secret: u64) -> io::Result<u8> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -463,7 +464,7 @@ fn processor_time() -> io::Result<(f64, f64)> {
 fn processor_time_of(stat: &str) -> Option<(f64, f64)> {
     // Hundredths of a second, whatever the kernel's own clock (proc(5)).
     const TICKS: f64 = 100.0;
-    // The name may hold anything; what follows it begins with field 3.
+    // The name may contain any character; field 3 follows it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     Some((
@@ -535,7 +536,7 @@ fn send_probes(
     })?;
     bulk.map_or(Ok(Ok(())), thread::JoinHandle::join)
         .map_err(|_| "a thread panicked")??;
-    // What is in the link would end with it.
+    // The packets in the link would be lost with it.
     thread::sleep(LAST);
     Ok(())
 }
@@ -558,7 +559,8 @@ fn at_intervals(
     Ok(())
 }
 
-/// The host around the shell: what ours and mahimahi's call it, or else where everything goes.
+/// Returns the address of the host outside the shell: the one that this program's or mahimahi's
+/// environment names, or else the default gateway.
 fn host_around() -> Result<IpAddr, Failure> {
     let named = ["MAHIMAHI_BASE", "TANDEM_LINK_PEER"].map(|name| std::env::var(name).ok());
     if let Some(address) = named
