@@ -49,7 +49,7 @@ pub(crate) struct DemoArgs {
     keep: bool,
 }
 
-/// One line of the table.
+/// A line of the table.
 #[derive(Debug, Serialize)]
 struct Row {
     setup: String,
@@ -59,7 +59,7 @@ struct Row {
     requests: usize,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
     page: String,
