@@ -1,13 +1,13 @@
 //! Headless Chromium, driven over its DevTools protocol: loads a page with a fresh profile, through
-//! any proxy or none, and says exactly what happened.
+//! any proxy or none, and records every request.
 //!
 //! ```text
 //!  process: Chromium, its pipe, its profile ──▶ protocol: commands and events ──▶ record: requests ──▶ Visit
 //! ```
 //!
-//! No port and no network beside the page's is used; that is the network of the thread that starts
-//! it. Chromium and its profile are gone when a [`Browser`] is closed or dropped, and also when
-//! this process is killed.
+//! Chromium is controlled without a port. It uses only the network of the thread that starts it.
+//! Chromium and its profile are removed when a [`Browser`] is closed or dropped, and also when this
+//! process is killed.
 
 mod process;
 mod protocol;
@@ -70,13 +70,14 @@ pub struct Browser {
 /// A page load.
 #[derive(Clone, Debug)]
 pub struct Visit {
-    /// What the page says about itself.
+    /// The state of the page, as its own script interface reports it.
     pub page: PageState,
     /// Every request over HTTP.
     pub har: Har,
 }
 
-/// What the loaded page says about itself. Times in ms from the start of the navigation.
+/// The state of the loaded page, as its own script interface reports it. Times in ms from the start
+/// of the navigation.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all(deserialize = "camelCase"))]
 pub struct PageState {
@@ -90,7 +91,7 @@ pub struct PageState {
     pub first_paint: Option<f64>,
     /// Images of the document and of its frames of the same origin.
     pub images: usize,
-    /// Those that were loaded and decoded.
+    /// The number of images that were loaded and decoded.
     pub decoded: usize,
 }
 
@@ -98,7 +99,7 @@ pub struct PageState {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrowserError {
-    /// There is no Chromium.
+    /// Chromium is not installed.
     #[error(
         "there is no Chromium: install it (Debian: apt-get install chromium) or name it in TANDEM_CHROMIUM; looked for {0}"
     )]
@@ -117,7 +118,7 @@ pub enum BrowserError {
     /// It ended.
     #[error("Chromium ended unexpectedly{}{complaint}", if complaint.is_empty() { "" } else { ": " })]
     Ended {
-        /// What it said last.
+        /// The last lines of its standard error.
         complaint: String,
     },
     /// The pipe broke.
@@ -129,12 +130,12 @@ pub enum BrowserError {
     /// A message without end.
     #[error("Chromium sent a message of unreasonable length")]
     TooLong,
-    /// It does not do what it was asked for.
+    /// Chromium refuses a command.
     #[error("Chromium refuses {method}: {why}")]
     Refused {
         /// The command.
         method: &'static str,
-        /// What it says.
+        /// The reason that Chromium gives.
         why: String,
     },
     /// The document cannot be loaded.
@@ -145,8 +146,8 @@ pub enum BrowserError {
         /// In Chromium's words.
         why: String,
     },
-    /// Chromium drops its connections when an interface of the machine comes or goes, such as
-    /// another program's tunnel. Behind a link of its own it sees none of that.
+    /// Chromium drops its connections when an interface of the machine is added or removed, such as
+    /// another program's tunnel. Behind a separate link it sees no such change.
     #[error("the machine's network changed during the load")]
     NetworkChanged,
     /// The page's process ended.
@@ -159,7 +160,7 @@ pub enum BrowserError {
         done: usize,
         /// Requests that did not.
         open: usize,
-        /// Whether the load event came.
+        /// True once the load event came.
         loaded: bool,
         /// The deadline.
         after: Duration,
@@ -179,7 +180,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Where the program is.
+    /// Returns the path of the program.
     pub fn find_program(&self) -> Result<PathBuf, BrowserError> {
         if let Some(given) = self
             .program
@@ -227,7 +228,7 @@ impl Browser {
         (&self.product.0, &self.product.1)
     }
 
-    /// Where its profile is while it runs.
+    /// Returns the directory of the profile, which exists while Chromium runs.
     pub fn profile(&self) -> &Path {
         self.process.profile()
     }
@@ -294,7 +295,7 @@ impl Browser {
         let product = version["product"].as_str().unwrap_or_default();
         let (name, number) = product.split_once('/').unwrap_or((product, ""));
         self.product = (name.to_owned(), number.to_owned());
-        // The page that Chromium opens by itself may still be on its way there.
+        // The page that Chromium opens at its start may not exist yet.
         let created = self
             .call(None, "Target.createTarget", json!({ "url": "about:blank" }))
             .await?;
@@ -378,7 +379,7 @@ impl Browser {
         serde_json::from_value(value).map_err(BrowserError::Message)
     }
 
-    /// Carries out a command; what happens meanwhile is recorded.
+    /// Sends a command and waits for its result, and records the events that come before it.
     async fn call(
         &mut self,
         session: Option<&str>,

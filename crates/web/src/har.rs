@@ -1,8 +1,8 @@
 //! HAR 1.2 as written: one page load, its requests and the phases of each.
 //!
 //! Loader and browser both report in these terms, so that results are computed in one place
-//! ([`crate::measure`]). HAR files are read by [`crate::page`], which wants other things of them.
-//! What HAR has no field for stands in fields whose names begin with `_`, as the format asks.
+//! ([`crate::measure`]). [`crate::page`] reads HAR files, since it needs other fields of them.
+//! Values without a HAR field have names that begin with `_`, as the format requires.
 
 pub mod valid;
 
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 pub struct Har {
     /// Begin of the load.
     pub started: Option<SystemTime>,
-    /// What loaded it, with its version.
+    /// The name and version of the client that loaded it.
     pub client: (String, String),
     /// Name or title of the page.
     pub title: String,
@@ -33,7 +33,7 @@ pub struct Har {
 pub struct Entry {
     /// When it was issued, from the start of the load.
     pub start: f64,
-    /// Its phases, one after the other from `start`.
+    /// The phases of the request, one after the other from `start`.
     pub timings: Timings,
     /// Method.
     pub method: String,
@@ -55,10 +55,9 @@ pub struct Entry {
     pub received: Option<u64>,
     /// Bytes of the body, decoded.
     pub body: u64,
-    /// What it was to the page, in the browser's words. Files have them in lower case, as Chrome's
-    /// do.
+    /// The type of resource in the browser's terms. Files have it in lower case, as Chrome's do.
     pub kind: String,
-    /// URL of what caused it.
+    /// The URL of the initiator.
     pub initiator: Option<String>,
     /// Priority in the browser's words.
     pub priority: Option<String>,
@@ -66,7 +65,7 @@ pub struct Entry {
     pub server: Option<String>,
     /// Which connection carried it.
     pub connection: Option<String>,
-    /// Whether it had been pushed.
+    /// True if the resource had been pushed.
     pub pushed: bool,
     /// Why there is no whole answer.
     pub error: Option<String>,
@@ -246,7 +245,7 @@ fn address_and_port(server: &str) -> Option<(IpAddr, Option<u16>)> {
     Some((bare.parse().ok()?, None))
 }
 
-/// Microseconds are all that clocks here are good for.
+/// Converts to milliseconds, rounded to microseconds, which is the precision of the clocks.
 fn millis(time: f64) -> Value {
     ((time * 1e3).round() / 1e3).into()
 }

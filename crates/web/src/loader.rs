@@ -1,14 +1,14 @@
-//! A loader that behaves like a browser: it loads a page model over connections of HTTP/1.1 or one
-//! session of HTTP/2 for each authority, with TLS or without, straight, through an HTTP proxy or
-//! through SOCKS5, and checks every byte.
+//! A loader that behaves like a browser and checks every byte. It loads a page model over
+//! connections of HTTP/1.1 or one session of HTTP/2 for each authority, with TLS or without,
+//! directly, through an HTTP proxy or through SOCKS5.
 //!
 //! ```text
-//!  Plan: what is known, who may have a connection ──▶ fetch: one request on one connection ──▶ Timing
+//!  Plan: known resources, free connections ────▶ fetch: one request on one connection ──▶ Timing
 //!    ▲                                                  │                   or session
 //!    └───────────── references, as they arrive ─────────┘
 //! ```
 //!
-//! It sends to the proxy it is given and nowhere else; without one, to the authorities of the site.
+//! It sends only to the configured proxy; without one, to the authorities of the site.
 
 mod connection;
 mod fetch;
@@ -34,7 +34,7 @@ use crate::page::Site;
 pub struct Loader {
     /// The way to the origins.
     pub via: Via,
-    /// What is spoken to the origins. Default [`Protocol::Http1`].
+    /// The protocol to the origins. Default [`Protocol::Http1`].
     pub protocol: Protocol,
     /// Requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. Default 6,
     /// as browsers have connections.
@@ -55,7 +55,7 @@ pub struct Loader {
     pub headers: Vec<(String, String)>,
 }
 
-/// What is spoken to the origins.
+/// The protocol to the origins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1, one request after the other on each connection.
@@ -77,7 +77,8 @@ impl Protocol {
 /// When resources become known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discovery {
-    /// When what names them has arrived: in documents their mention, otherwise the whole resource.
+    /// When the parent's reference has arrived: in documents the reference itself, otherwise the
+    /// whole parent.
     Triggers,
     /// All at the start.
     List,
@@ -136,7 +137,7 @@ pub struct Timing {
     pub bytes_down: u64,
     /// Bytes of its body.
     pub body: u64,
-    /// What a proxy on the way says of it: its `Cache-Status` (RFC 9211).
+    /// The `Cache-Status` of a proxy on the way (RFC 9211).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -170,7 +171,7 @@ pub enum LoadError {
         /// The deadline.
         after: Duration,
     },
-    /// Nothing may be sent: a limit of 0 connections.
+    /// The limit of connections is 0.
     #[error("no connections allowed")]
     NoConnections,
     /// A field of [`Loader::headers`] that would break the request.
@@ -185,7 +186,7 @@ pub enum Fault {
     /// No connection to the proxy or origin.
     #[error("cannot connect to {to}: {source}")]
     Connect {
-        /// Where to.
+        /// The address of the proxy or origin.
         to: String,
         /// Why.
         source: std::io::Error,
@@ -208,7 +209,7 @@ pub enum Fault {
     /// The proxy opens no tunnel.
     #[error("the proxy opens no tunnel: status {status}")]
     Tunnel {
-        /// Its answer.
+        /// The status of the proxy's response.
         status: u16,
     },
     /// The server ended a stream.
@@ -233,7 +234,7 @@ pub enum Fault {
         wanted: u16,
         /// The answer's.
         got: u16,
-        /// What the proxy says about it.
+        /// The proxy's explanation.
         detail: String,
     },
     /// The body is not the resource's.

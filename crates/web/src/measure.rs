@@ -1,4 +1,4 @@
-//! Page loads, measured: what experiments and `tandem-measure` are made of.
+//! Measured page loads, for experiments and `tandem-measure`.
 //!
 //! ```text
 //!  Page ──▶ Served: origins on free ports, the site they serve
@@ -8,15 +8,14 @@
 //!  Run (command, versions, seed, machine) ──────────────────▶ Report ──▶ JSON, CSV, text
 //! ```
 //!
-//! - [`Served::start`] serves a page here; [`Served::site`] is what a [`Client`] loads. Where
-//!   origin and client live in
-//!   different namespaces or programs, each makes the same [`crate::page::Site`] from the same page and authorities.
-//! - [`Client::load`] loads it once, cold: a new browser with a new profile, or new connections.
-//!   Every status and size (the
-//!   loader: every byte) is compared with the model's; [`Outcome::is_complete`] says whether the page was all there.
+//! - [`Served::start`] serves a page here, and a [`Client`] loads [`Served::site`]. If origin and
+//!   client run in different namespaces or programs, each makes the same [`crate::page::Site`] from
+//!   the same page and authorities.
+//! - [`Client::load`] loads it once, cold: with a new browser and profile, or new connections.
+//!   Every status and size (with the loader, every byte) is compared with the model's.
+//!   [`Outcome::is_complete`] returns true if the whole page was loaded.
 //! - [`Report::add`] collects loads; [`Report::json`], [`Report::csv`] and [`Report::text`] write
-//!   them, [`Outcome::har`] goes
-//!   to a file of its own by [`crate::har::Har::to_json`].
+//!   them. [`crate::har::Har::to_json`] writes [`Outcome::har`] to a separate file.
 //!
 //! Times are in milliseconds, as in HAR files.
 
@@ -44,7 +43,7 @@ use crate::page::{PageError, Site};
 /// How often a load is made again that something else on the machine disturbed.
 const DISTURBANCES: usize = 5;
 
-/// What loads pages.
+/// The client that loads pages.
 #[derive(Clone, Debug)]
 pub enum Client {
     /// The lab's own loader.
@@ -72,7 +71,7 @@ pub enum MeasureError {
     /// No place for an origin.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: std::net::SocketAddr,
         /// Why.
         source: std::io::Error,

@@ -1,20 +1,20 @@
-//! An origin, over HTTP/1.1 or HTTP/2, with TLS or without, that serves a page model, and answers
-//! what tests of a proxy need to ask.
+//! An origin, over HTTP/1.1 or HTTP/2, with TLS or without. It serves a page model and responses
+//! for tests of a proxy.
 //!
-//! | request | answer |
+//! | request | response |
 //! |---|---|
 //! | GET, HEAD of a resource | its body; ranges and `If-None-Match` work |
 //! | GET `/bytes/N` | N bytes |
 //! | POST `/echo` | the request's body, as it arrives |
-//! | POST `/sink` | how many bytes came, as JSON |
-//! | any, with `delay=MS` | the same, so much later |
+//! | POST `/sink` | the number of bytes received, as JSON |
+//! | any, with `delay=MS` | the same, delayed |
 //! | any, with `status=CODE` | the same with another status |
 //! | any, with `framing=chunked` or `framing=close` | the same without `Content-Length` |
 //! | any, with `cut=N` | the same, but the connection ends after N bytes of body |
 //!
-//! The parameters stand in the query and may be combined; in HTTP/2 `framing` leaves the length
-//! out, `cut` resets the stream, and `/echo` takes neither these nor a delay. Without TLS, HTTP/2
-//! is spoken to who begins with its preface (RFC 9113 section 3.3).
+//! The parameters are part of the query and may be combined. In HTTP/2 `framing` leaves the length
+//! out, `cut` resets the stream, and `/echo` takes neither these nor a delay. Without TLS, the
+//! origin speaks HTTP/2 to clients that begin with its preface (RFC 9113 section 3.3).
 
 mod answer;
 mod connection;
@@ -73,16 +73,16 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// What an origin has done so far.
+/// The counts of an origin so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Connections accepted.
     pub connections: u64,
-    /// Requests whose head was understood.
+    /// Requests with a valid head.
     pub requests: u64,
     /// Body bytes given to the kernel.
     pub body_bytes: u64,
-    /// Requests whose head or body was not understood.
+    /// Requests with an invalid head or body.
     pub refused: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct Counts {
 pub struct Running {
     /// The origin.
     pub origin: Origin,
-    /// Where it listens.
+    /// The address on which the origin listens.
     pub address: SocketAddr,
     task: JoinHandle<()>,
 }
@@ -102,8 +102,8 @@ impl Origin {
         Self::with_tls(site, None)
     }
 
-    /// An origin of this page that takes only TLS, with a certificate of its own for the site's
-    /// hosts.
+    /// Creates an origin of this page that accepts only TLS, with its own certificate for the
+    /// site's hosts.
     pub fn secure(site: Site, protocols: Protocols) -> Result<Self, TlsError> {
         let acceptor = tls::acceptor(site.authorities(), protocols)?;
         Ok(Self::with_tls(site, Some(acceptor)))
@@ -129,7 +129,7 @@ impl Origin {
         &self.shared.site
     }
 
-    /// What it has done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         let Shared {
             connections,
@@ -146,7 +146,7 @@ impl Origin {
         }
     }
 
-    /// Serves what `listener` accepts until dropped; its connections end with it.
+    /// Serves connections from `listener` until dropped, and closes them then.
     pub fn serve(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + use<> {
         let shared = Arc::clone(&self.shared);
         async move {
@@ -178,7 +178,7 @@ impl Origin {
     }
 }
 
-/// Finds out what is spoken, and speaks it. Failures are the client's to see.
+/// Detects the protocol of a connection, and serves it. Failures are visible to the client only.
 async fn accept(mut stream: TcpStream, shared: Arc<Shared>) {
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = shared.tls.clone() else {
@@ -197,8 +197,8 @@ async fn accept(mut stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// What a connection begins with, and whether that is the preface of HTTP/2. Where it ends or
-/// breaks before it can be told, HTTP/1.1 knows what to do.
+/// Returns the first bytes of a connection, and true if they are the preface of HTTP/2. HTTP/1.1
+/// handles a connection that ends or breaks too early to tell.
 async fn beginning(stream: &mut TcpStream, patience: Duration) -> (BytesMut, bool) {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut input = BytesMut::with_capacity(READ);

@@ -1,11 +1,11 @@
-//! Page models: what a page consists of, how large it is and what causes what to be loaded.
+//! Page models: the resources of a page, their sizes and their dependencies.
 //!
 //! ```text
 //!  recorded page · HAR file · generator ──▶ Page ──▶ Site (bodies) ──▶ origin serves it, loader checks it
 //! ```
 //!
-//! A model has no bodies; [`Site`] makes them: real HTML, CSS, scripts and images of the right size
-//! that name what they cause, so that a browser loads the page as it loaded the recorded one.
+//! A model has no bodies. [`Site`] makes them: real HTML, CSS, scripts and images of the right size
+//! with references to their children, so that a browser loads the page in the recorded order.
 
 mod body;
 mod fill;
@@ -26,7 +26,7 @@ const MAX_BYTES: u64 = 1 << 30;
 /// A page: resources, each caused by an earlier one or known from the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// What it is called in reports.
+    /// The name of the page in reports.
     pub name: String,
     /// Hosts as recorded; resources say which is theirs.
     pub hosts: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Page {
     pub resources: Vec<Resource>,
 }
 
-/// One resource of a page.
+/// A resource of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
     /// Path and query, beginning with `/`; no two resources of a page have the same, whatever their
@@ -44,17 +44,17 @@ pub struct Resource {
     pub host: usize,
     /// `Content-Type`, without parameters.
     pub mime: String,
-    /// What it is to the page.
+    /// The type of the resource.
     pub kind: Kind,
     /// Bytes of the body on the wire. [`Site`] makes it larger where the references do not fit.
     pub size: usize,
     /// Status; 301 to 308 lead to the one child.
     pub status: u16,
-    /// What causes it; `None`: known from the start.
+    /// The index of the resource that causes it; `None` if it is known from the start.
     pub parent: Option<usize>,
 }
 
-/// What a resource is to its page.
+/// The type of a resource of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -73,7 +73,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it can name a resource of `child`'s kind.
+    /// Returns true if it can refer to a resource of `child`'s kind.
     const fn can_name(self, child: Self) -> bool {
         match self {
             Self::Html | Self::Script => true,
@@ -82,7 +82,7 @@ impl Kind {
         }
     }
 
-    /// Order in which a browser asks for what it knows of: 0 first.
+    /// Returns the rank of its requests among those that a browser can send: 0 is first.
     pub const fn rank(self) -> u8 {
         match self {
             Self::Html => 0,
@@ -114,7 +114,7 @@ pub enum PageError {
         "neither a recorded page (\"entries\"), a HAR file (\"log\") nor a page model (\"resources\")"
     )]
     Shape,
-    /// Nothing in it can be loaded over HTTP.
+    /// The page has no resource that can be loaded over HTTP.
     #[error("the page has no http or https resource")]
     Empty,
     /// It is too large to be meant.
@@ -125,7 +125,7 @@ pub enum PageError {
     Resource {
         /// Which.
         index: usize,
-        /// What is wrong.
+        /// The error in the resource.
         what: &'static str,
     },
     /// A browser begins with one document.
@@ -195,8 +195,8 @@ impl Page {
             .fold(0, |sum, resource| sum.saturating_add(resource.size as u64))
     }
 
-    /// Checks that a browser can load it: one document (or what redirects to it) causes all the
-    /// rest.
+    /// Checks that a browser can load it: all resources descend from one document, or from a
+    /// redirect to it.
     pub fn check_browsable(&self) -> Result<(), PageError> {
         let fits = |(index, resource): (usize, &Resource)| match resource.parent {
             None => index == 0 && resource.kind == Kind::Html,
@@ -229,8 +229,8 @@ impl Page {
         self.checked()
     }
 
-    /// What causes `index`, as recorded if that can be: a redirect, or what has references to such
-    /// resources. A document that nothing causes comes of the redirect before it.
+    /// Returns the parent of `index`: the recorded one if it can have such references, such as a
+    /// redirect. A document without a parent descends from the redirect before it.
     fn able_parent(&self, index: usize) -> Option<usize> {
         let recorded = self.resources[index].parent.filter(|&p| p < index);
         match recorded {
@@ -242,8 +242,9 @@ impl Page {
         }
     }
 
-    /// From `parent` upwards the nearest that can mention `index`: references are text in HTML,
-    /// style sheets and scripts. What nothing can is left to the first document.
+    /// Returns the nearest ancestor, from `parent` upwards, that can refer to `index`: references
+    /// are text in HTML, style sheets and scripts. A resource without such an ancestor belongs to
+    /// the first document.
     fn nearest_able(&self, mut parent: Option<usize>, index: usize) -> Option<usize> {
         let kind = self.resources[index].kind;
         while let Some(at) = parent {
@@ -282,7 +283,7 @@ impl Page {
         }
     }
 
-    /// Checks what the rest relies on.
+    /// Checks the invariants of a page.
     fn checked(self) -> Result<Self, PageError> {
         if self.resources.len() > MAX_RESOURCES || self.bytes() > MAX_BYTES {
             return Err(PageError::TooLarge);
@@ -328,13 +329,13 @@ impl Page {
 }
 
 impl Resource {
-    /// Whether the answer leads to another resource.
+    /// Returns true if the response redirects to another resource.
     pub const fn is_redirect(&self) -> bool {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
     }
 
-    /// Whether its body can make a browser load something of this kind: error pages can, failed
-    /// sheets and scripts are not used.
+    /// Returns true if its body can make a browser load a resource of this kind: error pages can,
+    /// failed sheets and scripts are not used.
     const fn can_name(&self, kind: Kind) -> bool {
         let used = match self.kind {
             Kind::Html => self.status != 204 && !self.is_redirect(),
@@ -344,8 +345,8 @@ impl Resource {
     }
 }
 
-/// Escapes what must not stand in a request target or would end an attribute, drops a fragment, and
-/// alters segments that a browser would take out (`.` and `..`, RFC 3986 section 5.2.4).
+/// Escapes characters that are invalid in a request target or would end an attribute, and drops a
+/// fragment. Changes segments that a browser would remove (`.` and `..`, RFC 3986 section 5.2.4).
 fn safe_path(path: &str) -> String {
     let path = path.split_once('#').map_or(path, |(path, _)| path);
     let mut safe = String::with_capacity(path.len() + 1);

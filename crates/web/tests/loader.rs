@@ -1,5 +1,5 @@
-//! The loader against the origin: straight, through an HTTP proxy, through SOCKS5, and against what
-//! is wrong.
+//! Tests of the loader against the origin: directly, through an HTTP proxy, through SOCKS5, and
+//! with faults.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -223,7 +223,7 @@ async fn answer(stream: &mut TcpStream, body: &[u8]) {
     stream.write_all(body).await.expect("open");
 }
 
-/// A proxy that answers in the origin's place and notes what it was asked.
+/// A proxy that answers in place of the origin and records its requests.
 #[tokio::test]
 async fn through_an_http_proxy() {
     let (listener, proxy) = listen().await;
@@ -268,7 +268,7 @@ async fn through_an_http_proxy() {
     );
 }
 
-/// One request after the other, rewritten to origin form.
+/// Forwards one request after the other, rewritten to origin form.
 async fn relay_requests(mut client: TcpStream, origin: String, notes: Arc<Mutex<Vec<String>>>) {
     let mut upstream = TcpStream::connect(origin).await.expect("listening");
     let (mut from, mut to) = client.split();
@@ -297,7 +297,7 @@ async fn relay_requests(mut client: TcpStream, origin: String, notes: Arc<Mutex<
 /// Target, user, and bytes of the stream that came with the handshake.
 type Asked = (String, Option<Vec<u8>>, usize);
 
-/// A SOCKS5 server that connects everything to the origin; gives what it was asked for.
+/// Starts a SOCKS5 server that connects every request to the origin; returns the recorded requests.
 async fn socks(origin: String, reply: Reply) -> (String, Arc<Mutex<Vec<Asked>>>) {
     let (listener, address) = listen().await;
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -500,7 +500,7 @@ async fn wrong_answers() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_says_is_kept() {
+async fn load_keeps_the_proxy_s_cache_status() {
     let (listener, address) = listen().await;
     let site = Site::new(Page::uniform(1, 100), &[address]).expect("valid");
     let head = b"HTTP/1.1 200 OK\r\nCache-Status: tandem; hit\r\nContent-Length: 100\r\n\r\n";
@@ -514,7 +514,7 @@ async fn what_a_proxy_says_is_kept() {
     assert_eq!(load.requests[0].note.as_deref(), Some("tandem; hit"));
 }
 
-/// A connection that was kept and has been closed meanwhile costs a new one, not the page.
+/// A kept connection that was closed costs a new connection, but does not fail the page.
 #[tokio::test]
 async fn a_closed_connection_is_replaced() {
     let (listener, address) = listen().await;
@@ -573,7 +573,7 @@ async fn limits() {
     assert!(matches!(bad.load(&site).await, Err(LoadError::Header(name)) if name == "X"));
 }
 
-/// What one session needs: no more connections than authorities, every byte accounted for.
+/// Checks the needs of one session: no more connections than authorities, and every byte counted.
 #[tokio::test]
 async fn one_session() {
     let (first, one) = listen().await;
@@ -606,7 +606,7 @@ async fn one_session() {
         );
         assert!(load.requests.iter().all(|t| t.tls.is_none()));
         assert_eq!(origin.counts().requests - before.requests, 111);
-        // At most so many at once: whoever begins, enough others have ended.
+        // The limit of concurrent requests holds: enough requests have ended before each start.
         let mut starts: Vec<Duration> = load.requests.iter().map(|t| t.start).collect();
         starts.sort_unstable();
         for (index, start) in starts.iter().enumerate().skip(2 * per_host) {

@@ -114,8 +114,8 @@ fn entry<'a>(outcome: &'a Outcome, site: &Site, index: usize) -> &'a Entry {
         .expect("asked for")
 }
 
-/// Nothing is asked for before what names it has begun to arrive; what must be complete to be run,
-/// has arrived.
+/// Checks that no resource is requested before its parent has begun to arrive. A parent that must
+/// be complete to run has arrived.
 fn check_order(outcome: &Outcome, site: &Site) {
     for (index, resource) in site.page().resources.iter().enumerate() {
         let Some(parent) = resource.parent else {
@@ -219,8 +219,8 @@ async fn every_built_in_page_in_chromium() {
     }
 }
 
-/// Names that only the browser's rules know, through a proxy that is none: what it asks for says
-/// so.
+/// Uses names that only the browser's rules know, and a proxy that is no proxy: its requests show
+/// their form.
 #[tokio::test]
 async fn names_by_rules_and_proxies() {
     let authorities = vec!["a.example".to_owned(), "b.example:81".to_owned()];
@@ -281,8 +281,9 @@ async fn names_by_rules_and_proxies() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told() {
-    // Another page than the model's: what is there differs, and what is not there is missed.
+async fn faults_of_a_load_are_reported() {
+    // The served page is not the model's: different resources are faults, and absent ones are
+    // missing.
     let served = Served::start(Page::gallery(4, 700), &listen(1, None))
         .await
         .expect("serves");
@@ -329,7 +330,7 @@ async fn what_is_wrong_is_told() {
         chromium.load(&list).await,
         Err(MeasureError::Page(_))
     ));
-    // No Chromium, and what is none.
+    // The program is absent, and then it is no Chromium.
     let with = |program: &str| Settings {
         program: Some(program.into()),
         ..Settings::default()
@@ -392,7 +393,7 @@ fn profiles(process: u32) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Processes whose command line has this text.
+/// Returns the number of processes that have this text in their command line.
 fn processes(text: &str) -> usize {
     let lines = std::fs::read_dir("/proc").expect("procfs").flatten();
     let lines = lines.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());

@@ -1,4 +1,4 @@
-//! The origin over real sockets: what it answers to whom.
+//! Tests of the origin over real sockets: its responses to each protocol and client.
 
 use tandem_http::h1::{Decoder, Framing, Limits, Response, parse_response};
 use tandem_http::{Fields, Method, Scheme};
@@ -404,7 +404,7 @@ async fn stops_when_dropped() {
     );
 }
 
-/// What curl says to a URL: its standard output.
+/// Runs curl and returns its standard output.
 async fn curl(arguments: &[&str]) -> Vec<u8> {
     let command = tokio::process::Command::new("curl")
         .arg("-sSk")
@@ -498,14 +498,14 @@ async fn another_client_over_h2() {
             .output()
             .await;
         let cut = cut.expect("curl");
-        // What came together with the reset curl may leave unwritten.
+        // Curl may not write the data that came together with the reset.
         assert!(!cut.status.success() && cut.stdout.len() <= 100);
     }
     assert_eq!(
         secure.origin.counts().requests,
         plain.origin.counts().requests
     );
-    // The same TLS, for those who know no HTTP/2.
+    // Clients without HTTP/2 get the same TLS.
     let old = curl(&[
         "--http1.1",
         "-w",

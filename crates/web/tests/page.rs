@@ -1,5 +1,5 @@
-//! Page models and their bodies: from files of every shape, normalised, rendered, and telling what
-//! is wrong.
+//! Tests of page models and their bodies: files of every shape, normalised, rendered, and with
+//! errors.
 
 use std::collections::HashSet;
 
@@ -237,7 +237,7 @@ fn har_files() {
     check_references(&site(page));
 }
 
-/// What browsers would alter in a path is altered before they see it.
+/// Changes the parts of a path that browsers would change.
 #[test]
 fn paths_that_stay_as_they_are() {
     let entry = |path: &str| {
@@ -434,7 +434,7 @@ fn bad_files() {
     ));
 }
 
-/// What recorders write into HAR files, and what they should not.
+/// Generates HAR entries: valid values of recorders, and invalid ones.
 fn har_entry() -> impl Strategy<Value = serde_json::Value> {
     let url = prop_oneof![
         "https?://(a|b|c)\\.example(/[a-d]{0,2}){0,3}(\\?[a-z=&%,|]{0,6})?(#x)?",
@@ -496,8 +496,7 @@ fn har_entry() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    /// Whatever a HAR says: an error, or a page that is valid, mentions all that it causes and
-    /// survives writing.
+    /// Any HAR gives an error or a valid page: it refers to all its resources and survives writing.
     #[test]
     fn any_har_is_a_page_or_an_error(entries in prop::collection::vec(har_entry(), 0..25)) {
         let text = serde_json::json!({"log": {"version": "1.2", "entries": entries}}).to_string();
@@ -512,7 +511,7 @@ proptest! {
         }
     }
 
-    /// A HAR of ours says of a page what a page needs: kinds, sizes, hosts and causes.
+    /// Our HAR files contain the kinds, sizes, hosts and causes that a page needs.
     #[test]
     fn own_har_files_are_read(sizes in prop::collection::vec((0usize..3, 1u64..9000, 0usize..9), 1..20)) {
         let kinds = [("Stylesheet", "text/css"), ("Script", "text/javascript"), ("Image", "image/png")];
@@ -538,7 +537,7 @@ proptest! {
             prop_assert_eq!(resource.kind, [Kind::Css, Kind::Script, Kind::Image][kind]);
             prop_assert_eq!(resource.size as u64, body);
             let cause = resource.parent.expect("something loads it");
-            // Who cannot load it hands it on to who can.
+            // A resource that cannot load it passes it on to one that can.
             prop_assert!(cause <= by);
         }
     }

@@ -1,10 +1,10 @@
-//! A Chromium process: started with a fresh profile, spoken to over a pipe, and gone without trace
-//! when dropped.
+//! A Chromium process: it is started with a fresh profile, controlled over a pipe, and removed
+//! without trace when dropped.
 //!
-//! A shell stands between: it gives Chromium the pipe as descriptors 3 and 4
-//! (`--remote-debugging-pipe`), waits for it and removes the profile. Chromium ends when the pipe
-//! does, so both happen even if this process is killed. What is killed together with the shell
-//! leaves its profile unlocked, and the next start removes it.
+//! A shell runs Chromium: it passes the pipe as descriptors 3 and 4 (`--remote-debugging-pipe`),
+//! waits for Chromium and removes the profile. Chromium ends when the pipe closes, so both happen
+//! even if this process is killed. If the shell is killed too, the profile stays behind unlocked,
+//! and the next start removes it.
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
@@ -26,9 +26,9 @@ use tandem_net::emulator::sys::{self, ChildSetup};
 const PREFIX: &str = "tandem-browser-";
 /// File in a profile that is locked while it is in use.
 const LOCK: &str = "in-use";
-/// `$0` is the profile, the rest is Chromium's command line. Once it has ended, its children may
-/// still be writing for a moment. Signals that the shell waits out (with a command, since what is
-/// ignored stays ignored in children) end them.
+/// The script of the shell. `$0` is the profile, the rest is Chromium's command line. Chromium's
+/// children may still be writing for a moment after it has ended. Signals that the shell ignores
+/// (by a command, since children inherit ignored signals) end them.
 const SHELL: &str = r#"
 trap : INT TERM HUP
 "$@" 3<&0 4>&1 </dev/null >/dev/null
@@ -41,7 +41,7 @@ done
 "#;
 /// How long Chromium may take to end when asked to.
 const GRACE: Duration = Duration::from_secs(5);
-/// What is kept of its complaints.
+/// The length that is kept of Chromium's standard error, in bytes.
 const COMPLAINTS: usize = 2000;
 
 /// A running Chromium.
@@ -125,7 +125,7 @@ impl Process {
         let _ = timeout(GRACE, self.child.wait()).await;
     }
 
-    /// What Chromium said last, once it has ended.
+    /// Returns the last lines of Chromium's standard error, once it has ended.
     pub(super) async fn complaint(&mut self) -> String {
         let Some(task) = self.complaints.take() else {
             return String::new();
@@ -139,8 +139,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The shell leads the group of all that Chromium starts. An id that was collected already
-        // is not used again.
+        // The shell leads the process group of Chromium and its children. An id that was collected
+        // already is not used again.
         if let Some(id) = self.child.id() {
             let _ = sys::kill_group(id, libc::SIGKILL);
         }
@@ -148,8 +148,7 @@ impl Drop for Process {
     }
 }
 
-/// The end of what Chromium writes to its standard error, without its complaints that there is no
-/// desktop.
+/// Returns the end of Chromium's standard error, without its complaints that there is no desktop.
 async fn last_words(mut stream: ChildStderr) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];
@@ -166,8 +165,7 @@ async fn last_words(mut stream: ChildStderr) -> String {
         .join("; ")
 }
 
-/// Chromium's command line: nothing of its own accord on the network, no prompts, no upgrades of
-/// schemes.
+/// Returns Chromium's command line: no background traffic, no prompts, no upgrades of schemes.
 fn arguments(settings: &Settings, profile: &Path) -> Vec<OsString> {
     const FIXED: [&str; 23] = [
         "--headless",
@@ -266,8 +264,8 @@ impl Profile {
     }
 }
 
-/// Removes profiles that nobody uses any more. What cannot be removed is another user's, or will be
-/// next time.
+/// Removes unused profiles. A profile that cannot be removed belongs to another user, or will be
+/// removed next time.
 fn sweep(around: &Path) {
     let Ok(entries) = std::fs::read_dir(around) else {
         return;

@@ -12,7 +12,7 @@ use super::process::Pipe;
 const MAX_MESSAGE: usize = 256 << 20;
 const READ: usize = 256 << 10;
 
-/// One end of the conversation.
+/// This program's end of the pipe.
 #[derive(Debug)]
 pub(super) struct Protocol {
     pipe: Pipe,

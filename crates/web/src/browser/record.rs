@@ -1,9 +1,9 @@
-//! What Chromium tells of its requests (domain Network of the DevTools protocol), made into entries
-//! of a HAR.
+//! Chromium's events about its requests (domain Network of the DevTools protocol), converted to
+//! entries of a HAR.
 //!
-//! A request has one id through all its redirects; each of them becomes an entry. The headers that
-//! were really sent and received come in events of their own, before or after the others: the n-th
-//! of an id belong to its n-th entry.
+//! A request keeps one id through all its redirects; each redirect becomes an entry. The headers on
+//! the wire come in separate events, before or after the others: the n-th of an id belong to its
+//! n-th entry.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,7 +31,7 @@ pub(super) struct Record {
 
 type Fields = Vec<(String, String)>;
 
-/// One request. Times in seconds of Chromium's monotonic clock.
+/// A request. Times in seconds of Chromium's monotonic clock.
 #[derive(Debug)]
 struct Exchange {
     entry: Entry,
@@ -126,7 +126,7 @@ impl Record {
         (self.exchanges.len() - self.open, self.open)
     }
 
-    /// Whether no request is open and all of these have ended.
+    /// Returns true if no request is open and all of these have ended.
     pub(super) fn has_ended(&self, wanted: &HashSet<String>) -> bool {
         if self.open > 0 || wanted.is_empty() || self.exchanges.len() < wanted.len() {
             return false;
@@ -170,7 +170,7 @@ impl Record {
         self.exchanges.get_mut(place)
     }
 
-    /// A request, or what a redirect leads to.
+    /// Records a request, or the target of a redirect.
     fn request(&mut self, id: &str, params: &Value) {
         let url = text(&params["request"]["url"]);
         if !url.starts_with("http://") && !url.starts_with("https://") {
@@ -314,7 +314,8 @@ impl Exchange {
 }
 
 impl ResourceTiming {
-    /// The phases between two moments: what is in none of them was spent waiting for a connection.
+    /// Returns the phases between two moments. Time outside all phases counts as waiting for a
+    /// connection.
     fn phases(&self, issued: f64, end: f64) -> Timings {
         let span = |from: f64, to: f64| (from >= 0.0 && to >= from).then_some(to - from);
         let before = (self.request_time - issued) * 1e3;

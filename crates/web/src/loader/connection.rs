@@ -30,7 +30,7 @@ pub(super) struct Connection {
     /// SOCKS bytes that leave with the first request.
     flight: Vec<u8>,
     pub(super) meter: Meter,
-    /// What TLS took of opening it.
+    /// The time of the TLS handshake.
     pub(super) tls: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<Metered>>),
 }
 
-/// Where requests go.
+/// The next hop of requests.
 #[derive(Clone, Copy)]
 pub(super) struct Goal<'a> {
     pub(super) scheme: Scheme,
@@ -152,7 +152,7 @@ impl Connection {
         };
         let stream = tls.connect(name, stream).await.map_err(Fault::Tls)?;
         let chosen = stream.get_ref().1.alpn_protocol();
-        // Who knows no ALPN speaks HTTP/1.1.
+        // A server without ALPN speaks HTTP/1.1.
         if chosen.unwrap_or(Protocol::Http1.alpn()) != protocol.alpn() {
             return Err(Fault::Protocol);
         }

@@ -1,4 +1,4 @@
-//! One request of a browser and its answer.
+//! A browser's request and its response.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::session::{Piece, Session};
 use super::{Discovery, Fault, Load, Loader, Protocol, Timing, request};
 use crate::page::{Kind, Site};
 
-/// What a request needs.
+/// A request with everything that it needs.
 pub(super) struct Job {
     pub(super) loader: Arc<Loader>,
     pub(super) site: Site,
@@ -27,7 +27,7 @@ pub(super) struct Job {
     /// The authority's session, once there is one.
     pub(super) session: Arc<OnceCell<Session>>,
     pub(super) tls: TlsConnector,
-    /// Where references go as they arrive.
+    /// The channel for references as they arrive.
     pub(super) found: UnboundedSender<usize>,
     /// Start of the load.
     pub(super) origin: Instant,
@@ -64,8 +64,8 @@ impl Job {
         }
     }
 
-    /// On a connection of its own; sends again on a new one when a kept one turns out to be closed
-    /// before it answers.
+    /// Runs the request on its own connection. Sends it again on a new connection if a kept one
+    /// turns out to be closed before the response.
     async fn run_alone(mut self) -> Result<Done, Fault> {
         let start = Instant::now();
         let request = request::bytes(&self.loader, &self.site, self.resource);
@@ -111,7 +111,7 @@ impl Job {
         };
         let cell = Arc::clone(&self.session);
         let session = cell.get_or_try_init(|| open).await?;
-        // Who did not open it has waited for it.
+        // A request that did not open the session has waited for it.
         let start = if opened.is_some() {
             began
         } else {
@@ -294,7 +294,7 @@ impl Job {
     }
 }
 
-/// Holds a body against the page's as it comes, and tells the plan what it mentions.
+/// Compares a body with the page's as it arrives, and tells the plan the references in it.
 struct Check<'a> {
     job: &'a Job,
     right: &'a [u8],
@@ -329,8 +329,8 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Tells the plan what a document's beginning mentions; everything else speaks when it is
-    /// complete.
+    /// Tells the plan the references in the part of a document that has arrived. Other resources
+    /// report theirs when they are complete.
     fn report(&mut self) {
         let Job {
             site,
@@ -346,7 +346,7 @@ impl<'a> Check<'a> {
         }
         let references = &site.asset(*resource).references;
         while let Some(reference) = references.get(self.mentioned).filter(|r| r.end <= self.at) {
-            // Nobody listens any more once another resource has failed.
+            // The receiver is gone once another resource has failed.
             let _ = found.send(reference.child);
             self.mentioned += 1;
         }
@@ -363,7 +363,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What came back.
+/// A response and its timing.
 struct Answer {
     marks: Marks,
     end: Instant,
@@ -407,7 +407,7 @@ impl From<Fault> for Stop {
 }
 
 impl Load {
-    /// Adds what a request brought.
+    /// Adds the results of a request.
     pub(super) fn add(&mut self, done: &Done) {
         self.bytes_up += done.traffic.up;
         self.bytes_down += done.traffic.down;
@@ -416,7 +416,7 @@ impl Load {
         self.requests.push(done.timing.clone());
     }
 
-    /// Nothing loaded yet.
+    /// Returns a load without requests.
     pub(super) fn empty(page: String) -> Self {
         Self {
             page,

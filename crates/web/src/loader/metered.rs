@@ -1,4 +1,5 @@
-//! A socket that counts: what went through it, and when the first byte left and the last one came.
+//! A socket that counts its bytes and notes the times of the first byte sent and the last byte
+//! received.
 
 use std::io;
 use std::pin::Pin;
@@ -39,7 +40,7 @@ impl Traffic {
 pub(super) struct Meter(Arc<Mutex<Traffic>>);
 
 impl Meter {
-    /// Takes what happened since the last call.
+    /// Returns the traffic since the last call.
     pub(super) fn take(&self) -> Traffic {
         self.with(std::mem::take)
     }

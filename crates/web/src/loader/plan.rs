@@ -1,4 +1,4 @@
-//! What to load next, and on which connection.
+//! The plan of a load: the next resource, and the connection for it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -104,7 +104,7 @@ impl Plan {
         self.site.page().resources[index].host % self.hosts.len()
     }
 
-    /// Starts what may start.
+    /// Starts the requests that may start.
     fn dispatch(&mut self) {
         for host in 0..self.hosts.len() {
             while !self.hosts[host].waiting.is_empty() && self.may_start(host) {
@@ -130,8 +130,8 @@ impl Plan {
         }
     }
 
-    /// Whether `host` has a connection free, or may have another one; an idle one of another host
-    /// makes room.
+    /// Returns true if `host` has a free connection or may open another one; an idle connection of
+    /// another host makes room.
     fn may_start(&mut self, host: usize) -> bool {
         let own = &self.hosts[host];
         if !own.idle.is_empty() {

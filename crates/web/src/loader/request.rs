@@ -78,8 +78,8 @@ const fn accept(kind: Kind) -> &'static str {
     }
 }
 
-/// Of fonts and data on another origin than the document's: that of the document (Fetch section
-/// 3.2).
+/// Returns the `Origin` of fonts and data on another origin than the document's: the document's
+/// origin (Fetch section 3.2).
 fn origin(site: &Site, index: usize) -> Option<String> {
     let resources = &site.page().resources;
     if !matches!(resources[index].kind, Kind::Font | Kind::Fetch) {
@@ -102,8 +102,9 @@ fn above(site: &Site, index: usize, is: impl Fn(Kind) -> bool) -> Option<usize> 
     Some(parent)
 }
 
-/// The whole address of what asks for it on the same authority, only the origin elsewhere. What
-/// scripts ask for, their document does; style sheets ask themselves.
+/// Returns the `Referer`: the whole URL of the referring resource on the same authority, and only
+/// its origin elsewhere. The document is the referrer of resources that scripts load; style sheets
+/// are referrers themselves.
 fn referer(site: &Site, index: usize) -> Option<String> {
     let parent = above(site, index, |kind| kind != Kind::Script)?;
     if site.authority(parent) == site.authority(index) {
@@ -117,7 +118,7 @@ fn referer(site: &Site, index: usize) -> Option<String> {
     }
 }
 
-/// Whether a field can be written as it is.
+/// Returns true if a field can be written unchanged.
 pub(super) fn is_field(name: &str, value: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(is_token)
@@ -130,7 +131,7 @@ mod tests {
     use crate::page::{Page, Resource};
 
     #[test]
-    fn who_asks_is_told_as_browsers_tell_it() {
+    fn origin_and_referer_follow_browsers() {
         let resource = |path: &str, host, kind, parent| Resource {
             path: path.into(),
             host,

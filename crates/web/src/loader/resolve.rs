@@ -1,7 +1,7 @@
-//! Names that mean what they are told to, where no resolver knows them: the rules that Chromium has
-//! as `--host-resolver-rules`.
+//! Configured addresses for names that no resolver knows: the same rules as Chromium's
+//! `--host-resolver-rules`.
 
-/// Whether a name fits a pattern, in which `*` stands for any text.
+/// Returns true if a name matches a pattern, in which `*` stands for any text.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern.eq_ignore_ascii_case(name),

@@ -1,5 +1,5 @@
-//! One HTTP/2 session of the loader: a task that owns the core of the proxy, and requests that come
-//! to it from others.
+//! An HTTP/2 session of the loader: a task owns the proxy's protocol core, and receives requests
+//! from other tasks.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -33,14 +33,14 @@ pub(super) struct Session {
     task: JoinHandle<()>,
 }
 
-/// A request, and where what comes of it goes.
+/// A request, and the channel for its events.
 struct Order {
     head: RequestHead,
     priority: Priority,
     to: UnboundedSender<Piece>,
 }
 
-/// What becomes of a request.
+/// An event of a request.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// It was given to the kernel.
@@ -49,7 +49,7 @@ pub(super) enum Piece {
     Head(ResponseHead, Instant),
     /// Part of its body; true with the last.
     Data(Bytes, bool, Instant),
-    /// There will be no more.
+    /// The stream has failed, and no more events follow.
     Failed(Reason),
 }
 
@@ -99,7 +99,7 @@ struct Driver {
     /// Orders that the server has no room for yet.
     waiting: VecDeque<Order>,
     streams: HashMap<StreamId, UnboundedSender<Piece>>,
-    /// Streams whose request has not left.
+    /// Streams with requests that have not been sent yet.
     unsent: Vec<StreamId>,
     output: SendBuf,
 }
@@ -153,7 +153,7 @@ impl Driver {
         }
     }
 
-    /// Opens what may be opened, handles events and makes output.
+    /// Opens streams within the limits, handles events and makes output.
     fn advance(&mut self) {
         while let Ok(order) = self.orders.try_recv() {
             self.waiting.push_back(order);
@@ -193,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// Nobody listens any more once another resource has failed.
+    /// Sends an event to a request. The receiver may be gone once another resource has failed.
     fn tell(&self, id: StreamId, piece: Piece) {
         if let Some(to) = self.streams.get(&id) {
             let _ = to.send(piece);

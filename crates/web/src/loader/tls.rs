@@ -1,6 +1,6 @@
-//! TLS of the loader. It takes any certificate, since origins of the lab make theirs on the spot:
-//! time is measured here, not trust. Signatures are checked as ever, so the handshake costs what it
-//! costs.
+//! TLS of the loader. It accepts any certificate, since origins of the lab make theirs at the
+//! start: the loader measures time and tests no trust. It does check signatures, so that the
+//! handshake has its full cost.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use tokio_rustls::TlsConnector;
 
 use super::Protocol;
 
-/// A connector that offers this protocol only. Each has a store of tickets of its own: what shares
-/// one resumes sessions.
+/// Returns a connector that offers this protocol only. Each connector has a separate ticket store;
+/// connections with the same store resume sessions.
 pub(super) fn connector(protocol: Protocol) -> Result<TlsConnector, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));

@@ -9,7 +9,7 @@ use tandem_http::h1::Authority;
 /// `socks5://[USER[:PASSWORD]@]HOST:PORT`.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Via {
-    /// Straight to the authority of each URL, whose name the system resolves.
+    /// A direct connection to the authority of each URL; the system resolves its name.
     Direct,
     /// An HTTP proxy, asked in absolute form.
     Http {

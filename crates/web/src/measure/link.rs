@@ -1,4 +1,4 @@
-//! What a load cost on the link around it, by the link's own count.
+//! The traffic of a load on the surrounding link, as the link counts it.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ impl Before {
         Ok(ask().await?.map(|counters| Self(totals(&counters).0)))
     }
 
-    /// What has passed since, once nothing moves any more.
+    /// Waits until the link is idle, and returns the traffic since the start.
     pub(super) async fn until_quiet(self) -> Result<Option<Wire>, MeasureError> {
         let limit = Instant::now() + SETTLE;
         let mut last = None;

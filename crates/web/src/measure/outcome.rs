@@ -1,4 +1,4 @@
-//! What one page load came to.
+//! The outcome of one page load.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,11 @@ use crate::page::Site;
 /// Deviations from the model that are named one by one; all are counted.
 const NAMED: usize = 20;
 
-/// One page load. Times in ms; from the start of the load unless something else is said.
+/// The outcome of a page load. Times in ms, from the start of the load unless the field says
+/// otherwise.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// What loaded it.
+    /// The client that loaded the page.
     pub client: String,
     /// From the first byte of the first request sent to the last byte of the last answer received.
     pub time_on_wire_ms: f64,
@@ -30,11 +31,11 @@ pub struct Outcome {
     pub first_byte_ms: f64,
     /// Requests made.
     pub requests: usize,
-    /// Requests without a whole answer, or whose answer is not the model's.
+    /// Requests without a complete response, or with a response that differs from the model's.
     pub failed: usize,
-    /// Resources of the page that nobody asked for.
+    /// Resources of the page that were not requested.
     pub missing: usize,
-    /// What is wrong, the first few.
+    /// The first few faults, as text.
     pub faults: Vec<String>,
     /// Browser: images, and those that were decoded.
     pub images: Option<(usize, usize)>,
@@ -49,7 +50,7 @@ pub struct Outcome {
     /// Packets and bytes on the link around, if there is one, from before the client was started
     /// until its connections were closed.
     pub wire: Option<Wire>,
-    /// Where the requests' time went.
+    /// The phases of the requests' time.
     pub phases: Phases,
     /// The requests.
     #[serde(skip)]
@@ -76,7 +77,7 @@ pub struct Phases {
 }
 
 impl Outcome {
-    /// Whether everything that the page has was loaded as it is.
+    /// Returns true if every resource of the page was loaded with the model's status and content.
     pub const fn is_complete(&self) -> bool {
         self.failed == 0 && self.missing == 0
     }
@@ -166,7 +167,7 @@ impl Outcome {
     }
 }
 
-/// What is wrong with a request's answer.
+/// Describes the fault of a response, if it has one.
 fn fault(entry: &Entry, site: Option<&Site>) -> Option<String> {
     let say = |what: String| Some(format!("{}: {what}", entry.url));
     let known = site.map(|site| (site, path_of(&entry.url).and_then(|path| site.find(path))));
@@ -178,8 +179,8 @@ fn fault(entry: &Entry, site: Option<&Site>) -> Option<String> {
             // A redirect's body is not read.
             let whole = entry.body == len || site.page().resources[index].is_redirect();
             match &entry.error {
-                // What came may be of no use to the browser: no content, or an error where it
-                // wanted a style sheet.
+                // The browser may have no use for the response: it has no content, or it is an
+                // error in place of a style sheet.
                 Some(why) if got != wanted || (wanted < 400 && len > 0) => say(why.clone()),
                 _ if got != wanted => say(format!("status {got} instead of {wanted}")),
                 None if !whole => say(format!("{} of {len} bytes", entry.body)),
@@ -305,7 +306,7 @@ mod tests {
     use crate::page::Page;
 
     #[test]
-    fn what_was_pushed_is_in_the_loader_s_har() {
+    fn har_marks_pushed_resources() {
         let site = Site::new(Page::uniform(2, 10), &["h.test".to_owned()]).expect("valid");
         let timing = |resource, note: Option<&str>| Timing {
             resource,

@@ -1,4 +1,4 @@
-//! Repeated loads and what they say together, as JSON, CSV and text.
+//! Repeated loads and their statistics, as JSON, CSV and text.
 
 use std::fmt::Write as _;
 
@@ -74,7 +74,7 @@ impl Report {
         self.loads.push(outcome);
     }
 
-    /// What the loads say together about a figure.
+    /// Returns the statistics of a figure over all loads.
     pub fn summary(&self, metric: Metric) -> Option<Summary> {
         Summary::of(&self.loads.iter().filter_map(metric.1).collect::<Vec<_>>())
     }

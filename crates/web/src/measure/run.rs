@@ -1,4 +1,4 @@
-//! How results came about: what someone needs to make them again.
+//! The description of a run: everything that is needed to repeat it.
 
 use std::time::SystemTime;
 
@@ -15,11 +15,11 @@ pub struct Run {
     pub version: String,
     /// Names and versions of other programs that take part.
     pub programs: Vec<String>,
-    /// What decides everything that is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
     /// When it began, UTC.
     pub started: String,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub machine: Machine,
     /// The link around, if there is one: the addresses of its two ends.
     pub link: Option<[String; 2]>,
@@ -95,7 +95,7 @@ impl Run {
 }
 
 impl Machine {
-    /// Describes this machine. What its kernel does not tell is empty.
+    /// Describes this machine. Values that its kernel does not report are empty.
     pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let value = |text: &str, name: &str| {

@@ -9,7 +9,7 @@ use super::MeasureError;
 use crate::origin::{Counts, Origin, Protocols, Running};
 use crate::page::{Page, Site};
 
-/// Where and how to serve.
+/// The addresses to serve at, and the protocols.
 #[derive(Clone, Debug)]
 pub struct Listen {
     /// Address of the first listener; the port 0 is any free one, others count up from it.
@@ -18,7 +18,8 @@ pub struct Listen {
     pub shards: usize,
     /// Hosts (and ports) by which they are reached; by default their addresses.
     pub authorities: Vec<String>,
-    /// TLS, and what is spoken after it. Without, both HTTP/1.1 and HTTP/2 to whoever begins so.
+    /// TLS and the protocols inside it. Without TLS, HTTP/1.1 and HTTP/2, by the client's first
+    /// bytes.
     pub tls: Option<Protocols>,
 }
 
@@ -80,17 +81,17 @@ impl Served {
         })
     }
 
-    /// What is served, and where.
+    /// Returns the site that is served, with its authorities.
     pub const fn site(&self) -> &Site {
         &self.site
     }
 
-    /// Where it listens, one address for each shard.
+    /// Returns the listening addresses, one for each shard.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.running.iter().map(|running| running.address).collect()
     }
 
-    /// What the origins have done so far, all together.
+    /// Returns the sum of the origins' counts so far.
     pub fn counts(&self) -> Counts {
         self.running
             .first()

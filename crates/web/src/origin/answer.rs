@@ -13,7 +13,7 @@ const DATE: &str = "Mon, 05 Jan 2026 10:00:00 GMT";
 const ALLOWED: &str = "GET, HEAD, OPTIONS, POST";
 const LAST_MODIFIED: &str = "Fri, 02 Jan 2026 08:30:00 GMT";
 
-/// What is written again and again, written once.
+/// The parts of responses that repeat, prepared once.
 #[derive(Debug)]
 pub(super) struct Rendered {
     /// Head of a plain answer to GET in HTTP/1.1, for each resource.
@@ -30,7 +30,7 @@ pub(super) struct Answer {
     pub(super) keep_alive: bool,
 }
 
-/// Where the bytes of an answer come from.
+/// The source of a response's body.
 pub(super) enum Body {
     None,
     Whole(Bytes),
@@ -138,7 +138,7 @@ pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Opt
     }
 }
 
-/// The answer of any protocol, before what the target asks for besides.
+/// Returns the response for any protocol, before the target's parameters are applied.
 pub(super) fn reply(
     shared: &Shared,
     request: &RequestHead,
@@ -213,7 +213,7 @@ pub(super) fn finish(
     }
 }
 
-/// Whether the request asks for more than the whole resource.
+/// Returns true if the request is for more than the whole resource.
 fn is_special(fields: &Fields) -> bool {
     fields.contains("if-none-match") || fields.contains("range")
 }

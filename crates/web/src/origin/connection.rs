@@ -1,5 +1,5 @@
-//! One connection of the origin: requests one after the other, answers in order. RFC 9112 section
-//! 9.
+//! An HTTP/1.1 connection of the origin: requests one after the other, responses in order (RFC 9112
+//! section 9).
 
 use std::io;
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.stream.shutdown().await
     }
 
-    /// The next request's head; `None` at the end of the connection or when it has been silent too
-    /// long. What was written so far leaves before waiting.
+    /// Returns the next request's head, or `None` at the end of the connection or after the idle
+    /// time limit. Flushes pending output before it waits.
     async fn request(&mut self) -> io::Result<Option<Request>> {
         loop {
             match parse_request(&self.input, Scheme::Http, &Limits::default()) {
@@ -226,7 +226,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         );
         let mut body = Decoder::new(request.framing);
         while let Some(piece) = self.body_piece(&mut body).await? {
-            // The head is out: all that is left to tell the client is the end of the connection.
+            // The head is out: only the end of the connection can report the failure.
             let Some(piece) = piece else {
                 return Err(io::ErrorKind::InvalidData.into());
             };

@@ -1,4 +1,5 @@
-//! One HTTP/2 connection of the origin: every stream answered on its own, by the core of the proxy.
+//! An HTTP/2 connection of the origin: the proxy's protocol core handles it, with an independent
+//! response on every stream.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -69,7 +70,7 @@ struct Exchange {
     /// there is room.
     received: u64,
     held: usize,
-    /// What is left of the answer's body, once its head is out.
+    /// The rest of the response's body, once its head is out.
     answer: Option<Left>,
 }
 
@@ -115,7 +116,7 @@ impl Session {
         }
     }
 
-    /// What is to be said last.
+    /// Sends the last frames of the connection.
     async fn say_goodbye<S: AsyncWrite>(&mut self, write: &mut WriteHalf<S>) -> io::Result<()> {
         self.core.poll_output(&mut self.output, usize::MAX);
         write.write_all_buf(&mut self.output).await?;
@@ -230,7 +231,7 @@ impl Session {
         }
     }
 
-    /// What was echoed has left, or an answer goes on.
+    /// Continues an echo or a response after the stream has room again.
     fn room(&mut self, id: StreamId) {
         let Some(exchange) = self.exchanges.get_mut(&id) else {
             return;
@@ -291,7 +292,7 @@ impl Session {
         }
     }
 
-    /// Gives the stream what it has room for.
+    /// Writes as much of the body as the stream has room for.
     fn fill(&mut self, id: StreamId) {
         let Some(left) = self
             .exchanges
@@ -317,7 +318,7 @@ impl Session {
             }
         }
         if left.cut == 0 {
-            // What was queued would go with the stream: it leaves first.
+            // A reset would drop the queued output, so that output leaves first.
             self.core.poll_output(&mut self.output, usize::MAX);
             self.core.reset(id, Reason::Internal);
             self.exchanges.remove(&id);

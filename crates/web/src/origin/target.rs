@@ -1,4 +1,4 @@
-//! What a request target asks of the origin: a resource, and how to answer.
+//! The parts of a request target: a resource, and parameters of the response.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) struct Target {
     pub(super) cut: Option<u64>,
 }
 
-/// What is asked for.
+/// The requested resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Resource(usize),

@@ -1,8 +1,8 @@
-//! Bodies: real HTML, CSS, scripts and images of a wanted size that name what they cause.
+//! Bodies: real HTML, CSS, scripts and images of a given size with references to their children.
 //!
-//! Text is filled up with comments, images with a chunk or block that decoders skip. References
-//! stand spread over a document as in real ones, so that a browser meets them one after the other
-//! while it arrives.
+//! Comments fill up text, and a chunk or block that decoders skip fills up images. References are
+//! spread over a document as in real ones, so that a browser meets them one after the other while
+//! it arrives.
 
 use super::fill::Fill;
 use super::{Kind, Resource};
@@ -25,7 +25,7 @@ pub(super) struct Child {
 }
 
 /// Makes the body of `resource`. `sheets` are the style sheets below it: a document has an element
-/// for each, without which no browser would load what the sheet names.
+/// for each, since browsers load the references of a sheet only for elements that use them.
 pub(super) fn body(
     resource: &Resource,
     own_index: usize,
@@ -100,7 +100,7 @@ impl<'a> Spread<'a> {
 }
 
 fn html(size: usize, children: &[Child], sheets: &[usize], fill: Fill) -> Body {
-    // Without an icon of its own a browser would ask for one.
+    // Without a declared icon a browser would request one.
     const HEAD: &str = "<!DOCTYPE html><html><head><meta charset=utf-8><title>Page</title><link rel=icon href=\"data:,\">";
     const BODY: &str = "</head><body>";
     const END: &str = "</body></html>";
@@ -158,7 +158,7 @@ fn tag(child: &Child) -> String {
     }
 }
 
-/// What a script does to load a resource. A failed load must not stop it.
+/// Returns the statement of a script that loads a resource. A failed load must not stop the script.
 fn statement(child: &Child) -> String {
     let url = &child.url;
     match child.kind {

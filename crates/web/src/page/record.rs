@@ -113,14 +113,14 @@ impl Model {
     }
 }
 
-/// A recorded page: only what a model needs of it.
+/// A recorded page, with only the fields that a model needs.
 #[derive(Deserialize)]
 struct Recorded {
     name: Option<String>,
     entries: Vec<Entry>,
 }
 
-/// One request as recorded.
+/// A recorded request.
 #[derive(Deserialize)]
 struct Entry {
     url: String,
@@ -136,7 +136,7 @@ struct Entry {
     parent: Option<usize>,
 }
 
-/// Keeps what HTTP can load; parents follow their entries to their new places.
+/// Keeps the entries that HTTP can load, and adjusts the parents to the new indices.
 fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
     if entries.len() > MAX_RESOURCES {
         return Err(PageError::TooLarge);
@@ -187,8 +187,8 @@ fn split_url(url: &str) -> Option<(&str, &str)> {
     (!host.is_empty()).then_some((host, &rest[end..]))
 }
 
-/// What could not be recorded, was cut off by the reader or came from its cache counts as an
-/// ordinary answer, since it is one for whoever loads the page for the first time.
+/// Returns the status for a model. Responses that could not be recorded, were aborted by the reader
+/// or came from its cache count as ordinary ones, since a first visit gets them.
 fn status_of(recorded: i64) -> u16 {
     match recorded {
         301 | 302 | 303 | 307 | 308 | 204 | 400..=599 => recorded as u16,
@@ -196,8 +196,8 @@ fn status_of(recorded: i64) -> u16 {
     }
 }
 
-/// The recorder's word for what it is, the type, and the path decide in this order; some recorders
-/// call everything that no one else claims `other`.
+/// Returns the kind of a resource. The recorder's type, the media type and the path decide in this
+/// order; some recorders use `other` for many types.
 fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (Kind, String) {
     let kind = match word.to_ascii_lowercase().as_str() {
         _ if first => Kind::Html,
@@ -250,7 +250,7 @@ fn kind_of_mime(mime: &str, path: &str) -> Kind {
     }
 }
 
-/// HAR 1.2, with the extensions of Chrome and Firefox that say what caused a request.
+/// HAR 1.2, with the extensions of Chrome and Firefox for the initiator of a request.
 #[derive(Deserialize)]
 struct Har {
     log: HarLog,
@@ -339,7 +339,8 @@ impl Har {
 }
 
 impl HarEntry {
-    /// What caused the request: as the browser recorded it, else the referring resource.
+    /// Returns the initiator of the request: the one that the browser recorded, or else the
+    /// referring resource.
     fn parent(&self, by_url: &HashMap<String, usize>) -> Option<usize> {
         let stack = self.initiator.pointer("/stack/callFrames/0/url");
         let named = self

@@ -30,7 +30,7 @@ struct Inner {
 pub struct Asset {
     /// The body.
     pub body: Bytes,
-    /// What it causes, in the order it is mentioned.
+    /// The references of the body, in their order.
     pub references: Vec<Reference>,
     /// Entity tag, quotes included.
     pub etag: String,
@@ -39,7 +39,7 @@ pub struct Asset {
 /// A mention of a resource in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// What is mentioned.
+    /// The index of the referenced resource.
     pub child: usize,
     /// Bytes of the body that must have arrived for it to be known.
     pub end: usize,
@@ -97,7 +97,7 @@ impl Site {
         self.0.scheme
     }
 
-    /// Where it is served.
+    /// Returns the authorities at which it is served.
     pub fn authorities(&self) -> &[String] {
         &self.0.authorities
     }

@@ -1,4 +1,4 @@
-//! What tests with whole programs share: finding them, saying what is missing, scratch space.
+//! Helpers for tests with whole programs: finding them, reporting missing ones, scratch space.
 
 #![allow(dead_code, reason = "every test binary uses its part of this")]
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Fails with the command that installs what is missing, and without root.
+/// Fails with the install command of missing programs, and without root.
 pub(crate) fn require(programs: &[(&str, &str)]) {
     let missing: Vec<&str> = programs
         .iter()
@@ -107,7 +107,7 @@ pub(crate) fn output(command: &mut Command) -> String {
     text
 }
 
-/// Waits until `done` gives something; fails after the limit with what is waited for.
+/// Waits until `done` returns a value; fails after the limit and names the awaited event.
 pub(crate) fn wait<T>(what: &str, limit: Duration, mut done: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,7 +1,6 @@
-//! `tandem-measure`: loads pages, by the lab's loader or by Chromium, and says what came of it.
+//! `tandem-measure`: loads pages, by the lab's loader or by Chromium, and reports the results.
 //!
-//! - [`options`]: the command line. [`run`]: the commands. All they know is in
-//!   [`tandem_web::measure`].
+//! - [`options`]: the command line. [`run`]: the commands, which only use [`tandem_web::measure`].
 
 mod options;
 mod run;

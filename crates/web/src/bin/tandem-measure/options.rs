@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// What it does.
+/// The commands of the program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serves a page here and loads it
@@ -34,7 +34,7 @@ pub(crate) enum Command {
 pub(crate) struct PageArguments {
     /// The page
     pub(crate) page: String,
-    /// Where to serve it; port 0 is any free one, further shards count up from it
+    /// Address to serve the page at; port 0 is any free one, further shards count up from it
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -54,7 +54,7 @@ pub(crate) struct PageArguments {
 pub(crate) struct ServeArguments {
     /// The page
     pub(crate) page: String,
-    /// Where to serve it; further shards count up from the port
+    /// Address to serve the page at; further shards count up from the port
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -83,7 +83,7 @@ pub(crate) struct OriginArguments {
     /// Serve it over TLS, with a certificate made on the spot
     #[arg(long, help_heading = "Origin")]
     pub(crate) tls: bool,
-    /// TLS: what clients may choose
+    /// TLS: protocols that clients may choose
     #[arg(long, value_enum, default_value = "both", help_heading = "Origin")]
     pub(crate) alpn: Alpn,
 }
@@ -131,10 +131,10 @@ pub(crate) struct LoadArguments {
     pub(crate) output: OutputArguments,
 }
 
-/// What loads the page, and how.
+/// The options of the client that loads the page.
 #[derive(Debug, Args)]
 pub(crate) struct ClientArguments {
-    /// What loads the page
+    /// Client that loads the page
     #[arg(long, value_enum, default_value = "loader", help_heading = "Client")]
     pub(crate) browser: Browser,
     /// The way to the origins: http://HOST:PORT or socks5://[USER[:PASSWORD]@]HOST:PORT; with
@@ -152,7 +152,7 @@ pub(crate) struct ClientArguments {
     /// Time for one load
     #[arg(long, default_value = "300s", value_name = "TIME", value_parser = tandem_link::text::duration, help_heading = "Client")]
     pub(crate) deadline: Duration,
-    /// Loader: what is spoken to the origins
+    /// Loader: protocol to the origins
     #[arg(long, value_enum, default_value = "h1", help_heading = "Client")]
     pub(crate) protocol: Spoken,
     /// Loader: requests in flight to one authority: connections of HTTP/1.1, streams of HTTP/2. By
@@ -162,7 +162,7 @@ pub(crate) struct ClientArguments {
     /// Loader: all resources are known at the start
     #[arg(long, help_heading = "Client")]
     pub(crate) list: bool,
-    /// What a name means without a proxy, NAME=ADDRESS[:PORT]; * stands for any text
+    /// Address of a name without a proxy, NAME=ADDRESS[:PORT]; * stands for any text
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = rule, help_heading = "Client")]
     pub(crate) resolve: Vec<(String, String)>,
     /// Chromium: a further argument for it
@@ -175,7 +175,7 @@ pub(crate) struct ClientArguments {
     pub(crate) chromium_argument: Vec<String>,
 }
 
-/// What loads pages.
+/// The client that loads pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Browser {
     /// The lab's own loader, which checks every byte
@@ -184,7 +184,7 @@ pub(crate) enum Browser {
     Chromium,
 }
 
-/// What the loader speaks.
+/// The protocol of the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Spoken {
     /// HTTP/1.1
@@ -193,7 +193,7 @@ pub(crate) enum Spoken {
     H2,
 }
 
-/// Where results go.
+/// The options of the output.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArguments {
     /// Write everything as JSON; - is standard output
@@ -229,7 +229,7 @@ fn rule(text: &str) -> Result<(String, String), String> {
 }
 
 impl ClientArguments {
-    /// What the loader speaks, and how many requests it has in flight.
+    /// Returns the loader's protocol and its number of concurrent requests.
     pub(crate) fn spoken(&self) -> (Protocol, usize) {
         match self.protocol {
             Spoken::H1 => (Protocol::Http1, self.parallel.unwrap_or(6)),
