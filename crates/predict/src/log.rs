@@ -33,14 +33,14 @@ pub enum Verb {
     Other,
 }
 
-/// What one line says, as it stands there.
+/// The fields of one line, unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line<'a> {
     /// Client address or name.
     pub host: Cow<'a, [u8]>,
     /// Milliseconds since 1970, UTC.
     pub time: i64,
-    /// What the log's clock is ahead of UTC, minutes.
+    /// The offset of the log's clock ahead of UTC, in minutes.
     pub zone: i16,
     /// Method.
     pub verb: Verb,
@@ -56,7 +56,7 @@ pub struct Line<'a> {
     pub agent: Option<Cow<'a, [u8]>>,
 }
 
-/// One line, in numbers.
+/// A line in numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Record {
     /// Milliseconds since 1970, UTC.
@@ -73,7 +73,7 @@ pub struct Record {
     pub agent: u32,
     /// Line in the file, from 0; a header line is not counted.
     pub line: u32,
-    /// What the log's clock is ahead of UTC, minutes.
+    /// The offset of the log's clock ahead of UTC, in minutes.
     pub zone: i16,
     /// Status.
     pub status: u16,
@@ -93,7 +93,7 @@ impl Record {
 pub struct Day {
     /// Days since 1970.
     pub day: i64,
-    /// Its records, in order.
+    /// The records of the log, in order.
     pub records: Vec<Record>,
     /// Lines without a record, which belong to the day of the line before.
     pub left_out: LeftOut,
@@ -117,7 +117,7 @@ pub struct AccessLog {
     pub urls: Interner,
     /// Referers as they stand in the log.
     pub referers: Interner,
-    /// What each number in [`Record::agent`] is.
+    /// The agent for each number in [`Record::agent`].
     pub agents: Vec<Agent>,
     /// Per URL: whether it is a favicon.
     pub favicons: Vec<bool>,
@@ -138,7 +138,7 @@ pub struct AccessLog {
 /// Lines left out on demand, before anything else is done with a log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter {
-    /// Leave out what a browser asks for beside pages: certificate checks, safe browsing,
+    /// Removes requests that a browser makes besides pages: certificate checks, safe browsing,
     /// suggestions, truncated lines (the thesis's appendix B.1).
     pub noise: bool,
 }
@@ -257,7 +257,7 @@ impl AccessLog {
         self.agent_names.name(agent)
     }
 
-    /// Makes clients unknown whose User-Agent `is_robot` recognises.
+    /// Marks clients as unknown if `is_robot` recognises their User-Agent.
     pub fn mark_robots(&mut self, mut is_robot: impl FnMut(&[u8]) -> bool) {
         for (id, agent) in self.agents.iter_mut().enumerate() {
             let name = self.agent_names.name(id as u32);
@@ -267,7 +267,7 @@ impl AccessLog {
         }
     }
 
-    /// The log cut into calendar days of its own clock, each a sample of its own. Lines before the
+    /// Cuts the log into calendar days of its own clock, each a separate sample. Lines before the
     /// first record belong to the first day.
     #[must_use]
     pub fn days(&self) -> Vec<Day> {
@@ -341,7 +341,7 @@ fn is_noise(line: &[u8]) -> bool {
         || numbered(line, b"sitecheck", b".opera.com")
 }
 
-/// Whether `before`, a digit and `after` occur in a row.
+/// Returns true if `before`, a digit and `after` occur in a row.
 fn numbered(line: &[u8], before: &[u8], after: &[u8]) -> bool {
     memchr::memmem::find_iter(line, before).any(|at| {
         let rest = &line[at + before.len()..];

@@ -21,7 +21,7 @@ pub(super) fn parse_line(bytes: &[u8]) -> Option<Line<'_>> {
     let (status, rest) = split_word(rest);
     let (size, rest) = split_word(rest);
     let status = number(status).and_then(|status| u16::try_from(status).ok())?;
-    // Logs made from other data have -1 for what is not known.
+    // Logs converted from other data have -1 for an unknown size.
     let size = if matches!(size, b"-" | b"-1") {
         0
     } else {
@@ -143,9 +143,8 @@ pub(super) fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Reads a time such as `09/Jul/1995:00:00:00 -0400]`, whose zone may be absent. Returns
-/// milliseconds since 1970 in UTC, the zone in minutes ahead of UTC, and the text after the
-/// bracket.
+/// Reads a time such as `09/Jul/1995:00:00:00 -0400]`; the zone may be absent. Returns milliseconds
+/// since 1970 in UTC, the zone in minutes ahead of UTC, and the text after the bracket.
 fn timestamp(bytes: &[u8]) -> Option<(i64, i16, &[u8])> {
     const WITHOUT_ZONE: usize = "09/Jul/1995:00:00:00".len();
     const WITH_ZONE: usize = "09/Jul/1995:00:00:00 -0400".len();
