@@ -1,9 +1,9 @@
-//! `tandem mhd2spdy` and `tandem microspdy2http`: the flags of two older programs, and their job
-//! done by the pair.
+//! `tandem mhd2spdy` and `tandem microspdy2http`: the flags of two older programs, with their
+//! function provided by the pair.
 //!
-//! Where they were unsafe, these are not: nothing is connected to but the given proxy (mhd2spdy
-//! tried the requested host first), certificates are checked, addresses that are not public are
-//! refused except the given back-end.
+//! The commands are safer than those programs. They connect to the given proxy only (mhd2spdy tried
+//! the requested host first), and they check certificates. They refuse addresses that are not
+//! public, except the given back-end.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ pub struct Mhd2SpdyArgs {
     /// Port to listen on, on this machine only
     #[arg(short, long, value_name = "N")]
     port: u16,
-    /// The SPDY/3 proxy: http://HOST:PORT without TLS, https://HOST:PORT with it
+    /// URL of the SPDY/3 proxy: http://HOST:PORT without TLS, https://HOST:PORT with TLS
     #[arg(short, long, value_name = "URL")]
     backend_proxy: String,
-    /// Never connect to anything else; this is always so
+    /// Never connect to another host; this is always the case
     #[arg(short, long)]
     only_proxy: bool,
-    /// Say more
+    /// Write more messages to the log
     #[arg(short, long)]
     verbose: bool,
-    /// Print statistics at the end
+    /// Print statistics when the program ends
     #[arg(short, long)]
     statistics: bool,
 }
@@ -64,7 +64,7 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
         let options = ClientOptions {
             listen: vec![format!("http://127.0.0.1:{}", args.port).parse()?],
             gateway: vec![format!("spdy3+{transport}://{authority}?resolve=system").parse()?],
-            // Other programs' proxies would take it for a request.
+            // A proxy of another kind would take the warm-up for a request.
             warm_up: Some(Size(0)),
             ..ClientOptions::default()
         };
@@ -93,48 +93,49 @@ pub struct Microspdy2HttpArgs {
     /// Address to listen on [default: ::]
     #[arg(short = 'l', long = "host", value_name = "ADDRESS")]
     host: Option<IpAddr>,
-    /// Certificate, unless --no-tls
+    /// File with the certificate, required without --no-tls
     #[arg(short, long, value_name = "FILE")]
     certificate: Option<String>,
-    /// Its key
+    /// File with the private key of the certificate
     #[arg(short = 'k', long, value_name = "FILE")]
     certificate_key: Option<String>,
-    /// Raw SPDY without TLS
+    /// Accept SPDY without TLS
     #[arg(short = 'r', long)]
     no_tls: bool,
-    /// Always connect to this origin, whatever is asked for
+    /// Send every request to this origin, independently of the requested host
     #[arg(short, long, value_name = "HOST[:PORT]")]
     backend_server: Option<String>,
-    /// Requests carry host and path; without it a whole URL in the path. Both are always understood
+    /// Expect the host and the path of a request in separate fields, not a whole URL as the path;
+    /// both forms are always accepted
     #[arg(short, long)]
     transparent: bool,
-    /// Say more
+    /// Write more messages to the log
     #[arg(short, long)]
     verbose: bool,
-    /// Say more of origins too
+    /// Write more messages about origins to the log
     #[arg(short = 'h', long)]
     curl_verbose: bool,
-    /// HTTP/1.0 towards origins; HTTP/1.1, which they understand as well, is spoken all the same
+    /// Use HTTP/1.0 towards origins; HTTP/1.1, which they understand as well, is used in any case
     #[arg(short = '0', long)]
     http10: bool,
-    /// No delay of small writes; this is always so
+    /// Do not delay small writes; this is always the case
     #[arg(short = 'D', long)]
     no_delay: bool,
-    /// IPv4 only towards origins
+    /// Connect to origins over IPv4 only
     #[arg(short = '4', long, conflicts_with = "curl_ipv6")]
     curl_ipv4: bool,
-    /// IPv6 only towards origins
+    /// Connect to origins over IPv6 only
     #[arg(short = '6', long)]
     curl_ipv6: bool,
-    /// Seconds for an origin's answer; 0 waits for ever [default: 0]
+    /// Time limit for a response from an origin, in seconds; 0 means no limit [default: 0]
     #[arg(short = 'T', long, value_name = "S")]
     timeout: Option<u64>,
 }
 
-/// What microspdy2http gave a session without traffic.
+/// The time limit of microspdy2http for a session without traffic.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// As good as for ever.
+/// A time limit that is never reached in practice.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86_400);
 
 pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
@@ -177,7 +178,7 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             .timeout
             .filter(|seconds| *seconds > 0)
             .map_or(FOR_EVER, Duration::from_secs);
-        // A back-end server was asked for everything.
+        // With a back-end server, every host is served from it.
         let allow_host = if mode.is_some() {
             vec![HostPattern::Any]
         } else {

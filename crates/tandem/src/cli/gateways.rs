@@ -1,4 +1,4 @@
-//! `tandem gateways`: the exits that announce a gateway, as Tor's control port tells them.
+//! `tandem gateways`: lists the exits that announce a gateway, as Tor's control port reports them.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::transport::tor::{Control, GatewayExit};
 
 use super::Failure;
 
-/// How long a Tor client that has just started may take to know its network.
+/// The longest time that a newly started Tor client may need to learn its network.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "Examples:
   tandem gateways
-      The gateways that the Tor client at 127.0.0.1:9051 knows of
+      List the gateways that the Tor client at 127.0.0.1:9051 knows
   tandem gateways --via tor:///run/tor/control --json
-      The same by the control socket, for a program";
+      List them as JSON, through the control socket";
 
 /// Arguments of `tandem gateways`.
 #[derive(Debug, clap::Args)]
@@ -25,13 +25,13 @@ pub struct GatewaysArgs {
     /// Tor's control port or socket: tor://ADDRESS:PORT or tor:///PATH
     #[arg(long, value_name = "URL", default_value = "tor://127.0.0.1:9051")]
     via: Via,
-    /// File with the password of Tor's control port, where it wants one
+    /// File with the password of Tor's control port, if the port requires one
     #[arg(long, value_name = "FILE")]
     tor_password_file: Option<std::path::PathBuf>,
-    /// The address that exits announce
+    /// The address and port that the exits announce
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "192.0.2.80:9980")]
     address: std::net::SocketAddrV4,
-    /// Print JSON
+    /// Print the list as JSON
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +58,7 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
                 )
                 .await?)
         };
-        // Dropped, it puts back what it has changed in Tor.
+        // The drop of the search restores the configuration of Tor.
         tokio::select! {
             found = search => found,
             _ = terminate.recv() => Err(Failure::from("interrupted")),

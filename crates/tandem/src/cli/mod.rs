@@ -1,7 +1,7 @@
 //! The commands of the proxies: their names and arguments, and one readable line for each failure.
 //!
-//! The program that users run is put together in the package `tandem-cli`, which adds the commands
-//! that need more than the proxies.
+//! The package `tandem-cli` builds the program for users, and adds the commands that need more than
+//! the proxies.
 
 mod compat;
 mod gateways;
@@ -18,60 +18,61 @@ use clap::Subcommand;
 use crate::config::{ClientOptions, GatewayOptions};
 use crate::transport::registry::Transports;
 
-/// The examples that the help of the program ends with.
+/// The examples at the end of the help of the program.
 pub const EXAMPLES: &str = "Examples:
   tandem demo
       Load a real page's structure over an emulated slow path, without and with the pair
   tandem gateway --listen 'h2+tls://0.0.0.0:443?cert=gw.pem&key=gw.key' --auth token-file=token
-      A gateway of one's own, on a machine with a good connection
+      Run your own gateway on a machine with a good connection
   tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
-      The client for it; set the browser's proxy to http://127.0.0.1:8118
+      Run the client for it; set the browser's proxy to http://127.0.0.1:8118
   tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051
-      Through Tor to a gateway at an exit
+      Connect through Tor to a gateway at an exit
   tandem client --gateway h2+tcp://EXAMPLE.onion:9980 --via socks5://127.0.0.1:9050
-      Through Tor to a gateway behind an onion service";
+      Connect through Tor to a gateway behind an onion service";
 
 const CLIENT_EXAMPLES: &str = "Examples:
   tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
-      A gateway of one's own; set the browser's proxy to http://127.0.0.1:8118
+      Use your own gateway; set the browser's proxy to http://127.0.0.1:8118
   tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5&ca=gw.pem' --token-file token
-      The same with a certificate that the gateway signed itself
+      Use your own gateway with a self-signed certificate
   tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051
-      Through Tor to a gateway at an exit
+      Connect through Tor to a gateway at an exit
   tandem client --gateway h2+tcp://EXAMPLE.onion:9980 --via socks5://127.0.0.1:9050
-      Through Tor to a gateway behind an onion service
+      Connect through Tor to a gateway behind an onion service
   tandem client -c /etc/tandem/client.toml --log-requests
-      Options from a file, and a line in the log for each request";
+      Read options from a file, and log a line for each request";
 
 const GATEWAY_EXAMPLES: &str = "Examples:
   tandem gateway --listen 'h2+tls://0.0.0.0:443?cert=gw.pem&key=gw.key' --auth token-file=token
-      A gateway of one's own, on a machine with a good connection
+      Run your own gateway on a machine with a good connection
   tandem gateway --listen h2+tcp://127.0.0.1:9980 --open --mode reverse=http://127.0.0.1:80
-      Behind an onion service, in front of its web server
+      Serve one web server behind an onion service
   tandem gateway --listen h2+tcp://192.0.2.80:9980 --open
-      At a Tor exit
+      Run a gateway at a Tor exit
   tandem gateway -c /etc/tandem/gateway.toml --drain-timeout 5m
-      Options from a file, and more time for sessions to end";
+      Read options from a file, and give sessions more time to end";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run beside the browser: take its requests, carry them over one session to the gateway
+    /// Run the proxy beside the browser: it carries the browser's requests over one session to the
+    /// gateway
     Client(ClientArgs),
-    /// Run at the far end: take the client's session, fetch from the origins
+    /// Run the proxy at the far end: it accepts the client's session and fetches from the origins
     Gateway(GatewayArgs),
-    /// Watch the data path of a running client or gateway: how long what waits where
+    /// Observe the queues and delays in the data path of a running client or gateway
     #[command(subcommand, after_help = probe::EXAMPLES)]
     Probe(probe::ProbeCommand),
     /// List the gateways that Tor exits announce
     Gateways(gateways::GatewaysArgs),
-    /// Do mhd2spdy's job with mhd2spdy's flags: an HTTP proxy in front of a SPDY/3 proxy
+    /// Run as mhd2spdy with the flags of mhd2spdy: an HTTP proxy in front of a SPDY/3 proxy
     #[command(name = "mhd2spdy")]
     Mhd2Spdy(compat::Mhd2SpdyArgs),
-    /// Do microspdy2http's job with its flags: a SPDY/3 proxy to HTTP origins
+    /// Run as microspdy2http with its flags: a SPDY/3 proxy for HTTP origins
     #[command(name = "microspdy2http")]
     Microspdy2Http(compat::Microspdy2HttpArgs),
-    /// Check a configuration file and say what it means
+    /// Check a configuration file and print the resulting configuration
     CheckConfig(serve::CheckArgs),
     /// Write shell completions to standard output
     Completions(shell::CompletionsArgs),
@@ -83,10 +84,10 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CLIENT_EXAMPLES)]
 pub struct ClientArgs {
-    /// Read options from the "client" table of this TOML file; flags win over it
+    /// Read options from the "client" table of this TOML file; flags take precedence over the file
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Options.
+    /// The options of the role.
     #[command(flatten)]
     pub options: ClientOptions,
 }
@@ -95,10 +96,10 @@ pub struct ClientArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = GATEWAY_EXAMPLES)]
 pub struct GatewayArgs {
-    /// Read options from the "gateway" table of this TOML file; flags win over it
+    /// Read options from the "gateway" table of this TOML file; flags take precedence over the file
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Options.
+    /// The options of the role.
     #[command(flatten)]
     pub options: GatewayOptions,
 }
@@ -106,8 +107,8 @@ pub struct GatewayArgs {
 /// The failure of a command, printed in one line.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Runs `command`. `program` is the command line of the whole program, which the completions and
-/// the manual page describe. Endpoints may name `transports`; a program of another crate adds its own.
+/// Runs `command`. The completions and the manual page describe `program`, the command line of the
+/// whole program. Endpoints may name `transports`, which may include those of another crate.
 ///
 /// # Errors
 /// Returns the reason why the command ended early.
@@ -129,7 +130,7 @@ pub fn run(
     }
 }
 
-/// Prints the failure of a command and returns the status that the program ends with.
+/// Prints the failure of a command and returns the exit status of the program.
 pub fn exit(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -140,7 +141,8 @@ pub fn exit(result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Sends log lines to standard error. `filter`: a level, or directives such as `tandem=debug`.
+/// Sends log lines to standard error. The argument `filter` is a level, or directives such as
+/// `tandem=debug`.
 pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("info"))
         .map_err(|error| format!("log: {error}"))?;
@@ -154,8 +156,8 @@ pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says whether standard error shows colours: a terminal, unless NO_COLOR is set and not empty
-/// (no-color.org).
+/// Returns true if log lines may have colours: standard error is a terminal, and NO_COLOR is unset
+/// or empty (no-color.org).
 fn wants_colour() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && std::io::stderr().is_terminal()

@@ -1,4 +1,5 @@
-//! `tandem probe`: lists, switches and dumps the observation points of a running client or gateway.
+//! `tandem probe`: lists, enables, disables and dumps the observation points of a running client or
+//! gateway.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -14,19 +15,19 @@ use crate::probe::Unit;
 use crate::probe::reservoir::quantile;
 use crate::probe::snapshot::{Distribution, State};
 
-/// The examples that the help ends with.
+/// The examples at the end of the help.
 pub(super) const EXAMPLES: &str = "Examples:
   tandem probe list --control /run/tandem-client/control
-      The points, and which of them are on
+      List the points and their states
   tandem probe on queue --control /run/tandem-client/control
-      Begin to keep what the points of a family see
+      Enable the points of a family
   tandem probe dump --control /run/tandem-client/control --csv
-      Their distributions, for a spreadsheet";
+      Print the distributions for a spreadsheet";
 
-/// Bytes of an answer: every point with a full sample fits several times.
+/// The limit of an answer in bytes: every point with a full sample fits several times.
 const MAX_ANSWER: u64 = 64 << 20;
 
-/// Shares of the values whose limits the table of a dump shows.
+/// The quantiles in the table of a dump, with their headings.
 const SHARES: [(f64, &str); 8] = [
     (0.01, "1 %"),
     (0.1, "10 %"),
@@ -38,40 +39,40 @@ const SHARES: [(f64, &str); 8] = [
     (0.999, "99.9 %"),
 ];
 
-/// What to do with the points.
+/// The subcommands of `tandem probe`.
 #[derive(Debug, Subcommand)]
 pub enum ProbeCommand {
-    /// Say what points there are and which are on
+    /// List the points and their states
     List(ProbeArgs),
-    /// Begin to keep what passes
+    /// Enable points: the process begins to record their values
     On(ProbeArgs),
-    /// Keep no more of it; what was kept stays
+    /// Disable points; the recorded values remain
     Off(ProbeArgs),
-    /// Write what was kept as cumulative distributions
+    /// Print the recorded values as cumulative distributions
     Dump(DumpArgs),
 }
 
-/// Which points, and of which process.
+/// The selected points, and the process that has them.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// A point (queue.core), a family (queue), or all
+    /// The name of a point (queue.core), a family (queue), or all
     #[arg(value_name = "NAME|FAMILY", default_value = "all")]
     of: String,
-    /// The control socket of the running client or gateway
+    /// Path of the control socket of the running client or gateway
     #[arg(long, value_name = "PATH")]
     control: PathBuf,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The same with another form of output.
+/// The arguments of a dump: the selected points and the output format.
 #[derive(Debug, Args)]
 pub struct DumpArgs {
-    /// Which points.
+    /// The selected points.
     #[command(flatten)]
     which: ProbeArgs,
-    /// Print CSV: point, unit, value, share of values up to it
+    /// Print CSV with the columns point, unit, value, and share of the values up to it
     #[arg(long, conflicts_with = "json")]
     csv: bool,
 }
@@ -96,7 +97,7 @@ pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
         Answer::Distributions(dumped) => table(&dumped),
     };
     match writeln!(std::io::stdout(), "{}", text.trim_end()) {
-        // Whoever reads has seen enough.
+        // A broken pipe means that the reader needs no more output.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
@@ -125,7 +126,7 @@ fn ask(args: &ProbeArgs, verb: Verb) -> Result<Answer, Failure> {
     })
 }
 
-/// A string takes all that is written to it.
+/// The invariant behind `expect` on writes to a string.
 const TAKES_ALL: &str = "writing to a string cannot fail";
 
 fn states(points: &[State]) -> String {
@@ -201,7 +202,7 @@ fn steps(dumped: &[Distribution]) -> String {
     text
 }
 
-/// A value with three digits that say something.
+/// Formats a value with three significant digits.
 fn shown(unit: Unit, value: u64) -> String {
     if unit == Unit::Bytes {
         return value.to_string();
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_have_three_digits() {
+    fn shown_values_have_three_digits() {
         let show = |value| shown(Unit::Ns, value);
         let all = [
             0,
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn dumps_as_table_and_as_steps() {
+    fn dump_prints_table_and_csv_steps() {
         let dumped = Distribution {
             point: "queue.core".into(),
             unit: Unit::Ns,

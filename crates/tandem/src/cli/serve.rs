@@ -1,5 +1,5 @@
-//! `tandem client`, `tandem gateway` and `tandem check-config`: from options to a role at work,
-//! with its signals.
+//! `tandem client`, `tandem gateway` and `tandem check-config`: starts a role from its options, and
+//! handles signals.
 
 use std::cell::OnceCell;
 use std::net::SocketAddr;
@@ -21,26 +21,26 @@ use crate::session::Drain;
 use crate::transport::registry::Transports;
 use crate::transport::tcp::SocketOptions;
 
-/// What the process needs to know of a role beside the role itself.
+/// A role with the values that the process needs beside it.
 pub(super) struct Loaded {
     pub(super) role: Arc<dyn Role>,
     pub(super) drain_limit: Duration,
     pub(super) fixed: Fixed,
 }
 
-/// What a process keeps from its start to its end, whatever a reload says.
+/// The values that a reload does not change: they need a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fixed {
     pub(super) log: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) control: Option<PathBuf>,
     pub(super) workers: usize,
-    /// How the gateway learns, in words; nothing where it does not.
+    /// The settings of the gateway's predictor as text; `None` without a predictor.
     pub(super) predict: Option<String>,
 }
 
 impl Fixed {
-    /// Names of the keys that say something else in `new`.
+    /// Returns the names of the keys with another value in `new`.
     fn changed(&self, new: &Self) -> Vec<&'static str> {
         let differs = [
             ("log", self.log != new.log),
@@ -113,7 +113,7 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
             workers: config.workers,
             predict,
         };
-        // Limits are shared out among the threads that there are.
+        // The limits are divided among the threads. A reload keeps the number of threads.
         config.workers = *workers.get_or_init(|| config.workers);
         Ok(Loaded {
             drain_limit: config.drain_timeout,
@@ -129,13 +129,13 @@ fn warn(warnings: Vec<String>) {
     }
 }
 
-/// Whoever wants to know why a lossy path is slow looks here first.
+/// Logs a warning if the kernel lacks the congestion control: a lossy path is slow without it.
 fn warn_of_congestion(options: &SocketOptions) {
     if let Some(error) = options.congestion_refused() {
         tracing::warn!(
             congestion = options.congestion, %error,
-            "the kernel has no such congestion control and keeps its own, which takes every loss for congestion and forgets a \
-             path at rest: load it (modprobe tcp_bbr), or set congestion = \"\" to have it so"
+            "the kernel lacks this congestion control and uses its default, which takes every loss for congestion and \
+             forgets an idle path: load it (modprobe tcp_bbr), or set congestion = \"\" to accept the default"
         );
     }
 }
@@ -189,7 +189,7 @@ pub(super) fn serve(
                 },
             }
         }
-        tracing::info!("draining: what is under way may end");
+        tracing::info!("draining: open exchanges may finish");
         let services = Arc::clone(running.services());
         tokio::select! {
             () = running.drain(drain_limit) => {}
@@ -198,16 +198,16 @@ pub(super) fn serve(
         }
         Ok(services)
     }));
-    // A second signal ends the wait for what is still under way.
+    // A second signal ends the wait for open exchanges.
     runtime.shutdown_background();
     let services: Result<Arc<Services>, Failure> = served;
     Ok(services?.save()?)
 }
 
-/// The pause between two looks at the files of certificates, keys and tokens.
+/// The interval between two checks of the files of certificates, keys and tokens.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 
-/// Takes over certificates, keys and tokens whose files have changed.
+/// Reloads certificates, keys and tokens from changed files.
 fn look_for_renewals() {
     for renewal in crate::renewal::look() {
         match renewal {
@@ -219,13 +219,13 @@ fn look_for_renewals() {
 
 const CHECK_EXAMPLES: &str = "Examples:
   tandem check-config /etc/tandem/gateway.toml
-      Read the file, its certificates and tokens, and warn of what is doubtful";
+      Check the file, its certificates and its tokens, and print warnings";
 
 /// Arguments of `tandem check-config`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub struct CheckArgs {
-    /// The TOML file
+    /// Path of the TOML file
     #[arg(
         short,
         long = "config",
@@ -233,7 +233,7 @@ pub struct CheckArgs {
         required_unless_present = "file"
     )]
     config: Option<PathBuf>,
-    /// The TOML file
+    /// Path of the TOML file
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
 }
@@ -277,7 +277,7 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
     })
 }
 
-/// Builds the role as it would be built, certificates and all, but listens on nothing.
+/// Builds the role completely, including certificates, but opens no listener.
 #[expect(clippy::print_stdout, reason = "the command's output")]
 fn check_role(name: &str, role: &dyn Role) -> Result<(), ConfigError> {
     let addresses: Vec<_> = role

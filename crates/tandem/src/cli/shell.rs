@@ -15,7 +15,7 @@ const COMPLETIONS_EXAMPLES: &str = "Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
 pub struct CompletionsArgs {
-    /// The shell.
+    /// The shell that the completions are for
     shell: Shell,
 }
 
@@ -29,7 +29,7 @@ const MAN_EXAMPLES: &str = "Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub struct ManArgs {
-    /// The command, such as client, or probe list; without one, the program's own page
+    /// The command of the page, such as client or probe list [default: the page of the program]
     #[arg(value_name = "COMMAND", conflicts_with = "to")]
     command: Vec<String>,
     /// Write the pages of the program and of all its commands to this directory
@@ -46,7 +46,7 @@ pub(super) fn completions(
 }
 
 pub(super) fn man(args: &ManArgs, program: clap::Command) -> Result<(), Failure> {
-    // Pages of `help` would be referred to, but say nothing.
+    // Pages of `help` would be empty, but other pages would refer to them.
     let mut program = program
         .disable_help_subcommand(true)
         .mut_subcommands(|command| command.disable_help_subcommand(true));

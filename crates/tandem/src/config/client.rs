@@ -1,4 +1,4 @@
-//! The client's options and what they mean.
+//! The options of the client, and the configuration that they make.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,75 +14,77 @@ use crate::transport::registry::Transports;
 use crate::transport::tor::Exit;
 use crate::warm_up;
 
-/// What to do where no gateway answers.
+/// The behaviour of the client if no gateway answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fallback {
-    /// Say so.
+    /// Report the error
     #[default]
     None,
-    /// Go on without a gateway, through the same `via`.
+    /// Continue without a gateway, through the same proxy as --via
     Via,
 }
 
 with_path! {
     options [
-        "Time for connecting and for handshakes towards the gateway [default: 30s]"
-        "Sessions and connections without any exchange are closed after it [default: 10m]"
-        "Time after which an end that takes no bytes is cut off [default: 1m]"
-        "Silence after which a gateway is asked for a sign of life [default: 20s]"
+        "Time limit for a connection and its handshakes towards the gateway [default: 30s]"
+        "Idle time after which sessions and connections are closed [default: 10m]"
+        "Time after which a peer that reads no bytes is disconnected [default: 1m]"
+        "Silence after which a gateway must answer a ping [default: 20s]"
     ]
     /// Options of `tandem client`; each is a flag and a key of `[client]`.
     ClientOptions {
-        /// Where the browser connects: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable)
+        /// Listener for the browser: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable)
         /// [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
         listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::ClientListener.parse(text)] with "listeners",
-        /// The gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable, best
-        /// first)
+        /// URL of the gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable,
+        /// best first)
         gateway: Vec<Endpoint> [help_heading = "Gateway", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "gateways",
-        /// The way there: socks5://ADDRESS:PORT, or Tor's control port as tor://ADDRESS:PORT or
-        /// tor:///PATH
+        /// Proxy on the way to the gateway: socks5://ADDRESS:PORT, or Tor's control port as
+        /// tor://ADDRESS:PORT or tor:///PATH
         via: Option<Via> [help_heading = "Gateway", value_name = "URL"],
-        /// File with the password of Tor's control port, where it wants one
+        /// File with the password of Tor's control port, if the port requires one
         tor_password_file: Option<String> [help_heading = "Gateway", value_name = "FILE"],
-        /// File with the access token that the gateway wants
+        /// File with the access token that the gateway requires
         token_file: Option<String> [help_heading = "Gateway", value_name = "FILE"],
-        /// Where no gateway answers: none says so, via goes on without one [default: none]
-        fallback: Option<Fallback> [help_heading = "Gateway", value_name = "WHAT"],
-        /// Age after which a session is replaced; 0s never [default: 615s with --via, just over
-        /// Tor's ten minutes, else 0s]
+        /// Behaviour if no gateway answers: "none" reports the error, "via" continues without a
+        /// gateway [default: none]
+        fallback: Option<Fallback> [help_heading = "Gateway", value_name = "MODE"],
+        /// Age at which a session is replaced; 0s means never [default: 615s with --via, just over
+        /// Tor's ten minutes, otherwise 0s]
         max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],
-        /// Isolation keys with a session at once [default: 256]
+        /// Maximum number of isolation keys that have a session [default: 256]
         max_sessions: Option<usize> [help_heading = "Sessions", value_name = "N"],
-        /// Agree to tunnels before the gateway has, which saves a round trip [default: true]
+        /// Agree to tunnels before the gateway answers, which saves a round trip [default: true]
         early_connect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Connect to the gateway at the start, not with the first request, and log whether it
-        /// answers [default: true]
+        /// Connect to the gateway at the start instead of at the first request, and log the result
+        /// [default: true]
         preconnect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Bytes of nothing that the gateway sends then, to open the congestion window; at most
-        /// 4MiB [default: 256KiB without --via, else 0B]
+        /// Padding bytes that the gateway then sends to open the congestion window, at most 4MiB
+        /// [default: 256KiB without --via, otherwise 0B]
         warm_up: Option<Size> [help_heading = "Sessions", value_name = "BYTES"],
-        /// Take what the gateway pushes [default: true]
+        /// Accept pushes from the gateway [default: true]
         push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Bytes of pushed answers, fields included, that a session keeps [default: 32MiB]
+        /// Bytes of pushed responses, including their fields, that a session may store [default:
+        /// 32MiB]
         push_memory: Option<Size> [help_heading = "Push", value_name = "BYTES"],
-        /// Cancel pushes of no use; over Tor this tells what the browser has [default: false]
+        /// Cancel useless pushes; over Tor, a cancelled push reveals which resources the browser
+        /// has [default: false]
         cancel_pushes: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Tell the browser of what is pushed with a page, by Link rel=preload; pages can see it
-        /// [default: true without --via]
+        /// Announce pushed resources to the browser in Link fields with rel=preload; pages can see
+        /// them [default: true without --via]
         early_hints: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Tell the gateway's next session what the browser got on the last: only to one's own, and
-        /// not over Tor [default: false]
+        /// Send a digest of the browser's earlier responses at the start of a session; use it only
+        /// with a gateway of your own, not over Tor [default: false]
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Say in answers, by Cache-Status, which of them were pushed; pages can read it [default:
-        /// false]
+        /// Mark pushed responses in the Cache-Status field; pages can read it [default: false]
         cache_status: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     } {
-        /// Connections from browsers at once [default: 1024]
+        /// Maximum number of connections from browsers [default: 1024]
         max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Address for Prometheus metrics, loopback only [default: none]
+        /// Address of the listener for Prometheus metrics, loopback only [default: none]
         metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Unix socket for `tandem probe`, for this user only [default: none]
+        /// Path of the Unix socket for `tandem probe`, accessible to this user only [default: none]
         control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
@@ -104,79 +106,78 @@ fn gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>,
 /// A gateway to dial.
 #[derive(Clone, Debug)]
 pub struct GatewayEndpoint {
-    /// As given.
+    /// The endpoint as given.
     pub endpoint: Endpoint,
-    /// Its address, where the client connects by itself.
+    /// The address, if the client connects directly.
     pub address: Option<SocketAddr>,
-    /// Which exit it is at, for `via tor://`.
+    /// The exit of the gateway, for `via tor://`.
     pub exit: Option<Exit>,
 }
 
-/// What the client runs on.
+/// The checked configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Listeners.
+    /// The endpoints of the listeners.
     pub listen: Vec<Endpoint>,
-    /// Gateways, best first.
+    /// The gateways, best first.
     pub gateways: Vec<GatewayEndpoint>,
-    /// The way there.
+    /// The proxy on the way to the gateway.
     pub via: Option<Via>,
-    /// Password of Tor's control port.
+    /// The password of Tor's control port.
     pub tor_password: Option<String>,
-    /// Access token.
+    /// The access token for the gateway.
     pub token: Option<String>,
     /// The file that it is read from.
     pub token_file: Option<String>,
-    /// Where no gateway answers.
+    /// The behaviour if no gateway answers.
     pub fallback: Fallback,
-    /// When sessions are replaced.
+    /// The age at which sessions are replaced; `None` means never.
     pub max_age: Option<Duration>,
-    /// Sessions at once.
+    /// The maximum number of sessions.
     pub max_sessions: usize,
-    /// Early agreement to tunnels.
+    /// True if the client agrees to tunnels before the gateway answers.
     pub early_connect: bool,
-    /// The session of requests without a key is opened at the start.
+    /// True if the session of requests without a key is opened at the start.
     pub preconnect: bool,
-    /// Bytes that the gateway sends on it at once.
+    /// The warm-up bytes that the gateway sends on that session.
     pub warm_up: u64,
-    /// Pushes are taken.
+    /// True if the client accepts pushes.
     pub push: bool,
-    /// Bytes of pushed bodies kept in a session.
+    /// The maximum number of pushed bytes that a session stores.
     pub push_memory: usize,
-    /// Pushes of no use are cancelled.
+    /// True if useless pushes are cancelled.
     pub cancel_pushes: bool,
-    /// The browser is told of what is pushed with a page.
+    /// True if pushed resources are announced to the browser.
     pub early_hints: bool,
-    /// Sessions tell what the browser got on those before.
+    /// True if a session begins with a digest of the browser's earlier responses.
     pub push_digest: bool,
-    /// Answers say which of them were pushed.
+    /// True if responses have a Cache-Status field.
     pub cache_status: bool,
-    /// The slow path.
+    /// The configuration of the slow path.
     pub path: PathConfig,
-    /// Connections at once.
+    /// The maximum number of connections from browsers.
     pub max_connections: usize,
-    /// Metrics listener.
+    /// The address of the metrics listener.
     pub metrics: Option<SocketAddr>,
-    /// Control socket.
+    /// The path of the control socket.
     pub control: Option<PathBuf>,
     /// A line in the log for each request.
     pub log_requests: bool,
-    /// URLs in the log.
+    /// True if the log may contain URLs.
     pub log_urls: bool,
-    /// The transports that the endpoints name.
+    /// The transports that the endpoints may name.
     pub transports: Transports,
-    /// Files that hold secrets.
+    /// The files that hold secrets.
     pub secret_files: Vec<String>,
 }
 
 impl ClientOptions {
-    /// Checks everything that can be checked without touching the network; endpoints may name the
-    /// standard transports.
+    /// Checks the options without network access; the endpoints may name the standard transports.
     pub fn typed(self) -> Result<ClientConfig, ConfigError> {
         self.typed_with(&Transports::default())
     }
 
-    /// The same; endpoints may name these transports.
+    /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
     pub fn typed_with(mut self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
         let path = self.take_path();
         let listen = if self.listen.is_empty() {
@@ -218,8 +219,8 @@ impl ClientOptions {
         let max_age = match self.max_age {
             Some(span) if span.0.is_zero() => None,
             Some(span) => Some(span.0),
-            // A little more than Tor's ten minutes, or the next session would find the same circuit
-            // still in use.
+            // The default is a little over Tor's ten minutes; otherwise the next session would find
+            // the same circuit still in use.
             None => via.as_ref().map(|_| Duration::from_secs(615)),
         };
         let secret_files = secret_files(&gateways, [&self.token_file, &self.tor_password_file]);
@@ -262,7 +263,7 @@ impl ClientOptions {
     }
 }
 
-/// Returns the files that nobody else may read.
+/// Returns the files that no other user may read.
 fn secret_files(gateways: &[GatewayEndpoint], named: [&Option<String>; 2]) -> Vec<String> {
     let keys = gateways
         .iter()
@@ -271,7 +272,7 @@ fn secret_files(gateways: &[GatewayEndpoint], named: [&Option<String>; 2]) -> Ve
     named.chain(keys).map(str::to_owned).collect()
 }
 
-/// Where a browser finds the client unless told otherwise: Privoxy's port and Tor Browser's.
+/// Returns the default listeners: Privoxy's port and Tor Browser's port.
 fn default_listen() -> Vec<Endpoint> {
     ["http://127.0.0.1:8118", "socks5://127.0.0.1:9150"]
         .iter()
@@ -289,8 +290,8 @@ pub(crate) fn loopback(metrics: Option<SocketAddr>) -> Result<Option<SocketAddr>
     }
 }
 
-/// Behind a proxy the slow path may be another connection than the gateway's, and has a window
-/// already.
+/// Returns the number of warm-up bytes, by default 0 with `--via`: the slow path may then be
+/// another connection than the gateway's, with an open window.
 fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<u64, ConfigError> {
     match asked {
         Some(Size(bytes)) if bytes > warm_up::MOST => Err(ConfigError::value(
@@ -302,7 +303,7 @@ fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<u64, ConfigError> {
     }
 }
 
-/// It would link the sessions that `--via` keeps apart.
+/// Refuses a digest with `--via`: it would link the sessions that the proxy keeps apart.
 fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
     match (asked.unwrap_or(false), via) {
         (true, Some(_)) => Err(ConfigError::value(
@@ -355,8 +356,8 @@ fn gateway(
     })
 }
 
-/// Without a proxy on the way, somebody has to know the gateway's address; the client asks no
-/// resolver unless told to.
+/// Returns the address of a gateway for a direct connection. The client asks a resolver only if the
+/// endpoint says so.
 fn own_address(endpoint: &Endpoint) -> Result<SocketAddr, ConfigError> {
     let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
     if let Some(ip) = endpoint.option("ip") {
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn never_resolves_unasked() {
+    fn client_does_not_resolve_names_by_default() {
         let error = options("h2+tls://gw.example:443", None)
             .typed()
             .unwrap_err()
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn never_tries_the_exit_address_blindly() {
+    fn client_refuses_exit_address_without_tor() {
         let error = options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050"))
             .typed()
             .unwrap_err()
@@ -454,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_the_file() {
+    fn flags_take_precedence_over_the_file() {
         let file = ClientOptions {
             max_sessions: Some(7),
             congestion: Some("cubic".into()),

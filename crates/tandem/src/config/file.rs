@@ -1,4 +1,4 @@
-//! The TOML file: one table for each role, with errors that name the line and the nearest key.
+//! The TOML file, with one table for each role; errors name the line and the nearest key.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use super::{ClientOptions, ConfigError, GatewayOptions};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
-    /// The table `[client]`.
+    /// The options of the table `[client]`.
     pub client: Option<ClientOptions>,
-    /// The table `[gateway]`.
+    /// The options of the table `[gateway]`.
     pub gateway: Option<GatewayOptions>,
 }
 
@@ -32,7 +32,7 @@ impl File {
     }
 }
 
-/// Words the error about a key that does not exist, with the key that may be meant.
+/// Formats the error about an unknown key, with the known key that may be meant.
 fn unknown_key(error: &toml::de::Error, text: &str) -> Option<String> {
     let mut quoted = error
         .message()
@@ -52,7 +52,7 @@ fn unknown_key(error: &toml::de::Error, text: &str) -> Option<String> {
     Some(format!("line {line}: unknown key `{unknown}`{advice}"))
 }
 
-/// Returns the known key that is most like `unknown`, if one is like it at all.
+/// Returns the known key that is most similar to `unknown`, if any is similar.
 fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_get_the_nearest_known_one() {
+    fn unknown_key_error_suggests_a_known_key() {
         assert_eq!(
             problem("# mine\n[client]\ngatway = []\n"),
             "line 3: unknown key `gatway`; did you mean `gateway`?"

@@ -1,4 +1,4 @@
-//! The gateway's options and what they mean.
+//! The options of the gateway, and the configuration that they make.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use crate::learned::PredictorConfig;
 use crate::transport::Target;
 use crate::transport::registry::Transports;
 
-/// Which origins a gateway stands for, as it is written.
+/// The option `mode` as it is written: it selects the origins that a gateway serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModeOption {
-    /// Those that requests name.
+    /// The gateway serves the origin that a request names.
     Forward,
-    /// The same, with the host taken from the request's own host and path.
+    /// The gateway serves the origin that the host and the path of the request name.
     Transparent,
-    /// This one: `http://HOST[:PORT]` or `https://…`.
+    /// The gateway serves one origin: `http://HOST[:PORT]` or `https://…`.
     Reverse(String),
 }
 
@@ -96,78 +96,80 @@ impl Serialize for ModeOption {
 
 with_path! {
     options [
-        "Time for connecting to origins, and for handshakes [default: 30s]"
-        "Sessions without any exchange are closed after it [default: 10m]"
-        "Time after which a client that takes no bytes is cut off [default: 1m]"
-        "Silence after which a busy client is asked for a sign of life [default: 20s]"
+        "Time limit for a connection to an origin, and for handshakes [default: 30s]"
+        "Idle time after which sessions are closed [default: 10m]"
+        "Time after which a client that reads no bytes is disconnected [default: 1m]"
+        "Silence after which a busy client must answer a ping [default: 20s]"
     ]
     /// Options of `tandem gateway`; each is a flag and a key of `[gateway]`.
     GatewayOptions {
-        /// Where clients connect: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE,
+        /// Listener for clients: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE,
         /// h2+tcp://192.0.2.80:9980, … (repeatable)
         listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
-        /// Which origins: forward and transparent (those that requests name) or reverse=URL (one)
-        /// [default: forward]
+        /// Origins to serve: forward and transparent serve those that requests name, reverse=URL
+        /// serves one [default: forward]
         mode: Option<ModeOption> [help_heading = "Destinations", value_name = "MODE"],
-        /// Let everyone in [default: false]
+        /// Admit all clients [default: false]
         open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Let in who shows a token of this file (token-file=FILE) or a certificate by this
+        /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
         /// authority (client-ca=FILE) (repeatable)
-        auth: Vec<String> [help_heading = "Admission", value_name = "WHO"],
-        /// Destinations allowed besides the public Internet: a net, or a net and one port
+        auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
+        /// Destinations allowed besides the public Internet: a network, or a network and one port
         /// (repeatable)
         allow_dest: Vec<AllowDest> [help_heading = "Destinations", value_name = "NET[:PORT]"],
-        /// mode=reverse: hosts it answers to besides its origin's own, NAME or *.SUFFIX, or * for
-        /// all (repeatable) [default: *.onion where the origin is an address]
+        /// Hosts that mode=reverse serves besides its origin's name: NAME, *.SUFFIX, or * for all
+        /// (repeatable) [default: *.onion if the origin is an address]
         allow_host: Vec<HostPattern> [help_heading = "Destinations", value_name = "HOST"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
         allow_port: Vec<u16> [help_heading = "Destinations", value_name = "PORT"],
-        /// PEM file of the authorities that origins' certificates are checked against [default: the
-        /// public web's]
+        /// PEM file with the authorities that sign origins' certificates [default: those of the
+        /// public web]
         origin_ca: Option<String> [help_heading = "Destinations", value_name = "FILE"],
-        /// Threads [default: one for each core]
+        /// Number of threads [default: one for each core]
         workers: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Requests at once on one session [default: 256]
+        /// Maximum number of concurrent requests on one session [default: 256]
         max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
-        /// Bytes of a request's or response's head [default: 64KiB]
+        /// Maximum size of the head of a request or response [default: 64KiB]
         max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
-        /// Connections at once [default: 4096]
+        /// Maximum number of connections from clients [default: 4096]
         max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Connections at once from one address; clients through Tor share theirs [default: 1024]
+        /// Maximum number of connections from one address; clients through Tor share addresses
+        /// [default: 1024]
         max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Connections to one origin at once for one session; more requests wait, pushes last
-        /// [default: 64]
+        /// Maximum number of connections to one origin for one session; more requests wait, pushes
+        /// last [default: 64]
         max_connections_per_origin: Option<usize> [help_heading = "Destinations", value_name = "N"],
-        /// The same to all origins together [default: 256]
+        /// Maximum number of connections to all origins for one session [default: 256]
         max_origin_connections: Option<usize> [help_heading = "Destinations", value_name = "N"],
-        /// Time for an origin's answer, and between two pieces of it [default: 1m]
+        /// Time limit for an origin's response, and for each pause within it [default: 1m]
         response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
-        /// Push what pages need: what they say, what their origins name, what others needed
-        /// [default: true]
+        /// Push resources that pages need: those in their markup, those their origins name, and
+        /// those other users needed [default: true]
         push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Learn what pages need from what others ask for [default: true]
+        /// Learn the resources of pages from the requests of all users [default: true]
         predict: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Bytes of memory for what is learned [default: 64MiB]
+        /// Bytes of memory for the learned data [default: 64MiB]
         predict_memory: Option<Size> [help_heading = "Push", value_name = "BYTES"],
-        /// File that keeps what is learned; without it nothing is written to a disk [default: none]
+        /// File that keeps the learned data; without it the gateway writes nothing to disk
+        /// [default: none]
         predict_state: Option<PathBuf> [help_heading = "Push", value_name = "FILE"],
-        /// Users who must have asked for a resource before it is pushed to others, 1 to 4 [default:
-        /// 3]
+        /// Number of users that must request a resource before it is pushed to others, 1 to 4
+        /// [default: 3]
         predict_users: Option<u8> [help_heading = "Push", value_name = "N"],
-        /// What a request that push saves is worth against an answer that it wastes, 0 to 1
+        /// Value of a request that a push saves, relative to the cost of a wasted response, 0 to 1
         /// [default: 0.5]
         predict_omega: Option<f64> [help_heading = "Push", value_name = "W"],
-        /// What decides on a push: omega, or path (seconds saved against seconds that its bytes
-        /// take, as the session's connection measures them; omega where it cannot) [default: omega]
-        predict_worth: Option<WorthOption> [help_heading = "Push", value_name = "WHAT"],
-        /// Percent of page loads without push, to measure what difference it makes [default: 2]
+        /// Criterion for a push: "omega", or "path", which compares the seconds that a push saves
+        /// with those that its bytes take on the measured connection [default: omega]
+        predict_worth: Option<WorthOption> [help_heading = "Push", value_name = "CRITERION"],
+        /// Percentage of page loads without push, as a control group for measurements [default: 2]
         hold_out: Option<f64> [help_heading = "Push", value_name = "PERCENT"],
     } {
-        /// Time that sessions get to end after SIGTERM [default: 30s]
+        /// Time limit for open sessions after SIGTERM [default: 30s]
         drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
-        /// Address for Prometheus metrics, loopback only [default: none]
+        /// Address of the listener for Prometheus metrics, loopback only [default: none]
         metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Unix socket for `tandem probe`, for this user only [default: none]
+        /// Path of the Unix socket for `tandem probe`, accessible to this user only [default: none]
         control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
@@ -182,95 +184,95 @@ fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>
     Usage::GatewayListener.read_list(deserializer)
 }
 
-/// What decides whether something that others needed is pushed.
+/// The criterion for the push of a learned resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorthOption {
-    /// `predict-omega`.
+    /// Use the ratio that `--predict-omega` gives
     #[default]
     Omega,
-    /// What is saved and what is wasted on the session's path, in seconds.
+    /// Compare the saved and the wasted seconds on the session's path
     Path,
 }
 
-/// Requests that pushes of what was learned may waste before any has been of use: once in a
-/// gateway's life, and enough for a large page to come whole as soon as enough users have seen it.
+/// The number of requests that learned pushes may waste before the first useful one. It is granted
+/// once in a gateway's life, and allows a large page to be pushed completely as soon as enough
+/// users have requested it.
 const CREDIT: f64 = 1000.0;
 
 /// The configuration of push.
 #[derive(Clone, Debug)]
 pub struct PushConfig {
-    /// The predictor, where one is to learn.
+    /// The configuration of the predictor, if the gateway learns.
     pub predictor: Option<PredictorConfig>,
-    /// Whether the session's path decides on the worth of a push.
+    /// True if the session's path decides on the worth of a push.
     pub by_path: bool,
     /// The share of page loads without push, from 0 to 1.
     pub hold_out: f64,
-    /// Whether only resources of the page's own origin are pushed.
+    /// True if only resources of the page's own origin are pushed.
     pub own_origin_only: bool,
 }
 
-/// What the gateway runs on.
+/// The checked configuration of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// Listeners.
+    /// The endpoints of the listeners.
     pub listen: Vec<Endpoint>,
-    /// Which origins.
+    /// The origins that the gateway serves.
     pub mode: Mode,
-    /// Everyone is let in.
+    /// True if all clients are admitted.
     pub open: bool,
-    /// Tokens that let in.
+    /// The tokens that admit a client.
     pub tokens: Vec<String>,
-    /// The files that they are read from.
+    /// The files that hold the tokens.
     pub token_files: Vec<String>,
-    /// PEM file of the authorities whose clients are let in.
+    /// The PEM file of the authorities that sign the certificates of admitted clients.
     pub client_ca: Option<String>,
-    /// Where it may connect to.
+    /// The destinations that the gateway may connect to.
     pub policy: Policy,
-    /// Authorities for origins.
+    /// The PEM file of the authorities for origins.
     pub origin_ca: Option<String>,
-    /// Threads.
+    /// The number of threads.
     pub workers: usize,
-    /// Requests at once on a session.
+    /// The maximum number of concurrent requests on a session.
     pub max_streams: u32,
-    /// Bytes of a head.
+    /// The maximum size of a head in bytes.
     pub max_head: usize,
-    /// Connections at once.
+    /// The maximum number of connections from clients.
     pub max_connections: usize,
-    /// The same from one address.
+    /// The maximum number of connections from one address.
     pub max_connections_per_client: usize,
-    /// Connections to origins that a session may use.
+    /// The limits of a session's connections to origins.
     pub origin_limits: Limits,
-    /// What is pushed, if anything is.
+    /// The configuration of push; `None` without push.
     pub push: Option<PushConfig>,
-    /// Time for an origin's answer.
+    /// The time limit for an origin's response.
     pub response_timeout: Duration,
-    /// Time for sessions to end.
+    /// The time limit for open sessions after SIGTERM.
     pub drain_timeout: Duration,
-    /// The slow path.
+    /// The configuration of the slow path.
     pub path: PathConfig,
-    /// Metrics listener.
+    /// The address of the metrics listener.
     pub metrics: Option<SocketAddr>,
-    /// Control socket.
+    /// The path of the control socket.
     pub control: Option<PathBuf>,
-    /// A line in the log for each request.
+    /// True if the log has a line for each request.
     pub log_requests: bool,
-    /// URLs in the log.
+    /// True if the log may contain URLs.
     pub log_urls: bool,
-    /// The transports that the endpoints name.
+    /// The transports that the endpoints may name.
     pub transports: Transports,
-    /// Files that hold secrets.
+    /// The files that hold secrets.
     pub secret_files: Vec<String>,
 }
 
 impl GatewayOptions {
-    /// Checks everything that can be checked without touching the network; endpoints may name the
-    /// standard transports.
+    /// Checks the options without network access; the endpoints may name the standard transports.
     pub fn typed(self) -> Result<GatewayConfig, ConfigError> {
         self.typed_with(&Transports::default())
     }
 
-    /// The same; endpoints may name these transports.
+    /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
     pub fn typed_with(mut self, transports: &Transports) -> Result<GatewayConfig, ConfigError> {
         let path = self.take_path();
         if self.listen.is_empty() {
@@ -347,7 +349,7 @@ impl GatewayOptions {
             max_connections: self.max_connections.unwrap_or(4096).max(1),
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
             origin_limits: Limits {
-                // Two at least: of one, pushes would get no half.
+                // The minimum is two: pushes get half of the connections.
                 per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
                 per_session: self.max_origin_connections.unwrap_or(256).max(2),
             },
@@ -441,8 +443,8 @@ impl GatewayOptions {
     }
 }
 
-/// An origin that is an address has no name to be asked by. It is one behind an onion service, as a
-/// rule, whose own name nothing here can know.
+/// Returns the default of `allow-host`. An origin that is an address has no host name. As a rule it
+/// is behind an onion service, and the gateway cannot know the service's name.
 fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
     let is_address = own
         .iter()
@@ -501,14 +503,14 @@ mod tests {
     }
 
     #[test]
-    fn lets_no_one_in_by_accident() {
+    fn gateway_requires_auth_or_open() {
         let error = options(|o| o.open = None).unwrap_err().to_string();
         assert!(error.contains("would let no one in"), "{error}");
         assert!(options(|_| {}).is_ok());
     }
 
     #[test]
-    fn reads_modes() {
+    fn mode_option_parses_forward_and_reverse() {
         assert_eq!(
             "forward".parse::<ModeOption>().unwrap().typed(),
             Ok(Mode::Forward)
@@ -530,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_contradicts_itself() {
+    fn gateway_refuses_contradictory_options() {
         for change in [
             |o: &mut GatewayOptions| o.listen = vec!["h2+tls://127.0.0.1:1".parse().unwrap()],
             |o: &mut GatewayOptions| o.listen = vec!["socks5://127.0.0.1:1".parse().unwrap()],

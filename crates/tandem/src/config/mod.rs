@@ -1,8 +1,7 @@
-//! Configuration: the same names as flags and in a TOML file; raw options become typed
-//! configuration in one step.
+//! The configuration: options have the same names as flags and in a TOML file, and one step makes a
+//! typed configuration of them.
 //!
-//! A flag given on the command line wins over the file, the file over the default. Errors name the
-//! key.
+//! A flag takes precedence over the file, and the file over the default. Errors name the key.
 
 pub mod client;
 pub mod file;
@@ -26,37 +25,37 @@ use crate::transport::tcp::SocketOptions;
 use crate::transport::tls::TlsError;
 use units::{Rate, Span};
 
-/// Why a configuration cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration file {file}: {error}")]
     Read {
-        /// Which.
+        /// The path of the file.
         file: String,
-        /// Why.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// The file is not as it should be.
+    /// The file is not valid TOML, or has an unknown key or a wrong value.
     #[error("{file}: {problem}")]
     Parse {
-        /// Which.
+        /// The path of the file.
         file: String,
-        /// Why, with the place.
+        /// The problem and its place in the file.
         problem: String,
     },
-    /// A value does not fit.
+    /// A value is not valid.
     #[error("{key}: {problem}")]
     Value {
-        /// Name of the flag or key.
+        /// The name of the flag or key.
         key: &'static str,
-        /// What is wrong and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// An endpoint does not fit.
+    /// An endpoint is not valid.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
-    /// Certificates do not fit.
+    /// Certificates are not valid.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -71,7 +70,7 @@ impl From<TransportError> for ConfigError {
 }
 
 impl ConfigError {
-    /// A value that does not fit.
+    /// Returns the error for a value that is not valid.
     pub fn value(key: &'static str, problem: impl Into<String>) -> Self {
         Self::Value {
             key,
@@ -80,9 +79,8 @@ impl ConfigError {
     }
 }
 
-/// Declares options once: as flags, as keys of a file, and how one set wins over another. What
-/// stands in brackets goes to clap. The slow path's options are listed between the other two
-/// groups.
+/// Declares options once: as flags, as keys of a file, and with their precedence. The text in
+/// brackets is passed to clap. The slow path's options are listed between the other two groups.
 macro_rules! options {
     ($(#[$meta:meta])* $name:ident { $($before:tt)* } { $($after:tt)* } path { $($path:tt)* }) => {
         $crate::config::options! { @all $(#[$meta])* $name { $($before)* $($path)* $($after)* } }
@@ -97,7 +95,7 @@ macro_rules! options {
         }
 
         impl $name {
-            /// These options where they are given, else `under`.
+            /// Returns these options, with `under` for those that are not set.
             #[must_use]
             pub fn or(self, under: Self) -> Self {
                 Self { $($field: $crate::config::Or::or(self.$field, under.$field),)* }
@@ -106,7 +104,7 @@ macro_rules! options {
     };
     (@path $name:ident { $($(#[doc = $doc:literal])+ $field:ident: Option<$type:ty> [$($arg:tt)*],)* }) => {
         impl $name {
-            /// The slow path's options, taken out.
+            /// Takes the slow path's options out.
             fn take_path(&mut self) -> $crate::config::PathValues {
                 $crate::config::PathValues { $($field: self.$field.take(),)* }
             }
@@ -115,43 +113,43 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// Declares the slow path's options, the same for both roles, by a macro that takes such a list
-/// after what else it is given. In brackets: what the roles put in their own words.
+/// Declares the slow path's options, the same for both roles: it appends them to the arguments of
+/// another macro. The literals in brackets are the help texts that differ between the roles.
 macro_rules! with_path {
     ($then:ident [$connect:literal $idle:literal $write:literal $probe:literal] $($given:tt)*) => {
         $then! { $($given)* path {
-            /// Fastest path to make full use of [default: 100mbit]
+            /// Rate of the fastest path that must be fully usable [default: 100mbit]
             path_rate: Option<$crate::config::units::Rate> [help_heading = "Slow path", value_name = "RATE"],
-            /// Longest round trip to make full use of [default: 400ms]
+            /// Round-trip time of the longest path that must be fully usable [default: 400ms]
             path_rtt: Option<$crate::config::units::Span> [help_heading = "Slow path", value_name = "TIME"],
-            /// Bytes held in memory for slow readers of one session [default: 64MiB]
+            /// Bytes of memory for slow readers of one session [default: 64MiB]
             receive_budget: Option<$crate::config::units::Size> [help_heading = "Slow path", value_name = "BYTES"],
-            /// SPDY: what of header blocks is compressed [default: safe]
-            header_compression: Option<$crate::config::Compression> [help_heading = "Slow path", value_name = "WHAT"],
-            /// Unsent bytes that wait in the kernel, over BBR at least; 0 leaves it to the kernel
-            /// [default: 16KiB]
+            /// Compression of SPDY's header blocks [default: safe]
+            header_compression: Option<$crate::config::Compression> [help_heading = "Slow path", value_name = "MODE"],
+            /// Limit of the unsent bytes in the kernel, which grows with the rate over BBR; 0 keeps
+            /// the kernel's limit [default: 16KiB]
             notsent_lowat: Option<$crate::config::units::Size> [help_heading = "Slow path", value_name = "BYTES"],
-            /// Congestion control of sessions, where the kernel has it; empty leaves the kernel's
-            /// [default: bbr]
+            /// Congestion control of sessions, if the kernel has it; an empty value keeps the
+            /// kernel's default [default: bbr]
             congestion: Option<String> [help_heading = "Slow path", value_name = "NAME"],
             #[doc = $connect]
             connect_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             #[doc = $idle]
             idle_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
-            /// Time for the whole head of a request [default: 30s]
+            /// Time limit for the whole head of a request [default: 30s]
             head_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             #[doc = $write]
             write_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             #[doc = $probe]
             probe_after: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
-            /// Time to give it [default: 30s]
+            /// Time limit for the answer to such a ping [default: 30s]
             probe_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
         } }
     };
 }
 pub(crate) use with_path;
 
-/// How a value that was given wins over one below it.
+/// The precedence of a given value over another one.
 pub(crate) trait Or {
     fn or(self, under: Self) -> Self;
 }
@@ -168,18 +166,19 @@ impl<T> Or for Vec<T> {
     }
 }
 
-/// What of SPDY's header blocks is compressed.
+/// The compression of SPDY's header blocks.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Compression {
-    /// Everything, secrets beside what an attacker controls: sizes can give them away (CRIME).
+    /// Compress all fields, and match secrets against data of an attacker: sizes can reveal them
+    /// (CRIME)
     Full,
-    /// Everything, but no secret is ever matched.
+    /// Compress all fields, but match no secret
     #[default]
     Safe,
-    /// Nothing.
+    /// Compress no fields
     Off,
 }
 
@@ -193,20 +192,20 @@ impl From<Compression> for HeaderCompression {
     }
 }
 
-/// What both roles' sessions over the slow path are made from.
+/// The configuration of the sessions of both roles over the slow path.
 #[derive(Clone, Debug)]
 pub struct PathConfig {
-    /// Bytes that may be under way on one stream.
+    /// The flow-control window of a stream, in bytes.
     pub stream_window: u32,
-    /// Bytes that may be under way on one session.
+    /// The flow-control window of a session, in bytes.
     pub session_window: u32,
-    /// Bytes held for slow readers in one session.
+    /// The bytes of memory for slow readers in one session.
     pub receive_budget: usize,
-    /// SPDY: what of header blocks is compressed.
+    /// The compression of SPDY's header blocks.
     pub header_compression: HeaderCompression,
-    /// Sockets.
+    /// The socket options.
     pub socket: SocketOptions,
-    /// Time limits.
+    /// The time limits.
     pub timeouts: Timeouts,
 }
 
@@ -222,8 +221,9 @@ macro_rules! path_values {
 with_path! { path_values ["" "" "" ""] }
 
 impl PathValues {
-    /// Windows are 1.6 times the product of rate and round trip, so that they never limit; a
-    /// session's is twice a stream's, so that one full stream leaves room for others.
+    /// Windows are 1.6 times the product of rate and round-trip time, so that they never limit the
+    /// rate. A session's window is twice a stream's, so that one full stream leaves room for
+    /// others.
     pub(crate) fn typed(self) -> Result<PathConfig, ConfigError> {
         let rate = self.path_rate.unwrap_or(Rate(100_000_000));
         let rtt = self.path_rtt.unwrap_or(Span(Duration::from_millis(400)));
@@ -277,7 +277,7 @@ impl PathValues {
     }
 }
 
-/// A time limit, which nothing could keep if it were no time at all.
+/// Checks a time limit, which must not be zero: no operation could meet it.
 pub(crate) fn positive(
     key: &'static str,
     value: Option<Span>,

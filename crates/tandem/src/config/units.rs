@@ -1,4 +1,4 @@
-//! Numbers with units, as people write them: `400ms`, `8MiB`, `100mbit`.
+//! Numbers with units, in the form that users write: `400ms`, `8MiB`, `100mbit`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,7 +60,7 @@ impl FromStr for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Seconds are read as floating-point numbers: what is meant is the nearest millisecond.
+        // Seconds are parsed as floating-point numbers, so the result is rounded to milliseconds.
         let millis = (self.0.as_nanos() + 500_000) / 1_000_000;
         if !millis.is_multiple_of(1000) {
             write!(f, "{millis}ms")
@@ -111,7 +111,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Bits per second.
+/// A rate in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);
 
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_writes_units() {
+    fn units_parse_and_format() {
         for text in ["400ms", "30s", "10m"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
         }

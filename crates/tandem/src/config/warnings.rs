@@ -1,5 +1,6 @@
-//! Warnings about a configuration that can be used, but is probably not meant: secrets that others
-//! can read, certificates that are not valid. They are told at the start and by `check-config`.
+//! Warnings about a configuration that is valid but probably not intended: secrets that others can
+//! read, certificates that are not valid. The roles log them at the start, and `check-config`
+//! prints them.
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -61,7 +62,7 @@ impl GatewayConfig {
     }
 }
 
-/// Says whether what is sent to a gateway can be read on the way.
+/// Returns true if others can read the traffic to a gateway on its way.
 fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let endpoint = &gateway.endpoint;
     let address = gateway
@@ -74,7 +75,7 @@ fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
         && !address.is_some_and(is_near)
 }
 
-/// Says whether an address belongs to this machine or to a private net (RFC 1918, RFC 4193).
+/// Returns true if an address belongs to this machine or to a private network (RFC 1918, RFC 4193).
 fn is_near(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
@@ -82,14 +83,14 @@ fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-/// Says whether an address is one that only an exit relay itself can reach (RFC 5737).
+/// Returns true if only an exit relay itself can reach an address (RFC 5737).
 fn is_marker(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V4(ip) if ip.octets()[..3] == [192, 0, 2])
 }
 
 fn certificate(endpoint: &Endpoint) -> Option<String> {
     let file = endpoint.option("cert")?;
-    // A file that cannot be read is an error elsewhere.
+    // An unreadable file causes an error elsewhere.
     let problem = Validity::of_file(file).ok()?.warning(SystemTime::now())?;
     Some(format!("the certificate in {file} {problem}"))
 }
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_strangers_can_read_what_is_exposed() {
+    fn is_near_recognises_private_addresses() {
         for (address, near) in [
             ("127.0.0.1", true),
             ("192.168.1.1", true),
