@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One number.
+/// A counter or gauge.
 #[derive(Debug, Default)]
 pub struct Metric(AtomicU64);
 
@@ -15,23 +15,23 @@ impl Metric {
         Self(AtomicU64::new(0))
     }
 
-    /// Counts up.
+    /// Adds to the value.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Counts down; for those that show a state.
+    /// Subtracts from the value of a gauge.
     pub fn sub(&self, count: u64) {
         self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// Returns the present value.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Counters of one name, told apart by the value of one label.
+/// Counters of the same name, distinguished by the value of a label.
 #[derive(Debug)]
 pub struct Family<const N: usize> {
     values: [&'static str; N],
@@ -46,7 +46,7 @@ impl<const N: usize> Family<N> {
         }
     }
 
-    /// Counts one up, by its label. A value that is not of the set is not counted.
+    /// Adds one to the counter with this label value. Other values are ignored.
     pub fn add(&self, value: &str) {
         if let Some(at) = self.values.iter().position(|known| *known == value) {
             self.counters[at].add(1);
@@ -69,7 +69,7 @@ const BOUNDS: [u64; 12] = [
 /// A histogram of times.
 #[derive(Debug)]
 pub struct Histogram {
-    /// The times by bucket, each up to its bound, and the longer ones last.
+    /// The number of times in each bucket up to its bound, and at last of the longer ones.
     buckets: [Metric; BOUNDS.len() + 1],
     sum_us: Metric,
 }
@@ -108,13 +108,13 @@ impl Histogram {
     }
 }
 
-/// The classes of the status codes that were answered with.
+/// The responses by class of their status code.
 pub static RESPONSES: Family<5> = Family::new(["1xx", "2xx", "3xx", "4xx", "5xx"]);
 
-/// The sides at fault in exchanges that failed.
+/// The failed exchanges by the side at fault.
 pub static FAILURES: Family<5> = Family::new(["client", "gateway", "via", "origin", "proxy"]);
 
-/// The time from a request to the end of its answer. Tunnels are not counted.
+/// The time from a request to the end of its response. Tunnels are not counted.
 pub static EXCHANGE_TIME: Histogram = Histogram::new();
 
 impl Metrics {
@@ -127,11 +127,11 @@ impl Metrics {
             env!("CARGO_PKG_VERSION")
         );
         self.render_counters(&mut text);
-        let help = "Answers by class of their status code.";
+        let help = "Responses by class of their status code.";
         RESPONSES.render(&mut text, "tandem_responses_total", "class", help);
         let help = "Requests that failed, by the side at fault.";
         FAILURES.render(&mut text, "tandem_failures_total", "side", help);
-        let help = "Time from a request to the end of its answer, without tunnels.";
+        let help = "Time from a request to the end of its response, without tunnels.";
         EXCHANGE_TIME.render(&mut text, "tandem_exchange_seconds", help);
         text
     }
@@ -139,16 +139,16 @@ impl Metrics {
 
 macro_rules! metrics {
     ($($name:ident $kind:literal $help:literal;)*) => {
-        /// All counters.
+        /// The metrics of the process, without families and histograms.
         #[derive(Debug)]
         #[expect(missing_docs, reason = "each is described by its help text")]
         pub struct Metrics { $(pub $name: Metric,)* }
 
-        /// The process's counters.
+        /// The metrics of the process.
         pub static METRICS: Metrics = Metrics { $($name: Metric::new(),)* };
 
         impl Metrics {
-            /// The values of all counters by name.
+            /// Returns the values by name.
             pub fn values(&self) -> BTreeMap<String, u64> {
                 BTreeMap::from([$((stringify!($name).to_owned(), self.$name.value()),)*])
             }
@@ -168,39 +168,39 @@ metrics! {
     connections "counter" "Connections accepted.";
     connections_open "gauge" "Connections open now.";
     connections_refused "counter" "Connections refused because too many were open.";
-    exchanges "counter" "Requests taken in.";
+    exchanges "counter" "Requests received.";
     exchanges_open "gauge" "Requests under way.";
     exchanges_failed "counter" "Requests that this proxy answered with an error, or could not answer to the end.";
     exchanges_retried "counter" "Requests sent again. They had not been processed, or could be processed twice.";
-    body_bytes_down "counter" "Bytes of response bodies passed on.";
+    body_bytes_down "counter" "Bytes of response bodies passed on to clients.";
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";
     sessions_lost "counter" "Sessions that did not answer after a pause and were replaced.";
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
-    origin_reused "counter" "Requests sent on a kept connection to an origin.";
+    origin_reused "counter" "Requests sent on a reused connection to an origin.";
     destinations_refused "counter" "Destinations refused by policy.";
     unauthorized "counter" "Requests refused because they showed no valid access token.";
     warm_up_bytes "counter" "Gateway: bytes of padding sent to open the congestion windows of new sessions.";
-    pushes_promised "counter" "Gateway: resources that it offered to push.";
-    push_bytes_sent "counter" "Gateway: bytes of bodies that were fetched to be pushed.";
-    pages_pushed "counter" "Gateway: pages sent with what they need.";
-    pages_held_out "counter" "Gateway: pages sent without, to see what difference it makes.";
-    pushes_received "counter" "Client: pushes that arrived.";
-    push_bytes_received "counter" "Client: bytes of their bodies.";
-    pushes_used "counter" "Pushes that were there when they were asked for.";
-    pushes_late "counter" "Pushes that were asked for while they were under way.";
-    pushes_wasted "counter" "Pushes that nobody asked for in time, or that could not be kept.";
-    pushes_cancelled "counter" "Pushes that broke off, were refused, or did not fit what was asked for.";
-    push_bytes_used "counter" "Client: bytes of bodies that answered a request.";
-    push_bytes_wasted "counter" "Client: bytes of bodies that did not.";
+    pushes_promised "counter" "Gateway: resources offered as pushes.";
+    push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
+    pages_pushed "counter" "Gateway: pages sent with pushes of the resources that they need.";
+    pages_held_out "counter" "Gateway: pages sent without pushes, for comparison.";
+    pushes_received "counter" "Client: pushes received.";
+    push_bytes_received "counter" "Client: bytes of the bodies of pushes.";
+    pushes_used "counter" "Pushes that were complete when their resource was requested.";
+    pushes_late "counter" "Pushes whose resource was requested while they were under way.";
+    pushes_wasted "counter" "Pushes that were not requested in time, or that could not be kept.";
+    pushes_cancelled "counter" "Pushes that failed, were refused, or did not match the request.";
+    push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";
+    push_bytes_wasted "counter" "Client: bytes of pushed bodies that served no request.";
     round_trips_saved "counter" "Client: requests that did not have to cross the slow path.";
-    loads_pushed "counter" "Client: page loads with push that were timed to their end.";
-    loads_pushed_ms "counter" "Client: their milliseconds in all.";
-    loads_pushed_ms_squared "counter" "Client: the sum of the squares of their milliseconds.";
-    loads_held_out "counter" "Client: page loads without push, for comparison.";
-    loads_held_out_ms "counter" "Client: their milliseconds in all.";
-    loads_held_out_ms_squared "counter" "Client: the sum of the squares of their milliseconds.";
+    loads_pushed "counter" "Client: completed page loads with push.";
+    loads_pushed_ms "counter" "Client: milliseconds of page loads with push.";
+    loads_pushed_ms_squared "counter" "Client: sum of the squared milliseconds of page loads with push.";
+    loads_held_out "counter" "Client: completed page loads without push, for comparison.";
+    loads_held_out_ms "counter" "Client: milliseconds of page loads without push.";
+    loads_held_out_ms_squared "counter" "Client: sum of the squared milliseconds of page loads without push.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

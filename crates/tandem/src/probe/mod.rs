@@ -1,10 +1,10 @@
-//! Points in the data path that can be watched while the program runs: how long what waits where,
-//! and how large the pieces are.
+//! Observation points in the data path, which can be watched while the program runs. They measure
+//! waiting times and the sizes of pieces.
 //!
-//! Off by default, at the cost of one relaxed load for each passage. The control socket
-//! (`admin::control`) switches points, singly or by family; what passes then is kept as a uniform sample
-//! of bounded size ([`reservoir`]) and dumped as a cumulative distribution. Each point is a USDT
-//! probe too ([`points`]): a tracer that attaches opens the same gate. They hold numbers only,
+//! All are off by default and then cost one relaxed load per passage. The control socket
+//! (`admin::control`) switches points, singly or by family. The values are kept as a uniform sample
+//! of bounded size ([`reservoir`]) and dumped as a cumulative distribution. Each point is also a
+//! USDT probe ([`points`]): a tracer that attaches opens the same gate. Points record numbers only,
 //! never names.
 
 pub mod points;
@@ -19,11 +19,11 @@ use reservoir::Reservoir;
 
 pub use points::POINTS;
 
-/// Our own switch within a gate. The half below it is the USDT semaphore, in which the kernel
-/// counts tracers.
+/// The bit of a gate that is this program's own switch. The half below it is the USDT semaphore, in
+/// which the kernel counts tracers.
 const SWITCH: u32 = 1 << 16;
 
-/// What a point's numbers are.
+/// The unit of a point's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -33,8 +33,8 @@ pub enum Unit {
     Bytes,
 }
 
-/// One point of observation.
-// The gate comes first: its address is the point's, and the tracers' semaphore is found there.
+/// An observation point.
+// The gate comes first: its address is the point's, and tracers find their semaphore there.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Point {
@@ -43,12 +43,12 @@ pub struct Point {
     family: &'static str,
     name: &'static str,
     help: &'static str,
-    /// Passes over the place that a tracer puts its breakpoint on, with the value and its index.
+    /// Passes the tracers' breakpoint, with the value and its index.
     fire: fn(u64, u64),
     kept: Mutex<Option<Reservoir>>,
 }
 
-/// When something began to wait; nothing where nobody watched then.
+/// The time at which a wait began, or none if the point was not watched then.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct Stamp(Option<Instant>);
@@ -72,14 +72,13 @@ impl Point {
         }
     }
 
-    /// Whether anybody watches: our own switch is on or a tracer is attached.
+    /// Returns true if the point is watched: its own switch is on or a tracer is attached.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.gate.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes a value. `index` tells apart what the values belong to (a stream's number) and reaches
-    /// tracers only.
+    /// Records a value. `index` identifies its owner, such as a stream, and reaches tracers only.
     #[inline]
     pub fn note(&self, value: u64, index: u32) {
         if self.is_watched() {
@@ -87,7 +86,7 @@ impl Point {
         }
     }
 
-    /// Now, if anybody watches.
+    /// Returns the present time if the point is watched.
     #[inline]
     pub fn start(&self) -> Stamp {
         Stamp(if self.is_watched() {
@@ -97,7 +96,7 @@ impl Point {
         })
     }
 
-    /// Notes the time since `start`.
+    /// Records the time since `start`.
     #[inline]
     pub fn stop(&self, start: Stamp, index: u32) {
         if let Some(start) = start.0 {
@@ -105,7 +104,7 @@ impl Point {
         }
     }
 
-    /// Notes how long `work` takes.
+    /// Records the duration of `work`.
     #[inline]
     pub fn time<T>(&self, index: u32, work: impl FnOnce() -> T) -> T {
         let start = self.start();
@@ -114,7 +113,7 @@ impl Point {
         done
     }
 
-    /// Notes a length of time.
+    /// Records a duration.
     #[inline]
     pub fn note_time(&self, time: Duration, index: u32) {
         self.note(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), index);
@@ -132,36 +131,37 @@ impl Point {
     }
 
     fn kept(&self) -> MutexGuard<'_, Option<Reservoir>> {
-        // Numbers cannot be left half written in a way that matters.
+        // A panic while the lock is held leaves numbers that are still usable.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The family, a dot, and its name therein.
+    /// Returns the family and the name, joined by a dot.
     pub fn full_name(&self) -> String {
         format!("{}.{}", self.family, self.name)
     }
 
-    /// The family.
+    /// Returns the family.
     pub const fn family(&self) -> &'static str {
         self.family
     }
 
-    /// The name within the family.
+    /// Returns the name within the family.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Whether our own switch is on.
+    /// Returns true if the point's own switch is on.
     pub fn is_on(&self) -> bool {
         self.gate.load(Ordering::Relaxed) & SWITCH != 0
     }
 
-    /// Tracers attached to it.
+    /// Returns the number of tracers attached to the point.
     pub fn tracers(&self) -> u32 {
         self.gate.load(Ordering::Relaxed) & (SWITCH - 1)
     }
 
-    /// Switches it. What was kept stays until it is switched on the next time, which begins anew.
+    /// Switches the point. The sample is kept until the point is next switched on, which empties
+    /// it.
     pub fn switch(&self, on: bool) {
         let mut kept = self.kept();
         if !on {
@@ -174,23 +174,23 @@ impl Point {
 }
 
 impl Stamp {
-    /// Takes the stamp, leaving nothing.
+    /// Takes the stamp and leaves none.
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 
-    /// Time since then.
+    /// Returns the time since the stamp.
     pub fn elapsed(self) -> Option<Duration> {
         self.0.map(|start| start.elapsed())
     }
 
-    /// Whether there is nothing.
+    /// Returns true if no time was stamped.
     pub const fn is_none(self) -> bool {
         self.0.is_none()
     }
 }
 
-/// Each point draws its own sample, the same in every run (FNV-1a of its name).
+/// Returns the seed of a point's sample (FNV-1a of its name), the same in every run.
 fn seed(family: &str, name: &str) -> u64 {
     let bytes = family.bytes().chain(*b".").chain(name.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_what_passes_while_it_is_on() {
+    fn point_keeps_values_while_it_is_on() {
         static POINT: Point = Point::new("test", "point", Unit::Bytes, "", fire);
         let count = || POINT.kept().as_ref().map_or(0, Reservoir::count);
         POINT.note(1, 0);
@@ -236,9 +236,9 @@ mod tests {
         POINT.switch(false);
     }
 
-    /// The kernel adds to the lower half of the gate, here in its stead.
+    /// The test adds to the lower half of the gate, as the kernel does for a tracer.
     #[test]
-    fn tracers_open_the_gate_and_nothing_is_kept_for_them() {
+    fn tracer_opens_the_gate_without_a_sample() {
         static POINT: Point = Point::new("test", "traced", Unit::Ns, "", fire);
         POINT.gate.fetch_add(2, Ordering::Relaxed);
         POINT.note(9, 1);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_distinct_words_in_families_that_stand_together() {
+    fn point_names_are_distinct_in_grouped_families() {
         let names: BTreeSet<String> = POINTS.iter().map(|point| point.full_name()).collect();
         assert_eq!(names.len(), POINTS.len());
         for point in POINTS {

@@ -1,12 +1,11 @@
-//! The points, and how each shows itself to tracers: a USDT probe `tandem:FAMILY_NAME` with the
-//! value and an index.
+//! The observation points, and their USDT probes `tandem:FAMILY_NAME` with a value and an index.
 //!
-//! A probe is a `nop` that is described in the ELF note section `.note.stapsdt`, version 3 of
-//! SystemTap's format: provider, name, place, arguments, and a semaphore, a 16-bit count that the
-//! kernel raises in memory while a tracer is attached. The semaphore is the lower half of the
-//! point's gate, so that one load answers for both. It must be in a file-backed part of memory,
-//! hence the section `.probes`. Elsewhere than on Linux on two processors, points have no USDT
-//! probe.
+//! A probe is a `nop` that the ELF note section `.note.stapsdt` describes, in version 3 of
+//! SystemTap's format. A note holds the provider, name, address, arguments and semaphore. The
+//! semaphore is a 16-bit count that the kernel raises in memory while a tracer is attached. It is
+//! the lower half of the point's gate, so that one load tests both. It must be in a file-backed
+//! part of memory, hence the section `.probes`. Points have USDT probes only on Linux, on x86-64
+//! and AArch64.
 
 #![expect(
     unsafe_code,
@@ -15,7 +14,7 @@
 
 use super::{Point, Unit};
 
-/// Where the arguments are, as AT&T assembly writes it: two registers of 8 bytes.
+/// The places of the arguments, in the syntax of AT&T assembly: two registers of 8 bytes.
 #[cfg(target_arch = "x86_64")]
 macro_rules! arguments {
     () => {
@@ -30,7 +29,7 @@ macro_rules! arguments {
     };
 }
 
-/// Passes over a described `nop`. `$point` must begin with its semaphore.
+/// Passes a described `nop`. `$point` must begin with its semaphore.
 #[cfg(all(
     target_os = "linux",
     target_endian = "little",
@@ -38,8 +37,7 @@ macro_rules! arguments {
 ))]
 macro_rules! site {
     ($point:ident $name:expr, $value:ident, $index:ident) => {
-        // SAFETY: the one instruction does nothing, and the note is no part of the program that
-        // runs.
+        // SAFETY: the one instruction has no effect, and the note is not part of the code.
         unsafe {
             std::arch::asm!(
                 "990: nop",
@@ -48,7 +46,7 @@ macro_rules! site {
                 ".4byte 992f - 991f, 994f - 993f, 3",
                 r#"991: .asciz "stapsdt""#,
                 "992: .balign 4",
-                // Place, base (for prelink, which nobody uses any more), semaphore.
+                // Address, base (for the obsolete prelink), semaphore.
                 "993: .8byte 990b, 0, {point}",
                 r#".asciz "tandem""#,
                 concat!(".asciz \"", $name, "\""),
@@ -89,29 +87,29 @@ macro_rules! points {
             };
         )*
 
-        /// All of them, families together.
+        /// All points, grouped by family.
         pub static POINTS: &[&Point] = &[$(&$point),*];
     };
 }
 
 points! {
-    QUEUE_CORE "queue" "core" Ns "Part of a body in its stream, from being given to the session until the last byte leaves for the socket";
-    QUEUE_FULL "queue" "full" Ns "Stream that holds all it may, until it is given more to send";
-    QUEUE_READER "queue" "reader" Ns "What arrived on a stream, until its reader takes it";
-    FLOW_STREAM "flow" "stream" Ns "Stream with data that its own flow-control window lets nothing of out";
-    FLOW_SESSION "flow" "session" Ns "Stream with data that the session's flow-control window lets nothing of out";
-    SESSION_DIAL "session" "dial" Ns "Way to the other end of a session: from beginning to dial until bytes can be given to it";
-    SESSION_ANSWER "session" "answer" Ns "Session: from its beginning until the first bytes of the other end";
-    SESSION_WAIT "session" "wait" Ns "Exchange that needs a session, until the other end has shown itself; 0 where it had before";
-    SESSION_STREAM "session" "stream" Ns "Exchange that waits until its session opens a stream for it";
-    ORIGIN_DIAL "origin" "dial" Ns "Connection to an origin, TLS included";
-    ORIGIN_HEAD "origin" "head" Ns "Origin's answer: from the request at the gateway until the final head, dialling included";
-    EXCHANGE_HEAD "exchange" "head" Ns "Exchange, from its request to the final head";
-    EXCHANGE_WHOLE "exchange" "whole" Ns "Exchange, from its request to the end of its answer";
-    HEADERS_ENCODE "headers" "encode" Ns "Writing the head of a request, an answer or a push into a session";
-    HEADERS_DECODE "headers" "decode" Ns "Taking in a read of a session that brought heads, with what else it brought";
-    SOCKET_READ "socket" "read" Bytes "Read from a session's connection";
-    SOCKET_WRITE "socket" "write" Bytes "Write that a session's connection took";
-    SOCKET_WAIT "socket" "wait" Ns "What a session gave out to be written, until its connection has taken all of it";
-    FRONT_HANDSHAKE "front" "handshake" Ns "TLS handshake of a connection that was accepted";
+    QUEUE_CORE "queue" "core" Ns "Time of a part of a body in its stream, until its last byte leaves for the socket";
+    QUEUE_FULL "queue" "full" Ns "Time for which a stream's send queue is full";
+    QUEUE_READER "queue" "reader" Ns "Time from the arrival of input on a stream until its reader takes it";
+    FLOW_STREAM "flow" "stream" Ns "Time for which a stream's own flow-control window blocks its data";
+    FLOW_SESSION "flow" "session" Ns "Time for which the session's flow-control window blocks a stream's data";
+    SESSION_DIAL "session" "dial" Ns "Time from the beginning of a session's dial until its path accepts bytes";
+    SESSION_ANSWER "session" "answer" Ns "Time from the beginning of a session until the first bytes of the other end";
+    SESSION_WAIT "session" "wait" Ns "Time of an exchange until the first bytes of the other end; 0 if they had arrived before";
+    SESSION_STREAM "session" "stream" Ns "Time of an exchange until its session opens a stream for it";
+    ORIGIN_DIAL "origin" "dial" Ns "Time to connect to an origin, including TLS";
+    ORIGIN_HEAD "origin" "head" Ns "Time from a request at the gateway until the origin's final head, including the dial";
+    EXCHANGE_HEAD "exchange" "head" Ns "Time of an exchange from its request to the final head";
+    EXCHANGE_WHOLE "exchange" "whole" Ns "Time of an exchange from its request to the end of the response";
+    HEADERS_ENCODE "headers" "encode" Ns "Time to encode the head of a request, response or push";
+    HEADERS_DECODE "headers" "decode" Ns "Time to decode a read of a session that contains heads";
+    SOCKET_READ "socket" "read" Bytes "Bytes per read from a session's connection";
+    SOCKET_WRITE "socket" "write" Bytes "Bytes per write that a session's connection accepted";
+    SOCKET_WAIT "socket" "wait" Ns "Time from a session's output until its connection has accepted all of it";
+    FRONT_HANDSHAKE "front" "handshake" Ns "Time of the TLS handshake of an accepted connection";
 }

@@ -1,9 +1,9 @@
-//! A uniform sample of bounded size from values of unknown number: Vitter's algorithm R, seeded.
+//! A uniform sample of bounded size from a stream of unknown length: Vitter's algorithm R, seeded.
 
-/// Values kept of one point.
+/// The number of values kept per point.
 pub const CAPACITY: usize = 4096;
 
-/// What is kept of the values that passed.
+/// A uniform sample of the values added so far, with their count, range and sum.
 #[derive(Clone, Debug)]
 pub struct Reservoir {
     count: u64,
@@ -15,7 +15,7 @@ pub struct Reservoir {
 }
 
 impl Reservoir {
-    /// Nothing yet. The same seed and values give the same sample.
+    /// Returns an empty sample. The same seed and values give the same sample.
     pub const fn new(seed: u64) -> Self {
         Self {
             count: 0,
@@ -27,7 +27,7 @@ impl Reservoir {
         }
     }
 
-    /// Another value.
+    /// Adds a value.
     pub fn add(&mut self, value: u64) {
         self.count += 1;
         self.sum += u128::from(value);
@@ -46,9 +46,9 @@ impl Reservoir {
         }
     }
 
-    /// A number from 0 to `bound - 1`.
+    /// Returns a random number from 0 to `bound - 1`.
     fn below(&mut self, bound: u64) -> u64 {
-        // SplitMix64; the upper half of the product is uniform to 2^-64 of `bound`.
+        // SplitMix64. The upper half of the product is uniform to 2^-64 of `bound`.
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -57,23 +57,23 @@ impl Reservoir {
         ((u128::from(bits) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Values that passed.
+    /// Returns the number of values added.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Smallest and largest of all that passed.
+    /// Returns the smallest and the largest of all values added.
     pub fn range(&self) -> Option<(u64, u64)> {
         (self.count > 0).then_some((self.min, self.max))
     }
 
-    /// Mean of all that passed.
+    /// Returns the mean of all values added.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
 
-    /// The sample as a cumulative distribution: each value with the share of values up to it,
-    /// rising to 1.
+    /// Returns the sample as a cumulative distribution: each value with the share of values up to
+    /// it, rising to 1.
     pub fn distribution(&self) -> Vec<(u64, f64)> {
         let mut sorted = self.sample.clone();
         sorted.sort_unstable();
@@ -90,7 +90,7 @@ impl Reservoir {
     }
 }
 
-/// The smallest value that at least `share` (0 to 1) of the values do not exceed.
+/// Returns the smallest value with at least `share` (0 to 1) of the values at or below it.
 pub fn quantile(distribution: &[(u64, f64)], share: f64) -> Option<u64> {
     let at = distribution.partition_point(|(_, up_to)| *up_to < share);
     distribution
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_values_are_all_kept() {
+    fn reservoir_keeps_all_of_few_values() {
         let mut kept = Reservoir::new(1);
         assert_eq!(
             (kept.range(), kept.mean(), kept.distribution()),
@@ -126,17 +126,17 @@ mod tests {
     }
 
     #[test]
-    fn extremes_do_not_overflow() {
+    fn reservoir_takes_extremes_without_overflow() {
         let mut kept = Reservoir::new(1);
         (0..3).for_each(|_| kept.add(u64::MAX));
         assert_eq!(kept.range(), Some((u64::MAX, u64::MAX)));
         assert_eq!(kept.mean(), Some(u64::MAX as f64));
     }
 
-    /// Of 0, 1, 2, …, every tenth of the stream must have its tenth of the sample. Chi-square of
-    /// ten cells, 9 degrees of freedom: 27.9 is passed once in a thousand; the seeds are fixed.
+    /// Each tenth of the stream 0, 1, 2, … must have its tenth of the sample. The chi-square of ten
+    /// cells (9 degrees of freedom) exceeds 27.9 once in a thousand times. The seeds are fixed.
     #[test]
-    fn every_value_is_as_likely_to_be_kept() {
+    fn reservoir_keeps_values_with_equal_chance() {
         const VALUES: u64 = 100_000;
         for seed in 0..8 {
             let mut kept = Reservoir::new(seed);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_keeps_the_same() {
+    fn reservoir_repeats_with_the_same_seed() {
         let sample = |seed| {
             let mut kept = Reservoir::new(seed);
             (0..20_000).for_each(|value| kept.add(value));

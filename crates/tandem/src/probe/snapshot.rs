@@ -1,4 +1,4 @@
-//! Points and the values that they kept, in a form that can be sent.
+//! The state and values of points in serializable form.
 
 use std::borrow::Cow;
 
@@ -6,44 +6,44 @@ use serde::{Deserialize, Serialize};
 
 use super::{Point, Unit};
 
-/// One point now.
+/// The present state of a point.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
-    /// Family and name.
+    /// The family and name.
     pub point: String,
-    /// What its numbers are.
+    /// The unit of the numbers.
     pub unit: Unit,
-    /// Whether it is on.
+    /// True if the point is switched on.
     pub on: bool,
-    /// Tracers attached to its USDT probe.
+    /// The number of tracers attached to the USDT probe.
     pub tracers: u32,
-    /// Values since it was last switched on.
+    /// The number of values since the point was last switched on.
     pub count: u64,
-    /// What it says.
+    /// The description of the point.
     pub help: Cow<'static, str>,
 }
 
-/// What was kept of one point.
+/// The values that one point has recorded.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Distribution {
-    /// Family and name.
+    /// The family and name.
     pub point: String,
-    /// What its numbers are.
+    /// The unit of the numbers.
     pub unit: Unit,
-    /// Values since it was last switched on.
+    /// The number of values since the point was last switched on.
     pub count: u64,
-    /// The smallest of all.
+    /// The smallest of all values.
     pub min: u64,
-    /// The largest of all.
+    /// The largest of all values.
     pub max: u64,
-    /// Of all.
+    /// The mean of all values.
     pub mean: f64,
-    /// Of a uniform sample: each value with the share of values up to it.
+    /// The distribution of a uniform sample: each value with the share of values up to it.
     pub distribution: Vec<(u64, f64)>,
 }
 
 impl Point {
-    /// The point as it is now.
+    /// Returns the present state of the point.
     pub fn state(&self) -> State {
         State {
             point: self.full_name(),
@@ -55,9 +55,9 @@ impl Point {
         }
     }
 
-    /// The values that were kept; `None` where nothing passed.
+    /// Returns the recorded values, or `None` if there are none.
     pub fn dumped(&self) -> Option<Distribution> {
-        // Sorted outside the lock: who passes must not wait for that.
+        // The values are sorted outside the lock, because data paths wait for it.
         let kept = self.kept().clone()?;
         let ((min, max), mean) = kept.range().zip(kept.mean())?;
         let distribution = kept.distribution();
