@@ -28,7 +28,7 @@ pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// Carries one session.
 #[derive(Debug)]
 pub enum Carrier {
-    /// One byte stream in each direction.
+    /// A single byte stream in each direction.
     Bytes(Path),
     /// Many streams that do not wait for each other.
     Streams(Rc<dyn Streams>),
@@ -43,7 +43,7 @@ impl Carrier {
         }
     }
 
-    /// Returns the one byte stream. Fails with [`Kind::Internal`] where the carrier has many: a
+    /// Returns the byte stream. Fails with [`Kind::Internal`] if the carrier has many streams: the
     /// configuration joined a session and a transport that do not fit.
     pub fn into_bytes(self) -> Result<Path, Error> {
         match self {
@@ -56,7 +56,7 @@ impl Carrier {
         }
     }
 
-    /// Returns the many streams, and fails like [`Carrier::into_bytes`] where there is only one.
+    /// Returns the streams. Fails like [`Carrier::into_bytes`] if there is only one.
     pub fn into_streams(self) -> Result<Rc<dyn Streams>, Error> {
         match self {
             Self::Streams(streams) => Ok(streams),
@@ -89,38 +89,40 @@ pub enum Direction {
     Unidirectional,
 }
 
-/// Many streams to one peer. Each opens, flows and fails for itself.
+/// Many streams to one peer. Each has a separate beginning, flow control and failure.
 ///
-/// Several tasks may call these methods at once; each that waits is woken.
+/// Several tasks may call these methods at once, and all waiting tasks are woken.
 pub trait Streams {
-    /// The facts about the connection to the peer.
+    /// Returns the facts about the connection to the peer.
     fn facts(&self) -> &Rc<dyn Facts>;
 
-    /// Opens a stream. Pending while the peer allows no more of that direction.
+    /// Opens a stream. Pending while the peer allows no more in that direction.
     fn poll_open(
         &self,
         direction: Direction,
         cx: &mut Context<'_>,
     ) -> Poll<Result<CarrierStream, Error>>;
 
-    /// The next stream that the peer opened; `None` once the connection has ended regularly.
+    /// Returns the next stream that the peer opened, or `None` once the connection has ended
+    /// regularly.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>>;
 
-    /// Closes the connection with all its streams. `reason` is for people.
+    /// Closes the connection with all its streams. `reason` is a text for people.
     fn close(&self, code: Code, reason: &str);
 
-    /// The size in bytes of the largest datagram; `None` where the carrier has no datagrams.
+    /// Returns the size in bytes of the largest datagram, or `None` if the carrier has no
+    /// datagrams.
     fn max_datagram(&self) -> Option<usize> {
         None
     }
 
-    /// Sends a datagram, which may get lost. Returns false where it is too large or the carrier has
-    /// no datagrams.
+    /// Sends a datagram, which may get lost. Returns false if it is too large or the carrier has no
+    /// datagrams.
     fn send_datagram(&self, _datagram: Bytes) -> bool {
         false
     }
 
-    /// The next datagram; `None` where the carrier has no datagrams or has ended.
+    /// Returns the next datagram, or `None` if the carrier has no datagrams or has ended.
     fn poll_datagram(&self, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
         Poll::Ready(None)
     }
@@ -132,7 +134,7 @@ impl fmt::Debug for dyn Streams {
     }
 }
 
-/// One stream of a carrier. Half of it is missing where only one end sends.
+/// A stream of a carrier. It lacks one half if only one end sends.
 pub struct CarrierStream {
     /// The number of the stream, unique within the carrier.
     pub id: u64,
@@ -142,9 +144,9 @@ pub struct CarrierStream {
     pub receive: Option<Box<dyn ReceiveStream>>,
 }
 
-/// The sending half of a stream. Shutting it down ends it regularly; dropping it before that resets
-/// it, so that a message that broke off never looks complete. A write after the peer has stopped
-/// the stream fails with a [`StreamStopped`] inside the I/O error.
+/// The sending half of a stream. Shutting it down ends it regularly. Dropping it before that resets
+/// it, so that a truncated message never looks complete. A write after the peer has stopped the
+/// stream fails with a [`StreamStopped`] inside the I/O error.
 pub trait SendStream: AsyncWrite + Unpin {
     /// Sets the order of sending among the streams of the carrier.
     fn set_priority(&mut self, priority: Priority);
@@ -152,23 +154,23 @@ pub trait SendStream: AsyncWrite + Unpin {
     /// Ends the stream at once with a code; unsent data is dropped.
     fn reset(&mut self, code: Code);
 
-    /// Resolves when the peer wants no more of the stream; `None` where it took all of it.
+    /// Resolves when the peer stops the stream, or with `None` once it has received all of it.
     fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Option<Code>>;
 }
 
 /// The receiving half of a stream. Dropping it before its end stops the peer's sending. A read of a
 /// stream that the peer has reset fails with a [`StreamReset`] inside the I/O error.
 pub trait ReceiveStream: AsyncRead + Unpin {
-    /// Tells the peer that no more of the stream is wanted.
+    /// Asks the peer to stop sending on the stream.
     fn stop(&mut self, code: Code);
 }
 
-/// The peer has reset a stream.
+/// The error of a stream that the peer has reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer has reset the stream with code {:#x}", .0.0)]
 pub struct StreamReset(pub Code);
 
-/// The peer wants no more of a stream.
+/// The error of a stream that the peer has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer has stopped the stream with code {:#x}", .0.0)]
 pub struct StreamStopped(pub Code);
@@ -186,8 +188,8 @@ impl From<StreamStopped> for io::Error {
 }
 
 impl CarrierStream {
-    /// Turns a bidirectional stream into a path of its own; `None` where a half is missing. The
-    /// facts are those of the carrier.
+    /// Turns a bidirectional stream into a path, or returns `None` if a half is missing. The facts
+    /// are those of the carrier.
     pub fn into_path(self, carrier: &Rc<dyn Facts>) -> Option<Path> {
         let halves = Halves {
             receive: self.receive?,
@@ -197,8 +199,8 @@ impl CarrierStream {
     }
 }
 
-/// The facts of one stream as a path. A stream resets by itself when it is dropped before its end,
-/// and must not take the connection with it.
+/// The facts of one stream as a path. A stream that is dropped before its end resets itself, and
+/// must not reset the connection with it.
 struct StreamFacts(Rc<dyn Facts>);
 
 impl Facts for StreamFacts {

@@ -1,8 +1,8 @@
-//! Endpoints as users write them: `SESSION+TRANSPORT://HOST:PORT?key=value`, for listening and for
-//! dialling alike.
+//! Endpoints in the form that users write: `SESSION+TRANSPORT://HOST:PORT?key=value`, for listening
+//! and for dialling.
 //!
-//! `http://…`, `socks5://…` mean their session over plain TCP. Options after `?` are checked by
-//! whoever uses them through [`Endpoint::options`], which refuses what it does not know.
+//! `http://…` and `socks5://…` mean their session over plain TCP. The transport checks the options
+//! after `?` with [`Endpoint::options`], which rejects unknown ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What is spoken on a connection.
+/// The session protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionKind {
     /// HTTP/1.1.
@@ -35,7 +35,7 @@ impl SessionKind {
         ("socks5", Self::Socks5),
     ];
 
-    /// The name in an endpoint.
+    /// Returns the name in an endpoint.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -46,7 +46,7 @@ impl SessionKind {
         }
     }
 
-    /// The protocol's name in TLS (ALPN, RFC 7301).
+    /// Returns the protocol's name in TLS (ALPN, RFC 7301).
     pub const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Http | Self::Socks5 => b"http/1.1",
@@ -90,7 +90,7 @@ impl Usage {
         }
     }
 
-    /// Parses an endpoint for this use. The error lists what is possible here, and nothing else.
+    /// Parses an endpoint for this use. The error lists only the forms that are possible here.
     pub fn parse(self, text: &str) -> Result<Endpoint, BadEndpoint> {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         let session = scheme.map(|scheme| scheme.split('+').next().unwrap_or(scheme));
@@ -111,7 +111,7 @@ impl Usage {
         }
     }
 
-    /// Reads a list of such endpoints off a file.
+    /// Reads a list of such endpoints from a configuration file.
     pub fn read_list<'de, D: Deserializer<'de>>(
         self,
         deserializer: D,
@@ -126,18 +126,18 @@ impl Usage {
 /// A parsed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// What is spoken.
+    /// The session protocol.
     pub session: SessionKind,
-    /// The name of the transport; a registry knows which names there are.
+    /// The name of the transport. A registry holds the names that exist.
     pub transport: String,
-    /// Name or address, without brackets.
+    /// The host name or address, without brackets.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
     options: BTreeMap<String, String>,
 }
 
-/// Why a text is no endpoint.
+/// The reason for which a text is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {text:?}: {problem}")]
 pub struct BadEndpoint {
@@ -155,12 +155,13 @@ impl BadEndpoint {
 }
 
 impl Endpoint {
-    /// Whether the host is an address (or `localhost`), so that no name needs to be resolved.
+    /// Returns the host's address if it is a literal or `localhost`, so that no name needs to be
+    /// resolved.
     pub fn ip(&self) -> Option<IpAddr> {
         literal_ip(&self.host)
     }
 
-    /// The socket address, where no name needs to be resolved.
+    /// Returns the socket address, if no name needs to be resolved.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         self.ip().map(|ip| SocketAddr::new(ip, self.port))
     }
@@ -175,7 +176,7 @@ impl Endpoint {
         }
     }
 
-    /// `host:port`, with brackets where IPv6 needs them.
+    /// Returns `host:port`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -184,7 +185,7 @@ impl Endpoint {
         }
     }
 
-    /// The options, of which only those named in `known` may be there.
+    /// Returns the options. Any option outside `known` is an error.
     pub fn options(&self, known: &[&str]) -> Result<&BTreeMap<String, String>, BadEndpoint> {
         match self
             .options
@@ -203,19 +204,19 @@ impl Endpoint {
         }
     }
 
-    /// Returns the error that this endpoint has a problem.
+    /// Returns the error for a problem with this endpoint.
     pub fn bad(&self, problem: impl Into<String>) -> BadEndpoint {
         BadEndpoint::new(&self.to_string(), problem)
     }
 
-    /// One option.
+    /// Returns the value of one option.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.get(key).map(String::as_str)
     }
 }
 
-/// `host` as an address: a literal, or `localhost`, which never needs a resolver (RFC 6761 section
-/// 6.3).
+/// Returns the address of `host`, if it is a literal or `localhost`. The latter never needs a
+/// resolver (RFC 6761 section 6.3).
 pub fn literal_ip(host: &str) -> Option<IpAddr> {
     if host.eq_ignore_ascii_case("localhost") {
         return Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -228,7 +229,7 @@ pub fn literal_ip(host: &str) -> Option<IpAddr> {
 
 /// Splits `host:port` or `host` into host and port.
 ///
-/// An IPv6 address stands in brackets, and is returned without them in its canonical form (RFC
+/// An IPv6 address stands in brackets. It is returned without them in its canonical form (RFC
 /// 5952), so that two spellings of one address compare equal. A name is returned in lower case.
 pub fn split_authority(
     text: &str,
@@ -355,12 +356,12 @@ impl Serialize for Endpoint {
     }
 }
 
-/// How the client reaches its gateway.
+/// The way from the client to its gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
     /// A SOCKS5 proxy, such as Tor's SocksPort.
     Socks(SocketAddr),
-    /// Tor's control port: its SOCKS port is asked for, and gateways at exits can be found.
+    /// Tor's control port, which names the SOCKS port and can find gateways at exits.
     TorPort(SocketAddr),
     /// Tor's control socket.
     TorSocket(std::path::PathBuf),
@@ -418,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn endpoint_parses_its_own_text() {
         for text in [
             "http://127.0.0.1:8118",
             "h2+tls://gw.example:443",
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong() {
+    fn endpoint_errors_name_the_problem() {
         for (text, part) in [
             ("gw.example:443", "SESSION+TRANSPORT"),
             ("h3+tls://x:1", "unknown session"),
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_lists_its_own_sessions_only() {
+    fn endpoint_use_lists_only_its_sessions() {
         let error = Usage::Gateway.parse("https://gw.example").unwrap_err();
         let words = error.to_string();
         assert!(words.contains("it may be h2, spdy3, spdy3.1, such as h2+tls://HOST:443"));
@@ -481,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn via_takes_no_names() {
+    fn via_rejects_host_names() {
         assert_eq!(
             "socks5://127.0.0.1:9050".parse::<Via>().unwrap(),
             Via::Socks("127.0.0.1:9050".parse().unwrap())

@@ -1,9 +1,9 @@
-//! The error that ends an exchange: the kind of failure, the side at fault, and the verdict on
-//! sending the request again.
+//! The error that ends an exchange: the kind of failure, the side at fault, and the decision
+//! whether the request may be sent again.
 //!
-//! Every layer makes these. `front` turns them into a status code, a `Proxy-Status` field (RFC
-//! 9209) and a readable page. `back` decides on them whether a request may be sent again, and says
-//! in the log why a gateway does not answer. [`tls`] words the failures of TLS.
+//! Every layer creates these errors. `front` turns them into a status code, a `Proxy-Status` field
+//! (RFC 9209) and an error page. `back` retries requests by them, and logs why a gateway does not
+//! respond. [`tls`] describes the failures of TLS.
 
 mod tls;
 
@@ -19,9 +19,9 @@ use tandem_http::Reason;
 pub enum Kind {
     /// The other end refused the connection.
     ConnectionRefused,
-    /// No answer in time.
+    /// No response arrived in time.
     Timeout,
-    /// No way to the other end.
+    /// The other end cannot be reached.
     Unreachable,
     /// The name could not be resolved.
     Dns,
@@ -33,9 +33,9 @@ pub enum Kind {
     Reset,
     /// Policy forbids the destination.
     Forbidden,
-    /// The request is for a host that nobody here stands for.
+    /// The request names a host that this server does not serve.
     Misdirected,
-    /// No valid access token or certificate.
+    /// The access token or certificate is missing or not valid.
     Unauthorized,
     /// The request is malformed.
     BadRequest,
@@ -65,21 +65,21 @@ pub enum Side {
 }
 
 impl Side {
-    /// Says whether the gateway was not reached, for its own fault or for that of the proxy on the
+    /// Returns true if the gateway was not reached, by its own fault or that of the proxy on the
     /// way.
     pub const fn is_before_origin(self) -> bool {
         matches!(self, Self::Peer | Self::Via)
     }
 }
 
-/// Whether the request may be sent again.
+/// The decision whether the request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// It may have been processed and must not be repeated.
+    /// The request may have been processed and must not be repeated.
     Never,
-    /// It may have been processed: only an idempotent one may be repeated.
+    /// The request may have been processed. Only an idempotent one may be repeated.
     IfIdempotent,
-    /// It surely was not processed.
+    /// The request was certainly not processed.
     Safe,
 }
 
@@ -90,16 +90,16 @@ pub struct Error {
     pub kind: Kind,
     /// The side at fault.
     pub side: Side,
-    /// The verdict on sending again.
+    /// The decision about sending the request again.
     pub retry: Retry,
-    /// An explanation for people. It never holds a URL, host name or field value.
+    /// An explanation for people. It never contains a URL, host name or field value.
     pub detail: Cow<'static, str>,
     /// The address that failed. Only the local log may show it, never a page.
     pub address: Option<Arc<str>>,
 }
 
 impl Error {
-    /// Makes an error that forbids sending again.
+    /// Creates an error that forbids sending the request again.
     pub fn new(kind: Kind, side: Side, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
@@ -110,7 +110,7 @@ impl Error {
         }
     }
 
-    /// Replaces the verdict on sending again.
+    /// Replaces the decision about sending the request again.
     pub fn with_retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -122,8 +122,8 @@ impl Error {
         self
     }
 
-    /// Replaces the side at fault. A layer knows where its connection leads, the layer below it
-    /// does not.
+    /// Replaces the side at fault. A layer knows the other end of its connection, but the layer
+    /// below does not.
     pub fn at(mut self, side: Side) -> Self {
         self.side = side;
         self
@@ -132,7 +132,7 @@ impl Error {
     /// Classifies an I/O error on a connection to `side`.
     pub fn io(error: &std::io::Error, side: Side) -> Self {
         use std::io::ErrorKind as K;
-        // Transports put a typed error inside: keep its verdict.
+        // Transports may wrap a typed error, which is used as it is.
         if let Some(inner) = error
             .get_ref()
             .and_then(|inner| inner.downcast_ref::<Self>())
@@ -237,7 +237,8 @@ impl Error {
         }
     }
 
-    /// Words the error for a reader elsewhere, to whom this program is `this`, such as `gateway`.
+    /// Describes the error for a reader at the other end, to whom this program is `this`, such as
+    /// `gateway`.
     pub fn seen_from_afar(&self, this: &'static str) -> String {
         format!("{}: {}", self.culprit(this), self.detail)
     }

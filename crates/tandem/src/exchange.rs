@@ -1,13 +1,13 @@
-//! The only values that travel: an [`Exchange`] goes in, its [`Reply`] comes back as one stream of
-//! parts in wire order.
+//! The values that pass through the pipeline. An [`Exchange`] goes in, and its [`Reply`] returns as
+//! one stream of parts in wire order.
 //!
 //! ```text
 //!   front ──Exchange { request, body, isolation, peer }──▶ middle ──▶ back
 //!         ◀──Reply: Hints* · Pushed* · Head · (Pushed | Data)* · Trailers?──
 //! ```
 //!
-//! Both are pulled by whoever uses them, so back-pressure needs no channel; dropping one cancels
-//! it. Everything of one connection lives on one thread, hence `Rc` and no locks.
+//! Both are polled by their users, so that back-pressure needs no channel. Dropping one cancels the
+//! exchange. All state of one connection lives on one thread, hence `Rc` and no locks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,53 +23,54 @@ use tandem_http::{Fields, RequestHead, ResponseHead};
 use crate::error::Error;
 use crate::priority::SharedPriority;
 
-/// A request on its way, with everything that decides where it may go.
+/// A request with all the data that decides about its route.
 #[derive(Debug)]
 pub struct Exchange {
-    /// What is asked.
+    /// The head of the request.
     pub request: RequestHead,
-    /// Its body; for a tunnel, the bytes towards the target.
+    /// The body of the request, or the bytes towards the target of a tunnel.
     pub body: Body,
-    /// What must not share a session, circuit or store with it.
+    /// The key that separates sessions, circuits and stores.
     pub isolation: Isolation,
     /// The connection or session that it arrived on.
     pub peer: Peer,
-    /// The place in every queue on the way; all stages and sessions share it.
+    /// The place in every queue on the way, shared by all stages and sessions.
     pub priority: SharedPriority,
 }
 
-/// Where an exchange came from.
+/// The connection from which an exchange came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Number of the session or connection, unique while the process runs.
+    /// The number of the session or connection, unique while the process runs.
     pub session: u64,
-    /// Address of the other end of that connection, where there is one.
+    /// The address of the other end of that connection, if there is one.
     pub address: Option<std::net::IpAddr>,
-    /// Whether it takes pushes.
+    /// True if the other end accepts pushes.
     pub push: bool,
 }
 
-/// Requests with different keys never share anything: the SOCKS user and password, as Tor means
-/// them (`IsolateSOCKSAuth`). They go on to Tor unchanged.
+/// The isolation key of a request. Requests with different keys share no session, circuit or store.
+/// The key is the SOCKS user and password, as in Tor's `IsolateSOCKSAuth`, and reaches Tor
+/// unchanged.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Isolation {
     key: Option<Rc<(Vec<u8>, Vec<u8>)>>,
 }
 
 impl Isolation {
-    /// The key of requests that carry none.
+    /// Returns the key of requests that carry none.
     pub const fn none() -> Self {
         Self { key: None }
     }
 
-    /// A key of user name and password.
+    /// Returns the key of a user name and password.
     pub fn new(user: &[u8], password: &[u8]) -> Self {
         Self {
             key: Some(Rc::new((short(user), short(password)))),
         }
     }
 
-    /// User and password, as SOCKS carries them on.
+    /// Returns the user and password in the form that SOCKS carries.
     pub fn credentials(&self) -> Option<(&[u8], &[u8])> {
         self.key
             .as_deref()
@@ -77,8 +78,8 @@ impl Isolation {
     }
 }
 
-/// What SOCKS can carry (255 bytes, RFC 1929) of a name: longer ones by a hash with this process's
-/// own secret, so that different names stay different.
+/// Returns a name of at most 255 bytes, the limit of SOCKS (RFC 1929). Longer names become a hash
+/// with a secret of this process, so that different names stay different.
 fn short(name: &[u8]) -> Vec<u8> {
     use std::hash::{BuildHasher, RandomState};
     static SECRET: std::sync::LazyLock<[RandomState; 2]> =
@@ -95,7 +96,7 @@ fn short(name: &[u8]) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Says only whether there is a key: first-party domains are private.
+/// Shows only the presence of a key, because first-party domains are private.
 impl fmt::Debug for Isolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.key.is_some() {
@@ -106,56 +107,55 @@ impl fmt::Debug for Isolation {
     }
 }
 
-/// The identity of a session that carries pushes: two marks are of one session if they are one
-/// allocation.
+/// The identity of a session that carries pushes. Two marks belong to one session if they are the
+/// same allocation.
 #[derive(Debug)]
 pub struct SessionMark {
-    /// A promise carries the fields of its own request; otherwise it has those of the exchange with
-    /// which it came.
+    /// True if a push promise carries the fields of its request. Otherwise the fields are those of
+    /// the exchange that brought it.
     pub promises_have_fields: bool,
 }
 
-/// One part of a reply.
+/// A part of a reply.
 #[derive(Debug)]
 pub enum Part {
-    /// An interim response (1xx); may come several times before the head.
+    /// An interim response (1xx). Several may come before the head.
     Hints(ResponseHead),
-    /// The answer to another request, sent unasked.
+    /// The response to another request, which the other end sent unasked.
     Pushed {
-        /// What it answers.
+        /// The request that the push answers.
         request: RequestHead,
-        /// The answer, a stream of its own.
+        /// The response, as a separate stream of parts.
         reply: Reply,
-        /// The place in every queue on the way, shared with the exchange behind it.
+        /// The place in every queue on the way, shared with the exchange behind the push.
         priority: SharedPriority,
-        /// The session on which it arrived; `None` for one that is made here.
+        /// The session that brought the push; `None` for one that this process makes.
         session: Option<Rc<SessionMark>>,
     },
-    /// The final head; once.
+    /// The final head, which comes once.
     Head(ResponseHead),
-    /// Part of the body.
+    /// A piece of the body.
     Data(Bytes),
-    /// The fields after the body; last.
+    /// The fields after the body, as the last part.
     Trailers(Fields),
-    /// The far end of a tunnel has said all that it had to say, the near end may go on; last. The
-    /// reply ends once that has, too.
+    /// The end of the far end's data in a tunnel, as the last part. The near end may continue, and
+    /// the reply ends after it.
     Closed,
 }
 
-/// What a reply is made of: something that can be polled for its next part.
+/// The source of a reply, polled for its next part.
 pub trait Parts {
-    /// Says whether the parts come from a push that was there, and not from an answer to this
-    /// request.
+    /// Returns true if the parts come from a stored push instead of a response to this request.
     fn was_pushed(&self) -> bool {
         false
     }
 
-    /// The next part; `None` at the regular end; an error means that what came so far is not
-    /// complete.
+    /// Polls for the next part. Returns `None` at the regular end. An error means that the parts so
+    /// far are incomplete.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>>;
 }
 
-/// The answer to an exchange. Dropping it cancels the exchange.
+/// The response to an exchange. Dropping it cancels the exchange.
 pub struct Reply(Box<dyn Parts>);
 
 impl fmt::Debug for Reply {
@@ -165,12 +165,13 @@ impl fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// A reply from its source of parts.
+    /// Creates a reply from its source of parts.
     pub fn new(parts: impl Parts + 'static) -> Self {
         Self(Box::new(parts))
     }
 
-    /// A reply written as a story: the closure's future hands parts to the sink, one at a time.
+    /// Creates a reply from an async function. The closure's future sends parts to the sink, one at
+    /// a time.
     pub fn generate<F>(story: impl FnOnce(Sink) -> F) -> Self
     where
         F: Future<Output = Result<(), Error>> + 'static,
@@ -185,12 +186,12 @@ impl Reply {
         })
     }
 
-    /// A reply that fails at once.
+    /// Creates a reply that fails at once.
     pub fn fail(error: Error) -> Self {
         Self::new(Ready(VecDeque::from([Err(error)])))
     }
 
-    /// A reply that is complete already.
+    /// Creates a reply that is already complete.
     pub fn ready(head: ResponseHead, body: Bytes) -> Self {
         let mut parts = VecDeque::from([Ok(Part::Head(head))]);
         if !body.is_empty() {
@@ -209,7 +210,7 @@ impl Reply {
         self.0.was_pushed()
     }
 
-    /// The next part.
+    /// Returns the next part.
     pub async fn part(&mut self) -> Option<Result<Part, Error>> {
         std::future::poll_fn(|cx| self.poll_part(cx)).await
     }
@@ -223,44 +224,44 @@ impl Parts for Ready {
     }
 }
 
-/// What a story and its reader share.
+/// The state shared by a generator and its reader.
 #[derive(Default)]
 struct Slot {
     part: RefCell<Option<Part>>,
-    /// A part has been put in.
+    /// True once a part has been sent.
     used: Cell<bool>,
-    /// The parts are those of a push.
+    /// True if the parts are those of a push.
     pushed: Cell<bool>,
 }
 
-/// Where the story of [`Reply::generate`] puts its parts.
+/// Receives the parts of [`Reply::generate`].
 pub struct Sink {
     slot: Rc<Slot>,
 }
 
 impl Sink {
-    /// Whether a part has been handed over: then the exchange can no longer be sent again.
+    /// Returns true once a part has been sent. The exchange can then not be sent again.
     pub fn is_used(&self) -> bool {
         self.slot.used.get()
     }
 
-    /// Asks the same while another has the sink.
+    /// Returns a function that calls [`Sink::is_used`] while another owner holds the sink.
     pub fn usage(&self) -> impl Fn() -> bool + 'static {
         let slot = Rc::clone(&self.slot);
         move || slot.used.get()
     }
 
-    /// Notes that the parts to come are those of a push.
+    /// Sets whether the parts to come are those of a push.
     pub fn set_pushed(&self, pushed: bool) {
         self.slot.pushed.set(pushed);
     }
 
-    /// Hands over one part; returns once the reader asks for the next.
+    /// Sends one part. Returns when the reader polls for the next.
     pub async fn send(&mut self, part: Part) {
         self.slot.used.set(true);
         *self.slot.part.borrow_mut() = Some(part);
         // The generator takes the part before it polls this future again, so one pending poll is
-        // all it needs.
+        // enough.
         std::future::poll_fn(|_| {
             if self.slot.part.borrow().is_some() {
                 Poll::Pending
@@ -309,23 +310,23 @@ impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
     }
 }
 
-/// One piece of a request body.
+/// A piece of a request body.
 #[derive(Debug, Clone)]
 pub enum Chunk {
-    /// Bytes.
+    /// Bytes of the body.
     Data(Bytes),
-    /// The fields after them; last.
+    /// The fields after the body, as the last piece.
     Trailers(Fields),
 }
 
-/// What a body is made of.
+/// The source of a body.
 pub trait Chunks {
-    /// The next piece; `None` at the regular end.
+    /// Polls for the next piece; `None` at the regular end.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>>;
 }
 
-/// The body of a request, or the upward bytes of a tunnel. A handle: the exchange keeps one for
-/// another try while a session's upload task pulls from its own.
+/// A handle to the body of a request, or to the upward bytes of a tunnel. The exchange keeps one
+/// handle for another try, while a session's upload task reads from its own.
 #[derive(Clone, Default)]
 pub struct Body {
     inner: Option<Rc<RefCell<BodyState>>>,
@@ -334,18 +335,18 @@ pub struct Body {
 
 struct BodyState {
     source: Box<dyn Chunks>,
-    /// What was pulled already, kept so that the request can be sent again; `None` once that was
-    /// given up.
+    /// The pieces read so far, kept for sending the request again. `None` once they exceeded the
+    /// limit.
     kept: Option<Vec<Chunk>>,
     kept_bytes: usize,
     replay: VecDeque<Chunk>,
 }
 
-/// A body longer than this cannot be sent again.
+/// The length in bytes above which a body cannot be sent again.
 const REPLAY_LIMIT: usize = 64 << 10;
 
 impl Body {
-    /// No body.
+    /// Returns an empty body.
     pub const fn empty() -> Self {
         Self {
             inner: None,
@@ -353,7 +354,7 @@ impl Body {
         }
     }
 
-    /// A body from its source; `length` where it is known beforehand.
+    /// Creates a body from its source. `length` is its size in bytes, if known.
     pub fn new(source: impl Chunks + 'static, length: Option<u64>) -> Self {
         let state = BodyState {
             source: Box::new(source),
@@ -367,29 +368,29 @@ impl Body {
         }
     }
 
-    /// Whether there is no body at all.
+    /// Returns true if there is no body at all.
     pub const fn is_empty(&self) -> bool {
         self.inner.is_none()
     }
 
-    /// Its length in bytes where that is known beforehand.
+    /// Returns the length in bytes, if it is known beforehand.
     pub const fn length(&self) -> Option<u64> {
         self.length
     }
 
-    /// Another handle to the same body.
+    /// Returns another handle to the same body.
     pub fn share(&self) -> Self {
         self.clone()
     }
 
-    /// Whether nothing has been pulled of it since its start.
+    /// Returns true if no piece has been read since the start.
     pub fn is_untouched(&self) -> bool {
         self.inner
             .as_ref()
             .is_none_or(|inner| inner.borrow().kept.as_ref().is_some_and(Vec::is_empty))
     }
 
-    /// Whether the first bytes that were pulled since its start are `prefix`.
+    /// Returns true if the bytes read since the start begin with `prefix`.
     pub fn begins_with(&self, prefix: &[u8]) -> bool {
         self.inner.as_ref().is_some_and(|inner| {
             let state = inner.borrow();
@@ -398,7 +399,7 @@ impl Body {
         })
     }
 
-    /// Rewinds to the start for another try; false when too much has been pulled for that.
+    /// Rewinds to the start for another try. Returns false if too much was read to be kept.
     pub fn rewind(&self) -> bool {
         let Some(inner) = &self.inner else {
             return true;
@@ -472,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_story_comes_out_in_order() {
+    fn reply_generates_parts_in_order() {
         let mut reply = Reply::generate(|mut sink| async move {
             sink.send(Part::Head(ResponseHead::new(200))).await;
             sink.send(Part::Data(Bytes::from_static(b"x"))).await;
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_rewinds_until_too_much_is_gone() {
+    fn body_rewinds_up_to_its_limit() {
         let mut body = Body::new(Three(0), None);
         let pull = |body: &mut Body| now(std::future::poll_fn(|cx| body.poll_chunk(cx)));
         let first = |chunk: Option<Result<Chunk, Error>>| match chunk {

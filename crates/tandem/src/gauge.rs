@@ -1,7 +1,7 @@
-//! The speed of a session's path, asked of its connection at most ten times a second.
+//! The speed of a session's path, read from its connection at most ten times a second.
 //!
-//! A connection from this machine itself is not measured: behind Tor's exit or a local tunnel it is
-//! not the path that matters.
+//! A connection from this machine is not measured. It comes from Tor or a local tunnel, and the
+//! slow path lies beyond that.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -14,14 +14,15 @@ pub use crate::path::Measure;
 /// The age up to which a measurement is used again.
 const GOOD_FOR: Duration = Duration::from_millis(100);
 
-/// Measures a path while its session uses it. After the path's end it measures nothing.
+/// Measures a path while its session uses it. It returns no measurements after the path's end.
 pub struct Gauge {
     facts: Weak<dyn Facts>,
     last: Cell<Option<(Instant, Measure)>>,
 }
 
 impl Gauge {
-    /// Creates the gauge of a path from its facts; `None` where it leads to no other machine.
+    /// Creates the gauge of a path from its facts, or returns `None` if the path does not leave
+    /// this machine.
     pub fn of(facts: &Rc<dyn Facts>) -> Option<Self> {
         let peer = facts.peer_address()?.ip().to_canonical();
         (!peer.is_loopback()).then(|| Self {
@@ -30,8 +31,9 @@ impl Gauge {
         })
     }
 
-    /// Returns the shortest round trip and the highest rate so far: a connection that had little to
-    /// send tells a low rate. `None` where the system does not tell, or after the path's end.
+    /// Returns the shortest round trip and the highest rate so far, since a connection with little
+    /// to send shows a low rate. Returns `None` if the system gives no estimate, or after the
+    /// path's end.
     pub fn measure(&self) -> Option<Measure> {
         let now = Instant::now();
         let last = self.last.get();

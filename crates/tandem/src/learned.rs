@@ -1,8 +1,8 @@
-//! What the gateway has learned about which resources pages need: one predictor for all threads,
-//! kept across a reload.
+//! The gateway's knowledge of the resources that pages need: one predictor for all threads, kept
+//! across a reload.
 //!
-//! It lives in memory; with `--predict-state` it is read at the start and written at the end and
-//! every ten minutes, to a new file that then takes the old one's name.
+//! It lives in memory. With `--predict-state` it is read at the start and written every ten minutes
+//! and at the end. Each write goes to a new file, which then replaces the old one.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
 use tandem_preload::split;
 
-/// How often the state file is written.
+/// The interval between two writes of the state file.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
 
 /// The configuration of the predictor.
@@ -25,49 +25,49 @@ const SAVE_EVERY: Duration = Duration::from_secs(600);
 pub struct PredictorConfig {
     /// The parameters of prediction.
     pub auto: AutoConfig,
-    /// The file that keeps what was learned.
+    /// The file that keeps the predictor's state.
     pub file: Option<PathBuf>,
 }
 
-/// Why a state file cannot be used.
+/// The reason for which a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LearnedError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{file}: {error}")]
     File {
-        /// Which.
+        /// The file name.
         file: String,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// It is not a state that this program wrote.
+    /// The file does not hold a state that this program wrote.
     #[error("{file}: {error}")]
     State {
-        /// Which.
+        /// The file name.
         file: String,
-        /// Why.
+        /// The error of the parser.
         error: StateError,
     },
 }
 
-/// URLs of which it is remembered that style sheets of their own origin ask for them.
+/// The maximum number of URLs in `own_askers`.
 const OWN_ASKERS: usize = 1 << 16;
 
 /// The predictor.
 pub struct Learned {
     config: AutoConfig,
     auto: Mutex<Kept>,
-    /// Numbers of URLs that were last asked for in the name of their own origin.
+    /// The hashes of URLs that were last requested with a Referer of their own origin.
     own_askers: Mutex<HashSet<u64>>,
     began: Instant,
     file: Option<PathBuf>,
-    /// The file holds what nobody can read any more: it is kept under another name.
+    /// True if the present file cannot be parsed. It is then kept under another name.
     unreadable: AtomicBool,
-    /// Makes numbers of addresses that mean nothing elsewhere.
+    /// The secret that turns addresses into numbers without meaning outside this process.
     secret: RandomState,
 }
 
-/// Says only what was decided by the operator: what was learned is long, and not everybody's.
+/// Shows only the operator's settings: the predictor's state is long and private.
 impl std::fmt::Debug for Learned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Learned")
@@ -83,7 +83,7 @@ struct Kept {
 }
 
 impl Learned {
-    /// A predictor, with what `file` holds if it exists.
+    /// Creates a predictor with the state in `file`, if the file exists.
     pub fn new(config: AutoConfig, file: Option<PathBuf>) -> Result<Self, LearnedError> {
         let found = file
             .as_deref()
@@ -106,38 +106,38 @@ impl Learned {
         })
     }
 
-    /// The file it is written to.
+    /// Returns the file that the state is written to.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Whether the file holds what cannot be read: it makes way for what is written next, and is
-    /// kept.
+    /// Returns true if the present file cannot be parsed. The next write renames and keeps it.
     pub fn begins_anew(&self) -> bool {
         self.unreadable.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // A thread that panicked left counts, at worst, a little off.
+        // A panic while the lock is held leaves counts that are at worst slightly off.
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is behind a session: all sessions of a public address are one user. Where many may share
-    /// an address, as all do who come through Tor or a tunnel, each session counts.
+    /// Returns the number of the user behind a session. All sessions of a public address are one
+    /// user. Where many users may share an address, as behind Tor or a tunnel, each session counts
+    /// as one.
     pub fn user(&self, session: u64, address: Option<IpAddr>) -> u64 {
         match address
             .map(|address| address.to_canonical())
             .filter(|address| is_public(*address))
         {
             Some(IpAddr::V4(address)) => self.secret.hash_one(address),
-            // A network of this size is one subscriber's, who changes addresses in it (RFC 8981).
+            // A network of this size belongs to one subscriber, with changing addresses (RFC 8981).
             Some(IpAddr::V6(address)) => self.secret.hash_one(&address.octets()[..8]),
             None => self.secret.hash_one(session),
         }
     }
 
-    /// See [`Auto::sending`]; the time is added here. `worth`: when a push pays on this path, if
-    /// that is known.
+    /// Calls [`Auto::sending`] with the present time. `worth` tells when a push pays on this path,
+    /// if that is known.
     pub fn sending(&self, exchange: &Exchange<'_>, worth: Option<Worth>) -> Vec<Candidate> {
         let now = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let mut kept = self.lock();
@@ -150,21 +150,21 @@ impl Learned {
         drop(kept);
         if let (Some(state), Some(file)) = (state, self.file.clone()) {
             self.set_aside();
-            // Disks are slow, and this thread has sessions to serve.
+            // A disk write is slow, and this thread must serve its sessions.
             let saving = std::thread::Builder::new().spawn(move || {
                 if let Err(error) = replace(&file, &state) {
-                    tracing::error!(%error, "what was learned was not saved");
+                    tracing::error!(%error, "the predictor's state was not saved");
                 }
             });
             if let Err(error) = saving {
-                tracing::error!(%error, "what was learned was not saved");
+                tracing::error!(%error, "the predictor's state was not saved");
             }
         }
         candidates
     }
 
-    /// A URL was asked for with this Referer. What another origin's style sheet needs for a page,
-    /// it asks for in its own name.
+    /// Notes a request for a URL with this Referer. A style sheet of another origin requests its
+    /// resources with itself as the Referer, not the page.
     pub fn note_asker(&self, url: &str, referer: &str) {
         let number = self.secret.hash_one(url);
         let mut own = self
@@ -181,7 +181,7 @@ impl Learned {
         own.insert(number);
     }
 
-    /// In whose name a URL is asked for as a rule, where that is its own origin's.
+    /// Returns the origin that is the usual Referer of a URL, if it is the URL's own origin.
     pub fn own_asker(&self, url: &str) -> Option<String> {
         let own = self
             .own_askers
@@ -212,7 +212,7 @@ impl Learned {
         self.lock().auto.session_closed(session);
     }
 
-    /// Writes the state file, if there is to be one.
+    /// Writes the state file, if one is configured.
     pub fn save(&self) -> Result<(), LearnedError> {
         if self.file.is_none() {
             return Ok(());
@@ -222,7 +222,7 @@ impl Learned {
         self.write(&state)
     }
 
-    /// What could not be read makes way for what is written next, and stays for whoever can.
+    /// Renames a file that could not be parsed, so that a program that can parse it still may.
     fn set_aside(&self) {
         if let Some(file) = self
             .file
@@ -252,7 +252,7 @@ fn is_of_same_origin(one: &str, other: &str) -> bool {
     (one.0, one.1) == (other.0, other.1)
 }
 
-/// Whether an address is somebody's on the Internet (RFC 6890 names those that are not).
+/// Returns true if an address is public. RFC 6890 lists those that are not.
 const fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -267,11 +267,12 @@ const fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// What a state file holds.
+/// The content of a state file.
 enum Found {
     Nothing,
     Learned(Box<Auto>),
-    /// What another version of this program wrote, or this one in part: no reason not to start.
+    /// A state of another program version, or one that was written in part. It does not prevent the
+    /// start.
     Unreadable,
 }
 
@@ -301,15 +302,14 @@ fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
     }
 }
 
-/// The same name with something behind it.
+/// Returns the file's path with `end` appended to the name.
 fn beside(file: &Path, end: &str) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(end);
     file.with_file_name(name)
 }
 
-/// Writes a file so that whoever reads it finds the old content or the new, whatever happens in
-/// between.
+/// Writes a file so that a reader finds either the old content or the new, even after a crash.
 fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -327,7 +327,7 @@ fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
         std::fs::rename(&new, file)
     })();
     if written.is_err() {
-        // What could not be finished is of no use to anyone.
+        // The incomplete file is useless.
         let _ = std::fs::remove_file(&new);
     }
     written
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_it_learned_in_a_file() {
+    fn learned_state_survives_in_a_file() {
         let folder = std::env::temp_dir().join(format!("tandem-learned-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("state");
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_one_user_and_shared_ones_are_none() {
+    fn user_is_a_public_address_or_one_session() {
         let learned = Learned::new(AutoConfig::default(), None).unwrap();
         let address = |text: &str| Some(text.parse().unwrap());
         let is_one = |text: &str| learned.user(1, address(text)) == learned.user(2, address(text));

@@ -1,4 +1,4 @@
-//! The proxy, as a library: both ends of a slow path are compositions of the same parts.
+//! The proxy as a library. The client and the gateway are compositions of the same parts.
 //!
 //! ```text
 //!            front                 middle               back
@@ -6,10 +6,12 @@
 //!                     ◀───Reply──          ◀───Reply──             transports: tcp · tls · socks · tor
 //! ```
 //!
-//! [`exchange`] the values that travel, [`stage`] the interface they travel by, [`error`] what can
-//! go wrong; [`front`], [`middle`], [`back`] the pipeline; [`session`] and [`transport`] what it
-//! speaks and over what, joined only by a [`carrier`] of one [`path`] or many streams; [`endpoint`] and [`config`] what users write;
-//! [`roles`] the compositions, [`runtime`] their threads.
+//! - [`front`], [`middle`] and [`back`] are the pipeline. [`exchange`] holds the values that pass
+//!   through it, [`stage`] the interface between its steps, and [`error`] the failures.
+//! - [`session`] and [`transport`] hold the protocols, joined by a [`carrier`] of one [`path`] or
+//!   many streams.
+//! - [`endpoint`] and [`config`] hold the users' settings.
+//! - [`roles`] holds the compositions, and [`runtime`] their threads.
 
 pub mod admin;
 pub mod back;

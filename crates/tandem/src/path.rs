@@ -1,8 +1,8 @@
 //! A connected byte stream to the other end, and the facts that are known about it.
 //!
-//! Transports make paths and sessions run on them. A layer such as TLS wraps the stream of another
-//! path and adds its own facts to those of the layer below ([`Facts::below`]). A dynamic call for
-//! each read or write costs nothing that can be measured beside the system call that it leads to.
+//! Transports create paths, and sessions run on them. A layer such as TLS wraps the stream of
+//! another path and adds facts to those of the layer below ([`Facts::below`]). The dynamic call for
+//! each read or write costs little beside the system call behind it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -31,65 +31,64 @@ pub struct Measure {
 
 /// The facts known about a path.
 ///
-/// Each method asks the layer below unless a layer answers it, so that a layer forwards all that it
-/// does not know.
+/// Each method asks the layer below by default, so a layer overrides only those that it can answer.
 pub trait Facts {
-    /// The facts of the layer below; `None` at the lowest layer.
+    /// Returns the facts of the layer below, or `None` at the lowest layer.
     fn below(&self) -> Option<&dyn Facts>;
 
-    /// The address of the other end of the connection.
+    /// Returns the address of the other end of the connection.
     fn peer_address(&self) -> Option<SocketAddr> {
         self.below()?.peer_address()
     }
 
-    /// The present estimate of round trip and rate; `None` where the system gives none.
+    /// Returns the present estimate of round trip and rate, or `None` if the system gives none.
     fn measure(&self) -> Option<Measure> {
         self.below()?.measure()
     }
 
-    /// Returns whether the congestion control is BBR, which keeps its estimate while the
-    /// connection rests.
+    /// Returns true if the congestion control is BBR, which keeps its estimate while the connection
+    /// rests.
     fn is_over_bbr(&self) -> bool {
         self.below().is_some_and(Facts::is_over_bbr)
     }
 
-    /// The number of unsent bytes that the connection takes before it reports itself full; `None`
-    /// where that cannot be limited.
+    /// Returns the number of unsent bytes that the connection holds before it reports itself full.
+    /// Returns `None` if that cannot be limited.
     fn unsent_limit(&self) -> Option<u32> {
         self.below()?.unsent_limit()
     }
 
-    /// Sets [`Facts::unsent_limit`]. A connection that refuses keeps its old limit.
+    /// Sets [`Facts::unsent_limit`]. A connection that rejects the limit keeps its old one.
     fn limit_unsent(&self, bytes: u32) {
         if let Some(below) = self.below() {
             below.limit_unsent(bytes);
         }
     }
 
-    /// The application protocol that the handshake agreed on (ALPN, RFC 7301).
+    /// Returns the application protocol that the handshake agreed on (ALPN, RFC 7301).
     fn alpn(&self) -> Option<&[u8]> {
         self.below()?.alpn()
     }
 
-    /// Returns whether the other end proved its identity with a certificate.
+    /// Returns true if the other end proved its identity with a certificate.
     fn has_peer_certificate(&self) -> bool {
         self.below().is_some_and(Facts::has_peer_certificate)
     }
 
-    /// Returns whether bytes written wait for the other end's kernel to acknowledge them; false
-    /// where the system does not tell.
+    /// Returns true if written bytes wait for an acknowledgement by the other end's kernel. Returns
+    /// false if the system does not report this.
     fn has_unacknowledged(&self) -> bool {
         self.below().is_some_and(Facts::has_unacknowledged)
     }
 
-    /// A future that resolves once the other end has reset the connection, even while no byte is
-    /// read or written; `None` where that cannot be watched.
+    /// Returns a future that resolves once the other end has reset the connection, even without
+    /// reads or writes. Returns `None` if that cannot be watched.
     fn broken(&self) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
         self.below()?.broken()
     }
 
-    /// Makes the connection end with a reset when it is dropped, so that a message that broke off
-    /// does not look complete.
+    /// Makes the connection end with a reset when it is dropped, so that a truncated message does
+    /// not look complete.
     fn reset_on_close(&self) {
         if let Some(below) = self.below() {
             below.reset_on_close();
@@ -123,8 +122,8 @@ impl Path {
         (end(near, &here, &there), end(far, &there, &here))
     }
 
-    /// The facts about the path. They describe it as long as the path exists: whoever keeps them
-    /// longer holds a [`std::rc::Weak`] reference.
+    /// Returns the facts about the path. They are valid as long as the path exists. Code that keeps
+    /// them longer holds a [`std::rc::Weak`] reference.
     pub fn facts(&self) -> &Rc<dyn Facts> {
         &self.facts
     }
@@ -192,10 +191,10 @@ impl Facts for InMemory {
     }
 }
 
-/// One end of [`Path::pair`].
+/// An end of [`Path::pair`].
 struct InMemoryIo {
     io: DuplexStream,
-    /// The facts of the other end, which say how it closes.
+    /// The facts of the other end, which hold how it closes.
     peer: Rc<InMemory>,
 }
 
@@ -257,7 +256,7 @@ mod tests {
         for reset in [false, true] {
             let (mut near, mut far) = Path::pair(100);
             far.write_all(b"all").await.expect("there is room");
-            // A layer above that knows nothing of resets passes the wish on.
+            // A layer that does not override resets passes the call on.
             let layer = Layer(Rc::clone(far.facts()));
             if reset {
                 layer.reset_on_close();

@@ -50,16 +50,15 @@ use crate::transport::tls::ClientTls;
 use crate::transport::tor::Tor;
 use crate::transport::{Target, Transport};
 
-/// A role that a process can play: it knows where to listen and can be built on any number of
-/// threads.
+/// A role of a process. It names its listeners and can be built on any number of threads.
 pub trait Role: Send + Sync {
-    /// Where it listens.
+    /// Returns the endpoints to listen on.
     fn listen(&self) -> &[Endpoint];
 
-    /// The transports that its endpoints name.
+    /// Returns the transports that its endpoints name.
     fn transports(&self) -> &Transports;
 
-    /// On how many threads.
+    /// Returns the number of threads.
     fn workers(&self) -> usize;
 
     /// Opens the services that the role needs and that are not open yet.
@@ -67,8 +66,8 @@ pub trait Role: Send + Sync {
         Ok(())
     }
 
-    /// Builds what one thread needs, a front for each listener in order. Runs within that thread's
-    /// local task set.
+    /// Builds the parts of one thread: a front for each listener, in order. Runs within the local
+    /// task set of that thread.
     fn build(
         &self,
         services: &Services,
@@ -77,23 +76,24 @@ pub trait Role: Send + Sync {
     ) -> Result<Built, ConfigError>;
 }
 
-/// What a role is on one thread.
+/// The parts of a role on one thread.
 pub struct Built {
-    /// One for each listener.
+    /// A front for each listener.
     pub fronts: Vec<Rc<Front>>,
-    /// Connections under way.
+    /// The open connections.
     pub connections: Rc<Connections>,
-    /// The sessions that it has dialled.
+    /// Returns the state of the sessions that the role has dialled.
     pub dialled: Box<dyn Fn() -> Vec<SessionStatus>>,
-    /// Called when all is to end gently.
+    /// Called at the beginning of a drain.
     pub on_drain: Box<dyn Fn()>,
 }
 
-/// Bytes asked of a session's core at a time: what a late, urgent answer may have to wait for.
+/// The number of bytes taken from a session's core at a time. A late, urgent response waits for at
+/// most this many bytes.
 const WRITE_LIMIT: usize = 16 << 10;
 
-/// Unsent bytes that one stream may hold: a few streams together fill the largest write, and what
-/// many of them hold still fits the processor's cache.
+/// The unsent bytes that one stream may hold. A few streams together fill the largest write, and
+/// the data of many streams still fits the processor's cache.
 const SEND_BUFFER: usize = 64 << 10;
 
 /// Watches the file of a client's token.
@@ -182,7 +182,7 @@ impl Role for ClientConfig {
         &self.transports
     }
 
-    /// One: all connections of an isolation key share its session.
+    /// Returns 1, because all connections of an isolation key share a session.
     fn workers(&self) -> usize {
         1
     }
@@ -201,7 +201,7 @@ impl Role for ClientConfig {
         let limits = PoolLimits {
             max_age: self.max_age,
             max_sessions: self.max_sessions,
-            // Over Tor, a circuit every minute would be a pattern.
+            // Over Tor, a new circuit every minute would be a recognisable pattern.
             reconnect: self.via.is_none(),
         };
         let pool = Gateways::new(gateways, limits, self.fallback_stage()?);
@@ -252,7 +252,7 @@ impl Role for ClientConfig {
 }
 
 impl ClientConfig {
-    /// The stage that takes pushes in.
+    /// Creates the stage that accepts pushes.
     fn pushed(&self, to_gateway: &Rc<ToGateway>) -> Pushed {
         let options = PushOptions {
             store: StoreLimits {
@@ -380,7 +380,7 @@ impl ClientConfig {
         })
     }
 
-    /// Opens byte streams to a gateway, through the proxy where there is one.
+    /// Opens byte streams to a gateway, through the proxy if there is one.
     fn byte_streams(&self, gateway: &GatewayEndpoint) -> Rc<dyn Transport> {
         let options = self.path.socket.clone();
         match &self.via {
@@ -398,7 +398,8 @@ impl ClientConfig {
         }
     }
 
-    /// Without a gateway, through the same way: what the browser would have done by itself.
+    /// Creates the stage that serves requests without a gateway, over the same proxy, as the
+    /// browser would.
     fn fallback_stage(&self) -> Result<Option<Rc<dyn Stage>>, ConfigError> {
         let options = self.path.socket.clone();
         let transport: Rc<dyn Transport> = match (self.fallback, &self.via) {
@@ -570,7 +571,7 @@ impl GatewayConfig {
         })
     }
 
-    /// The terms of push, with the predictor where one is configured.
+    /// Returns the settings of push, with the predictor if one is configured.
     fn pushing(&self, services: &Services) -> Option<Rc<Pushing>> {
         let push = self.push.as_ref()?;
         let predictor = push.predictor.as_ref();
@@ -583,8 +584,8 @@ impl GatewayConfig {
         }))
     }
 
-    /// The stages of each session: who was let in, and what was pushed, is remembered as long as it
-    /// lasts.
+    /// Creates the stages of each session. They keep its admission and the list of pushed resources
+    /// until it ends.
     fn admission(
         &self,
         out: &Rc<dyn Stage>,

@@ -1,6 +1,6 @@
-//! Threads, listeners and their life: each worker thread runs a single-threaded runtime of its own
-//! and accepts from the same listening sockets; a reload swaps what is built behind them, a drain
-//! lets it end gently.
+//! Threads and listeners. Each worker thread runs a single-threaded runtime and accepts from the
+//! same listening sockets. A reload replaces the fronts behind the sockets, and a drain ends them
+//! gracefully.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,21 +19,21 @@ use crate::session::Drain;
 use crate::status::{SessionStatus, StatusSource};
 use crate::transport::registry::{Protocol, Socket};
 
-/// Why a role could not be started.
+/// The reason for which a role could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// The address cannot be listened on.
     #[error("cannot listen on {endpoint}: {error}")]
     Listen {
-        /// Which.
+        /// The endpoint of the listener.
         endpoint: String,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// The configuration does not work out.
+    /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The operating system refused a thread or the like.
+    /// The operating system refused a thread or another resource.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
 }
@@ -51,7 +51,7 @@ enum Command {
     Status(oneshot::Sender<Vec<SessionStatus>>),
 }
 
-/// A role at work.
+/// A running role.
 pub struct Running {
     workers: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
     listeners: HashMap<Key, Socket>,
@@ -59,7 +59,7 @@ pub struct Running {
     services: Arc<Services>,
 }
 
-/// What tells listeners apart: the protocol, and the address as it is written in the endpoint.
+/// The identity of a listener: the protocol, and the address as it is written in the endpoint.
 type Key = (Protocol, String);
 
 fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<Key, ConfigError> {
@@ -95,13 +95,14 @@ impl Running {
         Ok(running)
     }
 
-    /// Swaps the configuration: listeners that stay keep their sockets, connections that are open
-    /// go on as they were.
+    /// Replaces the configuration. Listeners that stay keep their sockets, and open connections
+    /// continue unchanged.
     pub async fn reload(&mut self, role: Arc<dyn Role>) -> Result<(), StartError> {
         self.serve(role).await
     }
 
-    /// The services of the process. They outlive reloads, and the drain for whoever holds them.
+    /// Returns the services of the process. They outlive reloads, and any holder keeps them past
+    /// the drain.
     pub fn services(&self) -> &Arc<Services> {
         &self.services
     }
@@ -139,13 +140,13 @@ impl Running {
         Ok(())
     }
 
-    /// A source of snapshots, which any thread can use.
+    /// Returns a source of snapshots, which any thread can use.
     pub fn status(&self) -> StatusSource {
         let workers: Vec<_> = self.workers.iter().map(|(it, _)| it.clone()).collect();
         StatusSource::new(move || {
             let ask = |worker: &mpsc::UnboundedSender<Command>| {
                 let (answer, asked) = oneshot::channel();
-                // The answer of a thread that has ended is an error of the receiver.
+                // The receiver sees an error if the thread has ended.
                 let _ = worker.send(Command::Status(answer));
                 asked
             };
@@ -153,7 +154,7 @@ impl Running {
         })
     }
 
-    /// Where it listens, in no order.
+    /// Returns the addresses of all listeners, in no order.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners
             .values()
@@ -161,7 +162,7 @@ impl Running {
             .collect()
     }
 
-    /// Where the listener that was asked for as `endpoint` listens.
+    /// Returns the bound address of the listener for `endpoint`.
     pub fn address(&self, endpoint: &Endpoint) -> Option<SocketAddr> {
         let key = key(&*self.role, endpoint).ok()?;
         self.listeners
@@ -169,10 +170,10 @@ impl Running {
             .and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Stops accepting, lets what is under way end within `limit`, and waits for it.
+    /// Stops accepting, and waits up to `limit` for the exchanges under way to end.
     pub async fn drain(self, limit: Duration) {
         for (commands, _) in &self.workers {
-            // A worker that has ended needs no telling.
+            // A worker that has ended does not receive the command.
             let _ = commands.send(Command::Drain { limit });
         }
         let threads: Vec<_> = self.workers.into_iter().map(|(_, thread)| thread).collect();
@@ -214,7 +215,8 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
     };
     let local = LocalSet::new();
     local.block_on(&runtime, async move {
-        // The last one accepts; those before it, of earlier configurations, still have connections.
+        // The last entry accepts. The earlier ones are old configurations that still have
+        // connections.
         let mut serving: Vec<Serving> = Vec::new();
         while let Some(command) = inbox.recv().await {
             match command {
@@ -226,8 +228,8 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
                 } => match Serving::start(&*role, &services, listeners) {
                     Ok(new) => {
                         if let Some(old) = serving.last() {
-                            // Sessions of the old configuration end gently: who was let in by it
-                            // may not be any more.
+                            // Sessions of the old configuration end gracefully, because the new one
+                            // may not accept their clients.
                             old.accepting.begin();
                             old.sessions.begin();
                             (old.built.on_drain)();
@@ -239,7 +241,7 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
                     Err(error) => drop(built.send(Err(error))),
                 },
                 Command::Status(answer) => {
-                    // A snapshot that is no longer awaited needs no answer.
+                    // The receiver may have given up waiting for the snapshot.
                     let _ = answer.send(serving.iter().flat_map(Serving::status).collect());
                 }
                 Command::Drain { limit } => {
@@ -251,7 +253,7 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
     });
 }
 
-/// What a thread serves with now.
+/// The parts that a thread serves with.
 struct Serving {
     /// Ends the accepting.
     accepting: Drain,
@@ -292,7 +294,7 @@ impl Serving {
     }
 }
 
-/// Lets everything end within `limit`.
+/// Ends all connections within `limit`.
 async fn drain(serving: &[Serving], limit: Duration) {
     for one in serving {
         one.accepting.begin();
@@ -309,6 +311,6 @@ async fn drain(serving: &[Serving], limit: Duration) {
     for one in serving {
         (one.built.on_drain)();
     }
-    // Sessions towards the gateway say goodbye.
+    // Sessions to the gateway get a moment to send GOAWAY.
     tokio::time::sleep(Duration::from_millis(20)).await;
 }

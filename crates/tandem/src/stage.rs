@@ -1,4 +1,4 @@
-//! The one interface between `front`, `middle` and `back`: an exchange goes in, its reply comes
+//! The interface between `front`, `middle` and `back`: an exchange goes in, and its reply comes
 //! back.
 
 use std::rc::Rc;
@@ -7,10 +7,10 @@ use crate::carrier::LocalBoxFuture;
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Reply, SessionMark};
 
-/// A step of the pipeline, or a connected session. A stage changes the exchange on its way in,
-/// watches or changes the parts on their way back, or answers by itself.
+/// A step of the pipeline, or a connected session. A stage may change the exchange on its way in,
+/// watch or change the parts on their way back, or answer the exchange.
 pub trait Stage {
-    /// Takes the exchange; never blocks, never fails but through the reply.
+    /// Takes the exchange. It never blocks, and reports failures only through the reply.
     fn call(&self, exchange: Exchange) -> Reply;
 }
 
@@ -19,38 +19,39 @@ pub trait Stage {
 pub struct CurrentSession {
     /// The identity of the session.
     pub mark: Rc<SessionMark>,
-    /// The path may have been lost: nothing has been heard on it for long.
+    /// True if the session has long been silent, so that its path may be lost.
     pub has_rested: bool,
-    /// The exchanges under way on it.
+    /// The number of exchanges under way on the session.
     pub active: usize,
 }
 
-/// Tells other stages about the sessions that their exchanges will take.
+/// Informs other stages about the sessions that their exchanges will take.
 pub trait SessionPool {
-    /// Returns the session of this key, if it stands or is being opened.
+    /// Returns the session of this key, if it is open or being opened.
     fn current(&self, isolation: &Isolation) -> Option<CurrentSession>;
 
-    /// Returns the session of this key, and begins one if there is none; `None` for a session that
-    /// carries no pushes.
+    /// Returns the session of this key, and begins one if there is none. Returns `None` for a
+    /// session that carries no pushes.
     fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>>;
 
-    /// Returns whether a session takes exchanges of this key.
+    /// Returns true if a session takes exchanges of this key.
     fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool;
 
-    /// Returns whether an exchange of this key would find a session that has answered a request
-    /// before, and was let in.
+    /// Returns true if an exchange of this key would use a session that has responded to a request
+    /// and accepted this client.
     fn is_live(&self, isolation: &Isolation) -> bool;
 
-    /// Returns whether that session was heard of a moment ago, so that its path surely stands.
+    /// Returns true if that session received input a moment ago, so that its path is certainly
+    /// connected.
     fn is_awake(&self, isolation: &Isolation) -> bool;
 
-    /// Returns whether a tunnel to this authority failed a moment ago after it was agreed to.
+    /// Returns true if a tunnel to this authority failed a moment ago after it was agreed to.
     fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool;
 
     /// Notes that a tunnel failed after it was agreed to.
     fn failed(&self, isolation: &Isolation, authority: &str);
 
-    /// Resolves once the session of this key has answered, or cannot be had.
+    /// Resolves once the session of this key has responded or has failed.
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;
 }
 

@@ -1,9 +1,9 @@
-//! Early agreement to tunnels: a browser's CONNECT is answered before the gateway has answered it,
-//! so that the TLS handshake leaves with the request and saves a round trip over the slow path.
+//! Early agreement to tunnels. A browser's CONNECT is answered before the gateway has answered it,
+//! so that the TLS handshake leaves with the request. This saves a round trip over the slow path.
 //!
-//! It is done only while the session is known to be alive and let in by the gateway. If the far end
-//! fails after all, the tunnel is reset, one log line tells the reason, and the next CONNECT to the
-//! same place waits for the gateway's answer, which then carries the reason.
+//! It applies only while the session is known to be alive and the gateway has accepted it. If the
+//! far end fails after all, the tunnel is reset and one log line gives the reason. The next CONNECT
+//! to the same place waits for the gateway's response, which then carries the reason.
 
 use std::rc::Rc;
 
@@ -14,11 +14,11 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Reply};
 use crate::stage::{SessionPool, Stage};
 
-/// The stage.
+/// The stage that agrees to tunnels early.
 pub struct EarlyConnect {
     /// The pool that knows the sessions.
     pub sessions: Rc<dyn SessionPool>,
-    /// The stage that gets the exchanges.
+    /// The stage that receives the exchanges.
     pub next: Rc<dyn Stage>,
 }
 
@@ -29,7 +29,7 @@ impl Stage for EarlyConnect {
             return self.next.call(exchange);
         };
         // If the session's path was lost while it rested, another session gets the first bytes
-        // again. That is safe for a TLS handshake, which port 443 promises, and for nothing else.
+        // again. That is safe only for a TLS handshake, which port 443 promises.
         let early = request.is_connect()
             && request.protocol.is_none()
             && self.sessions.is_live(&exchange.isolation)
@@ -50,17 +50,17 @@ impl Stage for EarlyConnect {
     }
 }
 
-/// Tells the log why a tunnel failed after it was agreed to. A browser shows no reason then.
+/// Logs the reason for which a tunnel failed after it was agreed to. A browser cannot show it then.
 pub fn tell(error: &Error) {
     tracing::info!("a tunnel that was agreed to early has failed: {error}");
 }
 
-/// Puts an agreement before the reply to a CONNECT and drops the far end's own. `failed` learns the
-/// reason if the far end does not agree.
+/// Puts an agreement before the reply to a CONNECT and drops the far end's own response. Calls
+/// `failed` with the reason if the far end does not agree.
 pub fn agree(mut reply: Reply, failed: impl FnOnce(&Error) + 'static) -> Reply {
     Reply::generate(|mut sink| async move {
         sink.send(Part::Head(ResponseHead::new(200))).await;
-        // Once the far end has agreed, a failure is the tunnel's end and no refusal.
+        // A failure after the far end's agreement ends the tunnel, and is not a refusal.
         let mut failed = Some(failed);
         while let Some(part) = reply.part().await {
             let error = match part {
@@ -85,10 +85,10 @@ pub fn agree(mut reply: Reply, failed: impl FnOnce(&Error) + 'static) -> Reply {
     })
 }
 
-/// The most characters of a gateway's explanation that are taken over.
+/// The maximum length of a gateway's explanation, in characters.
 const MAX_DETAIL: usize = 200;
 
-/// Reads the reason off a gateway's answer, whose `Proxy-Status` field tells it (RFC 9209).
+/// Reads the reason from the `Proxy-Status` field of a gateway's response (RFC 9209).
 fn refusal(head: &ResponseHead) -> Error {
     let kind = match head.status {
         400 => Kind::BadRequest,

@@ -1,5 +1,5 @@
-//! Where connections come in: accept, limit, shake hands, then let the session protocol turn what
-//! arrives into exchanges.
+//! Accepts connections, limits their number and completes their handshakes. The session protocol of
+//! the listener then turns the input into exchanges.
 
 pub mod early;
 pub mod socks;
@@ -21,38 +21,38 @@ use crate::stage::Stage;
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Incoming, Listener, Transport};
 
-/// Makes the stage of one connection: what it remembers (an access token shown once) ends with the
-/// connection.
+/// Creates the stage of one connection. The state of the stage, such as an access token that was
+/// sent once, ends with the connection.
 pub type NewStage = Rc<dyn Fn(&Rc<dyn Facts>, Peer) -> Rc<dyn Stage>>;
 
-/// Serves connections of one kind.
+/// The protocol of a listener's connections.
 pub enum Protocol {
     /// A session protocol.
     Session(Rc<dyn Session>),
-    /// SOCKS5, whose connections carry HTTP or anything.
+    /// SOCKS5 connections, which carry HTTP or any other protocol.
     Socks(Rc<socks::SocksFront>),
 }
 
-/// How many connections may be open.
+/// The numbers of connections that may be open.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// In all.
+    /// The number of all connections.
     pub total: usize,
-    /// From one address.
+    /// The number of connections from one address.
     pub per_client: usize,
 }
 
-/// One listener with all that its connections need.
+/// A listener and the parts that its connections need.
 pub struct Front {
-    /// What is spoken.
+    /// The protocol of the connections.
     pub protocol: Protocol,
     /// The transport that accepts.
     pub transport: Rc<dyn Transport>,
-    /// Makes the stage behind each connection.
+    /// Creates the stage behind each connection.
     pub new_stage: NewStage,
-    /// Connections under way, counted over all listeners of the thread.
+    /// The open connections, counted over all listeners of the thread.
     pub connections: Rc<Connections>,
-    /// Ends the connections gently.
+    /// Ends the connections gracefully.
     pub drain: Drain,
 }
 
@@ -73,7 +73,7 @@ struct OpenSession {
 }
 
 impl Connections {
-    /// None open.
+    /// Returns a counter without open connections.
     pub fn new(limits: ConnectionLimits) -> Rc<Self> {
         Rc::new(Self {
             limits,
@@ -83,7 +83,7 @@ impl Connections {
         })
     }
 
-    /// The sessions that are open, in no order.
+    /// Returns the open sessions, in no order.
     pub fn status(&self) -> Vec<SessionStatus> {
         let sessions = self.sessions.borrow();
         let status = |session: &OpenSession| {
@@ -93,7 +93,7 @@ impl Connections {
         sessions.values().map(status).collect()
     }
 
-    /// How many are open.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         self.open.get()
     }
@@ -136,7 +136,7 @@ impl Drop for Admission {
     }
 }
 
-/// A session in the list of those that are open.
+/// An entry in the list of open sessions, removed when it is dropped.
 struct Listed {
     connections: Rc<Connections>,
     session: u64,
@@ -165,7 +165,7 @@ impl Drop for Listed {
 static NEXT_SESSION: AtomicU64 = AtomicU64::new(1);
 
 impl Front {
-    /// Accepts until `stop` resolves; connections already open go on.
+    /// Accepts until `stop` resolves. Open connections continue after that.
     pub async fn accept(
         self: Rc<Self>,
         mut listener: Box<dyn Listener>,
@@ -181,7 +181,7 @@ impl Front {
             match accepted {
                 Ok(incoming) => self.admit(incoming),
                 Err(error) => {
-                    // Out of descriptors or the like: a pause lets others end.
+                    // Descriptors may have run out: a pause lets other connections end.
                     tracing::warn!(%error, "cannot accept");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }

@@ -1,10 +1,10 @@
-//! The SOCKS5 listener (RFC 1928): so that Tor Browser works by changing one port.
+//! The SOCKS5 listener (RFC 1928), so that Tor Browser works after a change of one port.
 //!
-//! User name and password are the isolation key, as they are to Tor. A connection whose first bytes
-//! are HTTP to the host that was asked for is served as HTTP, anything else is a tunnel. When the
-//! reply goes out before the far end has answered (which is what lets the first bytes travel with
-//! the request) depends on what can still be told later: port 80 at once, for HTTP can say 502;
-//! otherwise once the gateway is known to be there.
+//! The user name and password are the isolation key, as they are for Tor. A connection whose first
+//! bytes are HTTP to the requested host is served as HTTP; any other is a tunnel. The reply may go
+//! out before the far end has answered, so that the first bytes travel with the request. On port 80
+//! it goes out at once, because HTTP can still report a 502. On other ports it goes out early once
+//! the gateway is known to respond.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -30,17 +30,17 @@ use crate::session::Drain;
 use crate::session::http1::{Http1Server, Http1Session};
 use crate::stage::{SessionPool, Stage};
 
-/// How long a connection may stay silent before it is taken for one where the far end speaks first.
-/// On port 80 it never does: browsers open connections there that they may use later.
+/// The silence after which a connection counts as one where the far end sends first. It does not
+/// apply on port 80, where browsers open connections for later use.
 const SNIFF: Duration = Duration::from_millis(200);
 
 /// Serves SOCKS5 connections.
 pub struct SocksFront {
-    /// How HTTP found inside is served.
+    /// The settings for HTTP inside a connection.
     pub http1: Http1Session,
     /// The pool that knows the sessions.
     pub sessions: Rc<dyn SessionPool>,
-    /// Time for the handshake.
+    /// The time for the handshake.
     pub handshake: Duration,
 }
 
@@ -102,7 +102,7 @@ impl SocksFront {
         }
     }
 
-    /// Reads the first bytes and says whether they are an HTTP/1.1 request to `host`.
+    /// Reads the first bytes. Returns true if they are an HTTP/1.1 request to `host`.
     async fn is_http(
         &self,
         path: &mut Path,
@@ -121,8 +121,8 @@ impl SocksFront {
                             return Ok(named.is_ok_and(|(name, at)| name == host && at == port)
                                 && !request.head.is_connect());
                         }
-                        // Malformed HTTP to port 80 is HTTP all the same, to be refused; elsewhere
-                        // it may be anything.
+                        // Malformed HTTP to port 80 is still HTTP and is rejected. On other ports
+                        // it may be any protocol.
                         Err(_) => return Ok(port == 80),
                         Ok(None) => {}
                     }
@@ -132,7 +132,7 @@ impl SocksFront {
             let limit = match (early.is_empty(), port) {
                 (true, 80) => self.http1.timeouts.idle,
                 (true, _) => SNIFF,
-                // One time for the whole head, however few bytes come at a time.
+                // One limit covers the whole head, however slowly its bytes arrive.
                 (false, _) => {
                     let begun = begun.get_or_insert_with(Instant::now);
                     self.http1.timeouts.head.saturating_sub(begun.elapsed())
@@ -161,7 +161,7 @@ enum Looks {
     Unknown,
 }
 
-/// A method, a space and a path.
+/// Checks for a method, a space and a path.
 fn looks_like_http(bytes: &[u8]) -> Looks {
     let token = bytes
         .iter()
@@ -226,7 +226,7 @@ async fn answer(path: &mut Path, server: &mut Server, reply: SocksReply) -> Resu
     Ok(())
 }
 
-/// What a failure is in SOCKS.
+/// Returns the SOCKS reply code for a failure.
 const fn socks_reply(error: &Error) -> SocksReply {
     match error.kind {
         Kind::Forbidden | Kind::Unauthorized => SocksReply::NotAllowed,
@@ -237,7 +237,7 @@ const fn socks_reply(error: &Error) -> SocksReply {
     }
 }
 
-/// What the gateway's refusal of a tunnel is in SOCKS.
+/// Returns the SOCKS reply code for the gateway's refusal of a tunnel.
 fn refused(status: u16, fields: &Fields) -> SocksReply {
     let said = fields
         .get("proxy-status")
@@ -252,7 +252,7 @@ fn refused(status: u16, fields: &Fields) -> SocksReply {
     }
 }
 
-/// Every exchange of the connection belongs to its key.
+/// Returns a stage that gives every exchange of the connection its isolation key.
 fn isolated(stage: Rc<dyn Stage>, isolation: Isolation) -> Rc<dyn Stage> {
     Rc::new(move |mut exchange: Exchange| {
         exchange.isolation = isolation.clone();
@@ -260,8 +260,8 @@ fn isolated(stage: Rc<dyn Stage>, isolation: Isolation) -> Rc<dyn Stage> {
     })
 }
 
-/// Requests found inside the connection go to the host that was asked for, whatever a later Host
-/// field says.
+/// Returns a stage that sends the connection's requests to the requested host, whatever host a
+/// later Host field names.
 fn towards(stage: Rc<dyn Stage>, target: String, port: u16) -> Rc<dyn Stage> {
     let authority = if port == 80 {
         target.trim_end_matches(":80").to_owned()
@@ -283,7 +283,7 @@ fn towards(stage: Rc<dyn Stage>, target: String, port: u16) -> Rc<dyn Stage> {
     })
 }
 
-/// Carries bytes both ways; with `server`, the SOCKS reply waits for the far end's answer.
+/// Carries bytes both ways. With `server`, the SOCKS reply waits for the far end's response.
 async fn tunnel(
     path: Path,
     server: Option<Server>,
@@ -301,7 +301,7 @@ async fn tunnel(
         protocol: None,
         fields: Fields::new(),
     };
-    // Dropped only when the tunnel ends: the client's going is noticed by the body's reader.
+    // The body is dropped only when the tunnel ends: its reader notices when the client goes away.
     let body = Body::new(
         Upward {
             io: Rc::clone(&io),
@@ -350,7 +350,7 @@ async fn tunnel(
             }
             Ok(_) => {}
             Err(error) => {
-                // An end would look as if all had been said.
+                // A regular close would look like the complete end of the data.
                 io.borrow().facts().reset_on_close();
                 return Err(error);
             }
@@ -385,7 +385,7 @@ async fn shutdown(io: &RefCell<Path>) -> Result<(), Error> {
     closed.map_err(|error| Error::io(&error, Side::Client))
 }
 
-/// What the client sends into a tunnel.
+/// The bytes that the client sends into a tunnel.
 struct Upward {
     io: Rc<RefCell<Path>>,
     early: BytesMut,

@@ -1,9 +1,8 @@
 //! Session protocols behind one trait: HTTP/1.1 ([`http1`]), and the multiplexed HTTP/2 and SPDY
 //! ([`mux`]).
 //!
-//! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Session::serve`] reads them from a
-//! carrier and passes them to a stage; [`Connected::run`] sends one over an open session.
-
+//! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Session::serve`] reads them from
+//! a carrier and passes them to a stage. [`Connected::run`] sends one over an open session.
 pub mod http1;
 pub mod mux;
 

@@ -428,8 +428,8 @@ impl Uploaded {
         self.notify.notify_one();
     }
 
-    /// Resolves when the upload ends, or when its source has been silent for [`HALF_CLOSED`]. A
-    /// tunnel whose far end has closed is rarely used any further.
+    /// Resolves when the upload ends, or when its source has been silent for [`HALF_CLOSED`]. This
+    /// serves tunnels after the far end has closed: few are still used then.
     async fn rest(&self) {
         while !self.done.get() {
             let moved = self.moved.get();

@@ -262,7 +262,7 @@ impl<O: Owner> Driver<O> {
         self.side == Side::Client && self.shared.core.borrow().backlog() >= BACKLOG
     }
 
-    /// Handles a write error. A server ends the session at once, because the client takes no
+    /// Handles a write error. A server ends the session at once, since it can send no more
     /// responses. A client first reads what the server sent before the path failed.
     fn fail_write(&mut self, cx: &mut Context<'_>, error: Error) -> Poll<Result<(), Error>> {
         if self.side == Side::Client || self.ending.is_some() {
