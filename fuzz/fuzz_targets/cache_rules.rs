@@ -1,5 +1,5 @@
-//! The rules of caching hold for any fields: decisions agree with each other, time never makes an
-//! answer fresher, and a validation changes nothing that describes the body.
+//! The rules of caching hold for any fields. Decisions agree with each other, time never makes a
+//! response fresher, and a validation keeps all fields that describe the body.
 #![no_main]
 
 use std::time::Duration;

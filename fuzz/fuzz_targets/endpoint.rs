@@ -1,4 +1,4 @@
-//! What users write, of any bytes: an error, or a value that is written as it reads.
+//! Endpoints in any text give an error, or a value that is parsed again from its display.
 #![no_main]
 
 use std::fmt::{Debug, Display};

@@ -1,4 +1,5 @@
-//! Experiment files: an error, or an experiment that can be planned, in bounded time.
+//! Experiment files of any text give an error, or an experiment that can be planned, in bounded
+//! time.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any sequence of charges, credits and times leaves a flood budget within its bounds: what passes
-//! is bounded by the reserve, the time and the work that was credited.
+//! Any sequence of charges, credits and times leaves a flood budget within its bounds. The reserve,
+//! the time and the credited work limit the permitted charges.
 #![no_main]
 
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use tandem_http::{Fields, Method, RequestHead, Scheme};
 
 fuzz_target!(|data: &[u8]| {
     let limits = Limits::default();
-    // What is written has a field or two more.
+    // A written request has one or two more fields.
     let wider = Limits {
         head: 2 * limits.head,
         fields: 2 * limits.fields,
@@ -58,7 +58,7 @@ fn bytes(head: &RequestHead, form: Form, framing: Framing, upgrade: Option<&str>
     out.to_vec()
 }
 
-/// Without what the writer makes anew or joins.
+/// Returns the head without the fields that the writer adds or joins.
 fn without_made(head: &RequestHead) -> RequestHead {
     let keep = |name: &[u8]| !matches!(name, b"content-length" | b"cookie");
     let fields: Fields = head

@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let method = [Method::Get, Method::Head, Method::Connect][usize::from(first % 3)].clone();
     let limits = Limits::default();
-    // What is written has a field or two more.
+    // A written response has one or two more fields.
     let wider = Limits {
         head: 2 * limits.head,
         fields: 2 * limits.fields,

@@ -1,5 +1,5 @@
-//! Whatever a peer sends to either end of an HTTP/2 session, cut anywhere, gives the same events,
-//! and frames that the other end of our own would take for well formed.
+//! Any input to either end of an HTTP/2 session gives the same events however it is cut. The output
+//! consists of frames that the other end accepts as well formed.
 #![no_main]
 
 use std::time::Instant;
@@ -52,7 +52,7 @@ fn core(role: Role) -> Connection {
     core
 }
 
-/// What came out, data of one stream joined.
+/// Returns the events, with the data of each stream joined.
 fn events(role: Role, wire: &[u8], cut: usize) -> (Vec<String>, bool) {
     let (mut core, now) = (core(role), Instant::now());
     let alive = wire

@@ -1,5 +1,4 @@
-//! Any header blocks are decoded or refused, within bounds; what was decoded survives our own
-//! encoder.
+//! Any header block is decoded or refused, within bounds; decoded fields survive our encoder.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

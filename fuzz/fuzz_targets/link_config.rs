@@ -1,5 +1,4 @@
-//! Descriptions of links and networks: whatever the text, an error or something that can be used,
-//! in bounded time.
+//! Descriptions of links and networks in any text give an error or a usable value, in bounded time.
 #![no_main]
 
 use std::time::Duration;
@@ -24,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
             ..LinkConfig::default()
         });
     }
-    // What follows the separator is what every trace file named in the topology contains.
+    // The text after the separator serves as every trace file that the topology names.
     let (topology, trace) = input.split_once("\n\n---\n").unwrap_or((input, "1\n"));
     if let Ok(topology) = Topology::parse(topology, &|_| Ok(trace.to_owned())) {
         let (plan, hosts) = topology
@@ -44,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Each value on its own, and those that can be part of a link in one.
+/// Parses each value alone, and combines those that can be part of one link.
 fn quantities(input: &str) {
     let _ = (
         text::duration(input),
@@ -61,7 +60,7 @@ fn quantities(input: &str) {
     carry(config);
 }
 
-/// What was parsed is accepted, and every packet comes out or is counted.
+/// Checks that a parsed link is accepted, and that it delivers or counts every packet.
 fn carry(config: LinkConfig) {
     let mut link = Link::new(config, 1).expect("what the parsers accept is valid");
     for n in 0..20 {

@@ -1,4 +1,4 @@
-//! What an origin's `Link` and `X-Associated-Content` name, of any bytes: URLs that can be fetched,
+//! An origin's `Link` and `X-Associated-Content` fields of any bytes name URLs that can be fetched,
 //! in eight urgencies.
 #![no_main]
 

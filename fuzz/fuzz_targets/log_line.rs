@@ -1,4 +1,4 @@
-//! Access logs of any bytes: lines of every format, the order of what was read, and a replay of it.
+//! Access logs of any bytes: lines of every format, the order of the entries, and their replay.
 
 #![no_main]
 

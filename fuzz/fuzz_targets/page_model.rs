@@ -1,5 +1,5 @@
-//! Pages from files (recorded pages, HAR, models): an error, or a page that is valid, can be served
-//! and says what it loads.
+//! Pages from files (recorded pages, HAR, models) give an error, or a valid page that can be served
+//! and names its resources.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A document, style sheet or script of any bytes asks for the same however it is cut, and only for
-//! what can be fetched.
+//! The URLs found in a document, style sheet or script do not depend on how its bytes are cut, and
+//! can be fetched.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The lowest bits of `first` choose what is read and how.
+/// Scans `data`; the lowest bits of `first` choose the language and the mode.
 fn needs(first: u8, data: &[u8], step: usize) -> Vec<Need> {
     let scanner = match first & 5 {
         0 => Scanner::html(URL),

@@ -1,5 +1,5 @@
-//! Both halves of SOCKS5 read the same however their input is cut; what a server accepts, our
-//! client can ask for.
+//! Both halves of SOCKS5 read the same however their input is cut. Our client can send every
+//! request that a server accepts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

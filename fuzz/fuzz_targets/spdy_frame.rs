@@ -1,4 +1,4 @@
-//! SPDY frames from any bytes, cut anywhere: what was read is written back alike.
+//! SPDY frames from any bytes, cut anywhere: each frame is written back as it was read.
 #![no_main]
 
 use bytes::BytesMut;

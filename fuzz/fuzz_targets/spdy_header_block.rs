@@ -1,5 +1,5 @@
-//! SPDY header blocks: any bytes as what comes from the wire, as an inflated list, and as what our
-//! compressor is given.
+//! SPDY header blocks: any bytes as a compressed block, as an inflated list, and as the input of
+//! our compressor.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A whole SPDY session with an adversarial peer: a script of raw bytes, of frames whose header
-//! blocks do inflate, and of what the user does meanwhile.
+//! A SPDY session with an adversarial peer. The script mixes raw bytes, frames with valid header
+//! blocks, and calls of the user.
 #![no_main]
 
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tandem_spdy::frame::{Headers, SynReply, SynStream};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};
 use tandem_spdy::{Config, Connection, Version};
 
-/// More than any honest use of so short a script holds.
+/// An upper bound, in bytes, on the memory that so short a script may use.
 const MAX_OUTPUT: usize = 8 << 20;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -56,7 +56,7 @@ struct Run {
 }
 
 impl Run {
-    /// Each step: what to do, a small number, and as many bytes as a third byte says.
+    /// Plays steps of an action, a small number, and as many bytes as a third byte says.
     fn play(&mut self, mut script: &[u8]) {
         while let [what, id, len, rest @ ..] = script {
             let (payload, rest) = rest.split_at(rest.len().min(usize::from(*len)));
@@ -68,7 +68,7 @@ impl Run {
         }
     }
 
-    /// False once the session has failed.
+    /// Plays one step; returns false once the session has failed.
     fn step(&mut self, what: u8, id: u32, payload: &[u8]) -> bool {
         let fin = what & 0x80 != 0;
         let (stream, associated) = (id & 15, id >> 4);

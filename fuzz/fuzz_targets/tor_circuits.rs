@@ -1,5 +1,5 @@
-//! Circuits, and relays that may share one, of any text: whole fingerprints, and the same whichever
-//! relay stands first.
+//! Circuits of any text, and relays that may share one: fingerprints are whole, and the order of
+//! two relays does not matter.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

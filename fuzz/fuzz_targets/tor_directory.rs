@@ -1,5 +1,5 @@
-//! A consensus and descriptors of any text: gateways that the consensus knows, each for a policy
-//! line of its own.
+//! A consensus and descriptors of any text yield only gateways of the consensus, each with a policy
+//! line.
 #![no_main]
 
 use std::net::Ipv4Addr;

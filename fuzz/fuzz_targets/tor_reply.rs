@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use tandem::fuzzing::control_reply;
 
 fuzz_target!(|data: &[u8]| {
-    // The connection takes what lives as long as it: given back below.
+    // The connection borrows its input for as long as it lives, so the buffer is freed below.
     let bytes = Box::leak(data.to_vec().into_boxed_slice());
     let pointer: *mut [u8] = bytes;
     if let Ok(Some(value)) = control_reply(bytes, "ns/all") {

@@ -93,7 +93,7 @@ impl Run {
         }
     }
 
-    /// Has the peer send a segment whose fields the script chooses, close to plausible ones.
+    /// Makes the peer send a segment with plausible fields that the script varies.
     fn feed(&mut self, number: u8, data: &[u8]) {
         let byte = |at: usize| data.get(at).copied().unwrap_or(0);
         let mut blocks = [(0, 0); MAX_BLOCKS];
@@ -123,7 +123,7 @@ impl Run {
         let _ = self.tunnel.handle_input(self.now, &datagram, false);
     }
 
-    /// Lets the tunnel do what is due, and checks its bounds.
+    /// Runs the actions of the tunnel that are due, and checks its bounds.
     fn settle(&mut self) {
         self.tunnel.handle_timeout(self.now);
         let mut out = Vec::new();

@@ -1,5 +1,5 @@
-//! The segments of a tunnel's datagrams: any bytes are read without a panic, and segments that were
-//! read are written as they were.
+//! The segments of a tunnel's datagrams: any bytes are parsed without a panic, and parsed segments
+//! are written unchanged.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

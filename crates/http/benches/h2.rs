@@ -1,4 +1,4 @@
-//! What the HTTP/2 core costs: small requests, large bodies, and header compression alone.
+//! Benchmarks of the HTTP/2 core: small requests, large bodies, and header compression alone.
 
 #[path = "../tests/h2_support/mod.rs"]
 mod h2_support;
@@ -88,7 +88,7 @@ impl Link {
         }
     }
 
-    /// One exchange; returns the bytes of the body.
+    /// Runs one exchange and returns the length of the body in bytes.
     fn exchange(&mut self, request: &RequestHead, answer: &ResponseHead, body: &Bytes) -> usize {
         self.client
             .open(request, true, Priority(3))
@@ -140,7 +140,7 @@ fn exchanges(c: &mut Criterion) {
     group.finish();
 }
 
-/// The server's half of a small exchange: what a gateway pays on its front.
+/// The server's half of a small exchange: the cost on the front of a gateway.
 fn server_alone(c: &mut Criterion) {
     let mut peer = Raw::bare(client_config());
     let mut core = Connection::new(server_config());

@@ -11,8 +11,9 @@
 //!                                     invalidates          section 4.4
 //! ```
 //!
-//! Points of time are seconds since 1970 (UTC), lengths of time are [`Duration`](std::time::Duration).
-//! Where an answer contradicts itself, the strictest reading holds (section 4.2.1).
+//! Points of time are seconds since 1970 (UTC), lengths of time are
+//! [`Duration`](std::time::Duration). Where a response contradicts itself, the strictest reading
+//! holds (section 4.2.1).
 //!
 //! ```
 //! use std::time::Duration;
@@ -51,7 +52,7 @@ pub struct CacheRules {
 }
 
 impl CacheRules {
-    /// One user's cache without heuristic lifetimes.
+    /// A cache of a single user, without heuristic lifetimes.
     pub const PRIVATE: Self = Self {
         shared: false,
         heuristics: false,
@@ -70,7 +71,8 @@ impl CacheRules {
     };
 }
 
-/// Whether a method only reads (RFC 9110 section 9.2.1). A tunnel changes no resource of its own.
+/// Returns true if a method only reads (RFC 9110 section 9.2.1). A tunnel itself changes no
+/// resource.
 pub const fn is_safe(method: &Method) -> bool {
     matches!(
         method,
@@ -78,8 +80,8 @@ pub const fn is_safe(method: &Method) -> bool {
     )
 }
 
-/// Whether an answer with `status` to `method` makes stored answers for its target invalid
-/// (RFC 9111 section 4.4): the method may change something, and the answer is no error.
+/// Returns true if a response with `status` to `method` invalidates stored responses for its target
+/// (RFC 9111 section 4.4): the method may change the resource, and the response is no error.
 pub const fn invalidates(method: &Method, status: u16) -> bool {
     !is_safe(method) && status >= 200 && status < 400
 }

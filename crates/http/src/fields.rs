@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-/// Header or trailer fields in wire order. Names are lower-case ASCII, values are bytes without CR,
-/// LF or NUL (each codec checks what it reads; [`Fields::push`] itself checks nothing).
+/// Header or trailer fields in wire order. Names are lower-case ASCII; values are bytes without CR,
+/// LF or NUL. Each codec checks its input; [`Fields::push`] checks nothing.
 #[derive(Clone, Default)]
 pub struct Fields {
     text: Vec<u8>,
@@ -21,7 +21,7 @@ struct Entry {
     sensitive: bool,
 }
 
-/// One field as read from [`Fields::iter`].
+/// A field as returned by [`Fields::iter`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
     /// Lower-case name.
@@ -55,7 +55,7 @@ impl Fields {
         self.push_entry(name.as_ref(), value.as_ref(), false);
     }
 
-    /// Appends a field whose value must never be put into a compression context.
+    /// Appends a field with a value that must never enter a compression context.
     pub fn push_sensitive(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.push_entry(name.as_ref(), value.as_ref(), true);
     }
@@ -107,12 +107,12 @@ impl Fields {
             .map(|f| f.value)
     }
 
-    /// Whether a field of this (lower-case) name is there.
+    /// Returns true if a field of this (lower-case) name is present.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Whether any value of `name`, read as a comma-separated list, has `token` (ASCII case
+    /// Returns true if any value of `name`, read as a comma-separated list, has `token` (ASCII case
     /// ignored).
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.get_all(name).any(|value| {
@@ -160,7 +160,7 @@ impl Fields {
         self.index.len()
     }
 
-    /// Whether there is no field.
+    /// Returns true if there is no field.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }

@@ -1,19 +1,20 @@
 //! A budget for frames that cost work and move no data (RFC 9113 section 10.5), for both ends of an
 //! HTTP/2 or SPDY session.
 //!
-//! A session core charges each such frame, credits useful work and asks [`FloodBudget::check`] after
-//! each frame. The budget consists of two balances:
+//! A session core charges each such frame, credits useful work and asks [`FloodBudget::check`]
+//! after each frame. The budget consists of two balances:
 //!
 //! ```text
-//!   time, completed exchanges ──▶ reserve ◀── resets, refusals, faults, frames of dead streams
+//!   time, completed exchanges ──▶ reserve ◀─ resets, refusals, faults, frames of dead streams
 //!                                    ▲
 //!                                    │ once `earned` is empty
-//!   data, completed exchanges ──▶ earned ◀─── PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, …
+//!   data, completed exchanges ──▶ earned ◀─ PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, …
 //! ```
 //!
-//! Data never pays for a stream that the peer abandons or makes us abandon: otherwise the body of a
-//! request would buy its reset, as in CVE-2023-44487 (rapid reset) and CVE-2025-8671 (MadeYouReset).
-//! Data pays for WINDOW_UPDATE and PING because receivers send those in proportion to it.
+//! Data never pays for a stream that the peer abandons or makes us abandon. Otherwise the body of a
+//! request would buy its reset, as in CVE-2023-44487 (rapid reset) and CVE-2025-8671
+//! (MadeYouReset). Data pays for WINDOW_UPDATE and PING because receivers send those in proportion
+//! to it.
 //!
 //! DATA with content is never charged, however short. A byte of content costs its sender ten bytes,
 //! and an origin that writes single bytes would otherwise end a session that others use.

@@ -1,17 +1,18 @@
-//! HTTP/1.1 message syntax without I/O: RFC 9112, with the semantics it needs from RFC 9110.
+//! HTTP/1.1 message syntax without I/O: RFC 9112, with the necessary semantics of RFC 9110.
 //!
 //! ```text
-//!  bytes ──▶ parse_request / parse_response ──▶ head, how the body is delimited
+//!  bytes ──▶ parse_request / parse_response ──▶ head, framing of the body
 //!        ──▶ Decoder ─────────────────────────▶ body, trailers
 //!  head  ──▶ write_request / write_response ──▶ bytes (hop-by-hop fields are made here)
 //! ```
 //!
-//! What is read goes on to another hop, so a message that two readers could understand differently
-//! is refused rather than repaired (RFC 9112 section 11.2). Responses are repaired only where
-//! section 5 asks proxies to: folded lines and white space before a colon.
+//! Parsed messages are forwarded to another hop. A message that two readers could understand
+//! differently is therefore refused rather than repaired (RFC 9112 section 11.2). Responses are
+//! repaired only where section 5 demands it of proxies: folded lines and white space before a
+//! colon.
 //!
-//! One file per part of the RFC: `head` the lines, `target` the request target, `request`,
-//! `response`, `hop` what concerns one connection only, `body`, `write`.
+//! Each part of the RFC has a file: `head` the lines, `target` the request target, `request`,
+//! `response`, `hop` the fields of a single connection, `body`, `write`.
 
 mod body;
 mod head;
@@ -60,9 +61,9 @@ pub enum Version {
 /// How a body is delimited (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// There is no body.
+    /// The message has no body.
     None,
-    /// So many bytes.
+    /// A body of this length in bytes.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,

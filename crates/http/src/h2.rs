@@ -5,7 +5,7 @@
 //! ```text
 //!  bytes ──▶ input (cut into frames) ──▶ recv ─┐                      ┌─▶ events
 //!                                              ├─▶ Connection, Stream ┤
-//!  calls of the trait Mux ─────────────▶ send ─┘  (state, windows)    └─▶ queue, ready streams ──▶ bytes
+//!  calls of the trait Mux ─────────────▶ send ─┘  (state, windows)    └─▶ queue, ready ──▶ bytes
 //! ```
 
 mod blocks;

@@ -2,8 +2,8 @@
 //! [`hpack`]), the parts that all multiplexed session cores share ([`mux`], [`sched`], [`sendbuf`],
 //! [`flood`]), the rules of caching ([`cache`]), and SOCKS5 ([`socks`]).
 //!
-//! Nothing here opens a socket, reads a clock or starts a thread: bytes and times go in, bytes and
-//! events come out.
+//! The crate opens no socket, reads no clock and starts no thread: the caller passes bytes and
+//! times in, and takes bytes and events out.
 
 pub mod cache;
 pub mod fields;

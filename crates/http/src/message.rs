@@ -62,8 +62,8 @@ impl Method {
         }
     }
 
-    /// Whether a second delivery has the effect of one (RFC 9110 section 9.2.2), so that it may be
-    /// sent again.
+    /// Returns true if a second delivery has the same effect as one (RFC 9110 section 9.2.2), so
+    /// that the request may be sent again.
     pub fn is_idempotent(&self) -> bool {
         matches!(
             self,
@@ -78,7 +78,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// Whether `byte` may stand in a token: methods, field names (RFC 9110 section 5.6.2).
+/// Returns true if `byte` may stand in a token: methods, field names (RFC 9110 section 5.6.2).
 pub const fn is_token(byte: u8) -> bool {
     matches!(
         byte,
@@ -189,7 +189,7 @@ impl RequestHead {
         }
     }
 
-    /// Whether the exchange becomes a tunnel of bytes once answered 2xx.
+    /// Returns true if the exchange becomes a tunnel of bytes after a 2xx response.
     pub fn is_connect(&self) -> bool {
         self.method == Method::Connect
     }

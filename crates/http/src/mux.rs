@@ -1,17 +1,17 @@
-//! What a multiplexed session core offers to the task that drives it, whatever its protocol: HTTP/2
-//! ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`).
+//! The interface between a multiplexed session core and the task that drives it. The cores are
+//! HTTP/2 ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`).
 //!
 //! ```text
-//!            handle_input(bytes)          poll_event() -> Request · Response · Data · …
-//!  socket ─────────────────────▶  core  ──────────────────────────────────────────────▶ exchanges
-//!         ◀─────────────────────        ◀──────────────────────────────────────────────
-//!            poll_output(buffer, limit)   open · respond · send_data · send_trailers · reset · release
+//!            handle_input(bytes)      poll_event() -> Request · Response · Data · …
+//!  socket ─────────────────────▶  core  ─────────────────────────────────────────────▶ exchanges
+//!         ◀─────────────────────        ◀─────────────────────────────────────────────
+//!    poll_output(buffer, limit)       open · respond · send_data · send_trailers · reset · release
 //! ```
 //!
-//! Order of calls: after any input or command, drain [`Mux::poll_event`], then [`Mux::poll_output`]
-//! whenever the socket takes bytes, with a small `limit`, so that the core decides as late as
-//! possible who sends next. A server that is asked faster than its answers are taken gives no more
-//! input while [`Mux::backlog`] is large.
+//! After any input or command, drain [`Mux::poll_event`]. Then call [`Mux::poll_output`] whenever
+//! the socket takes bytes. A small `limit` lets the core choose the next stream as late as
+//! possible. A server passes no more input while [`Mux::backlog`] is large, that is, while requests
+//! arrive faster than responses leave.
 
 use std::time::Instant;
 
@@ -57,9 +57,9 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("session error {reason:?}: {detail}")]
 pub struct SessionError {
-    /// What the peer is told.
+    /// The reason sent to the peer.
     pub reason: Reason,
-    /// What it did, in a few words.
+    /// The peer's fault, in a few words.
     pub detail: &'static str,
 }
 
@@ -79,25 +79,25 @@ impl Default for Priority {
 pub enum Event {
     /// Server: a request began. `end`: it has no body.
     Request {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
-        /// What it asks.
+        /// The request head.
         head: RequestHead,
         /// No data or trailers follow.
         end: bool,
-        /// What the peer asked for.
+        /// The priority that the peer requested.
         priority: Priority,
     },
     /// Client: an interim response (1xx).
     Informational {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
         /// Status 100 to 199 and fields.
         head: ResponseHead,
     },
     /// Client: the final response began, of a request or of a push.
     Response {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
         /// Status and fields.
         head: ResponseHead,
@@ -106,16 +106,16 @@ pub enum Event {
     },
     /// Client: the peer will push the answer to `request` on stream `id`.
     Push {
-        /// The stream whose request caused it.
+        /// The stream of the request that caused the push.
         parent: StreamId,
         /// The pushed stream.
         id: StreamId,
-        /// What it answers.
+        /// The request that the push responds to.
         request: RequestHead,
     },
     /// Part of a body. Give its credit back with [`Mux::release`].
     Data {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
         /// The bytes; may be empty when `end`.
         data: Bytes,
@@ -124,7 +124,7 @@ pub enum Event {
     },
     /// Trailers: the peer's last.
     Trailers {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
         /// The fields.
         fields: Fields,
@@ -144,15 +144,15 @@ pub enum Event {
     /// Server: the peer wants an answer in another place of the order of sending (HTTP/2 only; the
     /// core sends it there).
     Priority {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
-        /// Where.
+        /// The new priority.
         priority: Priority,
     },
     /// The peer's first SETTINGS arrived (HTTP/2 only; SPDY servers may send none).
     Settings,
-    /// The peer opens and accepts nothing more. Each own stream above `last` whose answer has not
-    /// begun also gets a `Reset` with [`Reason::Refused`].
+    /// The peer opens and accepts no more streams. Each own stream above `last` without the start
+    /// of a response also gets a `Reset` with [`Reason::Refused`].
     GoAway {
         /// Highest own stream that the peer may have processed.
         last: StreamId,
@@ -161,7 +161,7 @@ pub enum Event {
     },
     /// An answer to [`Mux::ping`].
     Pong {
-        /// What [`Mux::ping`] was given.
+        /// The payload passed to [`Mux::ping`].
         payload: u32,
     },
 }
@@ -183,7 +183,7 @@ pub enum OpenError {
     BadHead,
 }
 
-/// What of a stream's body waits in the core.
+/// The part of a stream's body that waits in the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsent {
     /// Bytes queued.
@@ -193,7 +193,7 @@ pub struct Unsent {
     pub shut: Option<Window>,
 }
 
-/// Whose flow-control window (RFC 9113 section 5.2).
+/// The kind of a flow-control window (RFC 9113 section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// The stream's own.
@@ -273,7 +273,7 @@ pub trait Mux {
     /// When [`Mux::handle_timeout`] wants to be called.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// What came out of the input, in wire order.
+    /// Returns the next event of the input, in wire order.
     fn poll_event(&mut self) -> Option<Event>;
 
     /// Appends frames to `out` until it holds about `limit` bytes (a frame is never cut) or nothing
@@ -281,8 +281,8 @@ pub trait Mux {
     /// preface and settings and the first request leave together: nothing waits for the peer.
     fn poll_output(&mut self, out: &mut SendBuf, limit: usize);
 
-    /// Whether [`Mux::poll_output`] would append something that should leave now. Credit and
-    /// acknowledgements that can ride on later frames do not count until they are urgent.
+    /// Returns true if [`Mux::poll_output`] would append bytes that should leave now. Credit and
+    /// acknowledgements that can go along with later frames do not count until they are urgent.
     fn wants_output(&self) -> bool;
 
     /// Client: starts an exchange. `end`: no body follows.
@@ -320,8 +320,8 @@ pub trait Mux {
     /// is gone.
     fn send_room(&self, id: StreamId) -> usize;
 
-    /// What of the stream's body has not been sent, and whether a window holds it; nothing where
-    /// the stream is gone.
+    /// Returns the unsent part of the stream's body, and whether a window holds it; zero if the
+    /// stream no longer exists.
     fn unsent(&self, id: StreamId) -> Unsent;
 
     /// Bytes of heads, resets, credit and the like that wait for [`Mux::poll_output`]. No window
@@ -331,7 +331,7 @@ pub trait Mux {
     /// Changes the sending order of a stream.
     fn set_priority(&mut self, id: StreamId, priority: Priority);
 
-    /// Ends the stream at once, both ways, dropping what is queued.
+    /// Ends the stream at once, both ways, and drops its queued data.
     fn reset(&mut self, id: StreamId, reason: Reason);
 
     /// Resets the stream once the body queued so far has left, so that the peer gets the beginning
@@ -341,7 +341,7 @@ pub trait Mux {
     /// `count` bytes of the stream's data have been used: the peer may send as many more.
     fn release(&mut self, id: StreamId, count: usize);
 
-    /// Asks the peer for a sign of life; answered by [`Event::Pong`].
+    /// Sends a ping, which the peer answers with [`Event::Pong`].
     fn ping(&mut self, payload: u32);
 
     /// No new streams; those open run to their end. Idempotent.
@@ -350,14 +350,14 @@ pub trait Mux {
     /// Streams open in either direction.
     fn active(&self) -> usize;
 
-    /// Whether [`Mux::open`] could succeed now, or after a stream closes: false once the session is
-    /// ending.
+    /// Returns true if [`Mux::open`] could succeed now, or after a stream closes; false once the
+    /// session is ending.
     fn is_open(&self) -> bool;
 
-    /// Whether [`Mux::push`] could succeed, as far as the peer's settings go.
+    /// Returns true if the peer's settings permit [`Mux::push`].
     fn peer_takes_pushes(&self) -> bool;
 
-    /// Whether the peer said that it takes extended CONNECT (RFC 8441); `None` until its settings
+    /// Returns true if the peer announced extended CONNECT (RFC 8441); `None` until its settings
     /// arrive.
     fn peer_extended_connect(&self) -> Option<bool>;
 }

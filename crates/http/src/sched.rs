@@ -1,9 +1,10 @@
-//! Who sends next: the most urgent stream first, and among equals the one that has sent least.
+//! The order of sending: the most urgent stream first, and among equals the one that has sent
+//! least.
 //!
-//! Least-attained-service order lets a small answer overtake a large one without knowing sizes in
-//! advance, and turns into fair sharing among equally large ones. Both session cores ([`crate::h2`]
-//! and SPDY's) keep their ready streams here and decide as late as the socket lets them. Urgency is
-//! RFC 9218's (and SPDY's) 0 to 7, 0 first.
+//! Least-attained-service order lets a small response overtake a large one without knowing sizes in
+//! advance, and shares the path fairly among equally large ones. Both session cores ([`crate::h2`]
+//! and SPDY's) keep their ready streams here and choose as late as the socket permits. Urgency is
+//! that of RFC 9218 and SPDY: 0 to 7, 0 first.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ pub struct Sched {
     ready: BTreeSet<Key>,
 }
 
-/// Place of a stream in the order: what [`Sched::insert`] was given.
+/// The position of a stream in the order, as passed to [`Sched::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// 0 (first) to 7.
@@ -45,7 +46,7 @@ impl Sched {
         self.ready.pop_first()
     }
 
-    /// Whether no stream is ready.
+    /// Returns true if no stream is ready.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }

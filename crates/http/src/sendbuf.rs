@@ -31,7 +31,7 @@ impl SendBuf {
         self.len
     }
 
-    /// Whether nothing waits.
+    /// Returns true if the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -53,7 +53,7 @@ impl SendBuf {
         }
     }
 
-    /// Appends what `write` writes; for encoders that want a vector.
+    /// Appends the output of `write`, for encoders that need a vector.
     pub fn put_with<R>(&mut self, write: impl FnOnce(&mut BytesMut) -> R) -> R {
         let before = self.tail.len();
         let result = write(&mut self.tail);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tandem_http::Fields;
 use tandem_http::h1::{BadBody, Decoder, Framing, write_chunk_head, write_last_chunk};
 
-/// Feeds pieces; gives the body and what is left over once it is done.
+/// Feeds pieces; returns the body and the unused input once it is done.
 fn decode<'a>(
     framing: Framing,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -212,7 +212,7 @@ fn chunk_heads() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn decoder_reads_written_body_in_any_pieces(
         chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..8),
         trailers in prop::collection::vec(("x-[a-z]{1,8}", "[!-~]{0,12}"), 0..4),
         after in prop::collection::vec(any::<u8>(), 0..20),

@@ -1,5 +1,4 @@
-//! Request heads: what is read, what is refused and with which status, and that cuts change
-//! nothing.
+//! Request heads: accepted and refused input, the status of each refusal, and arbitrary cuts.
 
 use tandem_http::h1::{
     BadHead, BadRequest, Form, Framing, Limits, Request, Version, parse_request,
@@ -485,7 +484,7 @@ fn limits() {
     assert_eq!(refused(&name), BadRequest::Head(BadHead::TooLarge));
 }
 
-/// Debug output goes to logs: it says neither where someone goes nor what with.
+/// Debug output goes to logs: it hides the destination and the credentials.
 #[test]
 fn debug_output_is_discreet() {
     let request = read(

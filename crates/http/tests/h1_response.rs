@@ -1,4 +1,4 @@
-//! Response heads: what is read, how the body is delimited, what is repaired and what is refused.
+//! Response heads: accepted, repaired and refused input, and the framing of the body.
 
 use tandem_http::h1::{
     BadHead, BadResponse, Framing, Limits, Response, Version, parse_response, response_framing,

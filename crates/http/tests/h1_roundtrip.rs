@@ -1,5 +1,4 @@
-//! What is written is read back the same, and arbitrary bytes are read the same however they are
-//! cut.
+//! Written messages are read back the same, and arbitrary bytes are read the same in any pieces.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
@@ -135,7 +134,7 @@ proptest! {
     }
 }
 
-/// What came through another codec unchecked cannot end a line here.
+/// A value that another codec left unchecked cannot end a line here.
 #[test]
 fn nothing_can_be_injected() {
     let mut head = RequestHead::get(Scheme::Http, "a\r\nX: y", "/ HTTP/1.1\r\nX: y\r\n\r\nGET /");

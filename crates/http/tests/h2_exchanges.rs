@@ -624,7 +624,7 @@ fn a_stopped_stream_does_not_stop_its_neighbours() {
 }
 
 #[test]
-fn held_bytes_are_bounded_by_the_budget_and_finished_streams_count() {
+fn receive_budget_counts_bytes_of_finished_streams() {
     let mut config = client_config();
     (
         config.stream_window,
@@ -707,7 +707,7 @@ fn credit_rides_along() {
     );
 }
 
-/// What a random exchange does, in order.
+/// A step of a random exchange.
 #[derive(Clone, Debug)]
 struct Plan {
     path: String,

@@ -26,7 +26,7 @@ fn server() -> Raw {
     raw
 }
 
-/// A server core with one open request whose body has not ended.
+/// Returns a server core with one open request and an unfinished body.
 fn server_with_upload() -> Raw {
     let mut raw = server();
     raw.request(1, false).expect("headers");

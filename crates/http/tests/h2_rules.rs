@@ -1,5 +1,5 @@
-//! One test for each rule of RFC 9113 that a peer can break, with raw frames, and for each bound on
-//! what it may cost.
+//! Tests with raw frames: one for each rule of RFC 9113 that a peer can break, and for each bound
+//! on the peer's cost.
 
 mod h2_support;
 
@@ -966,7 +966,7 @@ fn late_headers_of_reset_streams_are_no_error() {
 }
 
 #[test]
-fn what_was_on_its_way_is_ignored_but_credited() {
+fn frames_in_flight_after_reset_are_only_credited() {
     let mut config = server_config();
     (config.session_window, config.receive_budget) = (65_535, 0);
     let mut raw = Raw::server(config);
@@ -1202,8 +1202,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Nothing that a peer sends, and no command at any time, brings a core down; and what it says
-    /// is well formed.
+    /// No input and no command at any time makes a core panic, and its output is well formed.
     #[test]
     fn nothing_panics(
         as_server: bool,

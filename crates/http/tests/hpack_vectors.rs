@@ -102,7 +102,7 @@ fn requests_of_c3_and_c4() {
     }
 }
 
-/// Ours is free to index differently, but here it does exactly what appendix C.4 shows.
+/// An encoder may choose other representations, but this one matches appendix C.4 exactly.
 #[test]
 fn encoder_writes_c4() {
     let coded = [
@@ -303,8 +303,8 @@ fn hostile_blocks_are_refused() {
     assert!(matches!(bad_huffman, Err(HpackError::Huffman(_))));
 }
 
-/// One entry of almost the whole table, then indexed again and again: the sink sees every field,
-/// but each is only as large as the table, and nothing is copied by the decoder.
+/// An entry fills almost the whole table and is then indexed again and again. The sink sees every
+/// field, but none is larger than the table, and the decoder copies nothing.
 #[test]
 fn a_bomb_makes_no_large_field() {
     let mut block = vec![0x40, 1, b'x', 0x7f];

@@ -1,4 +1,4 @@
-//! The client's half of SOCKS5: what it sends, and every kind of answer, cut anywhere.
+//! The client's half of SOCKS5: its output, and every kind of reply, cut anywhere.
 
 use proptest::prelude::*;
 use tandem_http::socks::{Client, Progress, Reply, SocksError};

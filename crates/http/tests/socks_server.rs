@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tandem_http::socks::{BadSocks, Client, Command, Progress, Reply, Request, Server};
 
-/// Feeds pieces; gives the request, all output and what followed the request.
+/// Feeds pieces; returns the request, all output and the bytes after the request.
 fn feed<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Result<Option<Request>, BadSocks>, Vec<u8>, Vec<u8>) {

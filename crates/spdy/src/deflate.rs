@@ -5,8 +5,8 @@
 //! attacker put a guess beside it, and the length of the frame reveals the match (CRIME). To
 //! protect a secret, one would have to empty the window, dictionary included, after each. Here the
 //! window knows the positions of secret bytes. They are written one by one, in codes of lengths
-//! that depend on nothing else. No later match begins in, ends in or crosses them; all other bytes keep
-//! their history.
+//! that depend on nothing else. No later match begins in, ends in or crosses them; all other bytes
+//! keep their history.
 //!
 //! The codes are the fixed ones (RFC 1951 section 3.2.6). Header blocks are too short for dynamic
 //! tables, and a table made from a secret's letters would reveal them. Each block ends like

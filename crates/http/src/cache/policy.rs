@@ -10,7 +10,7 @@ use crate::{Fields, Method, RequestHead, ResponseHead};
 /// The part of a lifetime's basis that a heuristic grants: one tenth (RFC 9111 section 4.2.2).
 const HEURISTIC_DIVISOR: u32 = 10;
 
-/// The age of an answer whose `Age` cannot be read: it counts as stale.
+/// The age of a response with an unreadable `Age`: the response counts as stale.
 const UNKNOWN_AGE: Duration = Duration::from_secs(1 << 31);
 
 /// The circumstances in which an answer arrived.
@@ -40,7 +40,7 @@ pub struct ResponsePolicy {
     pub status: u16,
     /// The `Cache-Control` directives.
     pub control: CacheControl,
-    /// `Expires` in seconds since 1970; what is no date counts as 1970 (RFC 9111 section 5.3).
+    /// `Expires` in seconds since 1970; an invalid date counts as 1970 (RFC 9111 section 5.3).
     pub expires: Option<u64>,
     /// `Date` in seconds since 1970.
     pub date: Option<u64>,
@@ -76,8 +76,8 @@ impl ResponsePolicy {
         }
     }
 
-    /// Whether a cache may store the answer to `request` (RFC 9111 section 3). Answers to GET
-    /// only, and no partial ones, are understood here.
+    /// Returns true if a cache may store the response to `request` (RFC 9111 section 3). This cache
+    /// stores only complete responses to GET.
     pub fn is_storable(&self, request: &RequestHead, rules: CacheRules) -> bool {
         let control = &self.control;
         if request.method != Method::Get || CacheControl::of(&request.fields).no_store {
@@ -95,8 +95,8 @@ impl ResponsePolicy {
             || (rules.heuristics && is_heuristically_cacheable(self.status))
     }
 
-    /// Whether no cache may store the answer, whatever the request and its lifetime are: because of
-    /// `no-store`, of a status that is not final or not whole, or of `Vary: *`.
+    /// Returns true if no cache may store the response, whatever the request and its lifetime are.
+    /// The reason is `no-store`, `Vary: *`, or a status that is not final or not complete.
     pub fn forbids_storage(&self) -> bool {
         // `must-understand` takes the place of `no-store` where the status is understood (RFC 9111
         // section 5.2.2.3).
@@ -109,8 +109,8 @@ impl ResponsePolicy {
             || self.varies_on_anything
     }
 
-    /// Whether a shared cache may store an answer to a request with credentials (RFC 9111 section
-    /// 3.5).
+    /// Returns true if a shared cache may store the response to a request with credentials (RFC
+    /// 9111 section 3.5).
     fn is_shared_despite_login(&self, request: &RequestHead) -> bool {
         let control = &self.control;
         !request.fields.contains("authorization")
@@ -119,13 +119,13 @@ impl ResponsePolicy {
             || control.s_maxage.is_some()
     }
 
-    /// Whether the stored answer must be checked with its origin before each use (RFC 9111 section
-    /// 5.2.2.4).
+    /// Returns true if the stored response must be validated with its origin before each use (RFC
+    /// 9111 section 5.2.2.4).
     pub const fn needs_validation(&self) -> bool {
         self.control.no_cache
     }
 
-    /// Whether the answer must not be used once it is stale (RFC 9111 section 4.2.4).
+    /// Returns true if the response must not be used once it is stale (RFC 9111 section 4.2.4).
     pub const fn forbids_stale_use(&self, rules: CacheRules) -> bool {
         let control = &self.control;
         control.no_cache
@@ -175,8 +175,8 @@ fn age(fields: &Fields) -> Duration {
     ages.max().unwrap_or_default()
 }
 
-/// Whether an answer with this status may have a heuristic lifetime (RFC 9110 section 15.1). 206 is
-/// left out, since partial answers are not understood.
+/// Returns true if a response with this status may have a heuristic lifetime (RFC 9110 section
+/// 15.1). 206 is left out, since partial responses are not supported.
 pub const fn is_heuristically_cacheable(status: u16) -> bool {
     matches!(
         status,
@@ -184,7 +184,7 @@ pub const fn is_heuristically_cacheable(status: u16) -> bool {
     )
 }
 
-/// Whether the status is one whose caching requirements are met here (RFC 9111 section 3).
+/// Returns true if this cache meets the caching requirements of the status (RFC 9111 section 3).
 const fn is_understood(status: u16) -> bool {
     is_heuristically_cacheable(status) || matches!(status, 302 | 303 | 307)
 }
@@ -211,7 +211,8 @@ impl Freshness {
         Some(lifetime.saturating_sub(self.age(resident)))
     }
 
-    /// Whether the answer is fresh; one without a lifetime never is (RFC 9111 section 4.2).
+    /// Returns true if the response is fresh; a response without a lifetime never is (RFC 9111
+    /// section 4.2).
     pub fn is_fresh(&self, resident: Duration) -> bool {
         self.remaining(resident).is_some_and(|left| !left.is_zero())
     }
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetime_prefers_s_maxage_then_max_age_then_expires() {
+    fn lifetime_takes_s_maxage_max_age_expires_in_order() {
         let later = ("expires", "Sun, 06 Nov 1994 08:50:37 GMT");
         let control = |value| ("cache-control", value);
         for (fields, private, shared) in [

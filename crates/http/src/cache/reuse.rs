@@ -1,4 +1,4 @@
-//! Whether a stored answer may serve a request as it is (RFC 9111 sections 4 and 5.2.1).
+//! Reuse of a stored response for a request (RFC 9111 sections 4 and 5.2.1).
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl RequestPolicy {
         Self { control }
     }
 
-    /// Whether the request asks for an answer from its origin, as a reload in a browser does.
+    /// Returns true if the request asks for a response from its origin, like a reload in a browser.
     pub fn wants_validation(&self) -> bool {
         self.control.no_cache || self.control.max_age == Some(Duration::ZERO)
     }

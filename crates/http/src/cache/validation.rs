@@ -5,8 +5,8 @@ use super::control::members;
 use super::unix_seconds;
 use crate::{Fields, ResponseHead};
 
-/// Adds the conditions that validate `stored` to a request's fields, in place of its own; returns
-/// false for an answer without a validator (RFC 9111 section 4.3.1).
+/// Replaces the conditions of a request's fields by those that validate `stored`. Returns false for
+/// a response without a validator (RFC 9111 section 4.3.1).
 pub fn add_conditions(request: &mut Fields, stored: &ResponseHead) -> bool {
     let conditions = [
         ("if-none-match", stored.fields.get("etag")),
@@ -21,7 +21,7 @@ pub fn add_conditions(request: &mut Fields, stored: &ResponseHead) -> bool {
     conditions.iter().any(|(_, validator)| validator.is_some())
 }
 
-/// Whether a request is conditional: its answer may be 304 or 412, or a part.
+/// Returns true if a request is conditional: its response may be 304, 412 or partial.
 pub fn is_conditional(request: &Fields) -> bool {
     const CONDITIONS: [&str; 5] = [
         "if-none-match",
@@ -33,8 +33,8 @@ pub fn is_conditional(request: &Fields) -> bool {
     CONDITIONS.iter().any(|name| request.contains(name))
 }
 
-/// Whether the client that asked holds the stored answer already, so that 304 answers it (RFC 9111
-/// section 4.3.2; RFC 9110 section 13.2.2). A malformed date is no condition.
+/// Returns true if the client already holds the stored response, so that 304 is the response (RFC
+/// 9111 section 4.3.2; RFC 9110 section 13.2.2). A malformed date is no condition.
 pub fn is_not_modified(request: &Fields, stored: &ResponseHead) -> bool {
     if request.contains("if-none-match") {
         let tags = request.get_all("if-none-match").flat_map(members);
@@ -55,8 +55,8 @@ fn opaque_tag(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// Whether a 304 is about the stored answer (RFC 9111 section 4.3.4): they have the same validator,
-/// or neither has one.
+/// Returns true if a 304 applies to the stored response (RFC 9111 section 4.3.4): they have the
+/// same validator, or neither has one.
 pub fn is_about(not_modified: &ResponseHead, stored: &ResponseHead) -> bool {
     let both = |name: &str| (not_modified.fields.get(name), stored.fields.get(name));
     match both("etag") {

@@ -9,19 +9,19 @@ pub fn names(response: &Fields) -> impl Iterator<Item = &[u8]> {
     response.get_all("vary").flat_map(members)
 }
 
-/// Whether `Vary` lists `*`, or a member that is no field name: then no request can be known to
-/// match.
+/// Returns true if `Vary` lists `*` or a member that is no field name. No request is known to match
+/// such a response.
 pub fn is_any(response: &Fields) -> bool {
     names(response).any(|name| name == b"*" || !name.iter().copied().all(is_token))
 }
 
-/// Whether `Vary` lists the field `name`, or everything.
+/// Returns true if `Vary` lists the field `name`, or everything.
 pub fn depends_on(response: &Fields, name: &str) -> bool {
     is_any(response) || names(response).any(|listed| listed.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// Whether an answer with these fields, to a request with the `original` fields, was chosen as it
-/// would be for one with the fields `asked`.
+/// Returns true if a response with these fields also fits the request `asked`. `original` holds the
+/// fields of the request that it was a response to.
 pub fn selects(response: &Fields, original: &Fields, asked: &Fields) -> bool {
     !is_any(response)
         && names(response).all(|name| {
@@ -30,7 +30,7 @@ pub fn selects(response: &Fields, original: &Fields, asked: &Fields) -> bool {
         })
 }
 
-/// Whether two requests say the same in the field `name` (lower case). Lines are combined, and in
+/// Returns true if two requests agree in the field `name` (lower case). Lines are combined, and in
 /// lists white space around commas does not count.
 pub fn is_equal(name: &str, one: &Fields, other: &Fields) -> bool {
     if !is_list(name) {
@@ -43,7 +43,7 @@ pub fn is_equal(name: &str, one: &Fields, other: &Fields) -> bool {
             .eq(other.get_all(name).flat_map(members))
 }
 
-/// Whether the field is a list by definition (RFC 9110 section 12.5).
+/// Returns true if the field is a list by definition (RFC 9110 section 12.5).
 fn is_list(name: &str) -> bool {
     matches!(
         name,

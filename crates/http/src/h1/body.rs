@@ -35,7 +35,7 @@ enum State {
     Failed(BadBody),
 }
 
-/// Where in a chunk (RFC 9112 section 7.1).
+/// The position within a chunk (RFC 9112 section 7.1).
 #[derive(Clone, Copy, Debug)]
 enum Chunk {
     Size { value: u64, digits: u8 },
@@ -53,14 +53,14 @@ struct TrailerLines {
     fields: Fields,
 }
 
-/// What [`Decoder::decode`] made of its input.
+/// The result of [`Decoder::decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// Bytes of the input that are done with; 0 only for an empty input or a body that has ended.
     pub consumed: usize,
     /// The part of the input that is body; may be empty.
     pub data: Range<usize>,
-    /// The body has ended: what is left of the input belongs to the next message.
+    /// True if the body has ended: the rest of the input belongs to the next message.
     pub done: bool,
 }
 
@@ -184,7 +184,7 @@ impl Decoder {
         Ok(at)
     }
 
-    /// Whether the body has ended.
+    /// Returns true if the body has ended.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
@@ -218,7 +218,7 @@ fn clamp(left: u64, available: usize) -> usize {
 }
 
 impl Chunk {
-    /// One byte of framing; `None` when the last chunk's line has ended and trailers follow.
+    /// Takes one byte of framing; `None` when the last chunk's line has ended and trailers follow.
     fn step(self, byte: u8) -> Result<Option<Self>, BadBody> {
         Ok(Some(match self {
             Self::Size { value, digits } => match (hex(byte), byte) {
@@ -265,7 +265,7 @@ fn hex(byte: u8) -> Option<u64> {
 }
 
 impl TrailerLines {
-    /// One byte of the trailer section; true at its end.
+    /// Takes one byte of the trailer section; returns true at its end.
     fn step(&mut self, byte: u8) -> Result<bool, BadBody> {
         self.total += 1;
         if self.total > MAX_TRAILERS {
@@ -294,8 +294,9 @@ impl TrailerLines {
     }
 }
 
-/// RFC 9110 section 6.5.1: what frames, routes, modifies or authenticates a message, or says how to
-/// read its content, comes too late in a trailer section. Lower-case name.
+/// Returns true if a field (lower-case name) may appear in a trailer section (RFC 9110 section
+/// 6.5.1). Fields for framing, routing, request modifiers, authentication and content format come
+/// too late there.
 pub(super) fn may_be_trailer(name: &[u8]) -> bool {
     if is_hop_by_hop(name)
         || is_framing_lookalike(name)

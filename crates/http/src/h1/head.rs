@@ -28,7 +28,7 @@ static TOKEN: [bool; 256] = {
     table
 };
 
-/// What is wrong with the lines or fields of a head, whoever sent it.
+/// An error in the lines or fields of a request or response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadHead {
@@ -73,7 +73,7 @@ pub enum BadHead {
     Upgrade,
 }
 
-/// Whose head it is: requests are refused where responses are repaired.
+/// The sender of a head: errors in requests are refused, some in responses are repaired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     Client,
@@ -236,14 +236,15 @@ pub(super) fn trim_ows(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Whether all bytes may stand in a field value: no control bytes but HTAB (RFC 9110 section 5.5).
+/// Returns true if all bytes may stand in a field value: no control bytes but HTAB (RFC 9110
+/// section 5.5).
 fn is_field_value(value: &[u8]) -> bool {
     value.iter().fold(true, |ok, &b| {
         ok & (((b >= 0x20) & (b != 0x7f)) | (b == b'\t'))
     })
 }
 
-/// Takes field after field and keeps what goes on apart from what stays here.
+/// Separates end-to-end fields from those of this connection.
 struct Sorter<'a> {
     sender: Sender,
     limit: usize,
@@ -392,7 +393,7 @@ impl<'a> Sorter<'a> {
     }
 }
 
-/// What the `Transfer-Encoding` lines of a message say together.
+/// The combined content of the `Transfer-Encoding` lines of a message.
 #[derive(Default)]
 struct Codings {
     count: usize,
@@ -436,7 +437,7 @@ pub(super) fn parse_version(bytes: &[u8]) -> Result<Version, BadVersion> {
     }
 }
 
-/// What [`parse_version`] found instead.
+/// The reason for which [`parse_version`] fails.
 pub(super) enum BadVersion {
     Unsupported,
     Malformed,

@@ -1,4 +1,4 @@
-//! What concerns one connection only and never goes on: RFC 9110 section 7.6.1.
+//! Fields of a single connection, which are never forwarded: RFC 9110 section 7.6.1.
 
 use super::Version;
 use crate::Fields;
@@ -35,14 +35,15 @@ impl Connection {
     }
 }
 
-/// Whether `Connection` names this field. What delimits or routes a message stays whatever is
-/// named: removing it would change the message, and `te: trailers` has a meaning on every hop.
+/// Returns true if `Connection` names this field and the field may be removed. Fields that delimit
+/// or route a message stay: their removal would change the message. `te: trailers` has a meaning on
+/// every hop.
 pub(super) fn named_by_connection(named: &[&[u8]], field: &[u8]) -> bool {
     !matches!(field, b"content-length" | b"host" | b"te")
         && named.iter().any(|n| n.eq_ignore_ascii_case(field))
 }
 
-/// Whether a field (lower-case name) is always of one connection only, TE apart.
+/// Returns true if a field (lower-case name) always belongs to a single connection; TE is excepted.
 pub(super) fn is_hop_by_hop(name: &[u8]) -> bool {
     matches!(
         name,

@@ -8,7 +8,7 @@ use crate::message::{Method, RequestHead, Scheme, is_token};
 /// Longest method token, as [`Method::parse`] takes them.
 const MAX_METHOD: usize = 64;
 
-/// A request head and what it means for the connection.
+/// A request head and its effect on the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The head for the next hop.
@@ -80,9 +80,9 @@ impl BadRequest {
     }
 }
 
-/// Reads a request head from the beginning of `buf`: the request and the bytes it took, or `None`
-/// while it is not all there. `scheme` is that of requests whose target has none. Call it again
-/// with more bytes, not with other ones.
+/// Reads a request head from the beginning of `buf`. Returns the request and its length in bytes,
+/// or `None` while it is incomplete. `scheme` applies to requests with a target without one. After
+/// `None`, call it again with the same bytes and more.
 ///
 /// An HTTP/1.0 request in origin form without `Host` has an empty authority.
 pub fn parse_request(
@@ -108,7 +108,7 @@ pub fn parse_request(
     Ok(Some((request, skipped + lines.len)))
 }
 
-/// Tells early what is no HTTP at all, such as a TLS handshake.
+/// Rejects input early that is no HTTP at all, such as a TLS handshake.
 fn check_method_bytes(buf: &[u8]) -> Result<(), BadRequest> {
     match buf.iter().take(MAX_METHOD + 1).position(|&b| !is_token(b)) {
         Some(end) if end > 0 && buf[end] == b' ' => Ok(()),
@@ -190,8 +190,9 @@ fn authority(
     Ok(target.authority_text.to_owned())
 }
 
-/// RFC 9112 section 6.3. CONNECT has no body (RFC 9110 section 9.3.6): what follows its head is the
-/// tunnel's, so a head that announces a body means to be understood in two ways.
+/// Returns the framing of a request body (RFC 9112 section 6.3). CONNECT has no body (RFC 9110
+/// section 9.3.6): the bytes after its head belong to the tunnel. A head that announces a body is
+/// therefore ambiguous.
 fn framing(method: &Method, sorted: &mut Sorted) -> Result<Framing, BadHead> {
     if *method == Method::Connect {
         sorted.fields.remove("content-length");

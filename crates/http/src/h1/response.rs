@@ -7,7 +7,7 @@ use crate::message::{Method, ResponseHead, content_length};
 /// How every status line begins.
 const STATUS_LINE: &[u8] = b"HTTP/";
 
-/// A response head and what it means for the connection.
+/// A response head and its effect on the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The head for the next hop.
@@ -18,7 +18,7 @@ pub struct Response {
     pub framing: Framing,
     /// The connection can carry another request after this response.
     pub keep_alive: bool,
-    /// Of a 101: the protocol that follows.
+    /// The protocol that follows a 101.
     pub upgrade: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub enum BadResponse {
     /// Lines or fields.
     #[error(transparent)]
     Head(#[from] BadHead),
-    /// What came does not begin with a status line.
+    /// The input does not begin with a status line.
     #[error("the response does not begin with a status line")]
     StatusLine,
     /// A version other than 1.0 and 1.1.

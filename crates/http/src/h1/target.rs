@@ -53,16 +53,16 @@ impl<'a> Authority<'a> {
         Some(Self { host, port })
     }
 
-    /// Whether both name the same place, a missing port being `default`.
+    /// Returns true if both name the same host and port; a missing port counts as `default`.
     pub fn is_same(&self, other: &Self, default: u16) -> bool {
         self.host.eq_ignore_ascii_case(other.host)
             && self.port.unwrap_or(default) == other.port.unwrap_or(default)
     }
 }
 
-/// Whether these bytes are a DNS name or IPv4 address as URLs write them after IDNA: 1 to 255
-/// letters, digits, `-`, `.` and `_`. RFC 3986 would allow more, which no resolver knows and other
-/// readers split at.
+/// Returns true if these bytes are a DNS name or IPv4 address as URLs write them after IDNA: 1 to
+/// 255 letters, digits, `-`, `.` and `_`. RFC 3986 permits more characters, but no resolver knows
+/// them and other readers split at them.
 pub(crate) fn is_host_name(bytes: &[u8]) -> bool {
     (1..=255).contains(&bytes.len())
         && bytes
@@ -75,7 +75,7 @@ fn parse_port(digits: &str) -> Option<u16> {
     digits.parse().ok().filter(|&port| plain && port != 0)
 }
 
-/// What a request target says.
+/// The parsed request target.
 pub(super) struct Target<'a> {
     pub(super) form: Form,
     pub(super) scheme: Option<Scheme>,

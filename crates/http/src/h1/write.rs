@@ -109,9 +109,9 @@ fn put_request_framing(out: &mut BytesMut, head: &RequestHead, framing: Framing)
 
 /// Appends a response head. `upgrade` is the protocol of a 101.
 ///
-/// A `content-length` in the fields is written only with [`Framing::None`], where it says what a
-/// GET would have got (HEAD, 304); [`Framing::Length`] writes its own. Chunked needs HTTP/1.1: see
-/// [`super::response_framing`].
+/// A `content-length` in the fields is written only with [`Framing::None`], where it states the
+/// length of a response to GET (HEAD, 304); [`Framing::Length`] writes its own. Chunked needs
+/// HTTP/1.1: see [`super::response_framing`].
 pub fn write_response(
     out: &mut BytesMut,
     head: &ResponseHead,
@@ -153,7 +153,8 @@ pub fn write_response(
     out.put_slice(b"\r\n");
 }
 
-/// RFC 9112 section 9.3: only what differs from the version's default is said.
+/// Writes `Connection` only where the persistence differs from the version's default (RFC 9112
+/// section 9.3).
 fn put_persistence(
     out: &mut BytesMut,
     head: &ResponseHead,

@@ -18,7 +18,7 @@ pub(super) struct Block {
     frames: usize,
 }
 
-/// What a header block is for.
+/// The purpose of a header block.
 #[derive(Clone, Copy, Debug)]
 enum Use {
     Headers { end: bool },

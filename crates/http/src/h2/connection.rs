@@ -1,5 +1,5 @@
-//! One end of an HTTP/2 session: what it knows, and how streams come and go. What arrives is in
-//! [`super::recv`], what leaves in [`super::send`].
+//! An endpoint of an HTTP/2 session: its state, and the life of its streams. Input is in
+//! [`super::recv`], output in [`super::send`].
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -29,14 +29,14 @@ pub(super) const KEEP: usize = 1024;
 /// Streams are numbered up to 2^31-1 (RFC 9113 section 5.1.1).
 pub(super) const MAX_STREAM_ID: StreamId = 0x7fff_ffff;
 
-/// One end of an HTTP/2 session: an implementation of [`Mux`].
+/// An endpoint of an HTTP/2 session: an implementation of [`Mux`].
 ///
-/// An idle one holds a few kB: tables and buffers are allocated when used and given back when
-/// large.
+/// An idle session holds a few kB: tables and buffers are allocated on use and freed when large.
 ///
-/// Beyond what the trait says: `poll_output` may produce [`Event::Writable`], so ask for events
-/// after it too; a client that changes a priority tells the server (RFC 9218 section 7.1); data of
-/// a finished stream is still to be released, or forgotten by `reset`.
+/// The connection differs from the trait's minimum in three points:
+/// * `poll_output` may produce [`Event::Writable`], so the caller polls events after it too.
+/// * A client that changes a priority tells the server (RFC 9218 section 7.1).
+/// * Data of a finished stream must still be released, or dropped by `reset`.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) config: MuxConfig,
@@ -58,7 +58,7 @@ pub struct Connection {
     /// Highest number that the peer has used.
     pub(super) peer_highest: StreamId,
     pub(super) own_resets: VecDeque<StreamId>,
-    /// The highest stream of the peer whose reset by us is no longer remembered.
+    /// The highest peer stream that we reset and no longer remember.
     pub(super) forgotten_reset: StreamId,
     pub(super) credit: SessionCredit,
     pub(super) window: SendWindow,
@@ -74,7 +74,7 @@ pub struct Connection {
     pub(super) ending: VecDeque<StreamId>,
     /// Streams with data that their window lets out.
     pub(super) ready: Sched,
-    /// Streams whose credit goes out with something else.
+    /// Streams with credit that goes out along with other frames.
     pub(super) riders: Vec<StreamId>,
     /// The last stream of the peer that our GOAWAY promised to handle.
     pub(super) our_goodbye: Option<StreamId>,
@@ -84,7 +84,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// One end of a fresh session. Says nothing until [`Mux::poll_output`].
+    /// Creates an endpoint of a new session. It sends nothing before [`Mux::poll_output`].
     pub fn new(config: MuxConfig) -> Self {
         let client = config.role == Role::Client;
         Self {
@@ -123,12 +123,12 @@ impl Connection {
         self.config.role == Role::Client
     }
 
-    /// Whether a stream of this number would be opened by us.
+    /// Returns true if a stream of this number would be opened by us.
     pub(super) fn is_own(&self, id: StreamId) -> bool {
         (id % 2 == 1) == self.is_client()
     }
 
-    /// Whether a stream of this number has not begun yet (RFC 9113 section 5.1.1).
+    /// Returns true if a stream of this number has not begun yet (RFC 9113 section 5.1.1).
     pub(super) fn is_idle(&self, id: StreamId) -> bool {
         if self.is_own(id) {
             id >= self.next_id
@@ -137,8 +137,8 @@ impl Connection {
         }
     }
 
-    /// What a stream may receive beyond our SETTINGS while the peer may not have seen them: the
-    /// difference to the default window, when ours is smaller.
+    /// Returns the bytes that a stream may receive beyond our SETTINGS while the peer may not have
+    /// seen them: the difference to the default window, when ours is smaller.
     pub(super) fn extra_window(&self) -> u32 {
         if self.acknowledged {
             0
@@ -162,7 +162,7 @@ impl Connection {
         }
     }
 
-    /// Forgets a stream. What the user still holds of it goes on counting if it ended well.
+    /// Removes a stream. Bytes that the user still holds keep counting if the stream ended well.
     fn remove(&mut self, id: StreamId, ended_well: bool) -> Option<Stream> {
         let stream = self.streams.remove(&id)?;
         *self.active_mut(id) -= 1;
@@ -246,7 +246,7 @@ impl Connection {
     }
 }
 
-/// Whether a stream was opened by a request: clients open odd streams, and only they ask.
+/// Returns true if a stream was opened by a request: only clients open odd streams.
 const fn is_request(id: StreamId) -> bool {
     id % 2 == 1
 }

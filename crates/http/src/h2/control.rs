@@ -107,7 +107,7 @@ impl Connection {
         let last = self.their_goodbye.map_or(last, |before| before.min(last));
         self.their_goodbye = Some(last);
         self.events.push_back(Event::GoAway { last, reason });
-        // A stream whose answer has begun was processed, whatever `last` says.
+        // A stream with a partial response was processed, regardless of `last`.
         let mut refused: Vec<StreamId> = self
             .streams
             .iter()

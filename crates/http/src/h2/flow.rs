@@ -1,14 +1,14 @@
-//! Flow-control windows (RFC 9113 sections 5.2 and 6.9): what we may send, and what the peer may.
+//! Flow-control windows for sending and receiving (RFC 9113 sections 5.2 and 6.9).
 //!
-//! Credit is handed back in large pieces: a piece of a quarter of the window rides along when
-//! something else is sent anyway, one of half the window is sent for itself.
+//! Credit is handed back in large pieces. A piece of a quarter of the window goes along with other
+//! frames; a piece of half the window is sent alone.
 
 /// Every window before anyone said otherwise (RFC 9113 section 6.9.2).
 pub(super) const DEFAULT_WINDOW: u32 = 65_535;
 /// The largest window (RFC 9113 section 6.9.1).
 pub(super) const MAX_WINDOW: i64 = 0x7fff_ffff;
 
-/// What we may still send. A change of the initial window can make it negative.
+/// The bytes that we may still send. A change of the initial window can make it negative.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendWindow(i64);
 
@@ -47,7 +47,7 @@ pub(super) enum Urgency {
     Wait,
     /// Worth a frame when others go out.
     Ride,
-    /// Worth a write of its own.
+    /// Worth a separate write.
     Now,
 }
 
@@ -63,11 +63,11 @@ fn urgency(credit: i64, left: i64, window: i64) -> Urgency {
     }
 }
 
-/// What the peer may send on one stream.
+/// The receive window of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamCredit {
     window: i64,
-    /// What the peer may still send.
+    /// The bytes that the peer may still send.
     left: i64,
     /// Handed to the user and not yet released.
     held: i64,
@@ -86,7 +86,7 @@ impl StreamCredit {
         }
     }
 
-    /// The peer has learnt our SETTINGS: what was granted beyond them ends.
+    /// Removes the bytes granted beyond our SETTINGS, once the peer has seen them.
     pub(super) fn drop_extra(&mut self, extra: u32) {
         self.left -= i64::from(extra);
     }
@@ -97,7 +97,7 @@ impl StreamCredit {
         (self.left >= 0).then_some(())
     }
 
-    /// `count` of what arrived goes to the user.
+    /// Records that the user received `count` bytes.
     pub(super) fn hold(&mut self, count: usize) {
         self.held += count as i64;
     }
@@ -107,7 +107,7 @@ impl StreamCredit {
         self.held as usize
     }
 
-    /// The user is done with `count` bytes (at most what it holds); returns how many it really
+    /// Releases `count` bytes, at most those that the user holds; returns the number that were
     /// held.
     pub(super) fn release(&mut self, count: usize) -> usize {
         let count = self.held.min(i64::try_from(count).unwrap_or(i64::MAX));
@@ -133,7 +133,7 @@ impl StreamCredit {
     }
 }
 
-/// What the peer may send on the whole session: given back on arrival while little is held.
+/// The receive window of the session: credit is returned on arrival while little is held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionCredit {
     window: i64,

@@ -208,7 +208,7 @@ pub(super) fn put_block(
     }
 }
 
-/// What is left of a payload without its padding (RFC 9113 section 6.1).
+/// Returns a payload without its padding (RFC 9113 section 6.1).
 pub(super) fn unpad(head: Head, payload: &[u8]) -> Result<&[u8], SessionError> {
     if !head.has(flag::PADDED) {
         return Ok(payload);

@@ -5,7 +5,8 @@ use crate::fields::Field;
 use crate::message::{is_framing_lookalike, is_token};
 use crate::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
 
-/// What a field costs in a header list beside its text (RFC 9113 section 6.5.2).
+/// The size of a field in a header list, in bytes, in addition to its text (RFC 9113 section
+/// 6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
 /// Why a header list gives no head.
@@ -185,7 +186,7 @@ impl HeadReader {
         }
     }
 
-    /// One decimal number, however often (RFC 9110 section 8.6).
+    /// Reads one decimal number, which may be repeated (RFC 9110 section 8.6).
     fn content_length(&mut self, value: &[u8]) -> Result<(), Flaw> {
         let good = (1..=18).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
         let length = value.iter().fold(0u64, |n, b| {
@@ -313,7 +314,7 @@ impl HeadReader {
     }
 }
 
-/// Fills `slot` with what was parsed, the first time.
+/// Fills `slot` with the parsed value, once only.
 fn once<T>(slot: &mut Option<T>, parsed: Option<T>) -> Result<(), Flaw> {
     if slot.is_some() {
         return Err(Malformed("said twice"));
@@ -386,15 +387,15 @@ fn is_field_name(name: &[u8]) -> bool {
         && name.iter().all(|&b| GOOD[usize::from(b)])
 }
 
-/// What a field's value holds.
+/// The kind of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
-    /// Nothing unusual.
+    /// An ordinary value.
     Plain,
     /// Control bytes besides tab, which RFC 9113 section 8.2.1 lets pass and RFC 9110 section 5.5
     /// does not.
     Controls,
-    /// What would be read as something else: NUL, CR or LF, white space around.
+    /// A value with NUL, CR, LF or surrounding white space, which other readers would misread.
     Bad,
 }
 
@@ -494,7 +495,8 @@ pub(super) fn write_fields(fields: &Fields, mut put: impl FnMut(Field<'_>)) {
         .for_each(&mut put);
 }
 
-/// Whether a request can be written, for a peer that takes header lists of up to `limit` bytes.
+/// Returns true if a request can be written for a peer that accepts header lists of up to `limit`
+/// bytes.
 pub(super) fn can_write_request(head: &RequestHead, limit: usize) -> bool {
     let plain = |text: &str| text.bytes().all(|b| b > b' ' && b != 0x7f);
     let target = match (head.is_connect(), &head.protocol) {

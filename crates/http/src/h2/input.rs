@@ -5,10 +5,10 @@ use super::connection::KEEP;
 use super::frame::{HEAD_LEN, Head, Kind, MAX_PAYLOAD, PREFACE, flag, frame_size, protocol};
 use crate::{Role, SessionError, StreamId};
 
-/// Where in the bytes we are.
+/// The position in the input.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// So many bytes of the client's preface are in.
+    /// The number of bytes of the client's preface that have arrived.
     Preface(usize),
     Head,
     Payload(Head),
@@ -18,7 +18,7 @@ enum Place {
     Skip(usize),
 }
 
-/// What is left of a DATA frame.
+/// The rest of a DATA frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) id: StreamId,
@@ -34,7 +34,7 @@ pub(super) enum Piece<'a> {
     Frame(Head, &'a [u8]),
     /// A DATA frame begins: of `len` bytes of payload, `skip` of which are padding.
     Begin {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
         /// All of its payload, which flow control counts.
         len: usize,
@@ -45,9 +45,9 @@ pub(super) enum Piece<'a> {
     },
     /// Content of the DATA frame that began; not empty unless `end`.
     Data {
-        /// Its stream.
+        /// The stream identifier.
         id: StreamId,
-        /// What arrived.
+        /// The bytes of the payload that have arrived.
         bytes: &'a [u8],
         /// END_STREAM, with the last of it.
         end: bool,
@@ -58,13 +58,13 @@ pub(super) enum Piece<'a> {
 #[derive(Debug)]
 pub(super) struct Input {
     place: Place,
-    /// The beginning of what `place` waits for.
+    /// The incomplete input at `place`.
     partial: Vec<u8>,
     /// Payload that was gathered and is being handled.
     gathered: Vec<u8>,
     /// The peer's preface ends with SETTINGS (RFC 9113 section 3.4).
     began: bool,
-    /// The stream whose header block goes on: nothing else may come (RFC 9113 section 4.3).
+    /// The stream of an unfinished header block: no other frame may come (RFC 9113 section 4.3).
     continues: Option<StreamId>,
 }
 
@@ -173,7 +173,7 @@ impl Input {
         Some(head)
     }
 
-    /// What every frame must obey.
+    /// Checks the rules that apply to every frame.
     fn check(&mut self, head: Head) -> Result<(), SessionError> {
         if !self.began && (head.kind != Kind::Settings || head.has(flag::ACK)) {
             return Err(protocol("the first frame is not SETTINGS"));

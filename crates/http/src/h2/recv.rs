@@ -13,8 +13,8 @@ use crate::{Event, Reason, SessionError, StreamId};
 impl Connection {
     /// Takes bytes cut anywhere.
     pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<(), SessionError> {
-        // The reader lends its buffer to the frames that it gives, so it is not part of the session
-        // meanwhile.
+        // The reader lends its buffer to the frames that it returns, so the session replaces it for
+        // now.
         let mut input = std::mem::replace(&mut self.input, Input::new(self.config.role));
         let result = loop {
             match input.next(&mut bytes) {
@@ -144,9 +144,9 @@ impl Connection {
         }
     }
 
-    /// Whether frames of a stream that is closed are dropped without an answer: they were on their
-    /// way when we reset it (RFC 9113 section 5.1), or our GOAWAY said that it is not looked at
-    /// (section 6.8).
+    /// Returns true if frames of a closed stream are dropped without an answer. They were sent
+    /// before our reset arrived (RFC 9113 section 5.1), or our GOAWAY excluded the stream (section
+    /// 6.8).
     pub(super) fn is_discarded(&self, id: StreamId) -> bool {
         self.own_resets.contains(&id)
             || self

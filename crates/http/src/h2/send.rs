@@ -1,5 +1,5 @@
-//! What leaves: the commands of [`crate::Mux`], and the choice of what goes next (RFC 9113 sections
-//! 5, 6 and 8).
+//! Output: the commands of [`crate::Mux`], and the choice of the next frame (RFC 9113 sections 5, 6
+//! and 8).
 
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ use crate::{
     Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, SendBuf, StreamId,
 };
 
-/// Our pings begin with this, so that a stray acknowledgement is nobody's.
+/// The first bytes of our pings, which tell their acknowledgements from stray ones.
 pub(super) const PING_MARK: [u8; 4] = *b"tndm";
 /// Shorter DATA frames are not made for the sake of a small limit.
 const MIN_CHUNK: usize = 1024;
@@ -22,7 +22,7 @@ const MIN_CHUNK: usize = 1024;
 const KEEP_QUEUE: usize = 2048;
 
 impl Connection {
-    /// Whether a stream could send now.
+    /// Returns true if a stream could send now.
     pub(super) fn has_turn(&self) -> bool {
         !self.ending.is_empty() || (self.window.open() > 0 && !self.ready.is_empty())
     }
@@ -93,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// One DATA frame of a stream that was ready, and its end if that follows.
+    /// Sends one DATA frame of a ready stream, and its end if that follows.
     fn send_chunk(&mut self, id: StreamId, most: usize, out: &mut SendBuf) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -105,7 +105,7 @@ impl Connection {
             .min(stream.window.open())
             .min(self.window.open());
         if count == 0 {
-            // Its window was shut by a SETTINGS frame meanwhile.
+            // A SETTINGS frame closed the window after the stream became ready.
             return;
         }
         let end = count == waiting && matches!(stream.tail, Tail::End);

@@ -1,5 +1,5 @@
-//! SETTINGS: what each end allows the other (RFC 9113 section 6.5, RFC 8441 section 3, RFC 9218
-//! section 2.1).
+//! SETTINGS: the parameters of each end (RFC 9113 section 6.5, RFC 8441 section 3, RFC 9218 section
+//! 2.1).
 
 use super::flow::MAX_WINDOW;
 use super::frame::{self, MAX_PAYLOAD, protocol};
@@ -14,14 +14,14 @@ const MAX_HEADER_LIST_SIZE: u16 = 0x6;
 const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
 const NO_RFC7540_PRIORITIES: u16 = 0x9;
 
-/// Streams that a client opens before it knows the peer's limit: what RFC 9113 section 6.5.2 asks
-/// servers to allow.
+/// The streams that a client opens before it knows the peer's limit: the minimum that RFC 9113
+/// section 6.5.2 recommends to servers.
 const UNKNOWN_MAX_STREAMS: u32 = 100;
 
-/// What the peer allows us.
+/// The peer's limits.
 #[derive(Debug)]
 pub(super) struct PeerSettings {
-    /// Whether its first SETTINGS arrived.
+    /// True if the peer's first SETTINGS arrived.
     pub(super) known: bool,
     pub(super) header_table_size: usize,
     pub(super) enable_push: bool,
@@ -32,7 +32,7 @@ pub(super) struct PeerSettings {
 }
 
 impl PeerSettings {
-    /// What holds until the peer's SETTINGS arrive.
+    /// Returns the values that hold until the peer's SETTINGS arrive.
     pub(super) const fn new() -> Self {
         Self {
             known: false,

@@ -1,5 +1,4 @@
-//! One stream: where it is in its life (RFC 9113 section 5.1), what waits to be sent, and its
-//! windows.
+//! A stream: its state (RFC 9113 section 5.1), its unsent data and its windows.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,7 +9,7 @@ use super::flow::{SendWindow, StreamCredit};
 use crate::sched::Key;
 use crate::{Fields, Priority, Reason, StreamId};
 
-/// Streams whose progress differs by less than this keep their order (see [`crate::sched`]).
+/// The difference in sent bytes below which streams keep their order (see [`crate::sched`]).
 const QUANTUM: u64 = 16_384;
 
 /// States of RFC 9113 section 5.1. Idle and closed streams are not kept.
@@ -39,7 +38,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Whether we may still send.
+    /// Returns true if we may still send.
     pub(super) const fn may_send(self) -> bool {
         matches!(
             self,
@@ -47,7 +46,7 @@ impl State {
         )
     }
 
-    /// Whether the peer may still send.
+    /// Returns true if the peer may still send.
     pub(super) const fn may_receive(self) -> bool {
         matches!(
             self,
@@ -131,28 +130,28 @@ impl SendQueue {
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) state: State,
-    /// Whether our final head is out, or theirs in.
+    /// True if our final head was sent; `head_received` is the same for the peer.
     pub(super) head_sent: bool,
     pub(super) head_received: bool,
     /// The request was HEAD: its answer has no body, whatever its content-length says.
     pub(super) head_request: bool,
     /// CONNECT: lengths mean nothing once it is a tunnel.
     pub(super) connect: bool,
-    /// Whether an event told the user of this stream.
+    /// True if an event told the user of this stream.
     pub(super) announced: bool,
     /// Content that is still to come, where the length was given.
     pub(super) expected: Option<u64>,
     pub(super) credit: StreamCredit,
-    /// It is among those whose credit may ride along.
+    /// True if the stream's credit may go along with other frames.
     pub(super) riding: bool,
     pub(super) window: SendWindow,
     pub(super) queue: SendQueue,
     pub(super) tail: Tail,
-    /// `send_room` was 0 and nobody was told since that it no longer is.
+    /// True if `send_room` was 0 and the user was not told since that there is room.
     pub(super) full: bool,
     pub(super) priority: Priority,
     attained: u64,
-    /// Its place among the ready, if it is there.
+    /// The position among the ready streams, if the stream is one of them.
     pub(super) ready: Option<Key>,
     /// It waits to send an end without data.
     pub(super) ending: bool,
@@ -181,7 +180,7 @@ impl Stream {
         }
     }
 
-    /// Where it stands among those that are ready.
+    /// Returns the position among the ready streams.
     pub(super) fn key(&self, id: StreamId) -> Key {
         Key {
             urgency: self.priority.0.min(7),
@@ -190,7 +189,7 @@ impl Stream {
         }
     }
 
-    /// Whether it has data and the window for some of it.
+    /// Returns true if the stream has data and the window for some of it.
     pub(super) fn has_sendable_data(&self) -> bool {
         self.queue.len() > 0 && self.window.open() > 0
     }

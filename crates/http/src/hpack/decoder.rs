@@ -27,18 +27,18 @@ pub enum HpackError {
 
 /// The receiving half of one direction: reads header blocks, in the order of the wire.
 ///
-/// The work for a block is linear in its bytes plus what `sink` does; a field handed to `sink` is
-/// never longer than the table or 8/5 of the block. A bound on the sum is the sink's business.
+/// The work for a block is linear in its bytes, apart from the work of `sink`. A field passed to
+/// `sink` is never longer than the table or 8/5 of the block. `sink` must bound the sum itself.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// What we allow the peer's encoder.
+    /// The limit in bytes for the peer's encoder.
     limit: usize,
     /// Strings of the field at hand that are not in the block as they are.
     scratch: Vec<u8>,
 }
 
-/// Where a string of the field at hand is.
+/// The location of a string of the current field.
 #[derive(Clone, Copy)]
 enum Text<'a> {
     Known(&'a [u8]),

@@ -1,5 +1,5 @@
-//! From fields to header blocks (RFC 7541 sections 2.3, 6 and 7.1.3): which representation each
-//! field gets.
+//! Encodes fields as header blocks and chooses the representation of each field (RFC 7541 sections
+//! 2.3, 6 and 7.1.3).
 //!
 //! ```text
 //! in a table with its value ──▶ indexed
@@ -9,8 +9,8 @@
 //! otherwise ───────────────────▶ literal, not indexed (and remembered as seen)
 //! ```
 //!
-//! "Likely" is learnt: a name whose last entry was never used again, as with request numbers, has
-//! to show a value twice.
+//! The encoder learns the likely names. If the last entry of a name was never used again, as with
+//! request numbers, a value of that name is indexed only after it occurred twice.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ const BUCKETS: usize = 64;
 /// Hashes of fields that were seen but not indexed.
 const SEEN: usize = 64;
 
-/// What is known about a static name beforehand.
+/// The known behaviour of a static name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     /// Values repeat.
@@ -44,7 +44,7 @@ enum Habit {
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// One for each entry of the table, oldest first.
+    /// A link for each entry of the table, oldest first.
     links: VecDeque<Link>,
     /// Number of the newest entry of each chain; empty until the first entry.
     buckets: Vec<u32>,
@@ -57,14 +57,14 @@ pub struct Encoder {
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// Of name and value.
+    /// The hash of name and value.
     hash: u32,
     /// Number of the next older entry of the chain.
     older: u32,
     used: bool,
 }
 
-/// What the tables have for a field.
+/// The entries of the tables for a field.
 struct Found {
     /// Index of an equal field.
     field: Option<usize>,

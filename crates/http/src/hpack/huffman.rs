@@ -26,7 +26,7 @@ const LONGEST: usize = 30;
 struct Run {
     /// First code word.
     first: u32,
-    /// One past the last, moved left so that it can be compared with 32 bits of input.
+    /// The code after the last one, shifted left for comparison with 32 bits of input.
     limit: u64,
     /// Place of the first one's symbol in [`Code::symbols`].
     at: u16,
@@ -119,8 +119,8 @@ pub fn encode(out: &mut Vec<u8>, text: &[u8]) {
 #[error("bad Huffman code")]
 pub struct BadHuffman;
 
-/// Appends the text that `coded` stands for: at most 8/5 of its length. On an error `out` keeps
-/// what was good.
+/// Appends the decoded text of `coded`: at most 8/5 of its length. On an error `out` keeps the
+/// valid part.
 pub fn decode(out: &mut Vec<u8>, coded: &[u8]) -> Result<(), BadHuffman> {
     out.reserve(coded.len() * 8 / 5);
     let mut input = Bits {
@@ -162,7 +162,7 @@ fn long(word: u64) -> (u16, u32) {
             );
         }
     }
-    // The code is full: what no shorter run took is in the last one.
+    // The code is complete: a code that fits no shorter run is in the last one.
     let run = CODE.runs[LONGEST];
     let offset = (top >> (32 - LONGEST)) as u32 - run.first;
     (
@@ -179,7 +179,7 @@ struct Bits<'a> {
 }
 
 impl Bits<'_> {
-    /// Makes sure that 32 bits are there, or all that are left.
+    /// Fills the buffer to 32 bits, or to the end of the input.
     fn refill(&mut self) {
         if self.left >= 32 {
             return;
@@ -287,7 +287,7 @@ mod tests {
             prop_assert_eq!(back, text);
         }
 
-        /// There is one code for a text, so what decodes encodes back to itself.
+        /// Each text has exactly one code, so decoded input encodes to itself.
         #[test]
         fn decoding_is_exact(coded: Vec<u8>) {
             let mut text = Vec::new();

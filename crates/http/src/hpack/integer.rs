@@ -16,8 +16,8 @@ pub(super) fn encode(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize) {
     out.push(rest as u8);
 }
 
-/// Reads an integer whose first byte is at `*at`; moves `*at` behind it. `None`: cut off, or 2^28
-/// and more, which no index, length or table size of ours reaches.
+/// Reads the integer that begins at `*at`; moves `*at` behind it. `None` means that the
+/// integer is cut off, or at least 2^28, which no index, length or table size reaches.
 pub(super) fn decode(block: &[u8], at: &mut usize, bits: u8) -> Option<usize> {
     let mask = u8::MAX >> (8 - bits);
     let first = block.get(*at)? & mask;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// What an entry costs beside its text (RFC 7541 section 4.1).
+/// The size of an entry, in bytes, in addition to its text (RFC 7541 section 4.1).
 pub(super) const ENTRY_OVERHEAD: usize = 32;
 
 /// The text buffer grows and is cleared in steps of about this.
@@ -74,8 +74,8 @@ pub(super) const STATIC: [(&[u8], &[u8]); 61] = [
     (b"www-authenticate", b""),
 ];
 
-/// Fields that came by, newest first. The text of all lies in one buffer whose front is given up
-/// entry by entry and taken back when the buffer is full.
+/// The dynamic table, newest entry first. One buffer holds the text of all entries. Removed entries
+/// free its front, which is reclaimed when the buffer is full.
 #[derive(Debug)]
 pub(super) struct Table {
     /// Oldest first.
@@ -128,7 +128,7 @@ impl Table {
         Some((name, &rest[..usize::from(entry.value)]))
     }
 
-    /// Changes the bound, dropping what no longer fits (RFC 7541 section 4.3).
+    /// Changes the bound, and drops the entries that no longer fit (RFC 7541 section 4.3).
     pub(super) fn set_max(&mut self, max: usize) {
         debug_assert!(
             max <= usize::from(u16::MAX),

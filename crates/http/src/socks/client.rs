@@ -1,8 +1,8 @@
 //! The client's half: everything in one flight, then three replies. RFC 1928 sections 3 to 6, RFC
 //! 1929.
 //!
-//! Only one method is offered, so nothing sent depends on an answer: a connection through SOCKS
-//! costs no round trip of its own when the first bytes of the stream follow at once.
+//! The client offers only one method, so none of its messages depends on a reply. A connection
+//! through SOCKS adds no round trip if the first bytes of the stream follow at once.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ enum State {
 pub enum Progress {
     /// All input is used; more replies are to come.
     Pending,
-    /// The stream is open: what follows `consumed` bytes of this input is the stream's.
+    /// The stream is open: the bytes after `consumed` in this input belong to it.
     Done {
         /// Bytes of this input that were replies.
         consumed: usize,
@@ -100,8 +100,8 @@ impl Client {
         })
     }
 
-    /// Greeting, credentials and request: all that is ever sent before the stream's own bytes,
-    /// which may follow at once.
+    /// Returns greeting, credentials and request: the whole handshake. The stream's bytes may
+    /// follow at once.
     pub fn first_flight(&self) -> Vec<u8> {
         self.flight.clone()
     }
@@ -178,7 +178,8 @@ impl Client {
             State::Method => return Err(SocksError::Malformed),
             State::Credentials if code == 0 => State::Reply,
             State::Credentials => return Err(SocksError::AuthRefused),
-            // Some servers close right after the code of a failure: what would follow says nothing.
+            // Some servers close right after the code of a failure; the rest of the reply carries
+            // no information.
             State::Reply if code != 0 => return Err(SocksError::Refused(Reply::from(code))),
             State::Reply if !matches!(self.reply[3], IPV4 | DOMAIN | IPV6) => {
                 return Err(SocksError::Malformed);

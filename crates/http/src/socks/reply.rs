@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a SOCKS server answers to a request.
+/// The reply code of a SOCKS server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// The stream is open.

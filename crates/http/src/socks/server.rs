@@ -31,10 +31,10 @@ enum State {
     Failed(BadSocks),
 }
 
-/// What the client wants.
+/// The client's request.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The command to run.
     pub command: Command,
     /// User name, when the client authenticated; may be empty.
     pub user: Option<Vec<u8>>,
@@ -44,7 +44,7 @@ pub struct Request {
     pub target: String,
 }
 
-/// Where someone goes, and with which credentials, is private.
+/// Hides the destination and the credentials, which are private.
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Request")
@@ -70,7 +70,8 @@ pub enum Command {
     Other(u8),
 }
 
-/// Why a client is refused. What it should be told first is in [`Server::poll_output`].
+/// The reason for which a client is refused. [`Server::poll_output`] holds the reply that it
+/// receives first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadSocks {
@@ -108,9 +109,9 @@ impl Server {
         }
     }
 
-    /// Bytes from the client, cut anywhere. Gives the request once it is there; what follows it is
-    /// kept for [`Server::take_rest`], so stop feeding then. Flush [`Server::poll_output`] after
-    /// each call, an error too.
+    /// Takes bytes from the client, cut anywhere, and returns the request once it is complete.
+    /// Later bytes are kept for [`Server::take_rest`], so stop feeding then. Flush
+    /// [`Server::poll_output`] after each call, even after an error.
     pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Option<Request>, BadSocks> {
         self.input.extend_from_slice(bytes);
         loop {
@@ -250,13 +251,13 @@ impl Server {
         }
     }
 
-    /// Appends what the client must be sent.
+    /// Appends the bytes to be sent to the client.
     pub fn poll_output(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.output);
     }
 
-    /// What the client sent after its request: the first bytes of the stream. Empty before the
-    /// request is there.
+    /// Returns the bytes after the client's request: the first bytes of the stream. The result is
+    /// empty before the request is complete.
     pub fn take_rest(&mut self) -> Vec<u8> {
         match self.state {
             State::Answer | State::Over => std::mem::take(&mut self.input),

@@ -1,4 +1,5 @@
-//! What the HTTP/2 tests share: two cores joined by byte pipes, and a peer that speaks raw frames.
+//! Shared parts of the HTTP/2 tests: two cores joined by byte pipes, and a peer that speaks raw
+//! frames.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::time::Instant;
@@ -74,7 +75,7 @@ impl Pair {
         }
     }
 
-    /// One `poll_output` of one side, given to the other. Says whether there was anything.
+    /// Passes one `poll_output` of one side to the other. Returns false if it was empty.
     pub fn step(&mut self, role: Role) -> bool {
         let (from, to) = match role {
             Role::Client => (&mut self.client, &mut self.server),
@@ -92,7 +93,7 @@ impl Pair {
         !bytes.is_empty()
     }
 
-    /// Passes bytes until both are silent. Returns what each side saw.
+    /// Passes bytes until both sides are silent. Returns the events of each side.
     pub fn run(&mut self) -> (Vec<Event>, Vec<Event>) {
         let (mut client, mut server) = (Vec::new(), Vec::new());
         loop {
@@ -159,7 +160,7 @@ pub fn parse(mut bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// A core whose peer is the test, with raw frames.
+/// A core with the test as its peer, which sends raw frames.
 pub struct Raw {
     pub core: Connection,
     pub now: Instant,

@@ -1,5 +1,5 @@
-//! Receives frames and DATA, raises events and the errors that the drafts demand (draft sections 2.2
-//! and 2.4).
+//! Receives frames and DATA, raises events and the errors that the drafts demand (draft sections
+//! 2.2 and 2.4).
 //!
 //! [`super::heads`] handles frames with header blocks, [`super::control`] all other control frames.
 
