@@ -4,5 +4,6 @@ pub mod attack;
 pub mod bench;
 pub mod experiment;
 pub mod predict;
+pub mod soak;
 pub mod timing;
 pub mod tornet;

@@ -6,6 +6,7 @@ mod bench;
 mod origin;
 mod report;
 mod run;
+mod soak;
 mod timing;
 mod tornet;
 
@@ -32,6 +33,8 @@ enum Command {
     Run(run::Arguments),
     /// The results of an experiment as one HTML file
     Report(report::Arguments),
+    /// Visitors, kills, reloads and suspensions for an hour, with bounds on what may grow
+    Soak(soak::Arguments),
     /// Throughput, and the delay of single stamps beside it, between two ends of anything
     #[command(subcommand)]
     Timing(timing::Command),
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(command),
         Command::Run(arguments) => run::run(arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
         Command::Timing(command) => timing::run(command),
         Command::Tornet(command) => tornet::run(command),
         Command::Origin(arguments) => origin::run(&arguments),
