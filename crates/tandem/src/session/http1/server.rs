@@ -26,6 +26,10 @@ use crate::path::Path;
 use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::stage::Stage;
+use crate::transport::LocalBoxFuture;
+
+/// Time that a new connection's first request has after a drain began.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// The origin-form requests (`GET /path` with a Host field) that a server accepts. A forward proxy
 /// must not become a transparent one by accident.
@@ -43,6 +47,16 @@ pub struct Http1Server {
     connection: Rc<RefCell<Connection>>,
     peer: Peer,
     stage: Rc<dyn Stage>,
+}
+
+/// Resolves when a connection without a request is to end: a moment after the drain began. The
+/// client has no reason to send a first request again, and it may be on its way.
+fn first_request_missed(drain: &Drain) -> impl Future<Output = ()> + 'static {
+    let begun = drain.begun();
+    async move {
+        begun.await;
+        tokio::time::sleep(FIRST_REQUEST).await;
+    }
 }
 
 impl Http1Server {
@@ -69,7 +83,7 @@ impl Http1Server {
 
     /// Runs until the connection ends, or the drain ends it between two exchanges.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
-        let mut draining = Box::pin(drain.begun());
+        let mut draining: LocalBoxFuture<'static, ()> = Box::pin(first_request_missed(&drain));
         loop {
             let request = {
                 let mut next = std::pin::pin!(self.next_request());
@@ -97,6 +111,7 @@ impl Http1Server {
             if !self.serve_one(request, keep_alive).await? {
                 return self.close().await;
             }
+            draining = Box::pin(drain.begun());
         }
     }
 
@@ -308,5 +323,49 @@ impl Http1Server {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::h1::Limits;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::session::Timeouts;
+
+    fn session() -> Http1Session {
+        Http1Session {
+            form: Form::Absolute,
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            response_timeout: Duration::from_secs(60),
+            who: "client",
+            origin_form: OriginForm::Any,
+        }
+    }
+
+    #[tokio::test]
+    async fn drain_lets_a_new_connection_ask_once() {
+        let (mut near, far) = Path::pair(1 << 16);
+        let peer = Peer {
+            session: 0,
+            address: None,
+            push: false,
+        };
+        let stage = |_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new());
+        let drain = Drain::new();
+        drain.begin();
+        let server = Http1Server::new(session(), far, peer, Rc::new(stage)).run(drain);
+        let asked = async {
+            near.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                .await
+                .expect("the server is there");
+            let mut answer = Vec::new();
+            near.read_to_end(&mut answer).await.expect("an end");
+            answer
+        };
+        let (served, answer) = tokio::join!(server, asked);
+        assert!(served.is_ok() && answer.starts_with(b"HTTP/1.1 204"));
     }
 }
