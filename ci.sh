@@ -2,7 +2,7 @@
 # Every check of the repository, runnable by hand.
 #
 #   ./ci.sh              all steps; each prints one line, a failing one its log as well
-#   ./ci.sh NAME...      these steps only: install fmt lint pure test doc fuzz interop attack tornet demo
+#   ./ci.sh NAME...      these steps only: install fmt lint pure test doc fuzz interop attack demo soak tornet
 #
 #   CARGO_TARGET_DIR     where it builds (~/.cache/tandem-target)
 #   FUZZ_SECONDS         how long each fuzz target runs (10)
@@ -21,7 +21,7 @@ mkdir -p "$logs"
 tools="tor:tor chromium:chromium curl:curl nghttp:nghttp2-client h2load:nghttp2-client nghttpd:nghttp2-server
     nghttpx:nghttp2-proxy nginx:nginx-light haproxy:haproxy ip:iproute2 ss:iproute2 iptables:iptables tcpdump:tcpdump
     go:golang-go node:nodejs npm:npm openssl:openssl unshare:util-linux c++:g++ readelf:binutils
-    bpftrace:bpftrace"
+    bpftrace:bpftrace faketime:faketime"
 
 step_install() {
     local tool missing=()
@@ -154,6 +154,12 @@ each() {
     return $status
 }
 
+# Visitors, kills, reloads and jumps of the clock for a moment; the whole hour is `tandem-lab soak --faketime`.
+step_soak() {
+    cargo build --locked -p tandem-cli -p tandem-lab &&
+        "$CARGO_TARGET_DIR/debug/tandem-lab" soak --seconds "${SOAK_SECONDS:-20}" --faketime --output "$logs/soak"
+}
+
 # What a newcomer runs first, and the keys that programs read.
 step_demo() {
     local json=$logs/demo.json key
@@ -180,7 +186,7 @@ run() {
 
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
-    steps=(install fmt lint pure test doc fuzz interop attack demo)
+    steps=(install fmt lint pure test doc fuzz interop attack demo soak)
     compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
 fi
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
