@@ -1,10 +1,10 @@
-//! Attacks on the running programs, with bounds that are checked: memory, processor time, and the
-//! service that an honest user has meanwhile.
+//! Attacks on the running programs, with limits that are checked: memory, processor time, and the
+//! service for an honest user during the attack.
 //!
-//! - [`floods`]: frames that move no data, against a gateway, over both protocols; [`slow`]: things
-//!   that are held open; [`origin`]: malicious origins behind the gateway; [`gateway`]: malicious
-//!   gateways against the client.
-//! - [`victim`]: the programs, the honest origin and the honest user. [`wire`]: frames by hand.
+//! - [`floods`]: frames that move no data, against a gateway, over both protocols; [`slow`]:
+//!   connections and streams that are held open; [`origin`]: malicious origins behind the gateway;
+//!   [`gateway`]: malicious gateways against the client.
+//! - [`victim`]: the programs, the honest origin and the honest user. [`wire`]: hand-made frames.
 //!
 //! Attack traffic goes to loopback only. Each attack is bounded in time, sessions and frames.
 
@@ -56,12 +56,12 @@ enum Kind {
     Gateway(&'static gateway::Gateway),
 }
 
-/// One attack.
+/// An attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// Its bounds.
+    /// The limits for the victim.
     pub bounds: Bounds,
     kind: Kind,
 }
@@ -144,7 +144,7 @@ pub fn all() -> Vec<Attack> {
     all
 }
 
-/// What an attacker has done.
+/// The counts of the attacker's actions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     sent: u64,
@@ -152,7 +152,7 @@ struct Tally {
 }
 
 impl Attack {
-    /// Runs the attack on fresh programs for some time, and judges what the victim has needed.
+    /// Runs the attack on fresh programs for some time, and checks the victim's use of resources.
     ///
     /// # Errors
     ///
@@ -228,7 +228,8 @@ impl Attack {
     ) -> Outcome {
         let memory = after.peak.saturating_sub(before.resident);
         let cpu = after.cpu.saturating_sub(before.cpu);
-        // What the honest user's requests cost is part of it: they get two milliseconds each.
+        // The total includes the cost of the honest user's requests, which have two milliseconds
+        // each.
         let own = Duration::from_secs(1) + Duration::from_millis(2) * service.answered;
         let allowed = self.bounds.cpu * u32::try_from(tally.sent).unwrap_or(u32::MAX) + own;
         let least = (MIN_ANSWERS * time.as_secs_f64()) as u32;
@@ -299,7 +300,7 @@ fn run_flood(
 ) -> io::Result<Tally> {
     let mut tally = Tally::default();
     let mut sessions = 0;
-    // The first session may take its time: it is what the bound is about.
+    // The first session may exceed the time: the limit is about its cost.
     while sessions == 0 || (Instant::now() < until && sessions < MAX_SESSIONS) {
         sessions += 1;
         let frames = flood_session(flood, gateway, honest)?;

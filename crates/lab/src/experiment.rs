@@ -1,5 +1,4 @@
-//! Experiments as files: which pages over which links in which set-ups, run again by anyone, with a
-//! report.
+//! Experiments as files: pages, links and set-ups, for runs that anyone can repeat, with a report.
 //!
 //! ```text
 //!  experiments/*.toml ──▶ Experiment ──▶ plan: trials ──▶ run: one stage for each ──▶ Results (JSON lines)
@@ -7,13 +6,13 @@
 //!                              └── documents' figures, reasons ──▶ report (one HTML file) ◀┘
 //! ```
 //!
-//! - [`mod@file`]: the files. [`point`]: what a measurement holds fast. [`plan`]: what is to be
-//!   measured, in which order.
+//! - [`mod@file`]: the files. [`point`]: the fixed values of a measurement. [`plan`]: the trials
+//!   and their order.
 //! - [`stage`]: two network namespaces, the emulated link between them and the programs of one
-//!   set-up. [`trial`]: one page
-//!   load on it. [`run`]: all of them, set-ups taking turns at each point, and what was done before is not done again.
-//! - [`results`]: the file of results. [`summary`]: what they say together. [`report`]: the same
-//!   for readers.
+//!   set-up. [`trial`]: one page load on it. [`run`]: all trials that have no result yet, with the
+//!   set-ups taking turns at each point.
+//! - [`results`]: the file of results. [`summary`]: their statistics. [`report`]: the same for
+//!   readers.
 
 pub mod file;
 pub mod plan;
@@ -43,23 +42,23 @@ pub enum ExperimentError {
     /// A value that cannot be.
     #[error("{key}: {what}")]
     Value {
-        /// Where it stands.
+        /// The key of the value.
         key: String,
-        /// What is wrong.
+        /// The error in the value.
         what: String,
     },
     /// A page that is not there.
     #[error("{key}: {source}")]
     Page {
-        /// Where it is named.
+        /// The key that names the page.
         key: String,
-        /// What is wrong.
+        /// The error in the page.
         source: PageError,
     },
     /// A file that cannot be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: String,
@@ -73,7 +72,7 @@ pub enum ExperimentError {
         path: String,
         /// Which line.
         line: usize,
-        /// What is wrong.
+        /// The error in the line.
         source: serde_json::Error,
     },
     /// Another run writes to the same directory.

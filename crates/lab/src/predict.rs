@@ -1,8 +1,8 @@
-//! `tandem predict`: what the push predictors would have done on logs of real traffic.
+//! `tandem predict`: replays the push predictors on logs of real traffic.
 //!
-//! `replay` runs one predictor over each log and prints what it pushed, what of that was wanted and
-//! what it cost; `tune` searches the documented algorithms' parameters; `learn` writes what `auto`
-//! learned to a file. Reading and printing are here, all thinking is in `tandem_predict`.
+//! `replay` runs one predictor over each log and prints its pushes, their use and their cost;
+//! `tune` searches the documented algorithms' parameters; `learn` writes the state that `auto`
+//! learned to a file. This module reads and prints, and `tandem_predict` computes.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,16 +19,16 @@ mod replay;
 mod report;
 mod tune;
 
-/// What to do with the logs.
+/// The commands on logs.
 #[derive(Debug, Subcommand)]
 pub enum PredictCommand {
-    /// Replay access logs and count what a predictor would have pushed
+    /// Replay access logs and count the pushes that a predictor would have made
     Replay(ReplayArgs),
     /// Find the documented algorithms' best parameters for access logs
     Tune(TuneArgs),
     /// Learn from access logs into a state file, with which a gateway or a replay starts warm
     Learn(LearnArgs),
-    /// Tell what push did in a running client or gateway, and how sure that is
+    /// Show the results of push in a running client or gateway, with their uncertainty
     Live(live::LiveArgs),
 }
 
@@ -42,7 +42,7 @@ pub struct LogArgs {
     /// agent, method, status, size and referer.
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
-    /// Treat each calendar day of a log as a sample of its own
+    /// Treat each calendar day of a log as a separate sample
     #[arg(long)]
     daily: bool,
     /// Which clients are taken for browsers
@@ -84,7 +84,7 @@ pub struct ReplayArgs {
     /// A longer pause between two requests of a user starts a new session
     #[arg(long, value_name = "S", default_value_t = 3600.0)]
     session_timeout: f64,
-    /// Do not push what the user requested in earlier sessions
+    /// Do not push resources that the user requested in earlier sessions
     #[arg(long)]
     keep_history: bool,
     /// Largest mean size of a pushed asset in bytes, -1 for any
@@ -108,12 +108,12 @@ pub struct ReplayArgs {
     /// Keep separate statistics for each browser name
     #[arg(long)]
     consider_browser: bool,
-    /// What a saved request is worth against a wasted response, between 0 and 1
+    /// Value of a saved request against a wasted response, between 0 and 1
     #[arg(long, value_name = "W", default_value_t = 0.5, value_parser = omega)]
     omega: f64,
     #[command(flatten)]
     auto: AutoArgs,
-    /// Start auto with what this file holds
+    /// Start auto with the state in this file
     #[arg(long, value_name = "FILE")]
     predict_state: Option<PathBuf>,
     /// Print JSON
@@ -124,7 +124,7 @@ pub struct ReplayArgs {
 /// How `auto` is set up.
 #[derive(Debug, Clone, Args)]
 pub struct AutoArgs {
-    /// Memory for what auto learns, in bytes
+    /// Memory for the state of auto, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     predict_memory: usize,
     /// Users that must have asked for a URL before auto pushes it; the documented algorithms ask
@@ -151,7 +151,7 @@ pub struct LearnArgs {
     input: LogArgs,
     #[command(flatten)]
     auto: AutoArgs,
-    /// File to write; if it exists, what it holds is kept and added to
+    /// File to write; if it exists, its state is kept and extended
     #[arg(long, value_name = "FILE")]
     predict_state: PathBuf,
     /// Further state files to take in
@@ -170,7 +170,7 @@ pub struct TuneArgs {
     /// Combinations to try
     #[arg(long, value_enum, default_value_t = Combinations::Standard)]
     grid: Combinations,
-    /// What a saved request is worth against a wasted response, between 0 and 1
+    /// Value of a saved request against a wasted response, between 0 and 1
     #[arg(long, value_name = "W", default_value_t = 0.5, value_parser = omega)]
     omega: f64,
     /// Write table.csv, table.json and the plots (SVG) into this directory
@@ -299,7 +299,7 @@ pub enum PredictError {
     /// A result cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {
-        /// Where to.
+        /// The file or stream.
         path: PathBuf,
         /// Cause.
         source: io::Error,
@@ -307,7 +307,7 @@ pub enum PredictError {
     /// A running process does not tell.
     #[error("cannot read the metrics on {address}: {source}")]
     Live {
-        /// Where it serves them.
+        /// The address of the metrics.
         address: std::net::SocketAddr,
         /// Cause.
         source: io::Error,
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_out_of_range_is_refused() {
+    fn options_refuse_values_out_of_range() {
         let parse = |flag: &str, value: &str| Cli::try_parse_from(["replay", "log", flag, value]);
         for (flag, good, bad, range) in [
             (

@@ -1,5 +1,5 @@
-//! Timing client and server: throughput once it is steady, and the delay of single stamps beside
-//! it.
+//! A timing client and server. They measure throughput once it is steady, and the delay of single
+//! stamps beside it.
 //!
 //! ```text
 //!            bulk streams of stamped blocks ─────────▶
@@ -7,12 +7,12 @@
 //!            stamps on one kept connection, and on new ones, at fixed times ─▶ echo
 //! ```
 //!
-//! A run has three phases: stamps alone, bulk until its rate is steady, and the time that counts.
-//! Stamps leave at their times whether earlier ones were answered or not (open loop), and count
-//! from the moment at which they were due.
+//! A run has three phases: stamps alone, bulk until its rate is steady, and the measured time.
+//! Stamps leave at their times even if earlier ones have no reply yet (open loop), and their delay
+//! begins at the scheduled time.
 //!
-//! - [`wire`] what is said, [`connect`] the way to the server, [`server`] and [`client`] the two
-//!   ends, [`report`] results.
+//! - [`wire`]: the protocol. [`connect`]: the connection to the server. [`server`] and [`client`]:
+//!   the two ends. [`report`]: results.
 
 pub mod client;
 pub mod connect;
@@ -29,7 +29,7 @@ pub enum TimingError {
     /// No place for the server.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The listening address.
         address: String,
         /// Why.
         source: io::Error,
@@ -37,7 +37,7 @@ pub enum TimingError {
     /// The way to the server, or its first step, does not stand.
     #[error("cannot connect to {to}: {source}")]
     Connect {
-        /// Where: the proxy's address, if there is one.
+        /// The address of the proxy or, without one, of the server.
         to: String,
         /// Why.
         source: io::Error,
@@ -51,7 +51,7 @@ pub enum TimingError {
     /// A target that is none.
     #[error("not a server's HOST:PORT: {0:?}")]
     Target(String),
-    /// The other end is no timing server, or says what is wrong.
+    /// The other end is no timing server, or reports an error.
     #[error("the server: {0}")]
     Server(String),
     /// A connection ended while it was used.

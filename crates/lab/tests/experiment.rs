@@ -1,6 +1,6 @@
-//! Experiments: files that are wrong name what is; the repository's own are right; one runs end to
-//! end with whole programs, goes on where it stopped, says what it lacks, and leaves nothing
-//! behind.
+//! Tests of experiments. Errors in files name their place, and the repository's own files are
+//! right. One experiment runs end to end with whole programs, resumes after a stop, reports missing
+//! programs, and leaves no processes behind.
 
 #[path = "../../web/tests/programs/mod.rs"]
 mod programs;
@@ -268,7 +268,7 @@ fn a_stopped_run_leaves_nothing() {
     assert_eq!(std::fs::read_dir(&temporary).expect("there").count(), 0);
 }
 
-/// Command lines of programs whose logs lie in a directory.
+/// Returns the command lines of programs that have their logs in a directory.
 fn programs_under(directory: &Path) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
     let is_ours = |process: &PathBuf| {
@@ -284,7 +284,7 @@ fn programs_under(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_programs_are_named() {
     require(&[]);
     let scratch = Scratch::new("experiment-missing");
     let (file, out) = (scratch.file("tiny.toml"), scratch.file("out"));
@@ -360,7 +360,7 @@ fn what_is_missing_is_said() {
     assert!(error.contains("experiment.toml"), "{error}");
 }
 
-/// A change of the tiny file, and what its error must say.
+/// Changes of the tiny file, and the key and text that the error must contain.
 const WRONG: [(&str, &str, &str); 19] = [
     ("title = ", "tittle = ", "tittle"),
     (
@@ -578,8 +578,8 @@ fn errors_keep_their_causes() {
     assert!(matches!(error, ExperimentError::Toml(_)), "{error}");
 }
 
-/// Fails unless every element is closed in order, attributes are quoted and references are known:
-/// what a reader of XML demands, and more than one of HTML does.
+/// Fails unless every element is closed in order, attributes are quoted and references are known.
+/// XML requires that, and HTML requires less.
 fn well_formed(html: &str) {
     let mut rest = html
         .strip_prefix("<!DOCTYPE html>\n")

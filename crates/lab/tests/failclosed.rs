@@ -1,6 +1,6 @@
-//! The client sends nothing but TCP to its gateway: it runs in a namespace whose only way out is a
-//! device behind which every packet is written down, while pages load, names are unknown, and the
-//! gateway is dead.
+//! The client sends only TCP to its gateway. It runs in a namespace with a single device, and every
+//! packet through that device is recorded while pages load, names are unknown, and the gateway is
+//! down.
 
 #[path = "../../web/tests/programs/mod.rs"]
 mod programs;
@@ -31,7 +31,7 @@ const PAGE: &str = "gallery:100x2000";
 const HTTP: &str = "127.0.0.1:8118";
 const SOCKS: &str = "127.0.0.1:9150";
 
-/// Two hosts, and a file of all that passes the client's device.
+/// Two hosts, and a file of all packets on the client's device.
 struct Wire(TwoHosts);
 
 impl Wire {
@@ -172,7 +172,7 @@ fn packet(bytes: &[u8]) -> Packet {
     }
 }
 
-/// Whether a packet belongs to a TCP connection between the client's host and the gateway.
+/// Returns true if a packet belongs to a TCP connection between the client's host and the gateway.
 fn is_allowed(packet: &Packet) -> bool {
     let (near, far) = (IpAddr::from(NEAR), IpAddr::from(FAR));
     let there = packet.from == near
@@ -210,7 +210,7 @@ fn only_the_gateway_is_ever_spoken_to() {
     );
 }
 
-/// All that may make a client look elsewhere.
+/// Runs the scenes in which a client could contact another host.
 fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
     let origin = SocketAddr::from((FAR, 80));
     let mut command = Command::new(LAB);
@@ -317,7 +317,7 @@ fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
     client
 }
 
-/// The recorder sees what it is there for.
+/// Checks that the recorder sees forbidden packets.
 #[test]
 fn other_packets_would_be_seen() {
     require(&[]);

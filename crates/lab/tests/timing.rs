@@ -29,7 +29,7 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// A timing server in a thread of its own.
+/// Starts a timing server in a separate thread.
 fn server(listen: &str) -> SocketAddr {
     let listen = listen.parse().expect("an address");
     let (told, address) = std::sync::mpsc::channel();
@@ -146,7 +146,7 @@ fn stamps_alone_need_no_bulk() {
 
 /// A rate that jumps for longer than it may take to become steady counts from then on, and says so.
 #[test]
-fn what_never_becomes_steady_is_said() {
+fn unsteady_runs_are_reported() {
     let warm_up = WarmUp::Steady(Duration::from_secs(2));
     let plan = Plan {
         warm_up,

@@ -1,6 +1,7 @@
-//! The pair over a private network of the real tor: pages through the gateway at the exit and the
-//! one behind the onion service, with curl and with Chromium; circuits of three hops to the exit,
-//! ready beforehand; one circuit per isolation key; what a dead gateway gives; nothing left behind.
+//! Tests of the pair over a private network of the real tor: pages through the gateway at the exit
+//! and through the one behind the onion service, with curl and with Chromium. The client uses
+//! circuits of three hops to the exit, prepared beforehand, and one circuit per isolation key. A
+//! dead gateway gives an error, and no process is left behind.
 
 #[path = "../../web/tests/programs/mod.rs"]
 mod programs;
@@ -168,7 +169,7 @@ impl Drop for TakeDown {
     }
 }
 
-/// What an earlier run of this test left when even its watchdog was killed.
+/// Removes the remains of an earlier run of this test, in case even its watchdog was killed.
 fn remove_stale() {
     for name in namespaces::existing("tandem-test") {
         let instance = name.split('-').nth(1).unwrap_or_default();
@@ -181,7 +182,7 @@ fn remove_stale() {
     }
 }
 
-/// One network for all scenes: it takes a minute to come up.
+/// Uses one network for all scenes, since its start takes a minute.
 #[test]
 fn the_pair_over_tor() {
     require(&[
@@ -247,7 +248,8 @@ fn gateways_are_found(network: &Network) {
     assert!(lines[0].starts_with(&ends.exit_fingerprint), "{text}");
 }
 
-/// A circuit as tor tells it, if it is whole: its number, its hops, what it is for.
+/// Parses tor's line about a circuit, if the circuit is complete: its number, its hops, its
+/// purpose.
 fn built(line: &str) -> Option<(String, Vec<String>, String)> {
     let words: Vec<&str> = line.split(' ').collect();
     let (["BUILT", path], purpose) = (
@@ -265,9 +267,9 @@ fn built(line: &str) -> Option<(String, Vec<String>, String)> {
     ))
 }
 
-/// The client has one ready before the first stream, which takes it, and another before the next.
-/// All others that end at the exit are closed just before: then tor by itself would lengthen one
-/// that ends elsewhere to four hops.
+/// The client prepares a circuit before the first stream, which takes it, and another before the
+/// next. All others that end at the exit are closed just before: otherwise tor would extend a
+/// circuit with another end to four hops.
 fn streams_find_circuits_of_three_hops(network: &Network, scratch: &Scratch, host: &str) {
     let mut control = network.control();
     let exit = format!("${}", network.state.endpoints.exit_fingerprint);
@@ -287,7 +289,7 @@ fn streams_find_circuits_of_three_hops(network: &Network, scratch: &Scratch, hos
             .iter()
             .filter(|(id, _, purpose)| *id != ready.0 && !purpose.starts_with("HS_"))
         {
-            // It may have ended by itself.
+            // The circuit may have ended already.
             let _ = network.control().ask(&format!("CLOSECIRCUIT {id}"));
         }
         let (head, _) = network.fetch(
@@ -341,8 +343,7 @@ fn pages_are_exact(network: &Network, scratch: &Scratch, proxy: &str, host: &str
     }
 }
 
-/// A document of ours counts what a browser says of the page in a frame and of its images one by
-/// one.
+/// A test document counts the browser's events for the page in a frame and for each of its images.
 fn browsers_load_images(network: &Network, scratch: &Scratch, proxy: &str, host: &str) {
     let site = Site::new(Page::open(PAGE).expect("built in"), &[host]).expect("a host");
     let images: String = (1..=IMAGES)
@@ -432,7 +433,7 @@ fn keys_have_circuits_of_their_own(network: &Network, scratch: &Scratch, host: &
     assert_ne!(circuit("anna"), circuit("berta"), "{streams}");
 }
 
-/// Nothing else is tried, and the client says whose fault it is.
+/// The client tries no other way, and its response names the cause.
 fn a_dead_gateway_is_a_502(network: &Network, scratch: &Scratch, host: &str) {
     let mut processes = network.state.processes.iter();
     let gateway = processes.find(|process| process.program == "gateway" && process.node == "exit");

@@ -38,10 +38,10 @@ impl Maker {
     }
 }
 
-/// One kind of flood.
+/// A kind of flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub name: &'static str,
     /// The published flaw that it repeats, or the defect of this project.
     pub source: &'static str,

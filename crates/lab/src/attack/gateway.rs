@@ -20,19 +20,19 @@ const PREFACE: usize = 24;
 const MAX_FRAMES: u64 = 100_000;
 /// The largest number of bytes in one session.
 const MAX_BYTES: u64 = 256 << 20;
-/// The site whose pages the browser asks for.
+/// The site of the pages that the browser requests.
 const SITE: &str = "site.test";
 
-/// One kind of malicious gateway.
+/// A kind of malicious gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Gateway {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub name: &'static str,
     /// The protocol of its sessions.
     pub protocol: Protocol,
     /// Bytes of memory that the client may need for it.
     pub memory: u64,
-    /// Its answer to a request on a stream; the session ends with an error.
+    /// The response to a request on a stream; the session ends with an error.
     play: fn(&mut Play, u32) -> io::Result<()>,
 }
 
@@ -179,7 +179,7 @@ fn giant_fields() -> Vec<u8> {
     literal(0, "x-large", &"y".repeat(5000)).repeat(10)
 }
 
-/// One session of a malicious gateway.
+/// A session of a malicious gateway.
 #[derive(Debug)]
 pub struct Play {
     wire: Wire,

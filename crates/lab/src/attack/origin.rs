@@ -13,10 +13,10 @@ use crate::bench::BenchError;
 /// The largest number of bytes in one answer.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// One kind of malicious origin.
+/// A kind of malicious origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub name: &'static str,
     /// The beginning of each answer.
     first: &'static [u8],
@@ -119,7 +119,8 @@ impl Origin {
     }
 }
 
-/// Asks the gateway for the origin's answers on many streams, reads what comes and asks again.
+/// Requests the origin's responses from the gateway on many streams, reads the responses and
+/// repeats.
 pub fn ask(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
     let block = request_block("GET", &origin.to_string(), "/");
     let mut asked = 0;

@@ -1,4 +1,4 @@
-//! The programs under attack, an origin that answers, and an honest user whose service is watched.
+//! The programs under attack, an honest origin, and an honest user that measures the service.
 
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A gateway that forwards to loopback, with a listener for each protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Gateway {
-    /// Its process.
+    /// The process id.
     pub pid: u32,
-    /// Its listener for HTTP/2.
+    /// The listener for HTTP/2.
     pub h2: SocketAddr,
-    /// Its listener for SPDY/3.1.
+    /// The listener for SPDY/3.1.
     pub spdy: SocketAddr,
 }
 
@@ -55,12 +55,12 @@ impl Gateway {
     }
 }
 
-/// A client whose gateway is played by this process.
+/// A client with a gateway that this process plays.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    /// Its process.
+    /// The process id.
     pub pid: u32,
-    /// Its HTTP listener.
+    /// The HTTP listener.
     pub http: SocketAddr,
 }
 
@@ -144,7 +144,7 @@ pub struct Server {
 const MAX_THREADS: usize = 512;
 
 impl Server {
-    /// Starts a server whose connections are handled by `serve`.
+    /// Starts a server that handles each connection by `serve`.
     pub fn start(
         serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
     ) -> Result<Self, BenchError> {
@@ -226,7 +226,7 @@ pub struct Service {
     pub slowest: Duration,
 }
 
-/// A user on a thread who asks one thing after the other while an attack runs.
+/// A user on a thread that sends one request after the other while an attack runs.
 #[derive(Debug)]
 pub struct HonestUser {
     ended: Arc<AtomicBool>,
@@ -296,7 +296,7 @@ fn check(right: bool) -> io::Result<()> {
     }
 }
 
-/// One request on an HTTP/2 session, whose answer must be `ok`.
+/// Sends a request on an HTTP/2 session, and expects the response `ok`.
 fn ask(wire: &mut Wire, id: u32, origin: SocketAddr) -> io::Result<()> {
     let block = request_block("GET", &origin.to_string(), "/");
     wire.send(&frame(

@@ -65,8 +65,8 @@ pub fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
     [&length[..], &[kind, flags], &id.to_be_bytes(), payload].concat()
 }
 
-/// A field of an HTTP/2 header block as a literal that leaves the table alone (RFC 7541 section
-/// 6.2.2). `index` names a static entry whose name it takes; 0 stands for a name that is given.
+/// Encodes a field of an HTTP/2 header block as a literal that does not change the table (RFC 7541
+/// section 6.2.2). `index` is the static entry of its name; 0 stands for the given name.
 pub fn literal(index: u8, name: &str, value: &str) -> Vec<u8> {
     let mut out = vec![index];
     if index == 0 {
@@ -122,7 +122,7 @@ pub fn pair(first: u32, second: u32) -> Vec<u8> {
     [first.to_be_bytes(), second.to_be_bytes()].concat()
 }
 
-/// Makes SPDY frames with header blocks, whose compression has a state.
+/// An encoder of SPDY frames with header blocks. Their compression has a state.
 #[derive(Debug)]
 pub struct SpdyBlocks(Encoder);
 
@@ -171,17 +171,17 @@ impl SpdyBlocks {
 /// A frame that arrived. For SPDY, `kind` is 0 for data and otherwise the type of a control frame.
 #[derive(Debug)]
 pub struct Arrived {
-    /// Its type.
+    /// The type.
     pub kind: u16,
-    /// Its flags.
+    /// The flags.
     pub flags: u8,
-    /// Its stream, as far as the head says it: 0 for SPDY's control frames.
+    /// The stream, if the frame's head has it: 0 for SPDY's control frames.
     pub id: u32,
-    /// Its payload.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// One end of a session that this process plays.
+/// An end of a session that this process plays.
 #[derive(Debug)]
 pub struct Wire {
     /// The socket.
@@ -201,7 +201,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Takes a socket whose preface is handled by the caller.
+    /// Takes a socket; the caller handles its preface.
     pub fn accepted(stream: TcpStream, protocol: Protocol) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -273,8 +273,8 @@ impl Wire {
         })
     }
 
-    /// Whether the other end has handled all that was sent, and goes on. It is asked by PING; after
-    /// GOAWAY or the end of the connection it does not go on.
+    /// Returns true if the other end has handled all frames and continues. A PING finds out; after
+    /// GOAWAY or the end of the connection it does not continue.
     pub fn goes_on(&mut self) -> io::Result<bool> {
         self.pings += 2;
         let ping = match self.protocol {
@@ -308,7 +308,7 @@ impl Wire {
     }
 }
 
-/// Whether an error says that the other end has closed the connection.
+/// Returns true if an error says that the other end has closed the connection.
 pub fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
     matches!(

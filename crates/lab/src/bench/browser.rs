@@ -1,5 +1,4 @@
-//! One exchange as it looks on the web: what a browser asks, with its cookies, and what a web
-//! server answers.
+//! A realistic exchange: a browser's request with its cookies, and a web server's response.
 
 use std::fmt::Write as _;
 

@@ -32,7 +32,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its name in endpoint URLs.
+    /// Returns the protocol's name in endpoint URLs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::H2 => "h2",
@@ -121,7 +121,7 @@ impl Session {
         })
     }
 
-    /// What has been carried so far.
+    /// Returns the totals carried so far.
     pub fn carried(&self) -> Carried {
         self.carried
     }
@@ -217,7 +217,7 @@ impl Session {
     }
 }
 
-/// Runs the same work on several sessions at once; what they carried together.
+/// Runs the same work on several sessions at once, and returns their totals.
 pub async fn run_all(sessions: &mut [Session], work: Work<'_>) -> Result<Carried, BenchError> {
     let sum = |sessions: &[Session]| {
         sessions

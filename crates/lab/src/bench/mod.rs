@@ -1,14 +1,14 @@
-//! What the pair costs, measured beside its peers on this machine: each number comes from runs in
-//! alternation, so that what disturbs the one disturbs the other.
+//! The cost of the pair, measured beside its peers on this machine. The programs alternate in all
+//! measurements, so that disturbances affect each of them.
 //!
-//! - [`workshop`]: a private directory and the programs of one measurement, gone when it ends.
-//!   [`usage`]: their CPU time
-//!   and memory. [`programs`]: how origins, proxies and load programs are started.
-//! - [`client`]: our own client of every session protocol. [`browser`]: what a browser asks and a
-//!   web server answers.
+//! - [`workshop`]: a private directory and the programs of one measurement, removed when it ends.
+//!   [`usage`]: their CPU time and memory. [`programs`]: the start of origins, proxies and load
+//!   programs.
+//! - [`client`]: our client of every session protocol. [`browser`]: the request of a browser and
+//!   the response of a web server.
 //! - [`proxy`]: a gateway's CPU and memory beside other proxies. [`session`]: the session protocols
 //!   beside each other.
-//! - [`quiet`]: how long a small answer takes beside bulk, over an emulated link.
+//! - [`quiet`]: the delay of a small response beside bulk, over an emulated link.
 
 pub mod browser;
 pub mod client;
@@ -31,9 +31,9 @@ pub enum BenchError {
     /// A program is not installed.
     #[error("{program} is not installed: apt-get install {package}")]
     Missing {
-        /// Its name.
+        /// The name of the program.
         program: &'static str,
-        /// What it comes in.
+        /// The Debian package that contains it.
         package: &'static str,
     },
     /// The program under test is not built.
@@ -44,7 +44,7 @@ pub enum BenchError {
     /// The system refused something.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         action: String,
         /// Why not.
         source: io::Error,
@@ -52,11 +52,11 @@ pub enum BenchError {
     /// A program ended, or never began to listen.
     #[error("{program} {problem}: {log}")]
     Program {
-        /// Its name in this measurement.
+        /// The program's name in this measurement.
         program: String,
-        /// What it did.
+        /// The program's failure.
         problem: String,
-        /// The end of what it wrote.
+        /// The end of the program's log.
         log: String,
     },
     /// The other end broke the protocol or the connection.
@@ -106,8 +106,8 @@ impl FromStr for Size {
     }
 }
 
-/// Whose turn it is, first to last: every other pass goes backwards, so that no one always follows
-/// the same neighbour.
+/// Returns the order of turns: every other pass goes backwards, so that no program always follows
+/// the same one.
 pub fn turns(pass: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |turn| {
         if pass.is_multiple_of(2) {

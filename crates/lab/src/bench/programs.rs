@@ -36,7 +36,7 @@ pub fn tandem(given: Option<&Path>) -> Result<PathBuf, BenchError> {
 /// An HTTP/1.1 origin: nginx in one process.
 #[derive(Debug)]
 pub struct Origin {
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
     /// Lines of its `server` block.
     pub lines: String,
@@ -144,7 +144,7 @@ pub enum Proxy {
 }
 
 impl Proxy {
-    /// Its name.
+    /// Returns the proxy's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tandem => "tandem",
@@ -242,7 +242,7 @@ pub struct H2load {
     pub streams: usize,
 }
 
-/// What h2load counted.
+/// The counts of h2load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
     /// Answered with 2xx, to the end of the body.

@@ -1,8 +1,8 @@
-//! `tandem-lab bench proxy`: our gateway beside other proxies that turn HTTP/2 without TLS into
+//! `tandem-lab bench proxy`: our gateway beside other proxies that translate HTTP/2 without TLS to
 //! HTTP/1.1.
 //!
-//! One proxy on a processor of its own, origin and load on another; proxies take turns within each
-//! pass, and the figure to trust is the ratio of CPU times within a pass. Memory is that of idle
+//! The proxy runs on one processor, origin and load on another. Proxies take turns within each
+//! pass, and the reliable figure is the ratio of CPU times within a pass. Memory is that of idle
 //! sessions, each after one exchange.
 
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use super::workshop::{self, Program, Workshop};
 use super::{BenchError, Size, browser, ratios, turns};
 use tandem_net::stats::Summary;
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program under test.
@@ -31,11 +31,11 @@ pub struct Plan {
     pub peers: Vec<Proxy>,
     /// Requests of one turn; by size unless given.
     pub requests: Option<usize>,
-    /// Idle sessions whose memory is measured; 0 for none.
+    /// The number of idle sessions for the memory measurement; 0 for none.
     pub sessions: usize,
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// CPU time, for each size.
@@ -57,10 +57,10 @@ pub struct SizeReport {
     pub ratios: Vec<RatioReport>,
 }
 
-/// One proxy with answers of one size.
+/// The results of a proxy with responses of one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuReport {
-    /// Its name.
+    /// The proxy's name.
     pub proxy: &'static str,
     /// CPU milliseconds for 1000 requests.
     pub cpu_ms_per_1000: Summary,
@@ -75,14 +75,14 @@ pub struct CpuReport {
 pub struct RatioReport {
     /// Name of the peer.
     pub peer: &'static str,
-    /// Of the ratios of the passes.
+    /// The statistics of the ratios of the passes.
     pub cpu: Summary,
 }
 
 /// Memory of one proxy.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryReport {
-    /// Its name.
+    /// The proxy's name.
     pub proxy: &'static str,
     /// Idle sessions.
     pub sessions: usize,
@@ -96,7 +96,7 @@ pub struct MemoryReport {
     pub rss_per_session: f64,
 }
 
-/// Measures; `say` is told what is going on.
+/// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
     let workshop = Workshop::open()?;
     let (own_core, rest) = workshop::cores();
@@ -151,7 +151,7 @@ struct Running {
     address: SocketAddr,
 }
 
-/// What one proxy did in all its turns.
+/// The totals of a proxy over all its turns.
 #[derive(Default)]
 struct Turns {
     cpu_ms_per_1000: Vec<f64>,
@@ -260,7 +260,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Memory of a proxy of its own, whose heap nothing else has shaped.
+    /// Measures the memory of a fresh proxy, with a heap that no other work has shaped.
     fn memory(&self, proxy: Proxy, say: &mut dyn FnMut(&str)) -> Result<MemoryReport, BenchError> {
         let count = self.plan.sessions;
         say(&format!(
@@ -290,7 +290,7 @@ impl Bench<'_> {
                         .await?;
                     sessions.push(session);
                 }
-                // What a proxy gives back after a moment is not held by idle sessions.
+                // Idle sessions do not hold memory that a proxy frees after a moment.
                 tokio::time::sleep(std::time::Duration::from_millis(500)).await;
                 usage::memory(running.pid)
             })?;

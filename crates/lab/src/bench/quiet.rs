@@ -97,7 +97,7 @@ impl Pair {
     }
 }
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program under test.
@@ -108,18 +108,18 @@ pub struct Plan {
     pub pairs: Vec<Pair>,
     /// Time that counts, with bulk.
     pub time: Duration,
-    /// Turns that each pair gets; each pass has losses of its own.
+    /// The number of turns of each pair; each pass has different losses.
     pub passes: usize,
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// One for each pair and pass.
+    /// A run for each pair and pass.
     pub runs: Vec<Run>,
 }
 
-/// One pair in one pass.
+/// The results of a pair in one pass.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// The pair.
@@ -131,9 +131,9 @@ pub struct Run {
     pub base: Delays,
     /// Beside bulk.
     pub beside: Delays,
-    /// Of the medians.
+    /// The ratio of the medians.
     pub ratio_p50: f64,
-    /// Of the 99th percentiles.
+    /// The ratio of the 99th percentiles.
     pub ratio_p99: f64,
     /// Bytes of the downloads' bodies in megabits per second.
     pub goodput_mbit: f64,
@@ -161,7 +161,7 @@ pub struct Delays {
     pub unanswered: usize,
 }
 
-/// Measures; `say` is told what is going on.
+/// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
     if !workshop::raise_priority() {
         say("without root, what else runs on this machine disturbs the times");
@@ -256,7 +256,7 @@ fn network(link: &LinkText, congestion: &str, seed: u64) -> Result<TwoHosts, Ben
     Ok(TwoHosts::set_up([NEAR, FAR], directions, seed, &setup)?)
 }
 
-/// A drop-tail queue that holds what the link carries in a round trip.
+/// Sets a drop-tail queue of one bandwidth-delay product.
 fn queue_one_product(direction: &mut LinkConfig, round_trip: Duration) {
     if let Rate::Constant(bits) = direction.rate {
         let packets = bits as f64 / 8.0 * round_trip.as_secs_f64() / 1500.0;
@@ -369,7 +369,7 @@ async fn measure(time: Duration) -> io::Result<Measured> {
     }
 }
 
-/// One large body, for as long as this lives.
+/// Downloads one large body until dropped.
 async fn download(received: &Cell<u64>) -> io::Result<()> {
     let mut stream = TcpStream::connect(PROXY).await?;
     stream.write_all(&request("/bulk")).await?;
@@ -440,7 +440,7 @@ async fn quiet(time: Duration) -> io::Result<Quiet> {
     })
 }
 
-/// One quiet exchange, on a kept connection to the proxy or a new one.
+/// Makes a quiet exchange, on a kept connection to the proxy or a new one.
 async fn get(connection: &mut Option<TcpStream>) -> io::Result<()> {
     let mut stream = match connection.take() {
         Some(stream) => stream,

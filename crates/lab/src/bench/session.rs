@@ -1,9 +1,9 @@
 //! `tandem-lab bench session`: the session protocols beside each other, over the same gateway
 //! program.
 //!
-//! Load is our own client, because no other speaks them all; requests and answers look like a
-//! browser's and a web server's. CPU time is the gateway's, in alternation; bytes are TCP payload,
-//! beside what HTTP/1.1 takes for the same.
+//! Our client makes the load, because no other client speaks all protocols; requests and responses
+//! look like a browser's and a web server's. CPU time is the gateway's, in alternation. Bytes are
+//! TCP payload, beside those of HTTP/1.1 for the same exchange.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ use tandem_net::stats::Summary;
 /// Sessions that carry the load of one turn together.
 const SESSIONS: usize = 8;
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program under test.
     pub tandem: PathBuf,
-    /// Session protocols; the first is what the others are compared with.
+    /// The session protocols; the first is the baseline.
     pub protocols: Vec<Protocol>,
     /// Size of the answers.
     pub size: Size,
@@ -37,7 +37,7 @@ pub struct Plan {
     pub passes: usize,
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Bytes of an answer's body.
@@ -50,16 +50,16 @@ pub struct Report {
     pub http1: BytesReport,
 }
 
-/// One session protocol.
+/// The results of a session protocol.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionReport {
-    /// Its name.
+    /// The protocol's name.
     pub session: &'static str,
     /// The gateway's CPU milliseconds for 1000 requests.
     pub cpu_ms_per_1000: Summary,
     /// By the first protocol's in the same pass.
     pub cpu_ratio: Option<Summary>,
-    /// What it put on the wire.
+    /// The bytes on the wire.
     pub bytes: BytesReport,
 }
 
@@ -80,7 +80,7 @@ struct Running {
     carried: Carried,
 }
 
-/// Measures; `say` is told what is going on.
+/// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
     let workshop = Workshop::open()?;
     let (own_core, rest) = workshop::cores();

@@ -1,4 +1,5 @@
-//! What programs use: processor time of all their threads, and memory, as the kernel accounts it.
+//! The resources that programs use: processor time of all their threads, and memory, as the kernel
+//! accounts them.
 
 use std::fs;
 use std::io;
@@ -29,7 +30,7 @@ fn tree(pid: u32) -> io::Result<Vec<u32>> {
         else {
             continue;
         };
-        // One that has ended meanwhile has no parent.
+        // A process that has just ended has no parent.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         parents.extend(parent(&stat).map(|parent| (pid, parent)));
     }
@@ -57,8 +58,8 @@ fn parent(stat: &str) -> Option<u32> {
         .ok()
 }
 
-/// Of one process of the tree below `root`. Children and threads may end while they are looked at;
-/// the root may not.
+/// Returns the run time of one process of the tree below `root`. Children and threads may end
+/// during the call; the root may not.
 fn run_time(pid: u32, root: u32) -> io::Result<u64> {
     let mut sum = 0;
     let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
@@ -88,7 +89,7 @@ fn on_processor(task: &Path) -> io::Result<u64> {
 /// Memory of a process and its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Memory {
-    /// Bytes, with what is shared counted by its share.
+    /// Bytes, with each shared page counted by its share.
     pub pss: u64,
     /// Bytes resident.
     pub rss: u64,
@@ -101,7 +102,7 @@ pub fn memory(pid: u32) -> Result<Memory, BenchError> {
         for one in tree(pid)? {
             let text = match fs::read_to_string(format!("/proc/{one}/smaps_rollup")) {
                 Ok(text) => text,
-                // A child that ends meanwhile, or has ended and was not waited for yet, uses none.
+                // A child that has just ended, or that was not waited for yet, uses no memory.
                 Err(_) if one != pid => continue,
                 Err(error) => return Err(error),
             };

@@ -32,7 +32,7 @@ const LOCK: &str = "lock";
 /// Bytes of a program's log that an error quotes.
 const LOG_TAIL: usize = 600;
 
-/// A private directory and what runs in it.
+/// A private directory and the programs that run in it.
 #[derive(Debug)]
 pub struct Workshop {
     directory: PathBuf,
@@ -43,7 +43,7 @@ pub struct Workshop {
 /// A program to start.
 #[derive(Debug)]
 pub struct Program<'a> {
-    /// Its name in this measurement, also of its log.
+    /// The program's name in this measurement and in its log's file name.
     pub name: &'a str,
     /// How it is called.
     pub command: Command,
@@ -129,7 +129,7 @@ impl Workshop {
         self.adopt(command, network).map_err(failed)
     }
 
-    /// Runs a program to its end; what it wrote to standard output.
+    /// Runs a program to its end, and returns its standard output.
     pub fn run(&self, program: Program<'_>) -> Result<String, BenchError> {
         let name = program.name;
         let pid = self.start(program)?;
@@ -246,8 +246,8 @@ impl Drop for Workshop {
     }
 }
 
-/// Removes directories of this user whose measurements were killed. What cannot be removed stays:
-/// it is in nobody's way.
+/// Removes directories of this user that killed measurements left. Directories that cannot be
+/// removed stay, and do no harm.
 fn remove_leftovers(parent: &Path) {
     let own = std::fs::metadata("/proc/self").map(|own| own.uid()).ok();
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -273,7 +273,7 @@ fn lock(running: &Mutex<Vec<Child>>) -> MutexGuard<'_, Vec<Child>> {
 
 fn end_all(running: &mut Vec<Child>) {
     for child in running.iter_mut() {
-        // One that has ended by itself needs no signal.
+        // A program that has ended needs no signal.
         let _ = child.kill();
     }
     for mut child in running.drain(..) {
@@ -316,8 +316,8 @@ pub fn pin_this_process(core: usize) -> Result<(), BenchError> {
     }
 }
 
-/// Lets this process, and the programs that it starts from now on, go before what else the machine
-/// does. Says whether the system allows it.
+/// Raises the priority of this process, and of the programs that it starts from now on. Returns
+/// true if the system allows it.
 pub fn raise_priority() -> bool {
     let mut command = Command::new("renice");
     command
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_measurement_left_is_removed() {
+    fn workshop_removes_leftovers_of_killed_runs() {
         let parent = std::env::temp_dir().join(format!("tandem-leftovers-{}", std::process::id()));
         let make = |name: &str| {
             let directory = parent.join(name);

@@ -53,17 +53,17 @@ pub struct Experiment {
     pub name: String,
     /// Headline of its report.
     pub title: String,
-    /// Where in the documents it comes from.
+    /// The place in the documents that describes it.
     pub source: String,
-    /// What it is about.
+    /// The subject of the experiment.
     pub about: String,
-    /// What decides everything that is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// All passes have that seed; else each has one of its own.
+    /// True if all passes have that seed; otherwise each has a different one.
     pub same_seed: bool,
     /// Time for one page load.
     pub deadline: Duration,
-    /// All resources are known at the start, instead of when what names them has arrived.
+    /// True if all resources are known at the start, instead of when their references have arrived.
     pub list: bool,
     /// Set-ups.
     pub setups: Vec<Setup>,
@@ -71,9 +71,9 @@ pub struct Experiment {
     pub baseline: usize,
     /// Sweeps.
     pub sweeps: Vec<Sweep>,
-    /// Reasons for what is not as it should be.
+    /// Reasons for unexpected results.
     pub why: Vec<Why>,
-    /// Where names of page files begin: the directory of the experiment's file.
+    /// The directory of the experiment's file, to which names of page files are relative.
     pub directory: PathBuf,
 }
 
@@ -83,7 +83,7 @@ pub struct Experiment {
 pub struct Setup {
     /// Name in this experiment.
     pub name: String,
-    /// What reports call it; the name unless given.
+    /// The label in reports; the name unless given.
     #[serde(default, skip_serializing)]
     pub label: String,
     /// The way to the origins.
@@ -97,13 +97,13 @@ pub struct Setup {
     /// Pairs: their session is over TLS.
     #[serde(default)]
     pub tls: bool,
-    /// Our pair: push what pages need.
+    /// True if our pair pushes the resources that pages need.
     #[serde(default)]
     pub push: bool,
     /// Pairs: the session is open and has carried something before the page is loaded.
     #[serde(default)]
     pub warm: bool,
-    /// Our pair: users who load the page first, each with a client of their own.
+    /// The number of users of our pair that load the page first, each with a separate client.
     #[serde(default)]
     pub visits: usize,
     /// Further options of `tandem client`.
@@ -163,15 +163,15 @@ pub struct Sweep {
     pub name: String,
     /// Headline in reports.
     pub title: String,
-    /// What it is about.
+    /// The subject of the sweep.
     pub about: String,
     /// The quantity along a plot.
     pub x: Axis,
     /// The other one of a heat map.
     pub y: Option<Axis>,
-    /// What all points have in common.
+    /// The values that all points share.
     pub base: Point,
-    /// What is varied.
+    /// The axes and their values.
     pub axes: Vec<(Axis, Vec<String>)>,
     /// The same with `--full`.
     pub full: Vec<(Axis, Vec<String>)>,
@@ -188,9 +188,9 @@ pub struct Sweep {
 /// A figure of a document, to stand beside ours.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What the document says it is.
+    /// The document's description of the figure.
     pub what: String,
-    /// Where it says so; the experiment's source unless given.
+    /// The place in the documents; the experiment's source unless given.
     pub source: String,
     /// Our set-up that corresponds, as an index.
     pub setup: usize,
@@ -198,13 +198,13 @@ pub struct Figure {
     pub against: usize,
     /// The points that correspond.
     pub at: Point,
-    /// What is compared.
+    /// The measure to compare.
     pub measure: Measure,
     /// The document's figure.
     pub value: f64,
 }
 
-/// What a figure is.
+/// The meaning of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
@@ -212,7 +212,7 @@ pub enum Measure {
     Time,
     /// The same in percent of the other set-up's.
     Ratio,
-    /// What is saved of the other set-up's time, in percent.
+    /// The percentage of the other set-up's time that is saved.
     Gain,
     /// Bytes on the wire, both ways, in percent of the other set-up's.
     Bytes,
@@ -434,7 +434,7 @@ impl Experiment {
 }
 
 impl Setup {
-    /// What reports call it.
+    /// Returns the label in reports.
     pub fn label(&self) -> &str {
         if self.label.is_empty() {
             &self.name
@@ -443,7 +443,7 @@ impl Setup {
         }
     }
 
-    /// Whether it is our pair.
+    /// Returns true if it is our pair.
     pub fn is_ours(&self) -> bool {
         self.way == Way::Pair
     }
@@ -472,7 +472,7 @@ impl Sweep {
     }
 }
 
-/// What sweeps take from their experiment.
+/// The values that sweeps inherit from their experiment.
 struct Defaults<'a> {
     setups: &'a [Setup],
     baseline: usize,

@@ -1,4 +1,5 @@
-//! What is to be measured, in which order: pass by pass, point by point, set-ups in turns at each.
+//! The trials of an experiment in their order: pass by pass, point by point, with set-ups in turns
+//! at each.
 
 use std::collections::HashSet;
 
@@ -12,16 +13,16 @@ use crate::bench::turns;
 /// Most page loads of one experiment.
 const MOST: usize = 100_000;
 
-/// One page load to be made.
+/// A page load to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// Where.
+    /// The point of the trial.
     pub point: Point,
     /// How, as an index.
     pub setup: usize,
     /// Which turn, from 0.
     pub pass: usize,
-    /// What makes it this and no other: two trials with the same key need to be made only once.
+    /// The identity of the trial: two trials with the same key need to be made only once.
     pub key: String,
 }
 
@@ -38,7 +39,7 @@ struct Key<'a> {
     list: bool,
 }
 
-/// What part of an experiment is meant.
+/// The selected part of an experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// The large grid.
@@ -93,7 +94,7 @@ pub fn trials(
     Ok(trials)
 }
 
-/// One trial of an experiment.
+/// Returns a trial of an experiment.
 pub fn trial(experiment: &Experiment, point: &Point, setup: usize, pass: usize) -> Trial {
     let key = Key {
         point,
@@ -147,8 +148,8 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
                     format!("more than {MOST} page loads"),
                 ));
             }
-            // Each value with the first of the others: what is wrong with one does not depend on
-            // the rest.
+            // Combines each value with the first of the other axes: errors in one value do not
+            // depend on the rest.
             let first = axes
                 .iter()
                 .fold(sweep.base.clone(), |point, (axis, values)| {

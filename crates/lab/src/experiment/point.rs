@@ -1,5 +1,5 @@
-//! What a measurement holds fast: page, link, TCP and how many requests are in flight. Values are
-//! kept as they are written, so that a point reads in results and reports as it does in its file.
+//! The fixed values of a measurement: page, link, TCP and the number of requests in flight. Values
+//! are kept as written, so that a point reads in results and reports as it does in its file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -92,7 +92,7 @@ impl Axis {
     }
 }
 
-/// One place in the space of all axes.
+/// A point in the space of all axes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Point(BTreeMap<Axis, String>);
 
@@ -136,8 +136,8 @@ impl Point {
         self.0.iter().map(|(axis, value)| (*axis, value.as_str()))
     }
 
-    /// Whether all that `part` says holds here too; numbers compare as such, so that `1s` is
-    /// `1000ms`.
+    /// Returns true if all values of `part` are also those of this point; numbers are compared by
+    /// value, so that `1s` is `1000ms`.
     pub fn lies_in(&self, part: &Self) -> bool {
         let same = |axis: Axis, value: &str, own: &str| {
             own == value
@@ -149,7 +149,7 @@ impl Point {
             .all(|(axis, value)| self.get(axis).is_some_and(|own| same(axis, value, own)))
     }
 
-    /// Only what these axes say.
+    /// Returns a point with only the values of these axes.
     pub fn only(&self, axes: &[Axis]) -> Self {
         Self(
             self.0
@@ -160,7 +160,7 @@ impl Point {
         )
     }
 
-    /// Without what these axes say.
+    /// Returns a point without the values of these axes.
     pub fn without(&self, axes: &[Axis]) -> Self {
         Self(
             self.0
@@ -208,7 +208,7 @@ impl Point {
         })
     }
 
-    /// Each value of the link by itself, so that an error names the one that is wrong.
+    /// Checks each value of the link separately, so that an error names the wrong one.
     fn check_link(&self, key: &str) -> Result<(), ExperimentError> {
         let no_traces =
             |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));

@@ -36,7 +36,7 @@ const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:72em;margin:2em au
     vertical-align:top;white-space:nowrap}td:first-child,th,td.t{white-space:normal}td:first-child,th:first-child,td.t,th.t{text-align:left}svg{margin:.4em 1em .4em 0;vertical-align:top}\
     .wins{color:#116611}.loses{color:#aa1111}.even{color:#666}code{background:#f3f3f3}small{color:#555}";
 
-/// A report of what lies in a directory of results.
+/// Returns a report of the results in a directory.
 pub fn of_directory(directory: &Path) -> Result<String, ExperimentError> {
     let file = directory.join(results::EXPERIMENT);
     let (experiment, _) = Experiment::open(&file)?;
@@ -116,7 +116,8 @@ impl Report<'_> {
         out + &self.documents(sweep)
     }
 
-    /// One plot, or heat map, for each combination of what is neither along nor up.
+    /// Draws a plot, or heat map, for each combination of values of the axes that are neither x nor
+    /// y.
     fn plots(&self, sweep: &Sweep, points: &[Point]) -> String {
         let inner: Vec<Axis> = [Some(sweep.x), sweep.y].into_iter().flatten().collect();
         let common = common(points);
@@ -317,8 +318,8 @@ impl Report<'_> {
         format!("<h3>On the link, both ways</h3>\n{}", table.html())
     }
 
-    /// Of pushed bodies those that were asked for; and what origins sent for nothing, which is what
-    /// push costs in the end.
+    /// Describes the share of pushed bodies that were requested, and the bytes that origins sent
+    /// for unused pushes, which are the cost of push.
     fn pushes(&self, sweep: &Sweep, points: &[Point], common: &Point) -> String {
         let heads = [
             "point",
@@ -487,7 +488,8 @@ impl Report<'_> {
     }
 }
 
-/// Median, largest, and how many stay below what repeated runs may differ by.
+/// Describes the median and the maximum, and counts the spreads within the tolerance of repeated
+/// runs.
 pub fn spread_in_total(spreads: &[Spread]) -> Option<String> {
     /// On an idle machine, with one seed.
     const LIMIT: f64 = 0.05;
@@ -507,7 +509,7 @@ pub fn spread_in_total(spreads: &[Spread]) -> Option<String> {
     ))
 }
 
-/// What all points say alike.
+/// Returns the values that all points share.
 fn common(points: &[Point]) -> Point {
     let differs = |axis: &Axis| {
         points
@@ -520,7 +522,7 @@ fn common(points: &[Point]) -> Point {
         .unwrap_or_default()
 }
 
-/// What is a point's own.
+/// Formats the values of a point that are not shared.
 fn name_of(point: &Point, common: &Point) -> String {
     let own: Vec<Axis> = Axis::ALL
         .into_iter()

@@ -1,6 +1,5 @@
-//! The file of results: JSON lines, appended as they come. A line is either a run (command,
-//! versions, seed, machine) or a page load of the run above it, so that what one run did the next
-//! need not do again.
+//! The file of results: JSON lines, appended one by one. A line is either a run (command, versions,
+//! seed, machine) or a page load of the run above it, so that a later run need not repeat it.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -35,9 +34,9 @@ pub enum Line {
 /// A page load and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// What makes it this and no other ([`super::plan::Trial::key`]).
+    /// The identity of the trial ([`super::plan::Trial::key`]).
     pub key: String,
-    /// Where.
+    /// The point of the trial.
     pub point: Point,
     /// Name of the set-up.
     pub setup: String,
@@ -45,12 +44,12 @@ pub struct Record {
     pub pass: usize,
     /// Seconds that it took with everything around it.
     pub took_s: f64,
-    /// What came of it.
+    /// The outcome of the trial.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a page load.
+/// The outcome of a page load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -75,7 +74,7 @@ pub struct Measured {
     pub requests: usize,
     /// Bytes of bodies that it received.
     pub body_bytes: u64,
-    /// Bytes of bodies that the origins served, those too that nobody had asked for.
+    /// Bytes of bodies that the origins served, including unrequested ones.
     #[serde(default)]
     pub served_bytes: u64,
     /// From the near side into the link.
@@ -97,7 +96,8 @@ pub struct Measured {
 pub struct Push {
     /// All.
     pub received: u64,
-    /// Those that had answered a request by the end; the rest is kept for later ones, for a while.
+    /// Bytes of bodies that had answered a request by the end; the rest is kept for later requests,
+    /// for a while.
     pub used: u64,
 }
 
@@ -163,7 +163,7 @@ impl Results {
         })
     }
 
-    /// Whether a trial has a result.
+    /// Returns true if a trial has a result.
     pub fn has(&self, key: &str) -> bool {
         self.done.contains(key)
     }
@@ -192,7 +192,7 @@ pub fn read(directory: &Path) -> Result<Vec<Line>, ExperimentError> {
     let path = directory.join(RESULTS);
     let mut file = File::open(&path).map_err(ExperimentError::file("open", &path))?;
     let text = contents(&mut file, &path)?;
-    // What comes after the last end of a line is still being written.
+    // Bytes after the last line end are a line that is still being written.
     parse(&text[..text.rfind('\n').map_or(0, |at| at + 1)], &path)
 }
 

@@ -19,11 +19,11 @@ pub struct Options {
     pub tandem: PathBuf,
     /// Directory of results.
     pub out: PathBuf,
-    /// What part.
+    /// The selected part of the experiment.
     pub selection: Selection,
 }
 
-/// What is going on.
+/// A progress event.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Something to know.
@@ -38,7 +38,7 @@ pub enum Event<'a> {
         left: Option<Duration>,
         /// The set-up.
         setup: &'a str,
-        /// The point, without what all have in common.
+        /// The point, without the values that all points share.
         point: &'a str,
     },
     /// It has ended.
@@ -84,7 +84,8 @@ pub fn pages_of(directory: &Path) -> Result<Vec<String>, ExperimentError> {
     Ok(pages)
 }
 
-/// Runs what has no result yet. `text` is the experiment's file, to be kept beside the results.
+/// Runs the trials that have no result yet. `text` is the experiment's file, to be kept beside the
+/// results.
 pub fn run(
     experiment: &Experiment,
     text: &str,
@@ -159,7 +160,7 @@ fn check_pages(experiment: &Experiment, trials: &[Trial]) -> Result<(), Experime
     Ok(())
 }
 
-/// What is not the same at all points of the experiment.
+/// Returns the values of the point that differ between points of the experiment.
 pub fn varied(experiment: &Experiment, point: &Point) -> Point {
     let constant = |axis: &Axis| {
         let varies = |sweep: &super::Sweep| {

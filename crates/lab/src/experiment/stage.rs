@@ -30,11 +30,11 @@ use tandem_web::origin::{Origin, Running};
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// Where the loader finds the client.
+/// The address at which the loader finds the client.
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8119);
 const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 9980);
-/// The gateway's name in its certificate, for who does not look for addresses there.
+/// The gateway's name in its certificate, for clients that do not check addresses in it.
 const NAME: &str = "gateway.test";
 /// First ports of the origins.
 const PLAIN: u16 = 8080;
@@ -42,19 +42,19 @@ const SECURE: u16 = 8480;
 
 /// The link's counters are this old at most, twice over.
 const COUNTERS: Duration = Duration::from_millis(220);
-/// After a load, what still moves gets this long.
+/// The longest wait for remaining traffic after a load.
 const SETTLE: Duration = Duration::from_secs(10);
-/// One exchange beside a load.
+/// The time limit of one exchange beside a load.
 const EXCHANGE: Duration = Duration::from_secs(60);
 
-/// What all stages of an experiment share.
+/// The settings that all stages of an experiment share.
 #[derive(Debug)]
 pub struct Theatre {
     /// Programs and their files.
     pub workshop: Workshop,
     /// The program under test.
     pub tandem: PathBuf,
-    /// Where origins run.
+    /// The runtime of the origins.
     pub runtime: Runtime,
 }
 
@@ -68,7 +68,7 @@ pub struct Stage<'a> {
     origins: Vec<Running>,
 }
 
-/// What the link has carried.
+/// The traffic that the link has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Carried {
     /// From the near side.
@@ -306,7 +306,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Runs something at the near side, on a thread and in a runtime of its own.
+    /// Runs a future at the near side, on a new thread with a separate runtime.
     pub fn near<R: Send>(&self, work: impl AsyncFnOnce() -> R + Send) -> io::Result<R> {
         self.near.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -334,7 +334,7 @@ impl<'a> Stage<'a> {
             .map_err(|_| BenchError::Value("the client's counters are no text".into()))
     }
 
-    /// What follows the head of an answer with status 200.
+    /// Returns the body of a response with status 200.
     fn get(&self, to: SocketAddr, target: &str, host: &str) -> Result<Vec<u8>, BenchError> {
         let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let ask = || -> io::Result<Vec<u8>> {
@@ -371,8 +371,8 @@ impl<'a> Stage<'a> {
             .map_or(0, |running| running.origin.counts().body_bytes)
     }
 
-    /// What the link has carried, once nothing moves any more: what was still under way when a load
-    /// ended, pushes that nobody wanted too, belongs to it.
+    /// Waits until the link is idle, and returns its traffic. Traffic that was in flight when a
+    /// load ended belongs to it, including unused pushes.
     pub fn until_quiet(&self) -> Carried {
         let limit = Instant::now() + SETTLE;
         let mut last = None;
@@ -397,7 +397,7 @@ impl<'a> Stage<'a> {
 }
 
 impl Carried {
-    /// What came after an earlier moment.
+    /// Returns the traffic since an earlier moment.
     pub fn since(self, before: Self) -> Self {
         let less = |now: Traffic, then: Traffic| Traffic {
             packets: now.packets.saturating_sub(then.packets),
@@ -453,7 +453,7 @@ fn certificate(workshop: &Workshop) -> Result<PathBuf, BenchError> {
     workshop.write("cert.pem", made.cert.pem())
 }
 
-/// Whether this machine has what a set-up needs.
+/// Checks that this machine has the programs that a set-up needs.
 pub fn check(setup: &Setup, tandem: &Path) -> Result<(), BenchError> {
     match setup.way {
         Way::Nghttpx => programs::find("nghttpx", "nghttp2-proxy").map(drop),

@@ -1,5 +1,5 @@
-//! What results say together: each set-up at each point, what one gains over another, and where
-//! ours wins.
+//! Statistics of results: each set-up at each point, the gain of one over another, and the points
+//! at which ours wins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,16 +20,16 @@ pub struct Cells {
     pub stale: usize,
 }
 
-/// One set-up at one point.
+/// The results of a set-up at one point.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// What was measured, by pass.
+    /// The measurements, by pass.
     pub passes: BTreeMap<usize, Measured>,
     /// Why there is nothing, of the passes that failed.
     pub failed: Vec<String>,
 }
 
-/// Who was faster.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Ours, in all passes.
@@ -43,7 +43,7 @@ pub enum Verdict {
 /// How far the passes of one set-up at one point differ.
 #[derive(Clone, Debug)]
 pub struct Spread {
-    /// Where.
+    /// The point.
     pub point: Point,
     /// The set-up, as an index.
     pub setup: usize,
@@ -56,13 +56,13 @@ pub struct Spread {
 /// Our best set-up at a point beside the baseline.
 #[derive(Clone, Debug)]
 pub struct Contest {
-    /// Where.
+    /// The point.
     pub point: Point,
     /// Our best set-up, as an index.
     pub best: usize,
-    /// What it saves of the baseline's time; shares, pass by pass.
+    /// The savings of the baseline's time; shares, pass by pass.
     pub gain: Summary,
-    /// Who was faster.
+    /// The result of the comparison.
     pub verdict: Verdict,
 }
 
@@ -106,14 +106,14 @@ impl Cells {
         Self { cells, stale }
     }
 
-    /// One set-up at one point.
+    /// Returns the results of a set-up at one point.
     pub fn at(&self, point: &Point, setup: usize) -> Option<&Cell> {
         self.cells.get(&(point.clone(), setup))
     }
 
-    /// Points of a sweep at which something was measured or failed: of the full grid as soon as the
-    /// sweep has any point that is in no small one, else of the small grid, where others may have
-    /// left points of the full one.
+    /// Returns the points of a sweep that have a measurement or a failure. They are those of the full
+    /// grid if the sweep has a point that is in no small grid. Otherwise they are those of the small
+    /// grid, since other sweeps may have left points of the full one.
     pub fn points(&self, experiment: &Experiment, sweep: &Sweep) -> Vec<Point> {
         let seen = |point: &Point| {
             sweep
@@ -159,7 +159,7 @@ impl Cells {
         self.cells.iter().filter_map(of).collect()
     }
 
-    /// What one set-up saves of the other's time, pass by pass, as a share.
+    /// Returns the saved share of the other set-up's time, pass by pass.
     pub fn gain(&self, point: &Point, setup: usize, against: usize) -> Option<Summary> {
         let (own, other) = (self.at(point, setup)?, self.at(point, against)?);
         own.compare(other, |own, other| {
@@ -248,8 +248,8 @@ impl Cell {
         Summary::of(&self.passes.values().map(take).collect::<Vec<_>>())
     }
 
-    /// A comparison pass by pass, since what disturbs a pass disturbs both; of the passes that both
-    /// have.
+    /// Compares pass by pass, over the passes that both have, since a disturbance of a pass affects
+    /// both.
     pub fn compare(
         &self,
         other: &Self,
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_ours_stands_against_the_baseline_pass_by_pass() {
+    fn contest_compares_our_best_with_the_baseline() {
         let experiment = Experiment::parse(FILE).expect("valid");
         let sweep = &experiment.sweeps[0];
         let points = plan::points(sweep, false);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn points_that_another_sweep_left_are_not_the_full_grid() {
+    fn grid_ignores_points_of_other_sweeps() {
         let more = "full = { rtt = ['10ms', '30ms', '40ms'] }\n[[sweeps]]\nname = 'far'\nx = 'rtt'\naxes = { rtt = ['30ms'] }\n";
         let experiment =
             Experiment::parse(&FILE.replace("documents =", &format!("{more}documents =")))
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_of_a_file_do_not_count_and_failures_are_forgotten_once_made_good() {
+    fn results_drop_old_versions_and_mended_failures() {
         let experiment = Experiment::parse(FILE).expect("valid");
         let point = plan::points(&experiment.sweeps[0], false).remove(0);
         let mut failed = line(&experiment, &point, 1, 0, 0.0);

@@ -1,5 +1,5 @@
-//! One page load in one set-up, on a stage of its own: nothing that a kernel or proxy remembers
-//! comes from another.
+//! A page load in one set-up, on a separate stage: no state of a kernel or proxy comes from another
+//! load.
 
 use std::time::{Duration, Instant};
 
@@ -171,7 +171,8 @@ fn measure(
 ) -> Result<Result<Measured, LoadError>, BenchError> {
     stage.start_client(setup)?;
     if setup.warm {
-        // Ours begins by itself; a request would end that, and be another browser's.
+        // Our client opens its session at its start; a request here would come from a different
+        // browser.
         match setup.way {
             Way::Pair => _ = stage.until_quiet(),
             _ => stage.warm_up()?,
@@ -209,7 +210,7 @@ fn measure(
     }))
 }
 
-/// What our client says about pushes.
+/// Parses the push counters of our client's metrics.
 fn push(metrics: &str) -> Result<Push, BenchError> {
     let value = |name: &str| {
         let mut lines = metrics.lines().filter(|line| !line.starts_with('#'));

@@ -157,7 +157,7 @@ fn decompressed(mut file: BufReader<Source>) -> io::Result<Box<dyn BufRead>> {
     Ok(Box::new(file))
 }
 
-/// Bytes that a thread of its own decompresses while what came before them is understood.
+/// A reader that decompresses in a separate thread while earlier bytes are parsed.
 struct Ahead {
     pieces: Receiver<io::Result<Vec<u8>>>,
     piece: Vec<u8>,
@@ -183,7 +183,7 @@ impl Ahead {
         })
     }
 
-    /// Sends what the source holds; an empty piece is its end.
+    /// Sends the bytes of the source; an empty piece is its end.
     fn read(mut source: impl Read, pieces: &SyncSender<io::Result<Vec<u8>>>) {
         loop {
             let mut piece = Vec::with_capacity(Self::PIECE);
@@ -192,7 +192,7 @@ impl Ahead {
                 .take(Self::PIECE as u64)
                 .read_to_end(&mut piece);
             let last = !matches!(read, Ok(1..));
-            // What was read before an error are whole lines perhaps.
+            // The bytes that were read before an error may contain whole lines.
             let sent = match read {
                 Err(error) if piece.is_empty() => pieces.send(Err(error)),
                 Err(error) => pieces
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error_after_what_could_be_read() {
+    fn truncated_input_is_an_error_after_its_lines() {
         let text: Vec<u8> = (0..200_000u32)
             .flat_map(|number| format!("line {number}\n").into_bytes())
             .collect();

@@ -1,4 +1,4 @@
-//! `tandem predict learn`: what `auto` learns from logs, and the file that keeps it.
+//! `tandem predict learn`: learns from logs with `auto`, and keeps its state in a file.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
         );
         let mut watching = AutoReplay::new(&log, &options, auto);
         replay(&log, &log.records, &sessions, &mut watching, |_| {});
-        // What was learned is carried on, the sessions of one log are not those of the next.
+        // The learned state carries over, but sessions do not continue from one log to the next.
         auto = watching.into_auto();
     }
     write_state(&args.predict_state, &auto.save())

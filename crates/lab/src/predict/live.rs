@@ -1,5 +1,5 @@
-//! `tandem predict live`: what push did in a running client or gateway, from its metrics, and how
-//! sure that is.
+//! `tandem predict live`: the results of push in a running client or gateway, from its metrics,
+//! with confidence intervals.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ const MAX_ANSWER: u64 = 1 << 20;
 /// Arguments of `predict live`.
 #[derive(Debug, Args)]
 pub struct LiveArgs {
-    /// Where the client or gateway serves its metrics (its --metrics)
+    /// Address at which the client or gateway serves its metrics (its --metrics)
     #[arg(value_name = "ADDRESS")]
     metrics: SocketAddr,
     /// Print JSON
@@ -27,7 +27,7 @@ pub struct LiveArgs {
     json: bool,
 }
 
-/// What became of pushes, and what they were worth.
+/// The outcomes of pushes, and their value.
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Account {
     promised: u64,

@@ -1,5 +1,5 @@
-//! Plots (SVG): requests, responses and mistakes over the push rate, and what each parameter does
-//! alone.
+//! Plots (SVG): requests, responses and mistakes over the push rate, and the effect of each
+//! parameter alone.
 
 use std::fmt::Write;
 
@@ -243,7 +243,7 @@ fn tick(value: f64, step: f64) -> String {
 
 /// Requests, responses, mistakes and cost for each asset over pushes for each asset.
 fn push_rate(title: &str, points: &[Point], omega: f64) -> String {
-    // Without a threshold the push rate can run far away; keep what can still be read.
+    // Without a threshold the push rate can become very large; only the readable range is kept.
     let shown: Vec<&Point> = points
         .iter()
         .filter(|point| point.pushes <= 4.0 || point.threshold > 0.0)
@@ -275,7 +275,7 @@ fn push_rate(title: &str, points: &[Point], omega: f64) -> String {
     canvas.finish()
 }
 
-/// One bar for each changed parameter.
+/// Draws a bar for each changed parameter.
 fn effects(title: &str, effects: &[Effect]) -> String {
     let high = effects
         .iter()

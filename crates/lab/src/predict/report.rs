@@ -10,7 +10,7 @@ fn share(value: f64) -> String {
     format!("{value:.4}")
 }
 
-/// One replayed sample.
+/// The results of a replayed sample.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) predictor: &'static str,
@@ -71,7 +71,7 @@ pub(super) fn print_json(out: &mut impl Write, rows: &[Row], omega: f64) -> io::
     writeln!(out, "{value:#}")
 }
 
-/// Prints the tables: results, characteristics, and what the pushes were worth.
+/// Prints the tables: results, characteristics, and the value of the pushes.
 pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<()> {
     let cost = format!("PushCost({omega:.3})");
     let head = [

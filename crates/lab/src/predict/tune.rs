@@ -17,7 +17,7 @@ use super::plot;
 use super::report::{counts, print_table};
 use super::{Combinations, PredictError, TuneArgs};
 
-/// What each sample came to under each combination.
+/// The results of each sample under each combination.
 pub(super) struct Results {
     pub(super) logs: Vec<Loaded>,
     pub(super) samples: Vec<Sample>,
@@ -187,8 +187,8 @@ impl Results {
         (0..costs.len()).min_by(|&c, &d| costs[c].total_cmp(&costs[d]))
     }
 
-    /// What changing one parameter of the best average combination does, over the samples of `log`
-    /// or all.
+    /// Returns the effect of changing one parameter of the best average combination, over the
+    /// samples of `log` or all.
     pub(super) fn effects(&self, log: Option<usize>) -> Vec<Effect> {
         let Some(best) = self.best_average(log) else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The timing client: the three phases of a run, and what is noted in them.
+//! The timing client: the three phases of a run, and the samples taken in them.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -42,7 +42,7 @@ pub enum WarmUp {
     For(Duration),
 }
 
-/// What to measure.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The server's `host:port`.
@@ -61,7 +61,7 @@ pub struct Plan {
     pub base: Duration,
     /// Bulk before anything counts.
     pub warm_up: WarmUp,
-    /// What counts.
+    /// The duration of the measured phase.
     pub time: Duration,
 }
 
@@ -73,7 +73,7 @@ pub enum Phase {
     Base,
     /// Bulk that is not steady yet.
     WarmUp,
-    /// What counts.
+    /// The measured phase.
     Measured,
 }
 
@@ -98,8 +98,8 @@ pub(super) struct Bulk {
     pub(super) age: Option<f64>,
 }
 
-/// Whether a rate is steady: the mean of the last three seconds is within a tenth of that of the
-/// three before.
+/// Returns true if a rate is steady: the mean of the last three seconds is within a tenth of that
+/// of the three before.
 pub fn is_steady(rates: &[f64]) -> bool {
     let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
     let Some((rest, last)) = rates.split_last_chunk::<3>() else {
@@ -206,7 +206,7 @@ fn whole(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// What is noted while a run goes on.
+/// The samples of a run so far.
 pub(super) struct Notes {
     /// The beginning: moment and wall clock.
     begun: Cell<(Instant, u64)>,
@@ -303,7 +303,7 @@ impl Notes {
         self.ages.set((sum + ms, count + 1));
     }
 
-    /// What the stamps of a second that is over say, for the eyes.
+    /// Describes the stamps of the last full second, for display.
     fn last(&self, seconds: usize) -> String {
         let (from, to) = ((seconds - 1) as f64 * 1e3, seconds as f64 * 1e3);
         let kept = self.kept.borrow();
@@ -325,7 +325,7 @@ fn ms(time: Duration) -> f64 {
 
 type Halves = (BufReader<OwnedReadHalf>, OwnedWriteHalf);
 
-/// Opens a connection and says what it is for; with the name of the server's clock.
+/// Opens a connection and sends its mode; returns it with the name of the server's clock.
 async fn greet(plan: &Plan, mode: Mode) -> Result<(Halves, String), TimingError> {
     let stream = open(&plan.via, &plan.server).await?;
     let (read, mut write) = stream.into_split();
@@ -403,7 +403,7 @@ fn numbers(pair: &[u8; PAIR]) -> [u64; 2] {
     numbers
 }
 
-/// Sends single stamps at their times, each on a connection of its own.
+/// Sends single stamps at their times, each on a separate connection.
 async fn knock(plan: Plan, notes: Rc<Notes>, every: Duration) {
     let mut knocks = JoinSet::new();
     for number in 0.. {
@@ -449,7 +449,7 @@ async fn one_knock(plan: &Plan, notes: &Notes, due: Duration) -> Result<f64, Tim
     Ok(connected)
 }
 
-/// One bulk stream, for as long as it lives.
+/// Runs a bulk stream for its lifetime.
 async fn bulk(plan: Plan, notes: Rc<Notes>) {
     let mode = if plan.direction == Direction::Down {
         Mode::Download
@@ -513,7 +513,7 @@ async fn send_blocks(mut write: OwnedWriteHalf) -> io::Result<()> {
     }
 }
 
-/// What has arrived counts, not what was sent.
+/// Counts arrived bytes by the server's reports, since sent bytes may be in a queue.
 async fn hear_reports(
     mut read: BufReader<OwnedReadHalf>,
     notes: &Notes,

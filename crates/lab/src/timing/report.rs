@@ -1,4 +1,4 @@
-//! What a timing run says: means with 95 % Student-t intervals, over seconds, and the seconds
+//! The results of a timing run: means with 95 % Student-t intervals, over seconds, and the seconds
 //! themselves.
 //!
 //! Neighbouring stamps wait behind the same bytes, so they are no independent measurements:
@@ -56,7 +56,8 @@ pub struct Report {
     pub direction: Direction,
     /// Both ends read the same clock: one-way delays are given.
     pub same_clock: bool,
-    /// Whether the rate was steady when it began to count; `None` where that was not asked.
+    /// True if the rate was steady when the measured phase began; `None` if the run did not wait
+    /// for that.
     pub steady: Option<bool>,
     /// Bulk in megabits per second, over the seconds that count.
     pub throughput_mbit: Option<Summary>,
@@ -75,7 +76,7 @@ pub struct Report {
 pub struct Latency {
     /// On the kept connection, there and back.
     pub round_trip: Delays,
-    /// There.
+    /// The delay to the server.
     pub up: Option<Delays>,
     /// Back.
     pub down: Option<Delays>,
@@ -108,12 +109,12 @@ pub struct Delays {
     pub unanswered: usize,
 }
 
-/// One second.
+/// The results of a second.
 #[derive(Clone, Debug, Serialize)]
 pub struct Second {
-    /// Its number, from 1.
+    /// The number of the second, from 1.
     pub second: usize,
-    /// Its phase.
+    /// The phase.
     pub phase: Phase,
     /// Bulk in megabits per second.
     pub mbit: f64,
@@ -136,7 +137,8 @@ pub struct Second {
 /// Which time of a sample.
 type Pick = fn(&Sample) -> Option<f64>;
 
-/// A time after which what has not come counts as it is, and the seconds of a phase.
+/// The time at which missing replies are counted with their wait so far, and the seconds of a
+/// phase.
 struct Window<'a> {
     now: f64,
     bulk: &'a [Bulk],
@@ -265,7 +267,8 @@ impl Report {
         })
     }
 
-    /// The seconds, after a comment that says how they came about. What there was none of is empty.
+    /// Formats the seconds as CSV, after a comment with the run's description. A field without
+    /// samples is empty.
     pub fn csv(&self) -> String {
         let mut text = self.run.comment();
         text.push_str("second,phase,mbit,block_age_ms,stamps,round_trip_ms,up_ms,down_ms,connect_ms,fresh_ms\n");
@@ -289,7 +292,7 @@ impl Report {
                 &connect,
                 &fresh,
             ];
-            // A string takes all that is written to it.
+            // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
                 "{},{},{}",
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_came_back_counts_with_its_wait() {
+    fn missing_replies_count_with_their_wait() {
         let bulk = [Bulk {
             phase: Phase::Measured,
             mbit: 1.0,

@@ -1,4 +1,5 @@
-//! The timing server: blocks as fast as they are taken, counts of what comes, stamps back.
+//! The timing server: it sends blocks as fast as the client takes them, counts received bytes, and
+//! echoes stamps.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,7 +37,7 @@ impl Server {
         Ok(Self { listener })
     }
 
-    /// Where.
+    /// Returns the listening address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }

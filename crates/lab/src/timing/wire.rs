@@ -1,4 +1,4 @@
-//! What timing client and server say: a line each, then stamps.
+//! The protocol of timing client and server: a line each, then stamps.
 //!
 //! ```text
 //!   "tandem-timing MODE\n" ─▶
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A stamp is the time since 1970 in nanoseconds, 8 bytes, most significant first. A block begins
-//! with one. CLOCK names the boot of the server's kernel: where it is the client's too, their
-//! clocks are one, and one-way delays mean something.
+//! with a stamp. CLOCK names the boot of the server's kernel. If the client has the same name, both
+//! use one clock, and one-way delays are valid.
 
 use std::time::{Duration, SystemTime};
 
@@ -32,7 +32,7 @@ pub const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of either line.
 pub const MAX_LINE: usize = 128;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The server sends blocks.
@@ -95,7 +95,7 @@ pub fn of_reply(line: &[u8]) -> Result<String, String> {
 /// Which clock this is: the boot of this machine's kernel.
 pub fn clock() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    // Without a name, it is nobody else's.
+    // Without a boot id, the name is unique to this process.
     if boot.trim().is_empty() {
         format!("process-{}", std::process::id())
     } else {
@@ -111,7 +111,7 @@ pub fn now() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One line of at most [`MAX_LINE`] bytes, its end included if there is one.
+/// Reads a line of at most [`MAX_LINE`] bytes, including its end if there is one.
 pub async fn read_line<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> std::io::Result<Vec<u8>> {
     let mut line = Vec::new();
     from.take(MAX_LINE as u64)
@@ -129,7 +129,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Takes bytes in; tells each stamp whose last byte is among them.
+    /// Takes bytes, and passes on each stamp that they complete.
     pub fn take(&mut self, mut bytes: &[u8], mut tell: impl FnMut(u64)) {
         while !bytes.is_empty() {
             if self.at < STAMP {

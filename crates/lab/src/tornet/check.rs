@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Most bytes read of a page.
 const LONGEST: u64 = 1 << 16;
 
-/// What a fetch took.
+/// The result of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
     /// Status line of the response.

@@ -26,7 +26,7 @@ pub fn serve(netns: &Netns, web: Ipv4Addr) -> io::Result<()> {
     Ok(())
 }
 
-/// The response to a query (RFC 1035 section 4); `None` for what is not even a query.
+/// Returns the response to a query (RFC 1035 section 4), or `None` if the packet is no query.
 fn answer(query: &[u8], web: Ipv4Addr) -> Option<Vec<u8>> {
     const RESPONSE: u8 = 0x80;
     const AUTHORITATIVE: u8 = 0x04;

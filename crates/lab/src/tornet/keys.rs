@@ -87,7 +87,8 @@ fn make_identity(programs: &Programs, data: &Path, node: &Node) -> Result<String
         "--ignore-missing-torrc",
     ]);
     command.args(["--list-fingerprint", "--orport", "1"]);
-    // An authority that nobody asks keeps the program from looking for the public network's.
+    // A configured authority keeps the program from contacting the public network's; this one is
+    // never contacted.
     command.args([
         "--dirserver",
         "x 127.0.0.1:1 ffffffffffffffffffffffffffffffffffffffff",

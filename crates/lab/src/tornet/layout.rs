@@ -4,7 +4,8 @@
 //!  auth1..3, relay1..3, plain exits, onion, client ── half the delay ── core ── half the delay ── edge ── exit
 //!                                                                                                  └─ web delay ─ web
 //! ```
-//! So any two Tor nodes are one `delay` apart, and the exit is one `web delay` from the web host.
+//!
+//! Any two Tor nodes are one `delay` apart, and the exit is one `web delay` from the web host.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -13,21 +14,22 @@ use serde::{Deserialize, Serialize};
 
 use tandem_net::emulator::topology::{HostPlan, LinkPlan, Topology, delayed};
 
-/// Where the gateway beside the exit listens: an address reserved for documentation, on the exit's
-/// loopback interface.
+/// The listening address of the gateway beside the exit: an address reserved for documentation, on
+/// the exit's loopback interface.
 pub const MARKER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 
 /// Port of gateways.
 pub const GATEWAY_PORT: u16 = 9980;
 
-/// Session protocols that gateways speak, each on a port of its own.
+/// The session protocols of gateways, each with its port.
 pub const GATEWAY_PORTS: [(&str, u16); 3] =
     [("h2", GATEWAY_PORT), ("spdy3.1", 9981), ("spdy3", 9982)];
 
-/// Domain whose names all lead to the web host.
+/// The domain of the web host's names.
 pub const DOMAIN: &str = "test";
 
-/// Sites that the web host can have, each with an address of its own: `site1.test`, `site2.test`, …
+/// The largest number of sites of the web host. Each has a separate address: `site1.test`,
+/// `site2.test`, …
 pub const MOST_SITES: u8 = 64;
 
 /// The name of the n-th site, from 1.
@@ -55,7 +57,7 @@ pub fn site_number(name: &str) -> u8 {
         .unwrap_or(1)
 }
 
-/// What a node is for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -69,7 +71,7 @@ pub enum Role {
     PlainExit,
     /// Publishes the onion service.
     Onion,
-    /// Where users are.
+    /// The host of users.
     Client,
     /// The origin.
     Web,
@@ -78,23 +80,23 @@ pub enum Role {
 /// A host of the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Its name, also tor's nickname.
+    /// The node's name, which is also tor's nickname.
     pub name: String,
-    /// What it is for.
+    /// The node's role.
     pub role: Role,
-    /// Its address.
+    /// The node's address.
     pub address: Ipv4Addr,
-    /// Its namespace, for `ip netns exec`.
+    /// The node's namespace, for `ip netns exec`.
     pub namespace: String,
 }
 
 impl Node {
-    /// Whether a `tor` runs here.
+    /// Returns true if a `tor` runs on the node.
     pub fn runs_tor(&self) -> bool {
         self.role != Role::Web
     }
 
-    /// Whether that `tor` is in the consensus.
+    /// Returns true if that `tor` is in the consensus.
     pub fn is_relay(&self) -> bool {
         matches!(
             self.role,
@@ -108,9 +110,9 @@ impl Node {
 pub struct Layout {
     /// The hosts.
     pub nodes: Vec<Node>,
-    /// One way between two Tor nodes.
+    /// The one-way delay between two Tor nodes.
     pub delay: Duration,
-    /// One way between exit and web host.
+    /// The one-way delay between exit and web host.
     pub web_delay: Duration,
 }
 
@@ -178,7 +180,7 @@ impl Layout {
     }
 }
 
-/// What names of an instance's namespaces begin with.
+/// Returns the prefix of the names of an instance's namespaces.
 pub fn prefix(instance: &str) -> String {
     format!("tandem-{instance}-")
 }

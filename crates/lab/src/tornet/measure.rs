@@ -1,21 +1,21 @@
 //! A page over the private Tor network: plain HTTP/1.1 and the pair, with and without push, in
 //! alternation through the same Tor client.
 //!
-//! - [`Plan`] says what to load and how; [`run`] takes turns, every load with a client, a session
-//!   and a circuit of its own.
-//! - `setup`: the ways to load a page. `load`: one load, with what it moved. `client`: the client
-//!   of a load.
-//! - `report`: a row per setup. `verdict`: what the rows say of push, over all pages.
+//! - [`Plan`] has the pages and settings; [`run`] takes turns, and every load has a new client,
+//!   session and circuit.
+//! - `setup`: the ways to load a page. `load`: one load, with its traffic. `client`: the client of
+//!   a load.
+//! - `report`: a row per setup. `verdict`: the effect of push according to the rows, over all
+//!   pages.
 //!
-//! Every load asks for the page under a name of its own, so that to the gateway it is a site that
-//! nobody has visited; only [`Push::Visited`] loads share a name, which other users have visited
-//! before. Each of them has a session, and those come from an address that many share, so to the
-//! gateway each is a user.
+//! Every load requests the page under a different name, so that the gateway sees an unvisited site.
+//! Only [`Push::Visited`] loads share a name, which other users have visited before. Each of those
+//! users has a session from an address that many share, so the gateway counts each as a user.
 //!
-//! Bytes and packets are those of the client's interface, as the emulator counted them: TLS records
-//! full of cells, TCP acknowledgements, and the little that tor says on its own account (measured
-//! too, on an idle network). Those between middle relay and exit are counted where all traffic
-//! between the exit's side and the other relays passes.
+//! Bytes and packets are those of the client's interface, as the emulator counted them. They are
+//! TLS records full of cells, TCP acknowledgements, and the small background traffic of tor (also
+//! measured, on an idle network). Those between middle relay and exit are counted on the link
+//! between the exit's side and the other relays.
 
 mod client;
 mod load;
@@ -37,12 +37,12 @@ use load::Bench;
 use tandem_web::loader::Discovery;
 use tandem_web::page::PageError;
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Network that is up.
     pub instance: String,
-    /// The program whose `client` command is measured.
+    /// The program with the measured `client` command.
     pub tandem: PathBuf,
     /// Pages, each of which a site of the network serves.
     pub pages: Vec<String>,
@@ -52,7 +52,7 @@ pub struct Plan {
     pub sessions: Vec<Protocol>,
     /// Requests in flight at the pair's local proxy, one setup for each.
     pub in_flight: Vec<usize>,
-    /// What the gateway may push, one setup for each.
+    /// The permitted pushes of the gateway, with a setup for each.
     pub pushes: Vec<Push>,
     /// Visits of other users before the first load with [`Push::Visited`]; that load is one more
     /// for those after it.
@@ -65,7 +65,7 @@ pub struct Plan {
     pub warm: bool,
     /// The plain loader sends its first requests with the SOCKS handshake, as no browser does.
     pub optimistic: bool,
-    /// Where a HAR file of every load goes.
+    /// The directory for a HAR file of every load.
     pub har: Option<PathBuf>,
     /// Further arguments of the client.
     pub client_arguments: Vec<String>,
@@ -88,7 +88,7 @@ pub enum MeasureError {
         instance: String,
         /// The page.
         page: String,
-        /// What is there.
+        /// The pages that it serves.
         served: String,
     },
     /// The exit's gateway is not found.
@@ -258,7 +258,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What an idle network carries.
+    /// Measures the traffic of an idle network.
     fn background(&self) -> Result<Background, MeasureError> {
         const TIME: Duration = Duration::from_secs(10);
         let before = self.counters()?;

@@ -1,13 +1,13 @@
 //! A private Tor network of the real `tor`: authorities, relays, an exit, a client, an onion
-//! service and a web host, each in a network namespace of its own, joined by the emulator.
+//! service and a web host. Each runs in a separate network namespace, and the emulator joins them.
 //!
-//! - [`layout`]: which nodes there are, their addresses, and the links between them.
-//! - [`keys`] and [`torrc`]: what `tor` needs before it can start.
-//! - [`namespaces`]: named namespaces and what programs in them resolve. [`dns`]: the names of the
-//!   web host.
-//! - [`control`]: asking a running `tor`. [`check`]: fetching a page through it.
+//! - [`layout`]: the nodes, their addresses, and the links between them.
+//! - [`keys`] and [`torrc`]: the files that `tor` needs before it can start.
+//! - [`namespaces`]: named namespaces and name resolution in them. [`dns`]: the names of the web
+//!   host.
+//! - [`control`]: queries to a running `tor`. [`check`]: a page fetched through it.
 //! - [`state`]: the run directory, from which everything can be found and removed again.
-//! - [`run`]: brings the network up, watches it, takes it down.
+//! - [`run`]: starts the network, supervises it, and removes it.
 //! - [`measure`]: pages over it, plain and through the pair.
 
 pub mod check;
@@ -37,7 +37,7 @@ pub enum TornetError {
     /// The system refused something.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         action: String,
         /// Why not.
         source: io::Error,
@@ -45,7 +45,7 @@ pub enum TornetError {
     /// A program that is not installed.
     #[error("{program} is not installed; {install}")]
     Missing {
-        /// Its name.
+        /// The program's name.
         program: String,
         /// How to get it.
         install: &'static str,
@@ -53,9 +53,9 @@ pub enum TornetError {
     /// A program that ended with an error.
     #[error("{program} failed: {output}")]
     Program {
-        /// Its name.
+        /// The program's name.
         program: String,
-        /// The end of what it printed.
+        /// The end of the program's output.
         output: String,
     },
     /// The emulated links.
@@ -67,7 +67,7 @@ pub enum TornetError {
     /// A signal to end came while the network was coming up.
     #[error("interrupted")]
     Interrupted,
-    /// The state of the network does not allow what is asked.
+    /// The state of the network does not allow the command.
     #[error("{0}")]
     State(String),
 }

@@ -12,7 +12,7 @@ use super::layout::{Node, Role};
 use super::{TornetError, find_program};
 use tandem_net::netns::NAMED;
 
-/// Where `ip netns exec` finds files to show in place of those in /etc.
+/// The directory in which `ip netns exec` finds replacements for files in /etc.
 const ETC: &str = "/etc/netns";
 
 /// The program `ip`.
@@ -35,7 +35,8 @@ pub fn create(ip: &Path, node: &Node) -> Result<(), TornetError> {
     write().map_err(TornetError::of(format!("write {}", etc.display())))
 }
 
-/// A client must not resolve names by itself: there, no server answers.
+/// Returns the resolver of a node. A client must not resolve names, so its resolver is an address
+/// without a server.
 fn resolver(node: &Node) -> &'static str {
     match node.role {
         Role::Client => {
@@ -59,7 +60,7 @@ pub fn existing(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Processes in a namespace, found by what the kernel says of each.
+/// Returns the processes in a namespace, from the kernel's process list.
 pub fn inhabitants(name: &str) -> Vec<u32> {
     let Ok(netns) = fs::metadata(Path::new(NAMED).join(name)) else {
         return Vec::new();

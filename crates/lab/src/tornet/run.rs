@@ -1,7 +1,7 @@
-//! Brings the network up, watches over it, takes it down.
+//! Starts the network, supervises it, and removes it.
 //!
-//! The supervisor owns the emulator and is the parent of every program, each of which dies with it
-//! (parent-death signal). What outlives a killed supervisor is named namespaces and files, and
+//! The supervisor owns the emulator and is the parent of every program, and each program dies with
+//! it (parent-death signal). A killed supervisor leaves only named namespaces and files, and
 //! [`take_down`] finds those by name.
 
 use std::fs::{self, File};
@@ -37,32 +37,32 @@ const GRACE: Duration = Duration::from_secs(3);
 
 const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD];
 
-/// What network to bring up.
+/// The settings of the network to start.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its name among others on this machine.
+    /// The network's name, unique on this machine.
     pub instance: String,
-    /// One way between Tor nodes.
+    /// The one-way delay between Tor nodes.
     pub delay: Duration,
-    /// One way between exit and web host.
+    /// The one-way delay between exit and web host.
     pub web_delay: Duration,
     /// Exits without a gateway.
     pub plain_exits: u8,
     /// Congestion control of every host's TCP.
     pub congestion: String,
-    /// What differs in configuration files.
+    /// The variable parts of configuration files.
     pub variant: Variant,
-    /// The program whose `gateway` command runs at the exit and behind the onion service; none
-    /// without gateways.
+    /// The program with the `gateway` command that runs at the exit and behind the onion service;
+    /// `None` without gateways.
     pub gateway: Option<PathBuf>,
-    /// What serves pages.
+    /// The server of pages.
     pub origin: Origin,
 }
 
-/// What serves pages on the web host and the onion host.
+/// The server of pages on the web host and the onion host.
 #[derive(Clone, Debug)]
 pub enum Origin {
-    /// Nothing.
+    /// No server.
     None,
     /// A shell command that listens on port 80 of all addresses.
     Shell(String),
@@ -79,8 +79,8 @@ pub fn up(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), Torne
     Ok(())
 }
 
-/// Removes everything of an instance; says what it did. Works on what a killed supervisor left,
-/// too.
+/// Removes everything of an instance, and reports its steps. It also removes the remains of a
+/// killed supervisor.
 pub fn take_down(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
     let directory = RunDirectory::of(instance)?;
     if directory.exists()? {
@@ -110,8 +110,8 @@ fn end_processes(processes: &[Process], progress: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Ends what still runs in the namespaces: children of programs that we started, and what users
-/// started there. Without its namespace, none of it could reach anything.
+/// Ends the remaining processes in the namespaces: children of our programs, and programs that
+/// users started there. Without the namespace, none of them would have a network.
 fn end_inhabitants(names: &[String], progress: &mut dyn FnMut(&str)) {
     let inhabitants = || {
         names
@@ -181,7 +181,7 @@ impl Tornet {
         Ok(tornet)
     }
 
-    /// What is up, and where.
+    /// Returns the state of the running network.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -194,7 +194,7 @@ impl Tornet {
             .unwrap_or_default()
     }
 
-    /// Checks what must be there.
+    /// Checks the requirements.
     fn prepare(request: &Request) -> Result<Self, TornetError> {
         const INSTALL: &str =
             "install it with: apt-get install tor (the packaged service is not needed)";

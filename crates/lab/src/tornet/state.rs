@@ -29,11 +29,11 @@ pub enum Phase {
 /// A process that can be recognised although ids are used again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// What it is: `tor`, `gateway`, `origin`, `supervisor`.
+    /// The kind of program: `tor`, `gateway`, `origin`, `supervisor`.
     pub program: String,
-    /// Where it runs.
+    /// The node on which it runs.
     pub node: String,
-    /// Its id.
+    /// The process id.
     pub pid: u32,
     /// When the kernel started it, in ticks since boot.
     pub started: u64,
@@ -50,7 +50,7 @@ impl Process {
         }
     }
 
-    /// Whether this very process still runs.
+    /// Returns true if this process still runs, and its id was not reused.
     pub fn is_alive(&self) -> bool {
         start_time(self.pid).is_some_and(|started| started == self.started)
     }
@@ -68,31 +68,31 @@ fn start_time(pid: u32) -> Option<u64> {
     }
 }
 
-/// What is known of a network.
+/// The recorded state of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Its name among others on this machine.
+    /// The network's name, unique on this machine.
     pub instance: String,
     /// How far it is.
     pub phase: Phase,
-    /// The process that holds the emulator and whose end is everything's end.
+    /// The process that holds the emulator; all programs end with it.
     pub supervisor: Process,
     /// Hosts and their namespaces.
     pub nodes: Vec<Node>,
     /// Everything started.
     pub processes: Vec<Process>,
-    /// Where to reach it.
+    /// The addresses of the network's services.
     pub endpoints: Endpoints,
-    /// One-way delay between Tor nodes, in milliseconds.
+    /// The one-way delay between Tor nodes, in milliseconds.
     pub delay_ms: u64,
-    /// One-way delay between exit and web host, in milliseconds.
+    /// The one-way delay between exit and web host, in milliseconds.
     pub web_delay_ms: u64,
-    /// Whether the client uses Conflux.
+    /// True if the client uses Conflux.
     pub conflux: bool,
 }
 
-/// Where users of the network reach it. Addresses are those inside the client's namespace; sockets
-/// are files and can be reached from everywhere.
+/// The addresses of the network's services. They are addresses inside the client's namespace;
+/// sockets are files, which any namespace can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
     /// Namespace of the client.
@@ -120,11 +120,11 @@ pub struct Endpoints {
 /// A site on the web host, port 80.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteEndpoint {
-    /// Its name.
+    /// The site's name.
     pub host: String,
-    /// Its address.
+    /// The site's address.
     pub address: std::net::Ipv4Addr,
-    /// What it serves. The first is also what the onion service serves.
+    /// The page that it serves. The onion service serves the page of the first site.
     pub page: String,
 }
 
@@ -152,7 +152,7 @@ impl RunDirectory {
         Ok(Self(runtime.unwrap_or_else(|| "/tmp".into()).join(name)))
     }
 
-    /// Its path.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -166,7 +166,8 @@ impl RunDirectory {
             .map_err(action())
     }
 
-    /// Whether it exists; an error when it belongs to somebody else or is open to others.
+    /// Returns true if it exists. A directory that belongs to another user, or that others can
+    /// open, is an error.
     pub fn exists(&self) -> Result<bool, TornetError> {
         let meta = match fs::symlink_metadata(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -194,7 +195,7 @@ impl RunDirectory {
         }
     }
 
-    /// What the supervisor prints when it runs in the background.
+    /// Returns the path of the supervisor's log, which it writes in the background.
     pub fn log_file(&self) -> PathBuf {
         self.0.join("up.log")
     }

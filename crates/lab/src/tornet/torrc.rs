@@ -19,12 +19,12 @@ pub const HTTP_TUNNEL_PORT: u16 = 9052;
 /// The client's DNS port, on its loopback address.
 pub const DNS_PORT: u16 = 9053;
 
-/// Seconds from consensus to consensus. Relays publish new descriptors several times in their first
-/// minutes, and directory caches learn of them with the next consensus only: with a long interval a
-/// client that asks for full descriptors meanwhile gets none.
+/// The interval between consensuses, in seconds. Relays publish new descriptors several times in
+/// their first minutes, and directory caches learn of them only with the next consensus. With a
+/// long interval a client that requests full descriptors gets none until then.
 const VOTING_INTERVAL_S: u32 = 20;
 
-/// What differs from run to run.
+/// The settings that differ between runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variant {
     /// Switches Conflux off at the client, so that optimistic data is sent early on exit circuits.
@@ -36,12 +36,12 @@ pub fn node_directory(root: &Path, node: &Node) -> PathBuf {
     root.join(&node.name)
 }
 
-/// Where its `tor` keeps its keys and caches.
+/// Returns the directory in which the node's `tor` keeps its keys and caches.
 pub fn data_directory(root: &Path, node: &Node) -> PathBuf {
     node_directory(root, node).join("data")
 }
 
-/// Its control socket, which can be reached from every namespace.
+/// Returns the path of the node's control socket, which every namespace can use.
 pub fn control_socket(root: &Path, node: &Node) -> PathBuf {
     node_directory(root, node).join("control")
 }
@@ -89,7 +89,7 @@ pub fn torrc(
     out
 }
 
-/// Equal weights for all relays, as measured by nobody.
+/// Formats equal weights for all relays, without a measurement.
 pub fn bandwidths(identities: &Identities, now: u64) -> String {
     let mut lines: Vec<String> = identities
         .fingerprints
@@ -202,8 +202,8 @@ fn onion(root: &Path, node: &Node) -> String {
         .map(|(_, port)| format!("HiddenServicePort {port} 127.0.0.1:{port}\n"))
         .concat();
     let directory = service_directory(root, node);
-    // An onion service that begins with half a network tries its introductions in vain, and then
-    // not again for minutes.
+    // An onion service that starts with half a network fails at its introductions, and does not
+    // retry for minutes.
     format!(
         "DisableNetwork 1\nSocksPort 0\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n{gateways}",
         directory.display()

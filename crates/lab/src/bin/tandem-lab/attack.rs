@@ -16,7 +16,7 @@ const SHORTEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Attacks whose names contain one of these words; all by default
+    /// Attacks with one of these words in their name; all by default
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// The program under attack; by default `tandem` beside this program

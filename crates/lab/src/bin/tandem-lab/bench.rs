@@ -1,4 +1,4 @@
-//! `tandem-lab bench`: what the pair costs, beside its peers.
+//! `tandem-lab bench`: the cost of the pair, beside its peers.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use tandem_lab::bench::{Size, proxy, quiet, session};
 use tandem_link::text;
 use tandem_net::emulator::topology::LinkText;
 
-/// What to measure.
+/// The kinds of measurement.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The gateway's CPU time and memory beside other proxies'
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Quiet(Box<QuietArguments>),
 }
 
-/// What all have.
+/// The options that all kinds share.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// The program under test; by default `tandem` beside this program
@@ -63,7 +63,7 @@ pub(crate) struct ProxyArguments {
     /// Requests of one turn; by size unless given
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(256..))]
     requests: Option<u32>,
-    /// Idle sessions whose memory is measured; 0 for none
+    /// Idle sessions for the memory measurement; 0 for none
     #[arg(long, default_value_t = 1000, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=8000))]
     idle: u16,
 }
@@ -72,7 +72,7 @@ pub(crate) struct ProxyArguments {
 pub(crate) struct SessionArguments {
     #[command(flatten)]
     common: Common,
-    /// Session protocols; the first is what the others are compared with
+    /// Session protocols; the first is the baseline
     #[arg(
         long,
         value_delimiter = ',',
@@ -198,7 +198,7 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
     })
 }
 
-/// Lost when nobody listens any more.
+/// Prints progress. The line is lost if standard error is closed.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "tandem-lab bench: {line}");
 }

@@ -24,9 +24,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Attacks on the running programs, with bounds on what they may cost
+    /// Attacks on the running programs, with limits on their cost
     Attack(attack::Arguments),
-    /// What the pair costs, beside its peers
+    /// The cost of the pair, beside its peers
     #[command(subcommand)]
     Bench(bench::Command),
     /// An experiment from a file, on emulated links

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
     /// A page by name (demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES), or

@@ -16,7 +16,7 @@ use tandem_lab::experiment::run::{self, Event, Options, Tally};
 use tandem_lab::experiment::summary::Cells;
 use tandem_lab::experiment::{Experiment, ExperimentError};
 
-/// Measures an experiment; what has a result already is not measured again.
+/// Measures an experiment; trials that have a result are not repeated.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The experiment, such as experiments/thesis.toml
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let (mut experiment, mut text) = Experiment::open(&arguments.file).map_err(named)?;
     if let Some(directory) = &arguments.pages {
         let pages = run::pages_of(directory)?;
-        // What is kept beside the results must say which pages they are of.
+        // The copy beside the results must name the pages that they are of.
         text = format!("pages = {}\n{text}", serde_json::to_string(&pages)?);
         experiment = Experiment::parse(&text).map_err(named)?.at(&arguments.file);
     }
@@ -190,7 +190,7 @@ fn in_words(time: Duration) -> String {
     }
 }
 
-/// Lost when nobody listens any more.
+/// Prints progress. The line is lost if standard error is closed.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "tandem-lab run: {line}");
 }

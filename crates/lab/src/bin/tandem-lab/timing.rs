@@ -62,7 +62,7 @@ pub(crate) struct ClientArguments {
     /// Longest wait for a steady rate
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = text::duration, conflicts_with = "warm_up")]
     steady_within: Duration,
-    /// What counts
+    /// Duration of the measured phase
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = text::duration)]
     time: Duration,
     /// Print JSON
@@ -140,7 +140,7 @@ fn plan(arguments: ClientArguments) -> Result<Plan, Box<dyn Error>> {
     })
 }
 
-/// Lost when nobody listens any more.
+/// Prints progress. The line is lost if standard error is closed.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "tandem-lab timing: {line}");
 }

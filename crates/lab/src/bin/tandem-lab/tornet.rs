@@ -26,14 +26,14 @@ use tandem_web::page::Page;
 
 type Failure = Box<dyn Error>;
 
-/// What to do with the network.
+/// The commands on the network.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Brings the network up and returns when it carries traffic
     Up(UpArguments),
-    /// Says what is up and how to reach it
+    /// Shows the running network and its addresses
     Status(StatusArguments),
-    /// Removes everything, also what a killed `up` left
+    /// Removes everything, also the remains of a killed `up`
     Down(Instance),
     /// Runs a command on a node
     Exec(ExecArguments),
@@ -53,10 +53,10 @@ pub(crate) struct Instance {
 pub(crate) struct UpArguments {
     #[command(flatten)]
     instance: Instance,
-    /// One-way delay between two Tor nodes
+    /// Delay in one direction between two Tor nodes
     #[arg(long, default_value = "40ms", value_name = "TIME", value_parser = text::duration)]
     delay: Duration,
-    /// One-way delay between exit and web host
+    /// Delay in one direction between exit and web host
     #[arg(long, default_value = "10ms", value_name = "TIME", value_parser = text::duration)]
     web_delay: Duration,
     /// Exits without a gateway, to see that clients find the right one
@@ -102,7 +102,7 @@ pub(crate) struct ExecArguments {
     instance: Instance,
     /// The node, e.g. client, exit, web
     node: String,
-    /// What to run; a shell unless given
+    /// The command to run; a shell unless given
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -120,7 +120,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lost when nobody listens any more.
+/// Prints progress. The line is lost if standard error is closed.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -19,7 +19,7 @@ const LEGEND: f64 = 16.0;
 /// From here on a logarithmic scale shows more.
 const WIDE: f64 = 8.0;
 
-/// Colours that people who see fewer colours can tell apart too.
+/// Colours that people with colour blindness can distinguish.
 const COLOURS: [&str; 8] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444", "#999933",
 ];
@@ -33,7 +33,7 @@ pub(super) struct Plot<'a> {
     pub(super) curves: Vec<Line>,
 }
 
-/// One set-up.
+/// The line of a set-up.
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) colour: usize,
@@ -63,7 +63,7 @@ impl Scale {
         let high = values.clone().fold(f64::MIN_POSITIVE, f64::max);
         let low = values.fold(high, f64::min).max(high * 1e-6);
         let logarithmic = high / low > WIDE;
-        // What differs little is not seen on a scale from zero.
+        // Small differences are invisible on a scale from zero.
         let from = if logarithmic || high / low < 2.0 {
             low * 0.9
         } else {
@@ -233,7 +233,7 @@ impl Plot<'_> {
     }
 }
 
-/// Whether numbers can be told apart on an even scale.
+/// Returns true if the numbers are distinguishable on a linear scale.
 fn is_even(numbers: &[f64]) -> bool {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -32,7 +32,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it has no rows.
+    /// Returns true if it has no rows.
     pub(super) const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

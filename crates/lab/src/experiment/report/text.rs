@@ -2,8 +2,8 @@
 
 use tandem_net::stats::Summary;
 
-/// Text that may stand in an element or a quoted attribute; what XML cannot have becomes a question
-/// mark.
+/// Escapes text for an element or a quoted attribute. Characters that are invalid in XML become a
+/// question mark.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

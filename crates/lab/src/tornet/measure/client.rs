@@ -24,7 +24,7 @@ const MOST_METRICS: u64 = 1 << 20;
 /// A running `tandem client`, ended with this value.
 pub(super) struct Client {
     process: Child,
-    /// Its HTTP proxy.
+    /// The address of the client's HTTP proxy.
     pub(super) listen: SocketAddr,
     metrics: SocketAddr,
     log: PathBuf,
@@ -91,7 +91,7 @@ impl Client {
         Ok(())
     }
 
-    /// Its counters as it writes them.
+    /// Returns the client's metrics, unparsed.
     pub(super) fn metrics(&self, network: &Netns) -> io::Result<String> {
         network.run(|| {
             let mut stream = TcpStream::connect(self.metrics)?;
@@ -126,13 +126,13 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // One that has ended by itself needs no signal.
+        // A process that has ended needs no signal.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Two addresses that nobody listens on.
+/// Returns two addresses without a listener.
 fn free_ports() -> io::Result<[SocketAddr; 2]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let (one, other) = (bind()?, bind()?);

@@ -1,5 +1,5 @@
-//! One load: a client started for it, the loader beside it, and the counters of the links around
-//! it.
+//! A load of a page: a new client for it, the loader beside it, and the counters of the surrounding
+//! links.
 
 use std::fs;
 use std::io;
@@ -31,13 +31,13 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Time until the directory has full descriptors.
 const DIRECTORY_LIMIT: Duration = Duration::from_secs(90);
 
-/// What the link may carry in a quiet second.
+/// The largest traffic of the link in a quiet second.
 const QUIET_BYTES: u64 = 4_000;
 
-/// How long what a load left on the way may take to ebb away, in seconds.
+/// The longest wait, in seconds, for traffic that a load left in flight.
 const SETTLE_LIMIT: u32 = 20;
 
-/// What a load took and moved.
+/// The duration and the traffic of a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loaded {
     /// From the loader's first byte to its last.
@@ -63,7 +63,7 @@ pub struct Loaded {
     pub connections: usize,
     /// Requests that it made.
     pub requests: usize,
-    /// What the client says of pushes; none without a pair.
+    /// The client's push counters; `None` without a pair.
     pub pushes: Option<Pushes>,
 }
 
@@ -80,16 +80,16 @@ pub struct ExitLink {
     pub packets_down: u64,
 }
 
-/// What a client counted while one page was loaded.
+/// The push counters of a client during the load of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pushes {
     /// Visits of other users that the gateway had seen before.
     pub visits_before: usize,
     /// Pushes that arrived.
     pub received: u64,
-    /// Those that were there when they were asked for.
+    /// Pushes that were complete when the browser requested them.
     pub used: u64,
-    /// Those that were asked for while they were under way.
+    /// Pushes that were still arriving when the browser requested them.
     pub late: u64,
     /// Bytes of their bodies.
     pub bytes_received: u64,
@@ -117,7 +117,7 @@ impl Pushes {
         }
     }
 
-    /// Bytes of bodies that nobody asked for.
+    /// Returns the bytes of unrequested bodies.
     pub const fn wasted(self) -> u64 {
         self.bytes_received.saturating_sub(self.bytes_used)
     }
@@ -133,7 +133,8 @@ impl Pushes {
     }
 }
 
-/// What passed the client's interface, and the link between the exit's side and all other relays.
+/// The traffic of the client's interface, and of the link between the exit's side and all other
+/// relays.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     up: Traffic,
@@ -231,8 +232,8 @@ impl<'a> Bench<'a> {
         self.directory.counters().ok()?.trouble()
     }
 
-    /// Waits until what went before has ebbed away and tor has fetched what it wanted, for some
-    /// time at most.
+    /// Waits, up to a limit, until earlier traffic has ended and tor has fetched its directory
+    /// documents.
     pub(super) fn settle(&self) -> Result<Counted, MeasureError> {
         let mut before = self.counters()?;
         for _ in 0..SETTLE_LIMIT {
@@ -246,7 +247,7 @@ impl<'a> Bench<'a> {
         Ok(before)
     }
 
-    /// Loads the page once, as a user who is new to the gateway. The inner error is a load that
+    /// Loads the page once, as a user that is new to the gateway. The inner error is a load that
     /// failed; the outer ends the measurement.
     pub(super) fn load(
         &self,
@@ -306,9 +307,9 @@ impl<'a> Bench<'a> {
         Ok(Ok(summary(&load, moved, subject.way, pushes)))
     }
 
-    /// Has tor fetch the descriptors by which it knows what an exit lets out to a single address:
-    /// with microdescriptors alone it would not use the gateway's exit, though it is named. They
-    /// are in the directory a consensus or two after the network is up.
+    /// Makes tor fetch full descriptors, which contain an exit's policy for single addresses. With
+    /// microdescriptors alone tor would not use the gateway's exit, even if it is named. The
+    /// descriptors are in the directory a consensus or two after the network is up.
     pub(super) fn find_gateways(&self) -> Result<(), MeasureError> {
         let until = Instant::now() + DIRECTORY_LIMIT;
         loop {
@@ -341,8 +342,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The page under a name of its own for each load, so that it is a site that the gateway has
-    /// never seen; what others have visited has one name for all of them.
+    /// Returns the page under a different name for each load, so that the gateway has never seen
+    /// the site. Visited pages have one name for all loads.
     fn site(&self, subject: &Subject, setup: Setup, key: &str) -> Result<Site, MeasureError> {
         let ends = &self.state.endpoints;
         let host = match subject.way {

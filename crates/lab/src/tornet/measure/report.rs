@@ -1,4 +1,4 @@
-//! What was measured: a row per page, way and setup, compared with plain HTTP/1.1 and with the pair
+//! The results: a row per page, way and setup, compared with plain HTTP/1.1 and with the pair
 //! without push in the same run.
 
 use std::fmt::Write as _;
@@ -14,19 +14,19 @@ use tandem_web::loader::Discovery;
 /// A whole measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// One per page, way and setup.
+    /// A row per page, way and setup.
     pub rows: Vec<Row>,
-    /// What they say of push, by setup.
+    /// The verdicts on push, by setup.
     pub verdicts: Vec<Verdict>,
-    /// What tor moves over the client's link by itself; it is in all numbers of the link.
+    /// The background traffic of tor on the client's link; it is part of all figures of the link.
     pub background: Background,
     /// Turns that each setup had.
     pub passes: usize,
     /// Visits of other users before the first load of a visited site.
     pub visits: usize,
-    /// Whether circuit and session had carried the page before.
+    /// True if circuit and session had carried the page before.
     pub warm: bool,
-    /// What the loader knew from the start.
+    /// The resources that the loader knew from the start.
     pub known: &'static str,
     /// Further arguments of the client.
     pub client_arguments: Vec<String>,
@@ -84,13 +84,13 @@ pub struct Row {
     pub loader_down: Option<f64>,
     /// Pushes that were there when they were asked for.
     pub used: Option<f64>,
-    /// Those that were still under way then.
+    /// Pushes that were still arriving when they were requested.
     pub late: Option<f64>,
-    /// Bytes of bodies that nobody asked for, as a share of all that came.
+    /// Bytes of unrequested bodies, as a share of all received bytes.
     pub waste: Option<f64>,
     /// Every load that succeeded, in order.
     pub loads: Vec<Loaded>,
-    /// What the others said.
+    /// The errors of the loads that failed.
     pub failures: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
     }
 }
 
-/// A column: its heading, its width and what stands in it.
+/// A column: its heading, its width and the function that formats a cell.
 type Column = (&'static str, usize, fn(&Row) -> String);
 
 const COLUMNS: [Column; 16] = [

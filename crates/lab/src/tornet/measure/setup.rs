@@ -1,5 +1,5 @@
-//! What a page is loaded with: the way to it, the session protocol, requests in flight, and what
-//! the gateway pushes.
+//! The setup of a page load: the way to the page, the session protocol, requests in flight, and the
+//! gateway's pushes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::tornet::layout::GATEWAY_PORTS;
 /// Connections that browsers open to one host.
 pub const BROWSER_CONNECTIONS: usize = 6;
 
-/// Where the page is.
+/// The place of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
@@ -49,15 +49,15 @@ impl FromStr for Protocol {
     }
 }
 
-/// What the gateway may push.
+/// The permitted pushes of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Push {
-    /// Nothing: the client takes no pushes
+    /// No pushes: the client takes none
     Off,
-    /// What the page itself says: nobody has visited the site before
+    /// Resources that the page itself names, on a first visit to the site
     First,
-    /// What other users' visits taught the gateway, too
+    /// Resources learned from other users' visits, too
     Visited,
 }
 
@@ -72,13 +72,13 @@ pub enum Setup {
         session: Protocol,
         /// Requests that the loader has in flight.
         in_flight: usize,
-        /// What comes unasked.
+        /// The permitted pushes.
         push: Push,
     },
 }
 
 impl Setup {
-    /// What the gateway may push, through the pair.
+    /// Returns the permitted pushes of the gateway, through the pair.
     pub const fn push(self) -> Option<Push> {
         match self {
             Self::Plain => None,

@@ -1,5 +1,5 @@
-//! What the rows say of push, over all pages: how it compares with the same pair without it and
-//! with plain HTTP/1.1, where it was slower, and what it wasted.
+//! The verdict on push, over all pages: its comparison with the same pair without it and with plain
+//! HTTP/1.1, the pages on which it was slower, and its waste.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::report::Row;
 use super::{Loaded, Pushes};
 use tandem_net::stats::median;
 
-/// One setup with push, over all pages that have it.
+/// The results of a setup with push, over all pages that have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// The setup.
@@ -20,7 +20,7 @@ pub struct Verdict {
     pub ratio_without_push: Option<f64>,
     /// The same, of plain HTTP/1.1's.
     pub ratio_plain: Option<f64>,
-    /// Bytes of bodies that nobody asked for, as a share of all that came, over all loads.
+    /// Bytes of unrequested bodies, as a share of all received bytes, over all loads.
     pub waste: f64,
     /// Pages that no load with push brought as fast as the slowest without.
     pub slower: Vec<String>,

@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Requests that the loader has in flight at the client; a browser has 6
     #[arg(long, value_delimiter = ',', default_value = "6", value_name = "NUMBER", value_parser = in_flight)]
     in_flight: Vec<usize>,
-    /// What the gateway pushes, a setup for each
+    /// Pushes of the gateway, a setup for each
     #[arg(
         long,
         value_delimiter = ',',
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     /// Not through the exit
     #[arg(long, requires = "onion")]
     no_exit: bool,
-    /// What the loader knows from the start
+    /// Resources that the loader knows from the start
     #[arg(long, default_value = "document", value_name = "WHAT")]
     known: Known,
     /// Load the page once before, unmeasured, over the same circuit and session
@@ -90,7 +90,7 @@ pub(crate) struct Arguments {
 enum Known {
     /// All addresses, as the thesis' loader did
     Everything,
-    /// Where the page begins, as a browser does
+    /// The page's document, as a browser does
     Document,
 }
 
