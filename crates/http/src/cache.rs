@@ -1,6 +1,6 @@
 //! The rules of HTTP caching (RFC 9111), as decisions without a store, a clock or a socket.
 //!
-//! Every part of Tandem that stores an answer, or reasons about a cache elsewhere, asks here:
+//! Every part of Tandem that stores a response, or reasons about another cache, uses this module:
 //!
 //! ```text
 //!  ResponseHead ──▶ ResponsePolicy ── is_storable(request)   section 3
@@ -47,7 +47,7 @@ use crate::Method;
 pub struct CacheRules {
     /// Several users share the cache: `private`, `s-maxage` and the rule for `Authorization` hold.
     pub shared: bool,
-    /// An answer that names no lifetime may have a heuristic one (RFC 9111 section 4.2.2).
+    /// A response that names no lifetime may have a heuristic one (RFC 9111 section 4.2.2).
     pub heuristics: bool,
 }
 

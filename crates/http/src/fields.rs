@@ -122,7 +122,7 @@ impl Fields {
         })
     }
 
-    /// Drops every field for which `keep` says no.
+    /// Keeps only the fields for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
         let text = std::mem::take(&mut self.text);
         let index = std::mem::take(&mut self.index);
@@ -140,7 +140,7 @@ impl Fields {
         }
     }
 
-    /// Drops every field of this (lower-case) name; says whether there was one.
+    /// Removes every field of this (lower-case) name; returns true if there was one.
     pub fn remove(&mut self, name: &str) -> bool {
         let had = self.contains(name);
         if had {

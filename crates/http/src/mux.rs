@@ -141,8 +141,7 @@ pub enum Event {
         /// The stream.
         id: StreamId,
     },
-    /// Server: the peer wants an answer in another place of the order of sending (HTTP/2 only; the
-    /// core sends it there).
+    /// Server: the peer changed the priority of a response (HTTP/2 only; the core applies it).
     Priority {
         /// The stream identifier.
         id: StreamId,
@@ -261,7 +260,7 @@ impl MuxConfig {
 }
 
 /// A multiplexed session core. All commands take effect in the output; none blocks. Commands on a
-/// stream that is already gone do nothing.
+/// stream that no longer exists are ignored.
 pub trait Mux {
     /// Bytes from the peer, cut anywhere. After an error the core takes nothing more; its output
     /// ends with GOAWAY.
@@ -276,9 +275,9 @@ pub trait Mux {
     /// Returns the next event of the input, in wire order.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Appends frames to `out` until it holds about `limit` bytes (a frame is never cut) or nothing
-    /// may be sent now. Control frames go first, then whoever [`crate::sched`] says. The client's
-    /// preface and settings and the first request leave together: nothing waits for the peer.
+    /// Appends frames to `out` until it holds about `limit` bytes or no frame may be sent now; a
+    /// frame is never cut. Control frames go first, then streams in the order of [`crate::sched`].
+    /// A client's preface, settings and first request leave together, without waiting for the peer.
     fn poll_output(&mut self, out: &mut SendBuf, limit: usize);
 
     /// Returns true if [`Mux::poll_output`] would append bytes that should leave now. Credit and
@@ -300,8 +299,9 @@ pub trait Mux {
     /// Server: the response head. `end`: no body follows.
     fn respond(&mut self, id: StreamId, head: &ResponseHead, end: bool);
 
-    /// Server: promises an answer to `request`, before the data of `parent` that mentions it; the
-    /// answer follows with [`Mux::respond`] and [`Mux::send_data`] on the new stream.
+    /// Server: announces the push of a response to `request`, before the data of `parent` that
+    /// mentions it. The response follows with [`Mux::respond`] and [`Mux::send_data`] on the new
+    /// stream.
     fn push(
         &mut self,
         parent: StreamId,
@@ -334,11 +334,11 @@ pub trait Mux {
     /// Ends the stream at once, both ways, and drops its queued data.
     fn reset(&mut self, id: StreamId, reason: Reason);
 
-    /// Resets the stream once the body queued so far has left, so that the peer gets the beginning
-    /// of an answer that broke off.
+    /// Resets the stream after the queued body was sent, so that the peer gets the beginning of an
+    /// incomplete response.
     fn reset_after_data(&mut self, id: StreamId, reason: Reason);
 
-    /// `count` bytes of the stream's data have been used: the peer may send as many more.
+    /// Reports that `count` bytes of the stream's data were used: the peer may send as many more.
     fn release(&mut self, id: StreamId, count: usize);
 
     /// Sends a ping, which the peer answers with [`Event::Pong`].

@@ -260,7 +260,7 @@ impl Decoder {
     }
 }
 
-/// Inflates as much as fits into the spare room of `out`; says how much that was.
+/// Inflates as much as fits into the spare capacity of `out`; returns the number of bytes.
 fn step(
     inflate: &mut Decompress,
     rest: &mut &[u8],

@@ -84,11 +84,11 @@ pub(crate) fn response_block(head: &ResponseHead, limit: usize) -> Result<Block,
     Ok(block)
 }
 
-/// The block that announces the push of `request`.
+/// Encodes the block that announces the push of `request`.
 ///
 /// The announcement must leave before anything that mentions the resource, when the status is not
-/// yet known. Clients in the field read `:status` from it (spdy-transport stops reading the
-/// connection without), so it says 200; an answer of another status is withdrawn instead of sent.
+/// yet known. Existing clients read `:status` from it (spdy-transport stops reading the connection
+/// without), so it carries 200. A response with another status is withdrawn instead of sent.
 pub(crate) fn push_block(request: &RequestHead, limit: usize) -> Result<Block, Unwritable> {
     let mut block = Block::new();
     put(&mut block, b":method", request.method.as_str().as_bytes())?;
@@ -241,8 +241,8 @@ impl<'a> Message<'a> {
         message
     }
 
-    /// The request that it is; `None` when something required is missing or senseless, which is
-    /// answered by 400.
+    /// Returns the request; `None` if a required part is missing or invalid, which leads to a 400
+    /// response.
     pub(crate) fn into_request(self) -> Option<RequestHead> {
         let method = Method::parse(self.method?)?;
         if method == Method::Connect {

@@ -76,7 +76,7 @@ pub(crate) enum Finish {
     Fin,
     /// These fields, then FIN.
     Trailers(Block),
-    /// RST_STREAM: the answer broke off.
+    /// RST_STREAM, after an incomplete response.
     Reset(Reason),
 }
 
@@ -85,9 +85,9 @@ pub(crate) enum Finish {
 pub(crate) enum Kind {
     /// A request of ours. Sessions that take pushes keep the parts of it that pushes inherit.
     OwnRequest(Option<Box<Asked>>),
-    /// The peer asked.
+    /// A request of the peer.
     PeerRequest,
-    /// We push, for the peer's request on `parent`.
+    /// A push of ours, for the peer's request on `parent`.
     OwnPush {
         /// The stream of that request.
         parent: StreamId,

@@ -16,9 +16,9 @@ const MAX_SECONDS: u64 = 1 << 31;
 /// The staleness that a request accepts (`max-stale`, RFC 9111 section 5.2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staleness {
-    /// An answer may have been stale for any time.
+    /// A response may have been stale for any time.
     Any,
-    /// An answer may have been stale for at most this time.
+    /// A response may have been stale for at most this time.
     UpTo(Duration),
 }
 
@@ -71,7 +71,7 @@ impl CacheControl {
         let (name, argument) = member.split_at(at.unwrap_or(member.len()));
         let argument = argument.get(1..).map(unquote);
         let argument = argument.as_deref();
-        // A number that is missing or malformed means the answer is stale.
+        // A number that is missing or malformed means the response is stale.
         let shortest = |before: Option<Duration>| {
             let time = argument.and_then(delta_seconds).unwrap_or(Duration::ZERO);
             Some(before.map_or(time, |before| before.min(time)))

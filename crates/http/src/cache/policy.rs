@@ -13,13 +13,13 @@ const HEURISTIC_DIVISOR: u32 = 10;
 /// The age of a response with an unreadable `Age`: the response counts as stale.
 const UNKNOWN_AGE: Duration = Duration::from_secs(1 << 31);
 
-/// The circumstances in which an answer arrived.
+/// The circumstances in which a response arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// The time of arrival in seconds since 1970, where there is a clock to trust. Without one,
-    /// only the answer's own `Age` counts, and `Expires` needs a `Date` beside it.
+    /// only the response's own `Age` counts, and `Expires` needs a `Date` beside it.
     pub at: Option<u64>,
-    /// The time from the request to its answer; it counts as age (RFC 9111 section 4.2.3).
+    /// The time from the request to its response; it counts as age (RFC 9111 section 4.2.3).
     pub delay: Duration,
 }
 
@@ -48,7 +48,7 @@ pub struct ResponsePolicy {
     pub last_modified: Option<u64>,
     /// `Age`, the highest value of all; a malformed one counts as older than any lifetime.
     pub age: Duration,
-    /// The answer has a validator, so that it can be checked (RFC 9110 section 8.8).
+    /// The response has a validator, so that it can be checked (RFC 9110 section 8.8).
     pub has_validator: bool,
     /// `Vary` lists `*`: no other request can be known to match (RFC 9110 section 12.5.5).
     pub varies_on_anything: bool,
@@ -133,7 +133,7 @@ impl ResponsePolicy {
             || (rules.shared && (control.proxy_revalidate || control.s_maxage.is_some()))
     }
 
-    /// Returns the answer's freshness for a cache that received it so.
+    /// Returns the response's freshness for a cache that received it so.
     pub fn freshness(&self, rules: CacheRules, receipt: Receipt) -> Freshness {
         let lifetime = self
             .explicit_lifetime(rules, receipt.at)
@@ -148,13 +148,13 @@ impl ResponsePolicy {
         }
     }
 
-    /// The lifetime that the answer names (RFC 9111 section 4.2.1).
+    /// The lifetime that the response names (RFC 9111 section 4.2.1).
     fn explicit_lifetime(&self, rules: CacheRules, received: Option<u64>) -> Option<Duration> {
         let control = &self.control;
         let shared = control.s_maxage.filter(|_| rules.shared);
         shared.or(control.max_age).or_else(|| {
             let expires = self.expires?;
-            // Without any clock, a date alone tells nothing: the answer counts as stale.
+            // Without any clock, a date alone tells nothing: the response counts as stale.
             let date = self.date.or(received).unwrap_or(u64::MAX);
             Some(Duration::from_secs(expires.saturating_sub(date)))
         })
@@ -189,22 +189,22 @@ const fn is_understood(status: u16) -> bool {
     is_heuristically_cacheable(status) || matches!(status, 302 | 303 | 307)
 }
 
-/// The age of an answer when it arrived, and the time for which it stays fresh.
+/// The age of a response when it arrived, and the time for which it stays fresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freshness {
-    /// The lifetime from the answer's origin; `None` where neither the answer nor a heuristic names
-    /// one.
+    /// The lifetime from the response's origin; `None` where neither the response nor a heuristic
+    /// names one.
     pub lifetime: Option<Duration>,
     age: Duration,
 }
 
 impl Freshness {
-    /// Returns the answer's age after it was stored for `resident` (RFC 9111 section 4.2.3).
+    /// Returns the response's age after it was stored for `resident` (RFC 9111 section 4.2.3).
     pub const fn age(&self, resident: Duration) -> Duration {
         self.age.saturating_add(resident)
     }
 
-    /// Returns the time for which the answer stays fresh after `resident` in the store: zero once
+    /// Returns the time for which the response stays fresh after `resident` in the store: zero once
     /// it is stale, `None` where no lifetime is known.
     pub fn remaining(&self, resident: Duration) -> Option<Duration> {
         let lifetime = self.lifetime?;
@@ -217,7 +217,7 @@ impl Freshness {
         self.remaining(resident).is_some_and(|left| !left.is_zero())
     }
 
-    /// Returns the time since the answer became stale, or zero for one that is fresh.
+    /// Returns the time since the response became stale, or zero for one that is fresh.
     pub fn staleness(&self, resident: Duration) -> Duration {
         let lifetime = self.lifetime.unwrap_or_default();
         self.age(resident).saturating_sub(lifetime)

@@ -5,18 +5,18 @@ use std::time::Duration;
 use super::{CacheControl, CacheRules, Freshness, ResponsePolicy, Staleness};
 use crate::Fields;
 
-/// The use that a request permits of a stored answer.
+/// The use that a request permits of a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// The answer is fresh and may be used.
+    /// The response is fresh and may be used.
     Fresh,
-    /// The answer is stale, and the request accepts that.
+    /// The response is stale, and the request accepts that.
     Stale,
-    /// The answer must be validated with its origin first.
+    /// The response must be validated with its origin first.
     Validate,
 }
 
-/// The directives of a request that concern stored answers.
+/// The directives of a request that concern stored responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestPolicy {
     /// The directives; a `Pragma: no-cache` without `Cache-Control` counts as `no-cache`
@@ -37,7 +37,7 @@ impl RequestPolicy {
         self.control.no_cache || self.control.max_age == Some(Duration::ZERO)
     }
 
-    /// Decides about an answer that has been stored for `resident`.
+    /// Decides about a response that has been stored for `resident`.
     pub fn reuse(
         &self,
         rules: CacheRules,
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn request_directives_decide_about_reuse() {
         use Reuse::{Fresh, Stale, Validate};
-        // Each row: directives of the request and the answer, seconds stored, the decision.
+        // Each row: directives of the request and the response, seconds stored, the decision.
         for (asked, says, resident, expected) in [
             ("", "max-age=60", 59, Fresh),
             ("", "max-age=60", 60, Validate),

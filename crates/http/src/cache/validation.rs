@@ -1,4 +1,4 @@
-//! Validation of stored answers (RFC 9111 section 4.3) with the conditional requests of RFC 9110
+//! Validation of stored responses (RFC 9111 section 4.3) with the conditional requests of RFC 9110
 //! section 13.
 
 use super::control::members;
@@ -70,7 +70,7 @@ pub fn is_about(not_modified: &ResponseHead, stored: &ResponseHead) -> bool {
     }
 }
 
-/// Updates the fields of a stored answer by those of a 304 (RFC 9111 section 3.2). Fields that
+/// Updates the fields of a stored response by those of a 304 (RFC 9111 section 3.2). Fields that
 /// describe the stored body or one connection stay as they were.
 pub fn freshen(stored: &mut ResponseHead, not_modified: &ResponseHead) {
     const KEPT: [&[u8]; 12] = [
@@ -93,7 +93,7 @@ pub fn freshen(stored: &mut ResponseHead, not_modified: &ResponseHead) {
         .filter(|field| !KEPT.contains(&field.name))
         .map(|field| (field.name, field.value))
         .collect();
-    // An answer that was just validated is as old as its validation says.
+    // A response that was just validated is as old as its validation says.
     stored.fields.retain(|field| {
         field.name != b"age" && !new.iter().any(|update| update.name == field.name)
     });

@@ -1,10 +1,10 @@
-//! The choice of a stored answer by `Vary` (RFC 9111 section 4.1, RFC 9110 section 12.5.5).
+//! The choice of a stored response by `Vary` (RFC 9111 section 4.1, RFC 9110 section 12.5.5).
 
 use super::control::members;
 use crate::Fields;
 use crate::message::is_token;
 
-/// The names that `Vary` lists, in the spelling of the answer.
+/// The names that `Vary` lists, in the spelling of the response.
 pub fn names(response: &Fields) -> impl Iterator<Item = &[u8]> {
     response.get_all("vary").flat_map(members)
 }

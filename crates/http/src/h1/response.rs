@@ -127,13 +127,13 @@ fn parse_fields(
     })
 }
 
-/// RFC 9112 section 6.3, items 1 and 2.
+/// Returns true if a response has no body (RFC 9112 section 6.3, items 1 and 2).
 fn has_no_body(status: u16, method: &Method) -> bool {
     *method == Method::Head || status == 304 || forbids_length(status, method)
 }
 
-/// RFC 9110 section 8.6: not even a `content-length` may be there (one that is there means
-/// nothing).
+/// Returns true if a response must not carry `content-length` (RFC 9110 section 8.6). A received
+/// one is ignored.
 pub(super) fn forbids_length(status: u16, method: &Method) -> bool {
     status < 200 || status == 204 || (*method == Method::Connect && (200..300).contains(&status))
 }

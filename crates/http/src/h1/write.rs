@@ -93,7 +93,8 @@ fn put_request_fields(out: &mut BytesMut, fields: &Fields) {
     }
 }
 
-/// RFC 9110 section 8.6: a method that usually has content says so when it has none.
+/// Writes the framing of a request. A method that usually has content announces an empty body too
+/// (RFC 9110 section 8.6).
 fn put_request_framing(out: &mut BytesMut, head: &RequestHead, framing: Framing) {
     match framing {
         Framing::Length(length) => put_length(out, length),

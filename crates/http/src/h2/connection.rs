@@ -218,8 +218,8 @@ impl Connection {
         self.own_resets.push_back(id);
     }
 
-    /// Queues RST_STREAM for a stream on which the peer broke a rule, or asked for too much. A peer
-    /// that makes us reset streams costs as much as one that resets them.
+    /// Queues RST_STREAM for a stream on which the peer broke a rule or exceeded a limit. The flood
+    /// budget charges such resets like those that the peer sends.
     pub(super) fn reset_for_fault(&mut self, id: StreamId, reason: Reason) {
         self.put_reset(id, reason);
         self.flood.count_answer();

@@ -154,8 +154,8 @@ impl Connection {
         Ok(())
     }
 
-    /// RFC 9218 section 7.1. One for a stream that is not open yet is not remembered: the request's
-    /// field says it too.
+    /// Handles PRIORITY_UPDATE (RFC 9218 section 7.1). An update for a stream that is not open yet
+    /// is ignored: the request's field carries the priority too.
     pub(super) fn priority_update(
         &mut self,
         head: Head,

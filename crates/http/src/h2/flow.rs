@@ -3,7 +3,7 @@
 //! Credit is handed back in large pieces. A piece of a quarter of the window goes along with other
 //! frames; a piece of half the window is sent alone.
 
-/// Every window before anyone said otherwise (RFC 9113 section 6.9.2).
+/// The initial size of every window (RFC 9113 section 6.9.2).
 pub(super) const DEFAULT_WINDOW: u32 = 65_535;
 /// The largest window (RFC 9113 section 6.9.1).
 pub(super) const MAX_WINDOW: i64 = 0x7fff_ffff;

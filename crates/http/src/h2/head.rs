@@ -33,7 +33,7 @@ pub(super) struct Response {
     pub(super) length: Option<u64>,
 }
 
-/// How much room heads of this session need, learnt from the last one.
+/// The expected size of the next head, learnt from the last one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Hint {
     fields: usize,

@@ -178,7 +178,7 @@ impl Connection {
         }
     }
 
-    /// The user is done with data.
+    /// Releases `count` bytes that the user no longer needs.
     pub(super) fn release_data(&mut self, id: StreamId, count: usize) {
         if let Some(stream) = self.streams.get_mut(&id) {
             let count = stream.credit.release(count);

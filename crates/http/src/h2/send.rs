@@ -190,7 +190,7 @@ impl Connection {
         }
     }
 
-    /// False where there is no such stream, or it is there already.
+    /// Changes a priority; returns false if the stream does not exist or already has it.
     pub(super) fn change_priority(&mut self, id: StreamId, priority: Priority) -> bool {
         let Some(stream) = self
             .streams

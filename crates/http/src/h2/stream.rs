@@ -80,7 +80,7 @@ pub(super) enum Tail {
     End,
     /// With trailers.
     Trailers(Box<Fields>),
-    /// With RST_STREAM: the answer broke off.
+    /// With RST_STREAM, after an incomplete response.
     Reset(Reason),
     /// END_STREAM is out.
     Sent,

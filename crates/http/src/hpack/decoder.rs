@@ -34,7 +34,7 @@ pub struct Decoder {
     table: Table,
     /// The limit in bytes for the peer's encoder.
     limit: usize,
-    /// Strings of the field at hand that are not in the block as they are.
+    /// The strings of the current field that the block does not contain literally.
     scratch: Vec<u8>,
 }
 

@@ -138,8 +138,8 @@ impl Table {
         self.evict(0);
     }
 
-    /// Adds an entry, dropping old ones; says whether it fitted. One larger than the table only
-    /// empties it (RFC 7541 section 4.4).
+    /// Adds an entry after evicting old ones; returns whether it fitted. An entry larger than the
+    /// table only empties it (RFC 7541 section 4.4).
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) -> bool {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.evict(size);

@@ -121,8 +121,8 @@ impl Client {
             self.reply.extend_from_slice(piece);
             consumed += piece.len();
             self.skip_lost_method();
-            // A wrong version shows in the first byte; a server that is none would leave us waiting
-            // for the rest.
+            // The first byte reveals a wrong version; the rest of a reply may never arrive from a
+            // server of another protocol.
             let next = match self.check_start() {
                 Ok(()) if piece.len() < missing => return Ok(Progress::Pending),
                 Ok(()) => self.take_reply(),
@@ -132,8 +132,8 @@ impl Client {
         }
     }
 
-    /// Bytes of the request's reply, as far as they are known: the address decides (tor on a unix
-    /// socket answers with an IPv6 address, on TCP with an IPv4 one).
+    /// Returns the length of the request's reply in bytes, as far as it is known. It depends on the
+    /// address type: tor sends an IPv6 address on a unix socket and an IPv4 one on TCP.
     fn reply_len(&self) -> usize {
         match (self.reply.get(3), self.reply.get(4)) {
             (None, _) => 4,
@@ -144,9 +144,9 @@ impl Client {
         }
     }
 
-    /// Tor 0.4.9 says only the last of its answers to messages that arrive together: greeting and
-    /// credentials read at once are answered as credentials alone, which can be told from a method
-    /// by the first byte.
+    /// Skips the method reply that Tor 0.4.9 omits. It replies only to the last of several messages
+    /// that arrive together: greeting and credentials in one read get a reply to the credentials
+    /// alone. The first byte tells the two replies apart.
     fn skip_lost_method(&mut self) {
         if self.state == State::Method
             && self.method == USER_PASSWORD
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Understands a reply, or the part of one that says how long it is.
+    /// Parses a reply, or the part of it that determines its length.
     fn take_reply(&mut self) -> Result<State, SocksError> {
         let code = self.reply[1];
         let next = match self.state {

@@ -241,9 +241,9 @@ impl Server {
             .extend([VERSION, reply.code(), 0, IPV4, 0, 0, 0, 0, 0, 0]);
     }
 
-    /// Answers the request; the stream follows when it is [`Reply::Succeeded`]. The address in the
-    /// answer is 0.0.0.0:0, as the real one is not the client's business. Does nothing when no
-    /// request waits.
+    /// Replies to the request; after [`Reply::Succeeded`] the stream follows. The address in the
+    /// reply is 0.0.0.0:0, since the client does not need the real one. Without a pending request,
+    /// this does nothing.
     pub fn reply(&mut self, reply: Reply) {
         if self.state == State::Answer {
             self.refuse(reply);

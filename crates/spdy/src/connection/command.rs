@@ -182,7 +182,8 @@ impl Connection {
         }
     }
 
-    /// The announcement said 200 already; fields follow in HEADERS, which must not repeat it.
+    /// Writes the fields of a pushed response in HEADERS. The announcement already carried the
+    /// status 200, which must not be repeated.
     fn write_pushed_response(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
         let limit = self.config.mux.max_header_list;
         let Some(stream) = self.live(id).filter(|stream| !stream.replied) else {

@@ -76,11 +76,11 @@ impl Config {
     }
 }
 
-/// Control frames that we take: the draft demands 8192 bytes; a list within the limit fits even
-/// when it is stored.
+/// The minimum limit for control frames, in bytes. The draft demands 8192; a list within the limit
+/// fits even when it is stored.
 const MIN_CONTROL_LIMIT: usize = 8192;
 
-/// Our own questions without an answer that are remembered.
+/// The number of unanswered pings that are remembered.
 const MAX_PINGS: usize = 64;
 
 /// An endpoint of a SPDY session. See [`Mux`] for its use.
@@ -288,8 +288,8 @@ impl Connection {
         }
     }
 
-    /// Takes a live stream out of everything. `strays_answered`: a later frame of it is answered by
-    /// RST_STREAM, which one that was reset by either end must never be.
+    /// Removes a live stream from all queues. `strays_answered` permits RST_STREAM in response to a
+    /// later frame of it; it must be false after a reset by either end.
     fn close(&mut self, id: StreamId, strays_answered: bool) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;

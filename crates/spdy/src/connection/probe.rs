@@ -11,25 +11,25 @@
 
 use std::time::{Duration, Instant};
 
-/// Before the question, which costs little.
+/// The time with an empty window before the PING, which costs little.
 const BEFORE_ASKING: Duration = Duration::from_millis(250);
-/// For credit, after the answer.
+/// The time to wait for credit after the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The knowledge about the peer.
 #[derive(Debug)]
 pub(super) enum FlowProbe {
-    /// It counts windows, or we take it to.
+    /// The peer counts windows, or is assumed to.
     Counts,
-    /// Not a word of it so far, and no window empty.
+    /// The peer has sent neither SETTINGS nor WINDOW_UPDATE, and no window is empty.
     Silent,
-    /// A window is empty; when to ask.
+    /// A window is empty; the PING is sent at this time.
     Empty(Option<Instant>),
-    /// Asked with this PING.
+    /// The PING with this id was sent.
     Asked(u32),
-    /// It answered; when to stop waiting for credit.
+    /// The peer answered; credit is awaited until this time.
     Answered(Instant),
-    /// It does not count windows.
+    /// The peer does not count windows.
     Ignores,
 }
 

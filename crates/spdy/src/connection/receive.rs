@@ -106,8 +106,8 @@ impl Connection {
         }
     }
 
-    /// "If a SYN_STREAM has a version that we do not speak, answer RST_STREAM UNSUPPORTED_VERSION."
-    /// Its header block is lost to us, and with it the session.
+    /// Resets a stream with another version (UNSUPPORTED_VERSION). Its header block cannot be
+    /// inflated, so the compression context is lost and the session ends.
     fn on_other_version(&mut self, kind: FrameType, flags: u8, payload: &[u8]) -> SessionError {
         if kind == FrameType::SynStream
             && let Ok(frame) = SynStream::load(flags, payload)
@@ -195,7 +195,8 @@ impl Connection {
         false
     }
 
-    /// Drops data of a request that is answered already: the peer gets its credit back and may end.
+    /// Drops data of a request that already has its response: the peer gets its credit back and may
+    /// end.
     fn discard_data(&mut self, data: Data) {
         self.flood.charge_late_data(data.len as usize);
         let Some(stream) = self.live(data.stream) else {
@@ -209,7 +210,8 @@ impl Connection {
         self.note_credit(data.stream);
     }
 
-    /// "If the sum of DATA does not equal content-length, the server MUST answer 400."
+    /// Responds with 400 to a body with a length other than `content-length`, as the draft
+    /// demands.
     pub(super) fn refuse_length(&mut self, id: StreamId, fin: bool) {
         let Some(stream) = self.live(id) else { return };
         if stream.replied {

@@ -1,11 +1,11 @@
-//! Streams that are gone but may still have frames under way: whether a stray frame gets an answer.
-//! Draft section 2.4.2: never RST_STREAM for RST_STREAM; and we send at most one for each stream.
+//! Closed streams with frames still in flight, and the answer to such a stray frame. RST_STREAM is
+//! never sent in response to RST_STREAM, and at most once for each stream (draft section 2.4.2).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tandem_http::StreamId;
 
-/// Remembered; older ones get no answer.
+/// The number of closed streams that are remembered.
 const REMEMBERED: usize = 1024;
 
 /// The last streams that closed.
@@ -18,7 +18,7 @@ pub(super) struct RecentlyClosed {
 impl RecentlyClosed {
     pub(super) fn remember(&mut self, id: StreamId, may_answer: bool) {
         if let Some(answer) = self.answer.get_mut(&id) {
-            // Once answered, for good: a stream may even have been answered before it was opened.
+            // A stream is answered once only; that may even have been before it was opened.
             *answer &= may_answer;
             return;
         }

@@ -7,7 +7,7 @@ use super::{FrameError, FrameType, put_control_head, u32_at};
 /// A PING frame, which tests that the peer still responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// Odd when the client asked, even when the server did.
+    /// The identifier: odd in pings of the client, even in those of the server.
     pub id: u32,
 }
 
