@@ -429,7 +429,7 @@ fn check_config_warns_of_doubtful_options() {
 }
 
 #[test]
-fn the_access_log_has_urls_only_where_asked() {
+fn access_log_has_urls_only_with_log_urls() {
     let origin = Scene::answering(OK);
     for (flag, has_url) in [("--log-requests", false), ("--log-urls", true)] {
         let (listen, dest) = ("h2+tcp://127.0.0.1:0", "127.0.0.0/8");
