@@ -1,8 +1,8 @@
-//! The transports that carry sessions: TCP ([`tcp`]), TLS over another transport ([`tls`]), a SOCKS5
-//! proxy on the way ([`socks`]), and a Tor client that can be asked questions ([`tor`]).
+//! The transports that carry sessions: TCP ([`tcp`]), TLS over another transport ([`tls`]), a
+//! SOCKS5 proxy on the way ([`socks`]), and a Tor client with its control port ([`tor`]).
 //!
 //! A transport dials its target under an isolation key, and listens. Layers hold the transport
-//! below. Users name transports in endpoints; the [`registry`] knows the names.
+//! below. Users name transports in endpoints; the [`registry`] holds the names.
 
 pub mod registry;
 pub mod socks;
@@ -22,16 +22,16 @@ use crate::exchange::Isolation;
 use crate::path::Path;
 use registry::Socket;
 
-/// The `host:port` to connect to. The transport decides who resolves the host.
+/// The `host:port` to connect to. The transport decides where the host is resolved.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Name or address without brackets.
+    /// The host name, or the address without brackets.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
 }
 
-/// Shows nothing: a destination is private.
+/// Shows no field, because a destination is private.
 impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Target")
@@ -40,9 +40,9 @@ impl std::fmt::Debug for Target {
 
 /// Dials and accepts.
 pub trait Transport {
-    /// Opens a byte stream to `target`. Paths of different isolation keys share nothing that the
+    /// Opens a byte stream to `target`. Paths of different isolation keys share no state that the
     /// transport can keep apart. The path may be returned before the other end has answered, so
-    /// that the first bytes leave with the handshake; a failure then shows when it is read.
+    /// that the first bytes leave with the handshake. A later failure is reported by a read.
     fn dial<'a>(
         &'a self,
         target: &'a Target,
@@ -59,27 +59,26 @@ pub trait Transport {
         Box::pin(async move { Ok(self.dial(target, isolation).await?.into()) })
     }
 
-    /// Accepts carriers from a bound socket. Fails with [`io::ErrorKind::Unsupported`] where the
+    /// Accepts carriers from a bound socket. Fails with [`io::ErrorKind::Unsupported`] if the
     /// transport only dials.
     fn listen(&self, _: Socket) -> io::Result<Box<dyn Listener>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Prepares for dialling `target`, where that is worth it. After a failure, dialling tries
-    /// again.
+    /// Prepares for dialling `target`, if that saves time. A dial after a failure prepares again.
     fn get_ready<'a>(&'a self, _target: &'a Target) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Notes that a path of this transport failed before anything came back on it. Where there is a
-    /// choice, the next dial takes another way.
+    /// Notes that a path of this transport failed before it carried any input. The next dial takes
+    /// another way, if there is a choice.
     fn failed(&self) {}
 }
 
 /// Accepts connections on one thread.
 pub trait Listener {
-    /// The next connection, whose handshake has not begun. An error concerns the listener, which
-    /// may recover from it.
+    /// Returns the next connection, before its handshake. An error concerns the listener, which may
+    /// recover from it.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>>;
 }
 

@@ -1,7 +1,7 @@
 //! The transports that endpoints can name, and the sockets that they listen on.
 //!
 //! The standard transports are `tcp` and `tls`. A program adds others before it reads its
-//! configuration, so that a transport can live in a crate of its own.
+//! configuration, so that a transport can live in a separate crate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,11 +35,12 @@ pub enum Socket {
     Udp(UdpSocket),
 }
 
-/// Connections that wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 impl Socket {
-    /// Binds `address`, and listens where the protocol has connections. IPv6 sockets take no IPv4.
+    /// Binds `address`, and listens if the protocol has connections. IPv6 sockets accept no IPv4
+    /// connections.
     pub fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<Self> {
         let kind = match protocol {
             Protocol::Tcp => socket2::Type::STREAM,
@@ -71,7 +72,7 @@ impl Socket {
         })
     }
 
-    /// The address that the socket is bound to.
+    /// Returns the address that the socket is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(socket) => socket.local_addr(),
@@ -79,7 +80,7 @@ impl Socket {
         }
     }
 
-    /// Returns the TCP socket; an error says that the transport listens on TCP.
+    /// Returns the TCP socket. Fails for a UDP socket, since the transport listens on TCP.
     pub fn into_tcp(self) -> io::Result<TcpListener> {
         match self {
             Self::Tcp(socket) => Ok(socket),
@@ -87,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// Returns the UDP socket; an error says that the transport listens on UDP.
+    /// Returns the UDP socket. Fails for a TCP socket, since the transport listens on UDP.
     pub fn into_udp(self) -> io::Result<UdpSocket> {
         match self {
             Self::Udp(socket) => Ok(socket),
@@ -100,63 +101,62 @@ impl Socket {
 pub struct DialContext {
     /// Opens byte streams to the endpoint: directly, through a SOCKS proxy, or through Tor.
     pub streams: Rc<dyn Transport>,
-    /// The endpoint's address where this machine connects to it directly; `None` behind a proxy,
-    /// where datagrams have no way.
+    /// The endpoint's address if this machine connects to it directly. It is `None` behind a proxy,
+    /// which carries no datagrams.
     pub address: Option<SocketAddr>,
     /// The time for the handshake.
     pub timeout: Duration,
 }
 
-/// The terms of a listener.
+/// The settings of a listener.
 pub struct ListenContext<'a> {
     /// The options of sockets that face the slow path; `None` for those of this machine.
     pub socket: Option<SocketOptions>,
-    /// The PEM file of the authorities whose clients are let in.
+    /// The PEM file of the authorities whose clients are accepted.
     pub client_ca: Option<&'a str>,
-    /// Whether clients without a certificate may connect, to show a token instead.
+    /// True if clients without a certificate may connect and send a token instead.
     pub optional_certificate: bool,
     /// The time for the handshake.
     pub timeout: Duration,
 }
 
-/// Why an endpoint's transport cannot be made.
+/// The reason for which an endpoint's transport cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The endpoint does not fit.
+    /// The endpoint is not valid.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
-    /// The certificates do not fit.
+    /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// Makes the transports of the endpoints that name it. All threads share it.
+/// Creates the transports of the endpoints that name it. All threads share it.
 pub trait Provider: Send + Sync {
-    /// The name in endpoints, after the `+`.
+    /// Returns the name in endpoints, after the `+`.
     fn name(&self) -> &'static str;
 
-    /// The protocol of its listening sockets.
+    /// Returns the protocol of its listening sockets.
     fn protocol(&self) -> Protocol {
         Protocol::Tcp
     }
 
-    /// Returns whether a listener can ask its clients for certificates.
+    /// Returns true if a listener can request certificates of its clients.
     fn has_client_certificates(&self) -> bool {
         false
     }
 
-    /// Checks an endpoint to listen on; neither files nor the network are touched.
+    /// Checks an endpoint to listen on, without access to files or the network.
     fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
         endpoint.options(&[]).map(drop)
     }
 
-    /// The options of an endpoint to dial, beside those that lead to it.
+    /// Returns the names of the options of an endpoint to dial, except those for the way to it.
     fn dial_options(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Checks an endpoint to dial, whose options are known; neither files nor the network are
-    /// touched.
+    /// Checks an endpoint to dial, whose options are known, without access to files or the network.
     fn check_dial(&self, _endpoint: &Endpoint) -> Result<(), BadEndpoint> {
         Ok(())
     }
@@ -176,7 +176,7 @@ pub trait Provider: Send + Sync {
     ) -> Result<Rc<dyn Transport>, TransportError>;
 }
 
-/// The transports by name. A copy shares them.
+/// The transports by name. Clones share them.
 #[derive(Clone)]
 pub struct Transports {
     by_name: BTreeMap<&'static str, Arc<dyn Provider>>,

@@ -1,9 +1,9 @@
-//! TCP through a SOCKS5 proxy (RFC 1928, 1929) without waiting for its answers.
+//! TCP through a SOCKS5 proxy (RFC 1928, RFC 1929) without waiting for its replies.
 //!
-//! Greeting, credentials, request and the session's own first bytes leave in one write; the answers
-//! are taken off the front of what is read. Over Tor this saves the circuit's round trip
-//! (optimistic data), and the one write keeps Nagle's algorithm at the relays from holding the rest
-//! back. The isolation key becomes SOCKS user and password.
+//! The greeting, the credentials, the request and the session's first bytes leave in one write. The
+//! replies are removed from the front of the input. Over Tor this saves the circuit's round trip
+//! (optimistic data). The single write keeps Nagle's algorithm at the relays from delaying a part
+//! of it. The isolation key becomes the SOCKS user and password.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
 
-/// Bytes of the session that may ride with the handshake.
+/// The most bytes of the session that leave with the handshake.
 const FIRST_WRITE: usize = 32 << 10;
 
 /// Dials through a SOCKS5 proxy, which resolves names.
@@ -66,8 +66,8 @@ impl Transport for Socks {
     }
 }
 
-/// Puts a handshake for `target` before the first bytes of a path to a proxy. Nothing is sent before
-/// the first write, flush or read. An error says that the target cannot be written as SOCKS wants.
+/// Puts a handshake for `target` before the first bytes of a path to a proxy. No byte is sent
+/// before the first write, flush or read. Fails if SOCKS cannot express the target.
 pub fn over(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Path, Error> {
     let facts = Rc::clone(proxy.facts());
     Ok(Path::new(
@@ -76,16 +76,16 @@ pub fn over(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Path,
     ))
 }
 
-/// A path whose SOCKS handshake is woven into its first bytes.
+/// A path that sends a SOCKS handshake with its first bytes.
 struct SocksStream {
     proxy: Path,
-    /// The handshake while the proxy's answers are outstanding.
+    /// The handshake, until the proxy's replies have arrived.
     handshake: Option<Client>,
-    /// Handshake and first session bytes not yet written.
+    /// The bytes of the handshake and the session that are not written yet.
     flight: BytesMut,
-    /// Session bytes that came in one read with the proxy's answers.
+    /// The session bytes that were read together with the proxy's replies.
     rest: BytesMut,
-    /// The target is an onion service, whose failures Tor can explain.
+    /// True for an onion service, whose failures Tor can explain.
     is_onion: bool,
 }
 
@@ -144,7 +144,7 @@ impl SocksStream {
     }
 }
 
-/// Classifies a SOCKS proxy's refusal. Nothing reached the other end, so sending again is safe.
+/// Classifies a SOCKS proxy's refusal. No byte reached the other end, so sending again is safe.
 fn refusal(error: &SocksError, is_onion: bool) -> Error {
     let (kind, side) = match error {
         SocksError::Refused(Reply::ConnectionRefused) => (Kind::ConnectionRefused, Side::Peer),
@@ -167,7 +167,7 @@ fn refusal(error: &SocksError, is_onion: bool) -> Error {
     Error::new(kind, side, format!("{words}{remedy}")).with_retry(Retry::Safe)
 }
 
-/// Returns advice on a reply. Tor sends codes from X'F0' on only where its SocksPort has the flag
+/// Returns advice on a reply. Tor sends the codes from X'F0' on only if its SocksPort has the flag
 /// `ExtendedErrors` (proposal 304).
 const fn remedy(reply: Reply, is_onion: bool) -> &'static str {
     match reply {
@@ -200,7 +200,8 @@ impl AsyncRead for SocksStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !this.flight.is_empty() {
-            // Whoever waits for an answer has sent all it wanted to send with the handshake.
+            // A session that waits for input has written its first bytes, so the handshake leaves
+            // now.
             let _ = this.poll_flight(cx)?;
         }
         if this.handshake.is_some() {

@@ -1,6 +1,6 @@
-//! Plain TCP, and the socket options that a slow path wants: no delay of small writes, little
-//! unsent data in the kernel, keep-alive probes, and a congestion control that does not take every
-//! loss for congestion.
+//! Plain TCP, and the socket options for a slow path. They send small writes without delay, limit
+//! unsent data in the kernel and probe idle connections. They also select a congestion control that
+//! does not treat every loss as congestion.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,21 +24,21 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
 
-/// The time to connect within, unless told otherwise.
+/// The default time for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How sockets that carry sessions are set up.
+/// The options of sockets that carry sessions.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// Unsent bytes that the kernel holds at most before it says that the socket is full
-    /// (`TCP_NOTSENT_LOWAT`): what waits in the session can still be overtaken, what waits in the
-    /// kernel cannot. 0 leaves the kernel's default.
+    /// The most unsent bytes that the kernel holds before it reports the socket full
+    /// (`TCP_NOTSENT_LOWAT`). Urgent data can overtake data in the session, but not data in the
+    /// kernel. With 0 the kernel's default applies.
     pub notsent_lowat: u32,
-    /// Congestion control to ask for where the kernel has it; empty leaves the kernel's default.
-    /// BBR does not take single losses for congestion: one connection at 1 % loss carries ten times
+    /// The congestion control to use if the kernel has it. If empty, the kernel's default applies.
+    /// BBR does not treat single losses as congestion: a connection with 1 % loss carries ten times
     /// as much as with CUBIC.
     pub congestion: String,
-    /// Time to connect within.
+    /// The time for connecting.
     pub connect_timeout: Duration,
 }
 
@@ -53,8 +53,8 @@ impl Default for SocketOptions {
 }
 
 impl SocketOptions {
-    /// Why sessions will run over the kernel's own congestion control, if they will: found out on a
-    /// socket that nobody uses.
+    /// Returns the reason for which sessions cannot use the configured congestion control, if any.
+    /// It is tried on an unused socket.
     pub fn congestion_refused(&self) -> Option<std::io::Error> {
         if self.congestion.is_empty() {
             return None;
@@ -65,8 +65,8 @@ impl SocketOptions {
             .err()
     }
 
-    /// Applies what applies to every session's socket. Options that the kernel refuses are left as
-    /// they were: they make a session faster, not correct.
+    /// Applies the options to a session's socket. Options that the kernel rejects stay unchanged,
+    /// because they affect only speed.
     pub fn apply(&self, stream: &TcpStream) {
         let socket = SockRef::from(stream);
         let _ = socket.set_tcp_nodelay(true);
@@ -86,23 +86,22 @@ impl SocketOptions {
     }
 }
 
-/// Bytes asked for what is under way on one session, before the kernel's own limit
-/// (`net.core.wmem_max`).
+/// The send buffer requested for a session, in bytes. The kernel limits it to `net.core.wmem_max`.
 const SEND_BUFFER: usize = 16 << 20;
 
-/// Most bytes that the kernel lets a send buffer grow to by itself, where it says so.
+/// Returns the size in bytes up to which the kernel grows a send buffer automatically.
 fn largest_own_buffer() -> usize {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").ok();
     let largest = text.and_then(|text| text.split_whitespace().nth(2)?.parse().ok());
-    // Where it cannot be seen, as in a service that is kept from /proc: the kernel's default.
+    // Without access to /proc, as in a restricted service, the kernel's default is assumed.
     largest.unwrap_or(4 << 20)
 }
 
-/// Sees to it that the send buffer does not limit what is under way, where the kernel allows a
-/// larger one than it would take by itself: BBR cannot tell a full buffer from an application
-/// without data, and so never learns how fast the path is. What waits unsent is limited by
-/// `TCP_NOTSENT_LOWAT`, not by this. A buffer size that is set once no longer grows by itself, so
-/// what may be set is tried out on a socket that nobody uses.
+/// Enlarges the send buffer so that it does not limit the data in flight, if the kernel allows more
+/// than its automatic size. BBR cannot distinguish a full buffer from an application without data,
+/// and then never learns the path's rate. `TCP_NOTSENT_LOWAT` still limits unsent data. A buffer
+/// whose size was set no longer grows automatically, so the allowed size is tried on an unused
+/// socket.
 fn enlarge_send_buffer(socket: &SockRef<'_>) {
     static ALLOWED: OnceLock<Option<usize>> = OnceLock::new();
     let allowed = ALLOWED.get_or_init(|| {
@@ -133,13 +132,15 @@ pub async fn connect(
     }
 }
 
-/// TCP. It dials addresses only: a name is an error, because the client resolves none.
+/// The TCP transport. It dials addresses only: a name is an error, because the client resolves
+/// none.
 #[derive(Debug)]
 pub struct Tcp {
-    /// The options of sockets that face the slow path. Sockets of this machine only have small
-    /// writes sent without delay, so that answers do not wait for acknowledgements.
+    /// The options of sockets that face the slow path. With `None`, small writes are only sent
+    /// without delay, so that they do not wait for acknowledgements.
     pub options: Option<SocketOptions>,
-    /// The address to use for the target's name, given by the user; nothing else is ever dialled.
+    /// The address that the user gave for the target's name. If set, no other address is ever
+    /// dialled.
     pub pinned: Option<SocketAddr>,
 }
 
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_lacks_is_found_out() {
+    fn tcp_reports_missing_congestion_control() {
         let with = |congestion: &str| SocketOptions {
             congestion: congestion.into(),
             ..SocketOptions::default()

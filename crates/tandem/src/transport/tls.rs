@@ -1,6 +1,7 @@
 //! TLS (by rustls) as a layer over another transport, for gateways, origins and listeners.
-//! [`files`] reads certificates and keys, `identity` renews them,
-//! [`records`] is the path above it, [`layer`] the transport.
+//!
+//! [`files`] reads certificates and keys, and `identity` renews them. [`records`] is the path over
+//! TLS, and [`layer`] the transport.
 
 pub mod files;
 mod identity;
@@ -33,7 +34,7 @@ pub enum TlsError {
     File {
         /// The file.
         file: String,
-        /// The reason, with the file's contents.
+        /// The reason, with a description of the file's content.
         problem: String,
     },
     /// A key does not belong to its certificate.
@@ -44,7 +45,7 @@ pub enum TlsError {
         /// The key's file.
         key: String,
     },
-    /// The pieces do not fit together.
+    /// The certificate and the key cannot be used together.
     #[error("certificate and key cannot be used: {0}")]
     Config(#[from] rustls::Error),
     /// The certificate authority for clients cannot be used.
@@ -52,22 +53,22 @@ pub enum TlsError {
     Verifier(String),
 }
 
-/// What the dialling side of TLS is made from.
+/// The settings of the dialling side of TLS.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
-    /// PEM file of the authorities to trust instead of the public web's.
+    /// The PEM file of the authorities to trust instead of the public ones.
     pub ca: Option<String>,
-    /// PEM files of an own certificate and its key.
+    /// The PEM files of the client certificate and its key.
     pub identity: Option<(String, String)>,
-    /// Protocols to offer (ALPN), best first.
+    /// The protocols to offer (ALPN), best first.
     pub alpn: Vec<Vec<u8>>,
-    /// Never resume a TLS session: tickets would tell the other end which of its sessions are one
-    /// client's, across isolation keys.
+    /// True if TLS sessions are never resumed. Tickets would let the other end link a client's
+    /// sessions across isolation keys.
     pub unlinkable: bool,
 }
 
 impl ClientTls {
-    /// Makes the connector.
+    /// Creates the connector.
     pub fn connector(&self) -> Result<TlsConnector, TlsError> {
         let roots = match &self.ca {
             Some(file) => roots(file)?,
@@ -90,7 +91,7 @@ impl ClientTls {
     }
 }
 
-/// Runs the client's handshake over `path`. `side` is whom to blame.
+/// Runs the client's handshake over `path`. Errors name `side` as the side at fault.
 pub async fn connect(
     connector: &TlsConnector,
     path: Path,
@@ -117,7 +118,7 @@ pub async fn connect(
     }
 }
 
-/// Classifies what ended a handshake. A server without TLS often closes at the first record.
+/// Classifies the error of a handshake. A server without TLS often closes at the first record.
 fn handshake_error(error: &std::io::Error, side: Side) -> Error {
     let classified = Error::io(error, side);
     if classified.kind == Kind::Truncated && side == Side::Peer {
@@ -128,7 +129,7 @@ fn handshake_error(error: &std::io::Error, side: Side) -> Error {
     classified
 }
 
-/// Bytes that TLS takes beyond what the socket does: what waits there can no longer be overtaken.
+/// The bytes that TLS may buffer above the socket. Urgent data cannot overtake them.
 const TLS_BUFFER: usize = 16 << 10;
 
 /// Creates the path over an established TLS stream.
@@ -169,16 +170,16 @@ impl Facts for TlsFacts {
     }
 }
 
-/// Who may come to a listener with which certificate.
+/// The client certificates that a listener accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientCertificates<'a> {
-    /// PEM file of the authorities whose clients are let in.
+    /// The PEM file of the authorities whose clients are accepted.
     pub ca: &'a str,
-    /// Clients without one may show a token instead.
+    /// True if clients without a certificate may connect and send a token instead.
     pub optional: bool,
 }
 
-/// Makes the acceptor of a listener.
+/// Creates the acceptor of a listener.
 pub fn acceptor(
     cert: &str,
     key: &str,

@@ -1,12 +1,12 @@
-//! A Tor client as the way to the gateway: its control port tells the SOCKS port and finds gateways
+//! A Tor client as the way to the gateway. Its control port names the SOCKS port and finds gateways
 //! at exits.
 //!
-//! A gateway at an exit listens on an address that means nothing on the Internet (192.0.2.80:9980,
-//! RFC 5737) and is announced by an exact line of the exit's policy. Tor does not compare addresses
-//! when it picks an exit, so a plain SOCKS connect would go to a wrong one: instead the full
-//! descriptors are read once (`control`, `directory`), an exit with that line is chosen by weight,
-//! and MAPADDRESS pins the address to it. Guard and middle stay Tor's own choice, also of the
-//! circuit to it that is kept ready (`ready_circuit`, `circuits`).
+//! A gateway at an exit listens on an address that has no meaning on the Internet (192.0.2.80:9980,
+//! RFC 5737). An exact line of the exit's policy announces it. Tor does not compare addresses when
+//! it picks an exit, so a plain SOCKS connect would go to a wrong one. Instead, the full
+//! descriptors are read once (`control`, `directory`) and an exit with that line is chosen by
+//! weight. MAPADDRESS then pins the address to the exit. Tor chooses guard and middle relays
+//! itself, also for the circuit that is kept ready (`ready_circuit`, `circuits`).
 
 pub(crate) mod circuits;
 pub(crate) mod control;
@@ -34,10 +34,10 @@ use crate::exchange::Isolation;
 use crate::path::Path;
 use ready_circuit::{Backoff, ReadyCircuit, Times};
 
-/// Which exit to use.
+/// The exit to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Any that announces the gateway, by weight.
+    /// An exit that announces the gateway, chosen by weight.
     Auto,
     /// The relay with this fingerprint (40 hexadecimal digits).
     Fingerprint(String),
@@ -60,13 +60,13 @@ impl std::str::FromStr for Exit {
     }
 }
 
-/// What has been asked of the Tor client.
+/// The addresses learned from the Tor client.
 #[derive(Debug)]
 struct Prepared {
     socks: SocketAddr,
-    /// A name of ours that leads to the gateway at its exit. It means nothing to a Tor client that
-    /// has forgotten it (by a restart): then dialling it fails, and no wrong exit is ever asked for
-    /// the gateway's address.
+    /// A private name that Tor maps to the gateway at its exit. A Tor client that has restarted
+    /// does not know the name. Dialling it then fails, instead of reaching the gateway's address
+    /// through a wrong exit.
     name: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub struct Tor {
     exit: Option<Exit>,
     options: SocketOptions,
     ready: RefCell<Rc<OnceCell<Prepared>>>,
-    /// Exits that failed; tried again only when no other is left.
+    /// The exits that failed. They are tried again only when no other is left.
     failed: RefCell<Vec<String>>,
     chosen: RefCell<Option<String>>,
     /// The circuit to the pinned exit that is kept ready.
@@ -87,8 +87,8 @@ pub struct Tor {
 }
 
 impl Tor {
-    /// A way through the Tor client whose control port or socket is `control`. `exit`: the target
-    /// is a gateway at an exit.
+    /// Creates a way through the Tor client with this control port or socket. With `exit`, the
+    /// target is a gateway at an exit.
     pub fn new(
         control: Via,
         password: Option<String>,
@@ -108,7 +108,7 @@ impl Tor {
         }
     }
 
-    /// Asks for the SOCKS port and pins the gateway's address to an exit.
+    /// Reads the SOCKS port and pins the gateway's address to an exit.
     async fn prepare(
         &self,
         target: &Target,
@@ -124,8 +124,8 @@ impl Tor {
             target.port,
             self.options.connect_timeout,
         );
-        // In a task of its own: it goes on when whoever dials gives up, so that Tor's settings are
-        // as before in the end.
+        // A separate task continues if the dial is dropped, so that Tor's settings are always
+        // restored in the end.
         let asking = tokio::task::spawn_local(async move {
             let found = match exit {
                 Exit::Auto => control.gateways(&host, port, patience).await?,
@@ -154,7 +154,7 @@ impl Tor {
         control
             .map_to_exit(&name, &target.host, &fingerprint)
             .await?;
-        // Another may have been chosen since, while this one's turn was thought to have failed.
+        // This exit may have been counted as failed in the meantime, and another chosen.
         if Rc::ptr_eq(cell, &self.ready.borrow()) {
             self.keep_ready(async { Ok(control) }, &fingerprint);
             *self.chosen.borrow_mut() = Some(fingerprint);
@@ -175,9 +175,9 @@ impl Tor {
         }
     }
 
-    /// Has the next stream to the pinned exit take the circuit that is ready. Where none is kept,
-    /// because nobody dialled for long or the control port went away, the next but one will have
-    /// it.
+    /// Gives the ready circuit to the next stream to the pinned exit. No circuit is ready if no
+    /// dial came for long or the control port failed. A new one is then begun, for the dial after
+    /// this one.
     async fn release_circuit(&self) {
         let kept = self.ready_circuit.borrow().clone();
         if let Some(kept) = kept.filter(|kept| kept.is_kept()) {
@@ -192,7 +192,7 @@ impl Tor {
         }
     }
 
-    /// By weight among those that have not failed.
+    /// Chooses an exit by weight among those that have not failed.
     fn choose(&self, found: &[GatewayExit]) -> Result<String, Error> {
         if found.is_empty() {
             return Err(unreachable("no exit announces a gateway at that address"));
@@ -221,7 +221,7 @@ impl Tor {
     }
 }
 
-/// A number from the randomness that the standard library seeds its hash maps with.
+/// Returns a random number, from the source that seeds the standard library's hash maps.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new()
@@ -271,14 +271,14 @@ impl Transport for Tor {
     }
 
     fn failed(&self) {
-        // An exit of the user's own choice is not exchanged for another, but the Tor client may
-        // have been started anew.
+        // An exit that the user chose is not replaced. The Tor client is prepared again in any
+        // case, because it may have restarted.
         if let (Some(chosen), Some(Exit::Auto)) = (self.chosen.borrow_mut().take(), &self.exit) {
             self.failed.borrow_mut().push(chosen);
         }
         *self.ready.borrow_mut() = Rc::default();
-        // A circuit to the next exit, or the same, is not built at once: dialling one that is dead
-        // would build ever more.
+        // No circuit is built at once to the next exit, which may be the same one. Repeated dials
+        // to a dead exit would build ever more circuits.
         *self.ready_circuit.borrow_mut() = None;
         self.backoff.lose();
     }
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_exits() {
+    fn exit_parses_auto_and_fingerprints() {
         assert_eq!("auto".parse(), Ok(Exit::Auto));
         assert!(
             "$0001020304050607080910111213141516171819"
@@ -304,8 +304,8 @@ mod tests {
         assert!("home".parse::<Exit>().is_err());
     }
 
-    /// Dials a gateway through the double as often as `dials` says, at once; gives what came of it
-    /// and the double's end state.
+    /// Dials a gateway through the fake Tor client, `dials` times at once. Returns the results and
+    /// the final state of the fake.
     fn dial(
         double: FakeTor,
         exit: &str,
@@ -361,7 +361,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_fingerprint_brings_its_descriptor() {
+    fn tor_fetches_the_descriptor_of_a_fingerprint() {
         let (results, end) = dial(
             FakeTor {
                 arriving: 3,
@@ -389,12 +389,12 @@ mod tests {
         assert_eq!(
             (results, end.fetched),
             (vec![Ok(())], 1),
-            "what is there is not fetched again"
+            "a present descriptor is not fetched again"
         );
     }
 
     #[test]
-    fn a_tor_that_starts_is_waited_for() {
+    fn tor_waits_for_a_starting_client() {
         for exit in ["auto", FINGERPRINT] {
             let young = FakeTor {
                 starting: 4,
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn tor_names_the_missing_part() {
         let soon = Duration::from_millis(60);
         let never = || FakeTor {
             starting: u32::MAX,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn several_at_once_leave_the_users_setting() {
+    fn tor_restores_the_setting_after_parallel_dials() {
         let (results, end) = dial(
             FakeTor {
                 arriving: 5,
@@ -470,8 +470,8 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_others_change_come_back_in_the_end() {
-        // Another program has Tor fetch full descriptors, and ends before we do.
+    fn tor_restores_a_setting_that_others_changed() {
+        // Another program makes Tor fetch full descriptors, and ends before this one does.
         let other = FakeTor {
             microdescriptors: "0",
             arriving: 6,
@@ -483,7 +483,7 @@ mod tests {
             (results, end.microdescriptors, end.fetched),
             (vec![Ok(())], "auto", 1)
         );
-        // The user has it so.
+        // The user has set it so.
         let (results, end) = dial(
             FakeTor {
                 microdescriptors: "0",
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_leaves_the_users_setting() {
+    fn tor_restores_the_setting_of_a_dropped_dial() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -11,12 +11,12 @@ use tokio::net::TcpStream;
 
 use crate::path::Measure;
 
-/// Returns the speed of the connection; `None` where the kernel does not tell.
+/// Returns the speed of the connection, or `None` if the kernel does not report it.
 pub(super) fn measure(stream: &TcpStream) -> Option<Measure> {
     read(&ask(stream)?)
 }
 
-/// Returns whether sent or unsent bytes wait for an acknowledgement.
+/// Returns true if sent or unsent bytes wait for an acknowledgement.
 pub(super) fn has_unacknowledged(stream: &TcpStream) -> bool {
     ask(stream).is_some_and(|info| {
         let waits = |at| number(&info, at).is_some_and(|waiting| waiting > 0);
@@ -24,7 +24,7 @@ pub(super) fn has_unacknowledged(stream: &TcpStream) -> bool {
     })
 }
 
-/// Asks the kernel for the fields of `struct tcp_info` that it knows.
+/// Reads `struct tcp_info`, as far as the kernel knows its fields.
 #[cfg(target_os = "linux")]
 fn ask(stream: &TcpStream) -> Option<Vec<u8>> {
     let mut info = vec![0u8; INFO];
@@ -38,19 +38,19 @@ fn ask(stream: &TcpStream) -> Option<Vec<u8>> {
     (result == 0).then_some(info)
 }
 
-/// Other systems are not asked.
+/// Returns `None`, since other systems have no `TCP_INFO`.
 #[cfg(not(target_os = "linux"))]
 fn ask(_: &TcpStream) -> Option<Vec<u8>> {
     None
 }
 
-/// Reads the field at an offset; an older kernel writes fewer fields.
+/// Reads the field at an offset. An older kernel writes fewer fields.
 fn number(info: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// The length of `struct tcp_info` up to the last field that is read, and the offsets of those
-/// fields (linux/tcp.h; fields are only ever added at the end).
+/// fields (linux/tcp.h). New kernels add fields only at the end.
 const INFO: usize = 168;
 const MSS: usize = 16;
 const UNACKNOWLEDGED: usize = 24;
@@ -60,7 +60,7 @@ const UNSENT: usize = 144;
 const LEAST_ROUND_TRIP: usize = 148;
 const RATE: usize = 160;
 
-/// Reads what the kernel wrote; an older kernel writes fewer fields.
+/// Parses the bytes from the kernel. An older kernel writes fewer fields.
 fn read(info: &[u8]) -> Option<Measure> {
     let number = |at: usize| number(info, at);
     let least = number(LEAST_ROUND_TRIP).filter(|us| !matches!(*us, 0 | u32::MAX));
@@ -68,7 +68,7 @@ fn read(info: &[u8]) -> Option<Measure> {
     let arrived = info
         .get(RATE..RATE + 8)
         .and_then(|rate| Some(u64::from_ne_bytes(rate.try_into().ok()?)));
-    // A congestion window arrives in one round trip, even while nothing has been sent yet.
+    // The path carries a congestion window per round trip, even before any byte was sent.
     let window = f64::from(number(MSS)?) * f64::from(number(WINDOW)?) / round_trip;
     let rate = window.max(arrived.unwrap_or(0) as f64);
     (rate > 0.0).then_some(Measure { round_trip, rate })

@@ -1,4 +1,4 @@
-//! A connected TCP socket as a path: the stream, and the facts that its socket options tell.
+//! A connected TCP socket as a path: the stream, and the facts from its socket options.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -49,7 +49,7 @@ impl Facts for Socket {
     }
 
     fn limit_unsent(&self, bytes: u32) {
-        // A kernel that refuses keeps the old limit, as the trait says.
+        // A kernel that rejects the limit keeps the old one, as the trait documents.
         let _ = SockRef::from(&*self.0.borrow()).set_tcp_notsent_lowat(bytes);
     }
 
@@ -58,7 +58,7 @@ impl Facts for Socket {
     }
 
     fn broken(&self) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
-        // Another descriptor of the same connection: the stream is borrowed by others meanwhile.
+        // The future needs a second descriptor, because reads and writes borrow the stream.
         let socket = SockRef::from(&*self.0.borrow()).try_clone().ok()?;
         let watched = TcpStream::from_std(socket.into()).ok()?;
         Some(Box::pin(async move {
@@ -70,7 +70,7 @@ impl Facts for Socket {
     }
 
     fn reset_on_close(&self) {
-        // Where the option is refused, the kernel has closed the connection already.
+        // The option is rejected only if the kernel has already closed the connection.
         let _ = SockRef::from(&*self.0.borrow()).set_linger(Some(Duration::ZERO));
     }
 }

@@ -1,4 +1,5 @@
-//! Certificates and keys in PEM files (RFC 7468), with errors that name the file and its contents.
+//! Reads certificates and keys from PEM files (RFC 7468). Errors name the file and describe its
+//! content.
 
 use std::time::SystemTime;
 
@@ -19,7 +20,7 @@ fn read(file: &str) -> Result<Vec<u8>, TlsError> {
     std::fs::read(file).map_err(|error| file_error(file, error))
 }
 
-/// Reads a chain of certificates, the own one first.
+/// Reads a chain of certificates, beginning with that of this end.
 pub(super) fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bytes = read(file)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -51,7 +52,7 @@ pub(super) fn roots(file: &str) -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-/// Describes a file that does not hold the wanted item.
+/// Describes the content of a file that lacks the wanted item.
 fn contents(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "it is empty".into();
@@ -81,7 +82,7 @@ fn contents(bytes: &[u8]) -> String {
     }
 }
 
-/// The time within which a certificate is valid, in seconds of the Unix clock.
+/// The period in which a certificate is valid, in seconds of the Unix clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// The first second.
@@ -90,7 +91,7 @@ pub struct Validity {
     pub until: i64,
 }
 
-/// The remaining time from which on a certificate's end is worth a warning: two weeks, in seconds.
+/// The remaining validity below which a certificate causes a warning: two weeks, in seconds.
 const SOON: i64 = 14 * 86_400;
 
 impl Validity {
@@ -106,7 +107,7 @@ impl Validity {
         })
     }
 
-    /// Words a warning if the certificate is not valid at `now`, or not for long.
+    /// Returns a warning if the certificate is not valid at `now`, or expires soon.
     pub fn warning(self, now: SystemTime) -> Option<String> {
         let now = now
             .duration_since(SystemTime::UNIX_EPOCH)

@@ -1,5 +1,5 @@
-//! The own certificate and its key, taken over again when their files change. Handshakes that begin
-//! afterwards use the new ones; connections that stand are not touched.
+//! The certificate of this end and its key, which are read again when their files change. Later
+//! handshakes use the new ones. Open connections are not affected.
 
 use std::sync::Arc;
 

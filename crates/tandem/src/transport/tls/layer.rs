@@ -29,7 +29,7 @@ pub struct Tls {
 enum End {
     Dialling {
         connector: TlsConnector,
-        /// The name in the other end's certificate; the target's host where there is none.
+        /// The name in the other end's certificate; `None` for the target's host.
         name: Option<String>,
         side: Side,
     },
@@ -37,8 +37,8 @@ enum End {
 }
 
 impl Tls {
-    /// Creates the dialling end. The certificate must have the host of the target, or `name` where
-    /// there is one; errors blame `side`.
+    /// Creates the dialling end. The certificate must contain `name`, or the target's host if that
+    /// is `None`. Errors name `side` as the side at fault.
     pub const fn dialling(
         below: Rc<dyn Transport>,
         connector: TlsConnector,
@@ -115,7 +115,7 @@ impl Transport for Tls {
     }
 }
 
-/// Accepts connections of the transport below, and has TLS shake hands on them.
+/// Accepts connections of the transport below, and runs the TLS handshake on them.
 struct TlsAccepting {
     below: Box<dyn Listener>,
     acceptor: TlsAcceptor,
@@ -151,7 +151,7 @@ async fn accept(acceptor: TlsAcceptor, path: Path, timeout: Duration) -> Result<
     }
 }
 
-/// The transport `tls` of endpoints: TLS over TCP, or over what leads to the endpoint.
+/// The transport `tls` of endpoints: TLS over TCP, or over the proxy to the endpoint.
 #[derive(Debug)]
 pub struct TlsProvider;
 

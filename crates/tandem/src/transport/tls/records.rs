@@ -1,9 +1,9 @@
-//! A path over TLS, and how large its records are.
+//! A path over TLS, and the sizes of its records.
 //!
-//! Nothing of a record can be read before all of it has come (RFC 8446 section 5.2): 16 kB are 0.13
-//! s at 1 Mbit/s, for which the other end could already have read a document and asked for what it
-//! names. Small records cost bytes and processor time instead. So the first of them after silence
-//! fit into packets of their own, later ones last about ten milliseconds.
+//! A receiver can use a record only when all of it has arrived (RFC 8446 section 5.2). 16 kB take
+//! 0.13 s at 1 Mbit/s; within that time the other end could have read a document and requested its
+//! resources. Small records cost bytes and processor time instead. The first records after silence
+//! therefore fit into single packets, and later ones last about ten milliseconds.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,26 +15,25 @@ use tokio_rustls::TlsStream;
 
 use crate::path::Path;
 
-/// Fills a packet on any path with a header of its own and of a tunnel or two.
+/// The bytes that fill a packet on any path, with the headers of TCP and of one or two tunnels.
 const PACKET: usize = 1400;
 
-/// So many bytes go in records of one packet: what a connection may send before anybody has
-/// answered.
+/// The bytes sent in single-packet records: the initial congestion window.
 const EARLY: usize = 14 << 10;
 
-/// After so much silence it is as in the beginning.
+/// The silence after which records start small again.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Time over which the rate is measured.
+/// The time over which the rate is measured.
 const SPAN: Duration = Duration::from_millis(100);
 
-/// Parts of a second that a record lasts.
+/// The fraction (1/96) of a second that a record lasts.
 const SHARE: u64 = 96;
 
-/// Less would cost more than a quarter of a percent of all bytes.
+/// The smallest limit of later records, in bytes. A smaller one would add over 0.25 % of overhead.
 const LEAST: usize = 8 << 10;
 
-/// The largest there is (RFC 8446 section 5.1).
+/// The size of the largest TLS record (RFC 8446 section 5.1).
 const MOST: usize = 16 << 10;
 
 /// TLS over another path.
@@ -45,7 +44,7 @@ pub struct TlsPath {
 }
 
 impl TlsPath {
-    /// After the handshake.
+    /// Creates the path after the handshake.
     pub(super) fn new(stream: TlsStream<Path>) -> Self {
         Self {
             stream,
@@ -53,8 +52,8 @@ impl TlsPath {
         }
     }
 
-    /// Waits until the socket has taken all earlier records: what waits in here can no longer be
-    /// overtaken.
+    /// Waits until the socket has accepted all earlier records. Urgent data cannot overtake a
+    /// record.
     fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.stream.get_ref().1.wants_write() {
             Pin::new(&mut self.stream).poll_flush(cx)
@@ -117,8 +116,8 @@ impl AsyncWrite for TlsPath {
     }
 }
 
-/// At most `limit` bytes from the beginning of `bufs`, as far as `into` has room; says how many
-/// parts that makes.
+/// Fills `into` with slices of the first `limit` bytes of `bufs`, as far as there is room. Returns
+/// the number of slices.
 fn first_bytes<'a>(bufs: &'a [IoSlice<'_>], mut limit: usize, into: &mut [IoSlice<'a>]) -> usize {
     let mut count = 0;
     for (place, buf) in into
@@ -136,17 +135,17 @@ fn first_bytes<'a>(bufs: &'a [IoSlice<'_>], mut limit: usize, into: &mut [IoSlic
     count
 }
 
-/// Decides how large a record may be.
+/// The limits on the sizes of records.
 #[derive(Debug)]
 struct Sizes {
-    /// Last write.
+    /// The time of the last write.
     last: Option<Instant>,
-    /// Bytes since the last silence.
+    /// The bytes since the last silence.
     early: usize,
-    /// Bytes of the current span, and its beginning.
+    /// The bytes of the current span, and its beginning.
     written: u64,
     since: Option<Instant>,
-    /// By the rate of the span before.
+    /// The limit from the rate of the previous span.
     steady: usize,
 }
 
@@ -163,7 +162,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Most bytes of the next record; `None` where it need not be cut.
+    /// Returns the most bytes of the next record, or `None` if the write need not be cut.
     fn limit(&mut self, now: Instant) -> Option<usize> {
         if self
             .last
@@ -197,7 +196,7 @@ impl Sizes {
 mod tests {
     use super::*;
 
-    /// Writes for a second at a rate in bytes per second; the last limit.
+    /// Writes for a second at `rate` bytes per second, and returns the last limit.
     fn second_at(sizes: &mut Sizes, clock: &mut Instant, rate: usize) -> Option<usize> {
         for _ in 0..100 {
             *clock += Duration::from_millis(10);

@@ -1,22 +1,22 @@
-//! Circuits as Tor's control port tells them (control-spec, `CIRC` events), and which relays may
-//! share one (path-spec section 2.2).
+//! Parsers for the circuits that Tor's control port reports (control-spec, `CIRC` events), and the
+//! rules for relays in one circuit (path-spec section 2.2).
 
 use std::net::{IpAddr, SocketAddr};
 
 /// A circuit that this Tor client has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Circuit {
-    /// Tor's number for it, never used again.
+    /// Tor's number for the circuit, which is never reused.
     pub(crate) id: String,
-    /// All hops are there, and Tor has no better guard to wait for.
+    /// True once all hops are there and Tor waits for no better guard.
     pub(crate) built: bool,
-    /// Fingerprints of the hops so far, 40 upper-case hexadecimal digits each.
+    /// The fingerprints of the hops so far, 40 upper-case hexadecimal digits each.
     pub(crate) path: Vec<String>,
-    /// What it may be used for: `GENERAL`, `CONTROLLER`, ….
+    /// The purpose of the circuit: `GENERAL`, `CONTROLLER`, ….
     pub(crate) purpose: String,
 }
 
-/// The circuits in an answer to `GETINFO circuit-status`.
+/// Parses the circuits in a reply to `GETINFO circuit-status`.
 pub(crate) fn parse_circuits(status: &str) -> Vec<Circuit> {
     status.lines().filter_map(parse_circuit).collect()
 }
@@ -24,8 +24,7 @@ pub(crate) fn parse_circuits(status: &str) -> Vec<Circuit> {
 fn parse_circuit(line: &str) -> Option<Circuit> {
     let mut words = line.split(' ');
     let (id, state) = (words.next()?, words.next()?);
-    // Names that users chose come last and may say anything: what Tor says itself stands before
-    // them.
+    // Fields that users chose come last and may contain any text. Tor's own fields precede them.
     let purpose = line
         .split(' ')
         .find_map(|word| word.strip_prefix("PURPOSE="))?;
@@ -48,15 +47,15 @@ fn parse_circuit(line: &str) -> Option<Circuit> {
     })
 }
 
-/// Of `$FINGERPRINT`, alone or before a name.
+/// Parses the fingerprint of `$FINGERPRINT`, alone or before a name.
 fn fingerprint(hop: &str) -> Option<String> {
     let digits = hop.strip_prefix('$')?.get(..40)?;
     let ends = matches!(hop.as_bytes().get(41), None | Some(b'~' | b'='));
     (ends && digits.bytes().all(|b| b.is_ascii_hexdigit())).then(|| digits.to_ascii_uppercase())
 }
 
-/// How far the stream on this circuit has come, in an answer to `GETINFO stream-status`: the
-/// furthest, of several.
+/// Returns the most advanced state of the streams on this circuit, from a reply to `GETINFO
+/// stream-status`.
 pub(crate) fn stream_on(status: &str, circuit: &str) -> Option<StreamState> {
     let on_it = status.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(1);
@@ -70,31 +69,32 @@ pub(crate) fn stream_on(status: &str, circuit: &str) -> Option<StreamState> {
     on_it.max()
 }
 
-/// Of a stream on a circuit.
+/// The state of a stream on a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StreamState {
-    /// The exit has not answered yet.
+    /// The exit has not replied yet.
     Opening,
-    /// It carries data.
+    /// The stream carries data.
     Open,
 }
 
-/// What decides whether a relay may share a circuit with another.
+/// The facts that decide whether a relay may share a circuit with another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Relay {
     fingerprint: String,
     nickname: String,
     addresses: Vec<IpAddr>,
-    /// Whom it says to belong to: `$FINGERPRINT` or nicknames. Only what both say counts: else a
-    /// relay could drive others away from the circuits that end at it.
+    /// The relays that it declares as its family: `$FINGERPRINT` or nicknames. A declaration counts
+    /// only if both relays make it. Otherwise a relay could keep others off the circuits that end
+    /// at it.
     family: Vec<String>,
-    /// Families that let it in, by their keys.
+    /// The keys of the families that have accepted it.
     keys: Vec<String>,
-    /// Families let it in, and who they are is in certificates that are not read here.
+    /// True if it shows family certificates, which are not parsed here.
     sealed: bool,
 }
 
-/// From a relay's entry in the consensus (dir-spec section 3.4.1) and its microdescriptor or
+/// Parses a relay's entry in the consensus (dir-spec section 3.4.1) and its microdescriptor or
 /// descriptor.
 pub(crate) fn parse_relay(fingerprint: &str, entry: &str, description: &str) -> Option<Relay> {
     let r: Vec<&str> = entry
@@ -159,8 +159,8 @@ impl Relay {
     }
 }
 
-/// Whether these may be one circuit: all different, of different families, and of different
-/// networks where that is asked for.
+/// Returns true if these relays may form a circuit. They must differ, belong to different families
+/// and, if `distinct_subnets`, be in different networks.
 pub(crate) fn may_share(relays: &[Relay], distinct_subnets: bool) -> bool {
     relays.iter().enumerate().all(|(index, a)| {
         relays[..index].iter().all(|b| {
@@ -169,12 +169,12 @@ pub(crate) fn may_share(relays: &[Relay], distinct_subnets: bool) -> bool {
     })
 }
 
-/// Settings that decide about building circuits, as one question of control-spec's `GETCONF`.
+/// The settings that affect building circuits, as arguments of `GETCONF`.
 pub(crate) const SETTINGS: &str = "EnforceDistinctSubnets NodeFamily UseBridges __LeaveStreamsUnattached __DisablePredictedCircuits";
 
-/// Whether relays of one circuit must be of different networks; `None` if no circuit should be
-/// built: the user wants none ahead, has families of his own or bridges, of which too little is
-/// known, or attaches streams himself.
+/// Returns true if the relays of a circuit must be in different networks. Returns `None` if no
+/// circuit should be built, because the user disabled predicted circuits, attaches streams, or has
+/// configured families or bridges that this module cannot check.
 pub(crate) fn distinct_subnets<'a>(settings: impl Iterator<Item = &'a str>) -> Option<bool> {
     let mut distinct = None;
     for setting in settings {
@@ -196,7 +196,7 @@ mod tests {
     const C: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCC";
 
     #[test]
-    fn circuits_are_read() {
+    fn circuits_parse_from_status() {
         let status = format!(
             "5 BUILT ${A}~one,${B}=two,${C} BUILD_FLAGS=NEED_CAPACITY PURPOSE=GENERAL TIME_CREATED=x \
              SOCKS_USERNAME=\"x PURPOSE=CONTROLLER\"\n\
@@ -248,7 +248,7 @@ mod tests {
         assert!(may_share(&path(""), true));
         assert!(
             may_share(&path(&format!("family ${B} ${C} nB")), true),
-            "what one side alone says"
+            "a declaration of one side"
         );
         let mut same = path("");
         same[2] = same[0].clone();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_kept_apart_where_that_is_asked_for() {
+    fn circuit_rules_keep_networks_apart_on_request() {
         for (a, b, near) in [
             ("r 1.1.1.1 9001 0", "r 1.1.255.255 9001 0", true),
             ("r 1.1.1.1 9001 0", "r 1.2.1.1 9001 0", false),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_kept_apart() {
+    fn circuit_rules_keep_families_apart() {
         let kin = |a: &str, b: &str| {
             let path = [
                 relay(A, "r 1.1.1.1 1 0", a),
@@ -309,11 +309,14 @@ mod tests {
             kin("family-cert", "family-ids ed25519:y")
                 && kin("family-ids ed25519:y", "family-cert")
         );
-        assert!(!kin("family-cert", ""), "who is in none is in no other's");
+        assert!(
+            !kin("family-cert", ""),
+            "a relay without families has none in common"
+        );
     }
 
     #[test]
-    fn a_relay_of_which_too_little_is_known_is_none() {
+    fn relay_without_enough_facts_is_none() {
         let entry = "r one id digest 2026-01-01 00:00:00 1.1.1.1 1 0\ns Running";
         assert!(parse_relay(A, entry, "onion-key\n").is_some());
         for (entry, description) in [
@@ -361,7 +364,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_tor_says_is_read_without_panic(
+        fn circuit_parsers_accept_any_text(
             status in "([0-9]{1,3} (BUILT|X) ([$][A-F0-9]{38,42}[~,a]?){0,4} (PURPOSE=[A-Z]{0,3})? ?\\PC{0,9}\n){0,6}",
             entry in "((r|a|s) [0-9A-Za-z.:\\[\\] -]{0,60}\n){0,4}",
             description in "((opt )?(family|family-ids|family-cert)( [$A-F0-9~é]{0,45}){0,3}\n){0,4}",

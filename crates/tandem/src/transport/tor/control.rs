@@ -1,4 +1,4 @@
-//! Tor's control port: the connection, its authentication, commands, answers and events.
+//! Tor's control port: the connection, its authentication, commands, replies and events.
 //! [`descriptors`] and [`circuits`] hold the commands of those subjects.
 //! <https://spec.torproject.org/control-spec>.
 
@@ -18,10 +18,10 @@ use crate::endpoint::Via;
 use crate::error::{Error, Kind, Side};
 use descriptors::Before;
 
-/// The most bytes of one answer: all descriptors of the public network are about 30 MB.
+/// The most bytes of one reply. All descriptors of the public network are about 30 MB.
 const ANSWER_LIMIT: usize = 128 << 20;
 
-/// The most bytes of one line: the single-line answers that are asked for are far shorter.
+/// The most bytes of one line. The expected single-line replies are far shorter.
 const LINE_LIMIT: u64 = 1 << 20;
 
 /// The byte stream of a control connection.
@@ -33,14 +33,15 @@ pub struct Control {
     stream: BufReader<Box<dyn Stream>>,
     /// The setting to restore when the connection is dropped.
     before: Before,
-    /// The beginning of a line that has not arrived whole.
+    /// The beginning of a line that has not fully arrived.
     partial: Vec<u8>,
-    /// The circuit whose events are waited for, and whether one has come.
+    /// The circuit that is watched, and whether an event of it has come.
     watched: Option<String>,
     has_changed: bool,
 }
 
-/// Restores the setting when the wait for descriptors is dropped, as at the end of the program.
+/// Restores the setting if the wait for descriptors is dropped, for example at the end of the
+/// program.
 impl Drop for Control {
     fn drop(&mut self) {
         if let Some(command) = std::mem::take(&mut self.before).command() {
@@ -58,7 +59,7 @@ impl std::fmt::Debug for Control {
 /// The events that a connection subscribes to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Events {
-    /// None.
+    /// No events.
     None,
     /// Changes of circuits.
     Circuits,
@@ -76,7 +77,7 @@ impl Events {
     }
 }
 
-/// One line of an answer, with the data that follows it where there is any.
+/// A line of a reply, with the data that follows it.
 #[derive(Debug)]
 struct Line {
     code: u16,
@@ -84,7 +85,7 @@ struct Line {
     data: Option<String>,
 }
 
-/// Returns the value of `key` in an answer to `GETINFO`; a refusal has none.
+/// Returns the value of `key` in a reply to `GETINFO`. A refusal has none.
 fn value(lines: Vec<Line>, key: &str) -> Option<String> {
     let prefix = format!("{key}=");
     let line = lines
@@ -97,8 +98,8 @@ fn value(lines: Vec<Line>, key: &str) -> Option<String> {
 }
 
 impl Control {
-    /// Connects and authenticates with what the client accepts: nothing, the given password, or a
-    /// proof that its cookie is known.
+    /// Connects and authenticates by a method that the Tor client accepts: none, the given
+    /// password, or a proof of its cookie.
     pub async fn connect(via: &Via, password: Option<&str>) -> Result<Self, Error> {
         let io = |error: std::io::Error| {
             let detail = Error::io(&error, Side::Via).detail;
@@ -126,7 +127,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Creates the connection over a stream that needs no authentication, or had it.
+    /// Creates the connection over a stream that needs no authentication, or is authenticated.
     pub(crate) fn over(stream: Box<dyn Stream>) -> Self {
         Self {
             stream: BufReader::new(stream),
@@ -157,8 +158,8 @@ impl Control {
                 password.replace('\\', "\\\\").replace('"', "\\\"")
             )
         } else if has("SAFECOOKIE") {
-            // Never the cookie itself: Tor has had this way since 2012, and a thief would offer
-            // that one only.
+            // The cookie itself is never sent. Tor has supported this proof since 2012, and a thief
+            // would offer only the method that reveals the cookie.
             let file = auth
                 .split("COOKIEFILE=\"")
                 .nth(1)
@@ -175,7 +176,7 @@ impl Control {
         self.ask(&command).await.map(drop)
     }
 
-    /// Sends a command and reads its answer; refusals are errors.
+    /// Sends a command and reads its reply. Refusals are errors.
     async fn ask(&mut self, command: &str) -> Result<Vec<Line>, Error> {
         let lines = self.reply(command).await?;
         match lines.iter().find(|line| line.code >= 400) {
@@ -190,7 +191,7 @@ impl Control {
         }
     }
 
-    /// Sends a command and reads its answer, whatever it is.
+    /// Sends a command and reads its reply, even if it is a refusal.
     async fn reply(&mut self, command: &str) -> Result<Vec<Line>, Error> {
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
         self.stream
@@ -240,7 +241,9 @@ impl Control {
         let text = self.text_line(budget).await?;
         let code = text.get(..3).and_then(|code| code.parse().ok());
         let (Some(code), Some(separator)) = (code, text.as_bytes().get(3).copied()) else {
-            return Err(unreachable("what answers is not Tor's control port"));
+            return Err(unreachable(
+                "the server at this address is not Tor's control port",
+            ));
         };
         let rest = text.get(4..).unwrap_or_default().to_owned();
         let mut data = None;
@@ -267,18 +270,18 @@ impl Control {
         ))
     }
 
-    /// Subscribes to events instead of those before. A Tor client that refuses sends none.
+    /// Subscribes to events instead of the earlier ones. A Tor client that refuses sends none.
     pub(crate) async fn subscribe(&mut self, events: Events) -> Result<(), Error> {
         self.reply(events.command()).await.map(drop)
     }
 
-    /// Sets the circuit whose events [`Control::changed`] waits for.
+    /// Sets the circuit that [`Control::changed`] waits for.
     fn watch(&mut self, circuit: Option<String>) {
         (self.watched, self.has_changed) = (circuit, false);
     }
 
-    /// Notes an event of the circuit that is watched: `CIRC ID ...`, or `STREAM STREAM-ID STATUS ID
-    /// ...` (control-spec sections 4.1.1 and 4.1.2).
+    /// Notes an event of the watched circuit: `CIRC ID ...`, or `STREAM STREAM-ID STATUS ID ...`
+    /// (control-spec sections 4.1.1 and 4.1.2).
     fn note_event(&mut self, text: &str) {
         let mut words = text.split(' ');
         let circuit = match words.next() {
@@ -289,8 +292,8 @@ impl Control {
         self.has_changed |= circuit.is_some() && circuit == self.watched.as_deref();
     }
 
-    /// Waits for an event of the watched circuit that has not been reported. Dropping the future
-    /// loses nothing.
+    /// Waits for an event of the watched circuit that has not been reported. The future can be
+    /// dropped without loss of an event.
     pub(crate) async fn changed(&mut self) -> Result<(), Error> {
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
         while !std::mem::take(&mut self.has_changed) {
@@ -319,7 +322,7 @@ impl Control {
         value(lines, key).ok_or_else(|| unreachable(format!("Tor does not tell {key}")))
     }
 
-    /// The same; `None` where Tor does not know.
+    /// Reads a value, or returns `None` if Tor does not know it.
     pub(crate) async fn info_if_known(&mut self, key: &str) -> Result<Option<String>, Error> {
         Ok(value(self.reply(&format!("GETINFO {key}")).await?, key))
     }
@@ -333,7 +336,7 @@ impl Control {
         port.ok_or_else(|| unreachable("the Tor client has no SOCKS port over TCP: set SocksPort"))
     }
 
-    /// Makes `name` lead to `host` through the relay with this fingerprint.
+    /// Maps `name` to `host` through the relay with this fingerprint.
     pub async fn map_to_exit(
         &mut self,
         name: &str,
@@ -345,7 +348,7 @@ impl Control {
             .map(drop)
     }
 
-    /// Sends a last command. So few bytes fit into the socket's buffer as a rule.
+    /// Sends a last command without waiting. It is short enough for the socket's buffer.
     fn send_without_answer(&mut self, command: &str) {
         let _ = Pin::new(self.stream.get_mut())
             .poll_write(&mut Context::from_waker(Waker::noop()), command.as_bytes());

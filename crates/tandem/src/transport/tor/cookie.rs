@@ -1,7 +1,7 @@
-//! Tor's cookie: a file that whoever may control a Tor client can read. Each end shows the other
-//! that it has read it, and neither says what it holds (SAFECOOKIE in
-//! <https://spec.torproject.org/control-spec/commands.html>): what answers at the control port may
-//! be anybody's, and may name any file.
+//! Authentication by Tor's cookie, a file that only programs with control over the Tor client can
+//! read. Each end proves that it has read the file, and neither reveals its content (SAFECOOKIE in
+//! <https://spec.torproject.org/control-spec/commands.html>). Any program may listen at the control
+//! port, and may name any file.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use rustls::crypto::tls13::OkmBlock;
 use super::unreachable;
 use crate::error::Error;
 
-/// Bytes of a cookie, a nonce and a hash alike.
+/// The size of a cookie, a nonce and a hash, in bytes.
 const SIZE: usize = 32;
 
 const SERVER: &str = "Tor safe cookie authentication server-to-controller hash";
@@ -22,14 +22,14 @@ const CONTROLLER: &str = "Tor safe cookie authentication controller-to-server ha
 
 type Bytes = [u8; SIZE];
 
-/// One end's proof that it knows the cookie, begun by a nonce of ours.
+/// The proof that this end knows the cookie, with its nonce.
 pub(super) struct Proof {
     cookie: Bytes,
     nonce: Bytes,
 }
 
 impl Proof {
-    /// Of the cookie in this file.
+    /// Begins a proof with the cookie in this file.
     pub(super) fn begin(file: &Path) -> Result<Self, Error> {
         let cookie = read(file).map_err(|error| {
             tracing::error!(?file, %error, "cannot read Tor's cookie file");
@@ -45,7 +45,7 @@ impl Proof {
         format!("AUTHCHALLENGE SAFECOOKIE {}", hex(&self.nonce))
     }
 
-    /// What Tor is told, once its answer to the challenge shows that it knows the cookie.
+    /// Returns the response to the server's answer, after a check that the server knows the cookie.
     pub(super) fn response(&self, answer: &str) -> Result<String, Error> {
         let value = |key: &str| {
             answer
@@ -54,12 +54,12 @@ impl Proof {
         };
         let (Some(proof), Some(theirs)) = (value("SERVERHASH="), value("SERVERNONCE=")) else {
             return Err(unreachable(
-                "what answers at Tor's control port does not know its protocol",
+                "the server at Tor's control port does not know its protocol",
             ));
         };
         if self.hash(SERVER, &theirs)[..] != proof {
             return Err(unreachable(
-                "what answers at Tor's control port does not know Tor's cookie",
+                "the server at Tor's control port does not know Tor's cookie",
             ));
         }
         Ok(format!(
@@ -73,7 +73,7 @@ impl Proof {
     }
 }
 
-/// A cookie file's bytes. What is no such file is not read, and not waited for.
+/// Reads the bytes of a cookie file. A file of another kind or size is rejected without waiting.
 fn read(file: &Path) -> io::Result<Bytes> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -91,8 +91,8 @@ fn read(file: &Path) -> io::Result<Bytes> {
     Ok(cookie)
 }
 
-/// RFC 2104, from the library that is there for TLS. Nothing, which is nobody's hash, if it could
-/// not.
+/// Computes an HMAC (RFC 2104) with the TLS library. Returns no bytes if the library lacks it;
+/// these equal no hash.
 fn hmac_sha256(key: &str, message: &[u8]) -> Vec<u8> {
     let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13();
     let tag = suite.map(|suite| {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_standard_s() {
+    fn cookie_hash_follows_rfc_4231() {
         // RFC 4231 section 4.3.
         let expected =
             unhex("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843").unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_cookie_is_read() {
+    fn cookie_rejects_other_files() {
         let folder = folder("read");
         let file = |name: &str, bytes: &[u8]| {
             let path = folder.join(name);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_the_cookie_is_told_nothing() {
+    fn cookie_proof_rejects_an_ignorant_server() {
         let folder = folder("proof");
         let file = folder.join("cookie");
         std::fs::write(&file, [7; SIZE]).unwrap();

@@ -1,5 +1,5 @@
-//! What Tor's directory says: relays and weights of a consensus, exit policies of full descriptors
-//! (dir-spec).
+//! Parsers for Tor's directory: relays and weights of a consensus, and exit policies of full
+//! descriptors (dir-spec).
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -7,17 +7,17 @@ use std::net::Ipv4Addr;
 /// An exit that announces a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatewayExit {
-    /// 40 upper-case hexadecimal digits.
+    /// The fingerprint: 40 upper-case hexadecimal digits.
     pub fingerprint: String,
-    /// The relay's name for itself.
+    /// The nickname that the relay chose.
     pub nickname: String,
-    /// Its address.
+    /// The address of the relay.
     pub address: String,
-    /// Its weight in the consensus, kB/s.
+    /// The weight in the consensus, in kB/s.
     pub bandwidth: u64,
 }
 
-/// Running relays and their weights, by fingerprint, from a consensus (dir-spec section 3.4.1).
+/// Parses the weights of running relays, by fingerprint, from a consensus (dir-spec section 3.4.1).
 pub(crate) fn parse_weights(consensus: &str) -> HashMap<String, u64> {
     let mut weights = HashMap::new();
     let mut current: Option<String> = None;
@@ -44,7 +44,7 @@ pub(crate) fn parse_weights(consensus: &str) -> HashMap<String, u64> {
     weights
 }
 
-/// The unpadded base64 of 20 bytes as hexadecimal digits.
+/// Converts the unpadded base64 of 20 bytes to hexadecimal digits.
 fn decode_identity(text: &str) -> Option<String> {
     let value = |byte: u8| -> Option<u32> {
         Some(match byte {
@@ -70,7 +70,7 @@ fn decode_identity(text: &str) -> Option<String> {
     (hex.len() == 40).then_some(hex)
 }
 
-/// The gateways among router descriptors (dir-spec section 2.1.1).
+/// Parses the gateways among router descriptors (dir-spec section 2.1.1).
 pub(crate) fn parse_gateways(
     descriptors: &str,
     weights: &HashMap<String, u64>,
@@ -107,8 +107,7 @@ pub(crate) fn parse_gateways(
     found
 }
 
-/// Whether the first policy line that covers the address is exactly the one that announces a
-/// gateway.
+/// Returns true if the first policy line that covers the address is exactly the line of a gateway.
 pub(crate) fn announces(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
     let exact = format!("accept {address}:{port}");
     for line in descriptor.lines() {
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_exact_line_only() {
+    fn directory_finds_the_exact_line_only() {
         let weights = parse_weights(CONSENSUS);
         assert_eq!(weights.len(), 1);
         let address = Ipv4Addr::new(192, 0, 2, 80);
@@ -187,7 +186,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_tor_says_is_read_without_panic(
+        fn directory_parsers_accept_any_text(
             consensus in "((r|s|w|x) [A-Za-z0-9+/=: ]{0,60}\n){0,12}",
             descriptors in "((router|fingerprint|accept|reject|opt) [A-Fa-z0-9.:*/ -]{0,50}\n){0,12}",
             port: u16,

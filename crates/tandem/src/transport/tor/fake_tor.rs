@@ -9,53 +9,53 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub(super) const FINGERPRINT: &str = "000102030405060708090A0B0C0D0E0F10111213";
 
-/// It starts with microdescriptors and in its own time.
+/// A fake Tor client. It starts with microdescriptors, and its state changes by counted queries.
 #[derive(Clone, Debug)]
 pub(super) struct FakeTor {
-    /// Questions for the consensus before there is one.
+    /// The number of queries for the consensus before there is one.
     pub(super) starting: u32,
-    /// Seconds that it claims to run.
+    /// The uptime that it reports, in seconds.
     pub(super) uptime: u64,
-    /// Questions for full descriptors, once it fetches them, before they are there.
+    /// The number of queries for full descriptors, once it fetches them, before they are there.
     pub(super) arriving: u32,
-    /// Times that full descriptors are fetched before the exit announces a gateway.
+    /// The number of fetches of full descriptors before the exit announces a gateway.
     pub(super) announced_after: u32,
     pub(super) fetched: u32,
-    /// Questions for the setting before another program puts it back.
+    /// The number of queries for the setting before another program restores it.
     pub(super) others_end: u32,
     pub(super) microdescriptors: &'static str,
     pub(super) has_descriptor: bool,
     pub(super) mapped: Vec<String>,
     pub(super) circuits: Circuits,
-    /// Connections to the control port so far.
+    /// The number of connections to the control port so far.
     pub(super) connections: usize,
-    /// Commands, by how they begin, that get no answer.
+    /// The prefix of the commands that get no reply.
     pub(super) silent: Option<&'static str>,
-    /// Commands, by how they begin, at which the connection ends.
+    /// The prefix of the commands at which the connection ends.
     pub(super) hangs_up: Option<&'static str>,
 }
 
-/// The rest of the circuit commands' world: relays, and circuits to them.
+/// The state behind the circuit commands: relays, and circuits to them.
 #[derive(Clone, Debug)]
 pub(super) struct Circuits {
-    /// What `GETCONF` says besides the usual.
+    /// The additional setting in the reply to `GETCONF`.
     pub(super) setting: &'static str,
-    /// Paths of circuits that Tor builds by its own choice, in turn; none when they are used up.
+    /// The paths of circuits that Tor chooses, in order. After the last one Tor builds none.
     pub(super) models: Vec<[&'static str; 3]>,
     /// The family line of every relay.
     pub(super) family: &'static str,
-    /// Questions until a circuit is built.
+    /// The number of queries until a circuit is built.
     pub(super) slow: u32,
-    /// Streams that others put on a circuit as soon as there is one for all.
+    /// True if other programs put a stream on any circuit that is open to all.
     pub(super) grabbed: bool,
-    /// What becomes of the stream on a circuit that was given away; with nothing, it takes another
-    /// one.
+    /// The fate of the stream on a circuit that was given away. If empty, the stream uses another
+    /// circuit.
     pub(super) stream: &'static str,
     pub(super) open: Vec<Standing>,
     /// The events that the connection has subscribed to, and those to send.
     subscribed: String,
     events: String,
-    /// About settings and circuits, as they came.
+    /// The commands about settings and circuits, in order.
     pub(super) commands: Vec<String>,
     number: u32,
 }
@@ -88,7 +88,7 @@ impl Circuits {
         }
     }
 
-    /// Circuits of the purpose in which they are kept.
+    /// Returns the circuits with the purpose of kept circuits.
     pub(super) fn kept(&self) -> Vec<&Standing> {
         self.open
             .iter()
@@ -96,7 +96,7 @@ impl Circuits {
             .collect()
     }
 
-    /// Commands that begin so.
+    /// Returns the number of commands with this prefix.
     pub(super) fn count(&self, verb: &str) -> usize {
         self.commands
             .iter()
@@ -189,7 +189,7 @@ impl Circuits {
         "250 OK\r\n".into()
     }
 
-    /// Sends an event where the connection has subscribed to its kind.
+    /// Sends an event if the connection has subscribed to its kind.
     fn tell(&mut self, kind: &str, text: &str) {
         if self.subscribed.split(' ').any(|wanted| wanted == kind) {
             self.events += &format!("650 {kind} {text}\r\n");
@@ -197,7 +197,7 @@ impl Circuits {
     }
 
     fn status(&mut self) -> String {
-        // A circuit that is being built comes one step further.
+        // A circuit that is being built advances by one step.
         let building: Vec<String> = self
             .open
             .iter()
@@ -241,7 +241,7 @@ impl Circuits {
     }
 }
 
-/// The fingerprint of a relay that is called so.
+/// Returns the fingerprint of the relay with this name.
 pub(super) const fn relay(letter: &'static str) -> &'static str {
     match letter.as_bytes() {
         b"A" => "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
@@ -288,7 +288,7 @@ impl FakeTor {
         )
     }
 
-    /// Whether full descriptors are there, once they are asked for often enough.
+    /// Returns true once full descriptors have been queried often enough to be there.
     fn arrive(&mut self) -> bool {
         if self.microdescriptors == "0" && !self.has_descriptor {
             if self.arriving > 0 {

@@ -1,19 +1,19 @@
 //! A circuit of three hops to the gateway's exit, kept ready for the next isolation key.
 //!
-//! To reach an exit by name, Tor lengthens a circuit of three hops by a fourth, unless a circuit
-//! already ends there, and the first stream waits for that. So a circuit is built ahead. Its purpose
-//! is `controller`, which keeps the streams of other programs off it:
+//! To reach an exit by name, Tor extends a circuit of three hops by a fourth, unless a circuit
+//! already ends there. The first stream waits for that, so a circuit is built ahead. Its purpose is
+//! `controller`, which keeps the streams of other programs off it:
 //!
-//! 1. Tor builds a circuit of its own choice (`EXTENDCIRCUIT 0`). No stream uses that circuit; the
+//! 1. Tor builds a circuit that it chooses (`EXTENDCIRCUIT 0`). No stream uses that circuit; the
 //!    next one takes over its guard and its middle relay.
-//! 2. If both relays may share a circuit with the exit, by the rules that Tor has for its own
-//!    circuits, the circuit of three relays is built.
+//! 2. If both relays may share a circuit with the exit, by Tor's rules for its own circuits, the
+//!    circuit of three relays is built.
 //! 3. A dial makes the circuit an ordinary one just before it connects, so that its stream is the
 //!    first one that fits. Then the next circuit is begun.
 //!
-//! There is one such circuit at a time, and failures lengthen the pause before the next
-//! ([`backoff`]). Whatever goes wrong, Tor chooses a circuit as it does without this module. The
-//! control port's events (`CIRC`, `STREAM`) say when to ask for the state again.
+//! Only one such circuit is kept at a time, and failures lengthen the pause before the next
+//! ([`backoff`]). After any failure Tor chooses a circuit as it does without this module. The
+//! control port's events (`CIRC`, `STREAM`) tell when to read the state again.
 //! <https://spec.torproject.org/control-spec>.
 
 mod backoff;
@@ -30,19 +30,20 @@ use crate::error::Error;
 pub(crate) use backoff::{Backoff, Times};
 use backoff::{Outcome, at_random};
 
-/// The number of circuits that Tor is asked for in a row until one has a guard and a middle that
-/// may share a circuit with the exit.
+/// The most circuits requested of Tor in a row until one has a guard and a middle that may share a
+/// circuit with the exit.
 const MODELS: usize = 3;
 
-/// The time that a dial waits for the control port, which answers at once as a rule.
+/// The time that a dial waits for the control port, which usually replies at once.
 const RELEASE_LIMIT: Duration = Duration::from_millis(500);
 
-/// A dial's request for the circuit. It is dropped as soon as the dial can go on: the circuit is an
-/// ordinary one, or there is none.
+/// A dial's request for the circuit. It is dropped as soon as the dial can continue: the circuit is
+/// an ordinary one, or there is none.
 type Ask = oneshot::Sender<()>;
 
-/// Keeps a circuit ready as long as it lives. The work is done in a task, which ends after the
-/// command that it has begun: a circuit of a command without an answer would stay for ever.
+/// Keeps a circuit ready until it is dropped. The work is done in a task, which then ends after the
+/// command that it has begun. Otherwise a circuit could stay open
+/// for ever because the reply with its number was not read.
 #[derive(Debug)]
 pub(crate) struct ReadyCircuit(mpsc::Sender<Ask>);
 
@@ -67,23 +68,23 @@ impl ReadyCircuit {
         Self(asks)
     }
 
-    /// Returns whether a circuit is kept, or will be.
+    /// Returns true if a circuit is kept, or will be.
     pub(crate) fn is_kept(&self) -> bool {
         !self.0.is_closed()
     }
 
-    /// Lets the next stream to the exit have the circuit, if there is one. Returns within
+    /// Gives the circuit to the next stream to the exit, if there is a circuit. Returns within
     /// [`RELEASE_LIMIT`].
     pub(crate) async fn release(&self) {
         let (ask, answer) = oneshot::channel();
         if self.0.try_send(ask).is_ok() {
-            // With or without the circuit, the dial goes on.
+            // The dial continues with or without the circuit.
             let _ = tokio::time::timeout(RELEASE_LIMIT, answer).await;
         }
     }
 }
 
-/// The reason why no circuit is kept any more.
+/// The reason for which no circuit is kept any more.
 enum End {
     /// No dial has wanted one for long, or the handle was dropped.
     Idle,
@@ -138,7 +139,7 @@ impl Keeper {
         }
     }
 
-    /// One circuit, and the pause before it.
+    /// Keeps one circuit, after the pause before it.
     async fn turn(&mut self) -> Result<(), End> {
         self.rest(self.backoff.pause()).await?;
         let outcome = self.one().await?;
@@ -147,12 +148,12 @@ impl Keeper {
         if let Some(id) = self.own.take() {
             self.control.close_unused(&id).await?;
         }
-        // While nothing is waited for, Tor need not keep events for this connection.
+        // Tor need not queue events for this connection during the pause.
         self.control.subscribe(Events::None).await?;
         Ok(())
     }
 
-    /// Takes a circuit from its beginning until a stream uses it.
+    /// Keeps a circuit from its beginning until a stream uses it.
     async fn one(&mut self) -> Result<Outcome, End> {
         self.control.subscribe(Events::Circuits).await?;
         let Some([guard, middle]) = self.model().await? else {
@@ -172,7 +173,7 @@ impl Keeper {
         }
     }
 
-    /// Waits. A dial in the meantime goes on without the circuit.
+    /// Waits for `time`. Dials that come during the wait continue without the circuit.
     async fn rest(&mut self, time: Duration) -> Result<(), End> {
         let until = Instant::now() + time;
         loop {
@@ -185,8 +186,8 @@ impl Keeper {
         }
     }
 
-    /// Waits for an event about the circuit, and at most for `time`. A dial in the meantime goes on
-    /// without the circuit; with `held` it ends the wait and gets the circuit.
+    /// Waits for an event about the circuit, at most for `time`. A dial during the wait continues
+    /// without the circuit. With `held` it ends the wait and gets the circuit.
     async fn wait_for_change(&mut self, time: Duration, held: bool) -> Result<(), End> {
         let until = Instant::now() + time;
         loop {
@@ -228,7 +229,7 @@ impl Keeper {
             .find(|circuit| circuit.id == id))
     }
 
-    /// Finds a guard and a middle of Tor's own choice that may stand before the exit.
+    /// Finds a guard and a middle that Tor chose and that may precede the exit.
     async fn model(&mut self) -> Result<Option<[String; 2]>, End> {
         let Some(distinct) = self.control.distinct_subnets().await? else {
             return Ok(None);
@@ -248,8 +249,8 @@ impl Keeper {
         Ok(None)
     }
 
-    /// Returns the first two hops of a circuit that Tor builds and that no stream uses, then or
-    /// later: with a stream on it, the middle relay could tell that two identities are one user's.
+    /// Returns the first two hops of a circuit that Tor builds and that no stream ever uses. With a
+    /// stream on it, the middle relay could tell that two identities belong to the same user.
     async fn chosen_by_tor(&mut self) -> Result<Option<[String; 2]>, End> {
         let Some(id) = self.begin("0").await? else {
             return Ok(None);
@@ -274,8 +275,8 @@ impl Keeper {
         Ok(Some([guard, middle]))
     }
 
-    /// Waits until a dial wants the circuit. An unfinished circuit can be given away, too: a stream
-    /// waits for it instead of lengthening another.
+    /// Waits until a dial wants the circuit. An unfinished circuit can be given away, too: the
+    /// stream then waits for it instead of extending another.
     async fn wait_for_demand(&mut self, id: &str) -> Result<Demand, End> {
         let begun = Instant::now();
         let lifetime = self.times.age / 2 + at_random(self.times.age / 2);
@@ -284,7 +285,7 @@ impl Keeper {
                 Some(circuit) if circuit.purpose == "CONTROLLER" => circuit.built,
                 _ => return Ok(Demand::Gone),
             };
-            // A dial that has stopped waiting goes on without the circuit.
+            // A dial that has stopped waiting continues without the circuit.
             self.wanted = self.wanted.take().filter(|ask| !ask.is_closed());
             if self.wanted.is_some() {
                 return Ok(Demand::Wanted);
@@ -299,7 +300,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until a stream takes the circuit that was given away, and comes through.
+    /// Waits until a stream uses the circuit that was given away, and is connected.
     async fn use_of(&mut self, id: &str) -> Result<Outcome, End> {
         let given = Instant::now();
         let mut unused_since = None;
@@ -327,7 +328,7 @@ impl Keeper {
         }
     }
 
-    /// Returns whether the time without a stream is over; it begins now if it has not yet.
+    /// Returns true if the time without a stream is over. The time begins with the first call.
     fn is_over(&self, unused_since: &mut Option<Instant>) -> bool {
         unused_since.get_or_insert_with(Instant::now).elapsed() > self.times.unused
     }
@@ -345,7 +346,7 @@ enum Demand {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Tor closes no unused circuit of this purpose by itself.
+        // Tor does not close unused circuits of this purpose.
         if let Some(id) = self.own.take() {
             self.control.close_unused_without_answer(&id);
         }

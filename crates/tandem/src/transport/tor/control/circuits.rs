@@ -10,8 +10,8 @@ impl Control {
         Ok(parse_circuits(&self.info("circuit-status").await?))
     }
 
-    /// Returns the description of a relay; `None` if it does not suffice to say which relays may
-    /// share a circuit with it.
+    /// Returns the description of a relay, or `None` if it is too incomplete to tell which relays
+    /// may share a circuit with it.
     pub(crate) async fn relay(&mut self, fingerprint: &str) -> Result<Option<Relay>, Error> {
         let Some(entry) = self.info_if_known(&format!("ns/id/{fingerprint}")).await? else {
             return Ok(None);
@@ -29,8 +29,8 @@ impl Control {
         ))
     }
 
-    /// Returns whether relays of one circuit must be of different networks; `None` if no circuit
-    /// should be built.
+    /// Returns true if the relays of a circuit must be in different networks, or `None` if no
+    /// circuit should be built.
     pub(crate) async fn distinct_subnets(&mut self) -> Result<Option<bool>, Error> {
         let lines = self
             .reply(&format!("GETCONF {}", circuits::SETTINGS))
@@ -40,8 +40,8 @@ impl Control {
         ))
     }
 
-    /// Begins a circuit, whose events [`Control::changed`] waits for from now on. Returns Tor's number
-    /// for it; `None` if Tor refuses.
+    /// Begins a circuit, whose events [`Control::changed`] awaits from now on. Returns Tor's number
+    /// for it, or `None` if Tor refuses.
     pub(crate) async fn extend_circuit(
         &mut self,
         arguments: &str,
@@ -56,7 +56,7 @@ impl Control {
         Ok(begun)
     }
 
-    /// Lets streams use a circuit; returns whether it is still there.
+    /// Lets streams use a circuit. Returns true if the circuit still exists.
     pub(crate) async fn make_general(&mut self, circuit: &str) -> Result<bool, Error> {
         let lines = self
             .reply(&format!("SETCIRCUITPURPOSE {circuit} purpose=general"))
@@ -79,7 +79,8 @@ impl Control {
             .map(drop)
     }
 
-    /// The same as the last command on this connection, without waiting for the answer.
+    /// Closes an unused circuit as the last command of this connection, without waiting for the
+    /// reply.
     pub(crate) fn close_unused_without_answer(&mut self, circuit: &str) {
         self.send_without_answer(&format!("CLOSECIRCUIT {circuit} IfUnused\r\n"));
     }

@@ -1,5 +1,5 @@
-//! Full descriptors: Tor fetches them while a setting says so, and the exits among them that
-//! announce a gateway are found.
+//! Full descriptors. A setting makes Tor fetch them, and the exits that announce a gateway are
+//! found among them.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -18,16 +18,16 @@ const DESCRIPTORS_TIMEOUT: Duration = Duration::from_secs(90);
 /// The setting with which Tor fetches full descriptors.
 const FULL: &str = "UseMicrodescriptors=0";
 
-/// The time between two looks at the descriptors that have arrived.
+/// The time between two checks of the descriptors that have arrived.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 400 });
 
-/// The number of looks without a new descriptor after which no more are expected.
+/// The number of checks without a new descriptor after which no more are expected.
 const STILL: u32 = 12;
 
-/// The seconds after its start in which a Tor client may not know all of its network yet.
+/// The uptime in seconds up to which a Tor client may not know its whole network yet.
 const YOUNG: u64 = 180;
 
-/// The setting `UseMicrodescriptors` before it was changed, as Tor tells it.
+/// The setting `UseMicrodescriptors` before it was changed, as Tor reports it.
 #[derive(Default)]
 pub(super) struct Before(Option<String>);
 
@@ -44,7 +44,7 @@ impl Before {
     }
 }
 
-/// Held while the setting is changed. Other processes may change it at any time.
+/// A lock held while the setting is changed. Other processes may change it at any time.
 static FETCHING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn gateway_address(host: &str) -> Result<Ipv4Addr, Error> {
@@ -53,8 +53,8 @@ fn gateway_address(host: &str) -> Result<Ipv4Addr, Error> {
 }
 
 impl Control {
-    /// Returns the exits that announce `host:port` with an exact line of their policy. A Tor client
-    /// that has just started, and finds none, is asked again for as long as `patience`.
+    /// Returns the exits that announce `host:port` with an exact line of their policy. If none is
+    /// found and the Tor client has just started, tries again for up to `patience`.
     pub async fn gateways(
         &mut self,
         host: &str,
@@ -65,8 +65,8 @@ impl Control {
         let _alone = FETCHING.lock().await;
         let deadline = Instant::now() + patience;
         loop {
-            // The consensus is told in the flavour in use: after the change it would have to be
-            // fetched first.
+            // Tor reports the consensus in the flavour in use. After the change of the setting it
+            // would have to fetch the other flavour first.
             let weights = self.relays(deadline).await?;
             let found = self.wait_for_descriptors(&weights, address, port).await;
             self.restore().await?;
@@ -77,9 +77,9 @@ impl Control {
         }
     }
 
-    /// Has Tor hold the full descriptor of the relay with this fingerprint, and checks that it
-    /// announces `host:port`: by its microdescriptor alone, Tor would not use it for a port that
-    /// few exits allow.
+    /// Makes Tor hold the full descriptor of the relay with this fingerprint, and checks that it
+    /// announces `host:port`. With only the microdescriptor, Tor would not use the relay for a port
+    /// that few exits allow.
     pub async fn descriptor(
         &mut self,
         fingerprint: &str,
@@ -140,8 +140,8 @@ impl Control {
         }
     }
 
-    /// Pauses, and returns true, where another try may find more: Tor has just started, and there is
-    /// time.
+    /// Pauses and returns true if another try may find more: Tor has just started, and the deadline
+    /// has not passed.
     async fn may_improve(&mut self, deadline: Instant) -> Result<bool, Error> {
         let uptime = self
             .info_if_known("uptime")
@@ -155,8 +155,8 @@ impl Control {
         Ok(again)
     }
 
-    /// Makes Tor fetch full descriptors. It is asked at each look, since another process may have
-    /// ended and restored the setting. Where Tor fetches them already, the setting is left alone.
+    /// Makes Tor fetch full descriptors. Each check calls this, since another process may have
+    /// ended and restored the setting. If Tor fetches them already, the setting is not changed.
     async fn fetch_full(&mut self) -> Result<(), Error> {
         let now = self.ask("GETCONF UseMicrodescriptors").await?;
         let now = now
@@ -177,7 +177,7 @@ impl Control {
         self.ask(&command).await.map(drop)
     }
 
-    /// Waits for a descriptor that is `good`: an old one may come before the new one.
+    /// Waits for a descriptor that is `good`. An old one may arrive before the new one.
     async fn wait_for_descriptor(
         &mut self,
         fingerprint: &str,
@@ -198,8 +198,8 @@ impl Control {
         }
     }
 
-    /// Waits until there are as many full descriptors as relays, or no more arrive. They arrive over
-    /// some seconds.
+    /// Waits until there are as many full descriptors as relays, or no more arrive. Their arrival
+    /// takes several seconds.
     async fn wait_for_descriptors(
         &mut self,
         weights: &HashMap<String, u64>,

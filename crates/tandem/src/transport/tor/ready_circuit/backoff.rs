@@ -10,27 +10,27 @@ use super::super::random;
 /// The time limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// Between two looks at a circuit that is being built or was just given away. Events mostly
-    /// come first.
+    /// The time between two checks of a circuit that is being built or was just given away. Events
+    /// usually come first.
     pub(super) look: Duration,
-    /// Between two looks at a circuit that is ready.
+    /// The time between two checks of a circuit that is ready.
     pub(super) watch: Duration,
-    /// Until a circuit is built; Tor gives most of them up long before.
+    /// The time for a circuit to be built. Tor gives up most circuits long before.
     pub(super) build: Duration,
-    /// Until a stream is on a circuit that was given away.
+    /// The time for a stream to use a circuit that was given away.
     pub(super) unused: Duration,
-    /// The mean age at which a circuit that no dial has wanted is exchanged for another.
+    /// The mean age at which a circuit that no dial has used is replaced.
     pub(super) age: Duration,
-    /// Without a dial for so long, none is kept ready.
+    /// The time without a dial after which no circuit is kept.
     pub(super) idle: Duration,
-    /// The mean of the time until the next is begun; each time is chosen at random.
+    /// The mean of the pause before the next circuit. Each pause is chosen at random.
     pub(super) rest: Duration,
     /// The pauses after failures, doubled from the first to the last.
     pub(super) pauses: (Duration, Duration),
 }
 
 impl Times {
-    /// Tor itself builds circuits ahead, and keeps unused ones, for half an hour to an hour after
+    /// Tor itself builds circuits ahead, and keeps unused ones for half an hour to an hour after
     /// the last use.
     pub(crate) const USUAL: Self = Self {
         look: Duration::from_secs(2),
@@ -46,11 +46,11 @@ impl Times {
 
 /// The end of a circuit.
 pub(super) enum Outcome {
-    /// A stream uses it, or it has grown old without fault.
+    /// A stream uses the circuit, or it has grown old without a fault.
     Good,
-    /// It was given away, and the stream took another.
+    /// The circuit was given away, but the stream used another.
     Unused,
-    /// It could not be built, or broke.
+    /// The circuit could not be built, or failed.
     Failed,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Creates one without failures.
+    /// Creates a backoff without failures.
     pub(crate) const fn new(times: Times) -> Self {
         Self {
             times,
@@ -74,8 +74,8 @@ impl Backoff {
         }
     }
 
-    /// Counts another failure. Failures are forgotten when none has followed for as long as the
-    /// longest pause: an exit that lets a stream begin has proved nothing.
+    /// Counts a failure. Failures are forgotten after the longest pause without another one. A
+    /// stream that begins does not clear them, since it does not prove that the exit works.
     pub(crate) fn lose(&self) {
         let now = Instant::now();
         let before = self
@@ -87,7 +87,7 @@ impl Backoff {
         self.until.set(Some(now + self.after_failures()));
     }
 
-    /// The pause after the failures so far.
+    /// Returns the pause after the failures so far.
     pub(super) fn after_failures(&self) -> Duration {
         let (first, last) = self.times.pauses;
         let doublings = self.failures.get().checked_sub(1);
@@ -101,15 +101,15 @@ impl Backoff {
         match outcome {
             Outcome::Failed => self.lose(),
             Outcome::Unused => self.until.set(Some(Instant::now() + self.times.pauses.0)),
-            // The exit sees circuits come and go: a circuit that always follows another at once
-            // would show that both are one user's.
+            // The exit sees circuits come and go. A circuit that always follows another at once
+            // would show that both belong to one user.
             Outcome::Good => self
                 .until
                 .set(Some(Instant::now() + at_random(self.times.rest))),
         }
     }
 
-    /// The rest of the pause.
+    /// Returns the rest of the pause.
     pub(crate) fn pause(&self) -> Duration {
         self.until.get().map_or(Duration::ZERO, |until| {
             until.saturating_duration_since(Instant::now())
@@ -117,8 +117,8 @@ impl Backoff {
     }
 }
 
-/// Returns a time with this mean, exponentially distributed: the part that has passed tells nothing
-/// of the rest.
+/// Returns an exponentially distributed time with this mean. The part that has passed then says
+/// nothing about the rest.
 pub(super) fn at_random(mean: Duration) -> Duration {
     // Above 0, and at most 1.
     let share = ((random() >> 11) + 1) as f64 / (1u64 << 53) as f64;

@@ -1,4 +1,4 @@
-//! Scenes between the kept circuit and a fake Tor client.
+//! Tests of the kept circuit against a fake Tor client.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -62,7 +62,7 @@ fn target() -> Target {
     }
 }
 
-/// Plays a scene with a transport that has found its exit.
+/// Runs a scene with a transport that has found its exit.
 fn play<F: Future<Output = ()>>(
     times: Times,
     change: impl FnOnce(&mut FakeTor),
@@ -140,7 +140,7 @@ fn circuit_is_ready_before_each_dial() {
                 .expect("in use");
             assert_eq!(given.purpose, "GENERAL", "before the stream is there");
         }
-        // Tor builds no more: those that are in use stay.
+        // Tor builds no more circuits, and those in use stay.
         scene.until(|fake| fake.circuits.kept().is_empty()).await;
         assert_eq!(scene.circuits().open.len(), 2);
     });
