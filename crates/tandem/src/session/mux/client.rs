@@ -100,7 +100,7 @@ impl MuxClient {
         }
     }
 
-    /// Opens a stream for the request, and waits while the peer allows none.
+    /// Opens a stream for the request. Waits while the peer allows no more streams.
     async fn open(&self, exchange: &Exchange) -> Result<StreamId, Error> {
         let shown;
         let mut request = &exchange.request;
@@ -428,8 +428,8 @@ impl Uploaded {
         self.notify.notify_one();
     }
 
-    /// Resolves when the upload ends, or when its source has been silent for [`HALF_CLOSED`]. This
-    /// serves tunnels after the far end has closed: few are still used then.
+    /// Resolves when the upload ends, or when its source has been silent for [`HALF_CLOSED`]. A
+    /// tunnel with a closed far end would otherwise stay open without use.
     async fn rest(&self) {
         while !self.done.get() {
             let moved = self.moved.get();

@@ -39,17 +39,17 @@ const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 /// The number of consecutive reads before the exchanges get their turn.
 const READS_PER_TURN: usize = 8;
 
-/// The bytes queued outside flow control (heads, SETTINGS and PING acknowledgements) at which a
-/// server stops reading. Flow control does not bound these bytes, so a client that sends requests
-/// without reading could grow the queue for ever.
+/// The size in bytes of the core's control output (heads, resets, credit) at which a server stops
+/// reading. Flow control does not bound this output, so a client that sends requests without
+/// reading could grow it for ever.
 const BACKLOG: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
 }
 
-/// Handles the events that no single stream settles. The server starts an exchange for each
-/// request; the client notes SETTINGS and GOAWAY.
+/// Handles the events that do not belong to an open stream. The server starts an exchange for each
+/// request. The client wakes the exchanges that wait for a stream.
 pub(super) trait Owner {
     fn handle_event(&mut self, event: Event);
     /// Returns true if the session ends as soon as no exchange is open.
@@ -82,7 +82,7 @@ pub(super) struct Driver<O> {
     failed_write: Option<Error>,
 }
 
-/// The times of recent activity that the session's time limits are measured from.
+/// The times against which the session's time limits are checked.
 struct Clock {
     sleep: Pin<Box<Sleep>>,
     read_at: Instant,
@@ -209,8 +209,9 @@ impl<O: Owner> Driver<O> {
         if let Err(error) = self.poll_write(cx) {
             return self.fail_write(cx, error);
         }
-        // Writing has made room again, so reading must resume in another turn. Otherwise the socket
-        // wakes this task when it accepts more bytes.
+        // Reading had stopped, and the last write has shortened the backlog: another turn must
+        // resume reading. While the backlog is too long, the socket wakes this task when it accepts
+        // more bytes.
         if self.deaf && self.ending.is_none() && !self.has_backlog() {
             cx.waker().wake_by_ref();
         }
@@ -263,7 +264,7 @@ impl<O: Owner> Driver<O> {
     }
 
     /// Handles a write error. A server ends the session at once, since it can send no more
-    /// responses. A client first reads what the server sent before the path failed.
+    /// responses. A client first reads the responses that arrived before the path failed.
     fn fail_write(&mut self, cx: &mut Context<'_>, error: Error) -> Poll<Result<(), Error>> {
         if self.side == Side::Client || self.ending.is_some() {
             return Poll::Ready(self.ending.take().unwrap_or(Err(error)));
@@ -274,8 +275,9 @@ impl<O: Owner> Driver<O> {
         self.poll_read_out(cx)
     }
 
-    /// Reads the input that arrived before the path failed. A server may respond, send GOAWAY and
-    /// close; the client's next write then fails, although the response is still in the socket.
+    /// Reads the input that arrived before the path failed. For example, a server may respond, send
+    /// GOAWAY and close. The client's next write then fails, although the response is still in the
+    /// socket.
     fn poll_read_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             match self.read_once(cx) {
@@ -429,8 +431,8 @@ impl<O: Owner> Driver<O> {
                     self.shared.watch.look(&**core);
                 }
                 drop(core);
-                // Writers whose stream has room again are woken now, so that the data can leave
-                // in the same turn.
+                // Streams with room for more data wake their writers here, so that the data can
+                // leave in the same turn.
                 self.dispatch();
             }
             if self.out.is_empty() {
@@ -483,8 +485,8 @@ impl<O: Owner> Driver<O> {
     }
 
     /// Enforces the session's time limits. It closes idle sessions and those without a first
-    /// request, probes silent ones and cuts off those that take no bytes. The timer fires when the
-    /// earliest limit may have passed; no timer is set per byte.
+    /// request, probes silent ones and cuts off those that take no bytes. One timer covers all
+    /// limits and fires when the earliest may have passed.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         while self.clock.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();

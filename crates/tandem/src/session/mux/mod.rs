@@ -140,8 +140,8 @@ impl Session for MuxSession {
 }
 
 /// The size in bytes up to which adjacent pieces of a body are joined while they wait for their
-/// reader. Flow control counts only a piece's bytes, but each piece has a fixed cost of memory
-/// beside them. Bodies sent a byte at a time would otherwise use hundreds of times the window.
+/// reader. Each piece has a fixed cost of memory, which flow control does not count. A body sent
+/// byte by byte would otherwise use hundreds of times its window.
 const JOINED: usize = 4 << 10;
 
 /// The state that the driver and the exchanges of a session share. All of them run on one thread.
@@ -165,7 +165,7 @@ struct Shared {
     /// The task that waits for the end of the session, if any.
     observer: RefCell<Option<Waker>>,
     watch: Watch,
-    /// The identity of the session, by which its pushes are told from those of others.
+    /// The identity of the session, which marks its pushes.
     mark: Rc<SessionMark>,
     /// The facts about the path, once it is connected.
     facts: RefCell<Option<Weak<dyn Facts>>>,

@@ -192,8 +192,8 @@ impl Pump {
         }
     }
 
-    /// Returns true if the stream was reset or the session is over. A reset also wakes the writer's
-    /// waker, which this call sets.
+    /// Returns true if the stream was reset or the session is over. Registers the waker, so that a
+    /// reset wakes this task.
     fn is_cancelled(&self, cx: &Context<'_>) -> bool {
         if self.shared.ended.borrow().is_some() {
             return true;
@@ -206,8 +206,8 @@ impl Pump {
         stream.failed
     }
 
-    /// Applies a priority that the other end asked for to every queue on the way. Applies a change
-    /// made elsewhere to the order of sending.
+    /// Applies a change of priority. A change by the client goes to every queue on the way. A
+    /// change made elsewhere goes to the core's order of sending.
     fn reprioritise(&mut self, cx: &Context<'_>) {
         let wish = self
             .shared
@@ -278,8 +278,7 @@ impl Pump {
     }
 
     /// Reports a failure. Before the head it becomes an error response. After the head the stream
-    /// is reset once its queued body has left, so that the client never takes the body for
-    /// complete.
+    /// is reset once its queued body has left. The client then cannot take the body for complete.
     fn fail(&mut self, error: &Error) {
         if self.finished {
             return;

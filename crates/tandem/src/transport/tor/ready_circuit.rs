@@ -41,9 +41,9 @@ const RELEASE_LIMIT: Duration = Duration::from_millis(500);
 /// an ordinary one, or there is none.
 type Ask = oneshot::Sender<()>;
 
-/// Keeps a circuit ready until it is dropped. The work is done in a task, which then ends after the
-/// command that it has begun. Otherwise a circuit could stay open
-/// for ever because the reply with its number was not read.
+/// Keeps a circuit ready until it is dropped. A task does the work, and ends after the command that
+/// it has begun. Otherwise a circuit could stay open for ever because the reply with its number was
+/// not read.
 #[derive(Debug)]
 pub(crate) struct ReadyCircuit(mpsc::Sender<Ask>);
 

@@ -40,7 +40,7 @@ impl Control {
         ))
     }
 
-    /// Begins a circuit, whose events [`Control::changed`] awaits from now on. Returns Tor's number
+    /// Begins a circuit. [`Control::changed`] awaits its events from now on. Returns Tor's number
     /// for it, or `None` if Tor refuses.
     pub(crate) async fn extend_circuit(
         &mut self,
