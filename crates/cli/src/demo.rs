@@ -73,7 +73,7 @@ struct Outcome {
     ratio_bytes: f64,
 }
 
-/// Everything that runs.
+/// All running processes.
 struct Stage {
     origin_address: String,
     site: Site,

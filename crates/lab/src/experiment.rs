@@ -62,7 +62,7 @@ pub enum ExperimentError {
         action: &'static str,
         /// The file.
         path: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A line of a file of results is none.
@@ -91,7 +91,7 @@ impl ExperimentError {
         }
     }
 
-    /// For `map_err`.
+    /// Returns a conversion for `map_err`.
     pub fn file(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.display().to_string();
         move |source| Self::File {

@@ -32,7 +32,7 @@ pub enum PredictCommand {
     Live(live::LiveArgs),
 }
 
-/// Which lines of a log are used, and how it is cut into samples.
+/// The selection of a log's lines, and its division into samples.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
     /// Access logs: Common or Combined Log Format (Apache, nginx, Privoxy) or CSV; plain, gzip or
@@ -45,7 +45,7 @@ pub struct LogArgs {
     /// Treat each calendar day of a log as a separate sample
     #[arg(long)]
     daily: bool,
-    /// Which clients are taken for browsers
+    /// Rules by which robots are recognised
     #[arg(long, value_enum, default_value_t = Robots::Words)]
     robots: Robots,
     /// Leave out certificate checks, safe browsing, suggestions and truncated lines of proxy logs
@@ -53,12 +53,12 @@ pub struct LogArgs {
     drop_noise: bool,
 }
 
-/// How robots are told.
+/// The rules by which robots are recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Robots {
-    /// By the short word lists that make results comparable
+    /// Short word lists, which make results comparable
     Words,
-    /// By these and by a maintained list of robots' User-Agents
+    /// These and a maintained list of robots' User-Agents
     Listed,
 }
 
@@ -121,14 +121,14 @@ pub struct ReplayArgs {
     json: bool,
 }
 
-/// How `auto` is set up.
+/// The settings of `auto`.
 #[derive(Debug, Clone, Args)]
 pub struct AutoArgs {
     /// Memory for the state of auto, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     predict_memory: usize,
-    /// Users that must have asked for a URL before auto pushes it; the documented algorithms ask
-    /// for one, a gateway for three
+    /// Users that must have requested a URL before auto pushes it; the documented algorithms
+    /// require one, a gateway three
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
     min_users: u8,
 }
@@ -184,12 +184,12 @@ pub struct TuneArgs {
     json: bool,
 }
 
-/// Which combinations of P1 to P6 are tried.
+/// The combinations of P1 to P6 to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Combinations {
     /// 180: all clients together, five thresholds
     Standard,
-    /// All 1,188
+    /// All 1,188 combinations
     Full,
 }
 
@@ -271,7 +271,7 @@ fn omega(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "must lie between 0 and 1, as 0.5 or 1/63".into())
 }
 
-/// Why a log could not be evaluated.
+/// An error in the evaluation of a log.
 #[derive(Debug, thiserror::Error)]
 pub enum PredictError {
     /// A log cannot be opened, read or decompressed.
@@ -279,7 +279,7 @@ pub enum PredictError {
     Read {
         /// The log.
         path: PathBuf,
-        /// Cause.
+        /// The cause.
         source: io::Error,
     },
     /// A log has no line that any known format explains.
@@ -293,7 +293,7 @@ pub enum PredictError {
     State {
         /// The file.
         path: PathBuf,
-        /// Cause.
+        /// The cause.
         source: StateError,
     },
     /// A result cannot be written.
@@ -301,7 +301,7 @@ pub enum PredictError {
     Write {
         /// The file or stream.
         path: PathBuf,
-        /// Cause.
+        /// The cause.
         source: io::Error,
     },
     /// A running process does not tell.
@@ -309,7 +309,7 @@ pub enum PredictError {
     Live {
         /// The address of the metrics.
         address: std::net::SocketAddr,
-        /// Cause.
+        /// The cause.
         source: io::Error,
     },
     /// Standard output is gone.

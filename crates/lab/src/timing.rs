@@ -22,16 +22,16 @@ pub mod wire;
 
 use std::io;
 
-/// Why nothing could be measured.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimingError {
-    /// No place for the server.
+    /// The server could not listen.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The listening address.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The way to the server, or its first step, does not stand.
@@ -39,10 +39,10 @@ pub enum TimingError {
     Connect {
         /// The address of the proxy or, without one, of the server.
         to: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Not within the time for it.
+    /// The connection took too long.
     #[error("no connection to {0} within {limit} s", limit = connect::LIMIT.as_secs())]
     TimedOut(String),
     /// The proxy does not open the tunnel.
@@ -57,18 +57,18 @@ pub enum TimingError {
     /// A connection ended while it was used.
     #[error("{what}: {source}")]
     Broken {
-        /// Which.
+        /// The use of the connection.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No answer to measure.
+    /// No stamp came back.
     #[error("no stamp came back")]
     Nothing,
 }
 
 impl TimingError {
-    /// For `map_err`.
+    /// Returns a conversion for `map_err`.
     pub fn broken(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Broken { what, source }
     }

@@ -38,9 +38,9 @@ pub struct SlowPath {
 /// Bytes that a path has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// Towards the target.
+    /// The bytes towards the target.
     pub up: u64,
-    /// Back.
+    /// The delay back from the server.
     pub down: u64,
 }
 
@@ -90,7 +90,7 @@ impl Lane {
         })
     }
 
-    /// When bytes that are ready now arrive at the other end.
+    /// Returns the arrival time at the other end of bytes that are ready now.
     fn arrival(&self, bytes: usize) -> Instant {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let now = Instant::now();

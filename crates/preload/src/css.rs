@@ -30,7 +30,7 @@ pub(super) struct Css {
     parentheses: u32,
     /// True while an `@import` is still valid: only other imports came before.
     imports: bool,
-    /// How urgent an image is.
+    /// The urgency of an image.
     images: u8,
     /// The last bytes before those at hand, for a function's name that was cut.
     tail: [u8; TAIL],

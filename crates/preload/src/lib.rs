@@ -255,7 +255,7 @@ impl Scanner {
     }
 }
 
-/// How urgent things are, as RFC 9218 counts.
+/// The urgency values of needs (RFC 9218).
 mod urgency {
     pub(super) const REDIRECT: u8 = 0;
     pub(super) const HEAD_STYLE: u8 = 1;
@@ -281,10 +281,10 @@ mod urgency {
     pub(super) const PREFETCH: u8 = 7;
 }
 
-/// How a request relates to other origins (Fetch section 3.3).
+/// The CORS mode of a request (Fetch section 3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cors {
-    /// Not by CORS: with credentials.
+    /// A request without CORS, with credentials.
     None,
     Anonymous,
     Credentials,
@@ -301,7 +301,7 @@ impl Cors {
     }
 }
 
-/// All of a need but its URL.
+/// The fields of a need except its URL.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     kind: Kind,
@@ -338,7 +338,7 @@ struct Sink {
     formats: Formats,
     /// Hashes of the URLs listed. Two of one hash lose a need, which costs no more than a request.
     seen: HashSet<u64>,
-    /// How many more may be listed.
+    /// The number of needs that may still be listed.
     left: usize,
     /// The referrer policy of the document and of the element that is being read.
     referrer: Option<Referrer>,

@@ -33,7 +33,7 @@ impl Token {
         }
     }
 
-    /// All of it, unless it was too long.
+    /// Returns the whole token, unless it was too long.
     pub(super) fn get(&self) -> Option<&[u8]> {
         (!self.lost).then_some(&self.bytes)
     }

@@ -34,10 +34,10 @@ const PROGRAM: &str = "TANDEM_CHROMIUM";
 /// A loaded page that asks for nothing more for so long is complete.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How Chromium calls that.
+/// Chromium's name for a failed load by a network change.
 const NETWORK_CHANGED: &str = "net::ERR_NETWORK_CHANGED";
 
-/// How Chromium is run.
+/// The settings of Chromium.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program; by default `$TANDEM_CHROMIUM`, or the first of its usual names in `$PATH`.
@@ -95,7 +95,7 @@ pub struct PageState {
     pub decoded: usize,
 }
 
-/// Why there is no page load.
+/// An error of a page load in Chromium.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrowserError {
@@ -109,10 +109,10 @@ pub enum BrowserError {
     Start {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No folder for a profile.
+    /// A directory for the profile could not be made.
     #[error("cannot make a profile for Chromium: {0}")]
     Profile(io::Error),
     /// It ended.
@@ -125,7 +125,7 @@ pub enum BrowserError {
     #[error("the pipe to Chromium broke: {0}")]
     Pipe(io::Error),
     /// A message that is not understood.
-    #[error("Chromium sent what is no DevTools message: {0}")]
+    #[error("Chromium sent an invalid DevTools message: {0}")]
     Message(serde_json::Error),
     /// A message without end.
     #[error("Chromium sent a message of unreasonable length")]
@@ -143,7 +143,7 @@ pub enum BrowserError {
     Navigation {
         /// The document.
         url: String,
-        /// In Chromium's words.
+        /// The reason in Chromium's words.
         why: String,
     },
     /// Chromium drops its connections when an interface of the machine is added or removed, such as

@@ -20,9 +20,9 @@ pub struct Har {
     pub client: (String, String),
     /// Name or title of the page.
     pub title: String,
-    /// When the document was parsed, ms from the start.
+    /// The time at which the document was parsed, ms from the start.
     pub on_content_load: Option<f64>,
-    /// When the page was loaded, ms from the start.
+    /// The time at which the page was loaded, ms from the start.
     pub on_load: Option<f64>,
     /// The requests in the order they were made.
     pub entries: Vec<Entry>,
@@ -31,7 +31,7 @@ pub struct Har {
 /// A request and its answer. Times in ms; sizes in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
-    /// When it was issued, from the start of the load.
+    /// The time at which it was issued, from the start of the load.
     pub start: f64,
     /// The phases of the request, one after the other from `start`.
     pub timings: Timings,
@@ -63,11 +63,11 @@ pub struct Entry {
     pub priority: Option<String>,
     /// The address of the peer, with its port where that is known.
     pub server: Option<String>,
-    /// Which connection carried it.
+    /// The connection that carried it.
     pub connection: Option<String>,
     /// True if the resource had been pushed.
     pub pushed: bool,
-    /// Why there is no whole answer.
+    /// The reason for an incomplete response.
     pub error: Option<String>,
 }
 
@@ -84,9 +84,9 @@ pub struct Timings {
     pub ssl: Option<f64>,
     /// Sending the request.
     pub send: f64,
-    /// To the first byte of the answer.
+    /// The time to the first byte of the response.
     pub wait: f64,
-    /// To its last byte.
+    /// The time to the last byte of the response.
     pub receive: f64,
 }
 
@@ -99,17 +99,17 @@ impl Timings {
 }
 
 impl Entry {
-    /// When its last byte came, ms from the start of the load.
+    /// Returns the time of its last byte, ms from the start of the load.
     pub fn end(&self) -> f64 {
         self.start + self.timings.total()
     }
 
-    /// When its first byte left.
+    /// Returns the time at which its first byte left.
     pub fn first_sent(&self) -> f64 {
         self.end() - self.timings.receive - self.timings.wait - self.timings.send
     }
 
-    /// When the first byte of its answer came.
+    /// Returns the time of the first byte of its response.
     pub fn first_received(&self) -> f64 {
         self.end() - self.timings.receive
     }

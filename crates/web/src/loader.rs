@@ -29,7 +29,7 @@ pub use via::{BadVia, Via};
 
 use crate::page::Site;
 
-/// How to load pages.
+/// The settings of the loader.
 #[derive(Clone, Debug)]
 pub struct Loader {
     /// The way to the origins.
@@ -65,7 +65,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As ALPN names it.
+    /// Returns the protocol's ALPN name.
     pub(crate) const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Http1 => b"http/1.1",
@@ -74,7 +74,7 @@ impl Protocol {
     }
 }
 
-/// When resources become known.
+/// The time at which resources become known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discovery {
     /// When the parent's reference has arrived: in documents the reference itself, otherwise the
@@ -89,7 +89,7 @@ pub enum Discovery {
 pub struct Load {
     /// Name of the page.
     pub page: String,
-    /// When it began.
+    /// The time of its start.
     #[serde(skip)]
     pub started: std::time::SystemTime,
     /// From the first byte sent to the last byte received.
@@ -117,7 +117,7 @@ pub struct Timing {
     pub resource: usize,
     /// Status of the answer.
     pub status: u16,
-    /// When it became known.
+    /// The time at which it became known.
     pub known: Duration,
     /// When its turn came; until then it waited for a connection.
     pub start: Duration,
@@ -127,9 +127,9 @@ pub struct Timing {
     pub tls: Option<Duration>,
     /// Giving the request to the kernel.
     pub send: Duration,
-    /// From there to the first byte of the answer.
+    /// The time from there to the first byte of the response.
     pub wait: Duration,
-    /// From there to its last byte.
+    /// The time from there to the last byte of the response.
     pub receive: Duration,
     /// Bytes sent for it.
     pub bytes_up: u64,
@@ -149,16 +149,16 @@ impl Timing {
     }
 }
 
-/// Why a page was not loaded.
+/// An error of a page load.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// A resource failed.
     #[error("{url}: {fault}")]
     Resource {
-        /// Which.
+        /// The URL of the resource.
         url: String,
-        /// How.
+        /// The fault.
         fault: Fault,
     },
     /// The deadline passed.
@@ -179,16 +179,16 @@ pub enum LoadError {
     Header(String),
 }
 
-/// How a resource failed.
+/// The failure of a resource.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// No connection to the proxy or origin.
+    /// A connection to the proxy or origin failed.
     #[error("cannot connect to {to}: {source}")]
     Connect {
         /// The address of the proxy or origin.
         to: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The connection broke.
@@ -197,14 +197,14 @@ pub enum Fault {
     /// TLS failed.
     #[error("TLS: {0}")]
     Tls(std::io::Error),
-    /// No TLS client can be made.
+    /// The TLS client could not be created.
     #[error("TLS cannot be used: {0}")]
     TlsConfig(#[from] rustls::Error),
     /// The authority is none that TLS can ask for.
     #[error("the host has no name for TLS")]
     Name,
     /// The server speaks another protocol.
-    #[error("the server does not speak the protocol that is wanted")]
+    #[error("the server does not speak the requested protocol")]
     Protocol,
     /// The proxy opens no tunnel.
     #[error("the proxy opens no tunnel: status {status}")]

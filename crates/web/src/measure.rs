@@ -52,7 +52,7 @@ pub enum Client {
     Chromium(browser::Settings),
 }
 
-/// Why there is no measurement.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeasureError {
@@ -65,26 +65,26 @@ pub enum MeasureError {
     /// The loader.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// No TLS for the origin.
+    /// TLS of the origin failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No place for an origin.
+    /// An origin could not listen.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The link around does not tell.
-    #[error("the link around gives no counters: {0}")]
+    /// The surrounding link gives no counters.
+    #[error("the surrounding link gives no counters: {0}")]
     Link(std::io::Error),
     /// A result cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }

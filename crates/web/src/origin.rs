@@ -39,7 +39,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::page::Site;
 
-/// How long a connection may be silent between requests.
+/// The time limit for silence between requests.
 const IDLE: Duration = Duration::from_secs(60);
 /// Wait after a failed accept: there is none for lack of descriptors, and trying at once would only
 /// burn time.

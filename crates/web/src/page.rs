@@ -30,7 +30,7 @@ pub struct Page {
     pub name: String,
     /// Hosts as recorded; resources say which is theirs.
     pub hosts: Vec<String>,
-    /// In order of their first request. A parent stands before its children.
+    /// The resources in order of their first request. A parent comes before its children.
     pub resources: Vec<Resource>,
 }
 
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// Why there is no page.
+/// An error in a page model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
@@ -103,7 +103,7 @@ pub enum PageError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The text is not JSON, or not of the shape of a page.
@@ -123,7 +123,7 @@ pub enum PageError {
     /// A resource contradicts the model.
     #[error("resource {index}: {what}")]
     Resource {
-        /// Which.
+        /// The index of the resource.
         index: usize,
         /// The error in the resource.
         what: &'static str,

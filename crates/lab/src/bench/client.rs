@@ -60,9 +60,9 @@ impl Protocol {
 /// Bytes of TCP payload that a session has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Carried {
-    /// To the server.
+    /// Bytes to the server.
     pub up: u64,
-    /// Back.
+    /// The delay back from the server.
     pub down: u64,
 }
 
@@ -78,9 +78,9 @@ impl std::ops::AddAssign for Carried {
 pub struct Work<'a> {
     /// Taken in turn, again from the beginning when all have been.
     pub requests: &'a [RequestHead],
-    /// How many to run.
+    /// The number of exchanges.
     pub count: usize,
-    /// How many are in flight at once.
+    /// The number of exchanges in flight.
     pub streams: usize,
     /// Bytes that each answer's body must have.
     pub size: usize,

@@ -24,7 +24,7 @@ use std::str::FromStr;
 
 use tandem_net::stats::Summary;
 
-/// Why nothing could be measured.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -46,7 +46,7 @@ pub enum BenchError {
     System {
         /// The action that failed.
         action: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A program ended, or never began to listen.
@@ -71,7 +71,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// For `map_err`.
+    /// Returns a conversion for `map_err`.
     pub fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         |source| Self::System { action, source }

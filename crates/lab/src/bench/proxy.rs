@@ -86,9 +86,9 @@ pub struct MemoryReport {
     pub proxy: &'static str,
     /// Idle sessions.
     pub sessions: usize,
-    /// Before any session.
+    /// The memory before any session.
     pub before: Memory,
-    /// With all of them idle.
+    /// The memory with all of them idle.
     pub idle: Memory,
     /// Bytes of PSS for each session.
     pub pss_per_session: f64,
@@ -324,7 +324,7 @@ fn load(size: Size, requests: Option<usize>) -> H2load {
 }
 
 impl Report {
-    /// For people.
+    /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = String::new();
         for size in &self.sizes {

@@ -129,7 +129,7 @@ pub struct Run {
     pub pass: usize,
     /// Quiet requests alone.
     pub base: Delays,
-    /// Beside bulk.
+    /// Quiet requests beside bulk.
     pub beside: Delays,
     /// The ratio of the medians.
     pub ratio_p50: f64,
@@ -164,7 +164,7 @@ pub struct Delays {
 /// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
     if !workshop::raise_priority() {
-        say("without root, what else runs on this machine disturbs the times");
+        say("without root, other programs on this machine disturb the times");
     }
     let workshop = Workshop::open()?;
     let mut runs = Vec::new();
@@ -479,7 +479,7 @@ fn request(path: &str) -> Vec<u8> {
 }
 
 impl Report {
-    /// For people.
+    /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = String::from(
             "pair                     pass  base p50/p99 ms   beside p50/p99 ms   ratio p50   p99  Mbit/s  unanswered\n",

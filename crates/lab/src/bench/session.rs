@@ -215,7 +215,7 @@ impl BytesReport {
 }
 
 impl Report {
-    /// For people.
+    /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = format!(
             "{} bytes, {} requests a turn, {SESSIONS} sessions\n",

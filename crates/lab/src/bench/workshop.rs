@@ -23,7 +23,7 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Time that a program has for beginning to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How names of directories begin.
+/// The prefix of directory names.
 const PREFIX: &str = "tandem-bench-";
 
 /// A file in each that is locked as long as its measurement lives.
@@ -45,7 +45,7 @@ pub struct Workshop {
 pub struct Program<'a> {
     /// The program's name in this measurement and in its log's file name.
     pub name: &'a str,
-    /// How it is called.
+    /// The command line.
     pub command: Command,
     /// The processor that it may use; any unless given.
     pub core: Option<usize>,

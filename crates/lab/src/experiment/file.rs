@@ -77,7 +77,7 @@ pub struct Experiment {
     pub directory: PathBuf,
 }
 
-/// How a page is loaded.
+/// The way to load a page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Setup {
@@ -146,7 +146,7 @@ pub enum Session {
 }
 
 impl Session {
-    /// As the proxies' URLs write it.
+    /// Returns the form in the proxies' URLs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::H2 => "h2",

@@ -18,9 +18,9 @@ const MOST: usize = 100_000;
 pub struct Trial {
     /// The point of the trial.
     pub point: Point,
-    /// How, as an index.
+    /// The set-up, as an index.
     pub setup: usize,
-    /// Which turn, from 0.
+    /// The pass, from 0.
     pub pass: usize,
     /// The identity of the trial: two trials with the same key need to be made only once.
     pub key: String,
@@ -115,7 +115,7 @@ pub fn trial(experiment: &Experiment, point: &Point, setup: usize, pass: usize) 
     }
 }
 
-/// All points of a sweep; its `x` varies fastest.
+/// Returns all points of a sweep; its `x` varies fastest.
 pub fn points(sweep: &Sweep, full: bool) -> Vec<Point> {
     let mut axes = sweep.axes(full);
     axes.sort_by_key(|(axis, _)| (*axis == sweep.x, Some(*axis) == sweep.y));

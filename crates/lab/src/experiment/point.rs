@@ -41,7 +41,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// All.
+    /// All axes.
     pub const ALL: [Self; 10] = [
         Self::Page,
         Self::Rtt,
@@ -55,7 +55,7 @@ impl Axis {
         Self::Parallel,
     ];
 
-    /// As files write it.
+    /// Returns the name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Page => "page",
@@ -71,7 +71,7 @@ impl Axis {
         }
     }
 
-    /// With this name.
+    /// Returns the axis with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|axis| axis.name() == name)
     }
@@ -131,7 +131,7 @@ impl Point {
         self.0.get(&axis).map(String::as_str)
     }
 
-    /// All values.
+    /// Returns all values.
     pub fn values(&self) -> impl Iterator<Item = (Axis, &str)> {
         self.0.iter().map(|(axis, value)| (*axis, value.as_str()))
     }

@@ -326,8 +326,8 @@ impl Report<'_> {
             "set-up",
             "bytes of the page",
             "pushed",
-            "asked for",
-            "served for nothing",
+            "requested",
+            "served unrequested",
         ];
         let mut table = Table::new(&heads).text_columns(&[1]);
         for point in points {
@@ -369,8 +369,8 @@ impl Report<'_> {
             return String::new();
         }
         format!(
-            "<h3>Pushed bodies, bytes and percent of the page</h3>\n<p><small>Asked for as far as the client had told by the end; served \
-             for nothing by the origins' own count.</small></p>\n{}",
+            "<h3>Pushed bodies, bytes and percent of the page</h3>\n<p><small>Requested bytes by the client's count at the end; unrequested \
+             bytes by the origins' count.</small></p>\n{}",
             table.html()
         )
     }
@@ -429,7 +429,7 @@ impl Report<'_> {
         )
     }
 
-    /// How the results came about.
+    /// Describes the runs of the results.
     fn runs(&self, lines: &[Line]) -> String {
         let mut out = String::from("<h2>How this came about</h2>\n<ul>\n");
         for line in lines {
@@ -470,8 +470,8 @@ impl Report<'_> {
         if let Some(late) = Summary::of(&late) {
             let _ = writeln!(
                 out,
-                "<p>{} page loads; the emulator handed packets over {} ms late at most at the 99th percentile of the worst load, {} \
-                 ms at that of the median one.</p>",
+                "<p>{} page loads; the emulator delivered packets {} ms late at the 99th percentile of the worst load, {} \
+                 ms at that of the median load.</p>",
                 late.count,
                 number(late.max),
                 number(late.median)
@@ -491,7 +491,7 @@ impl Report<'_> {
 /// Describes the median and the maximum, and counts the spreads within the tolerance of repeated
 /// runs.
 pub fn spread_in_total(spreads: &[Spread]) -> Option<String> {
-    /// On an idle machine, with one seed.
+    /// The limit on an idle machine, with one seed.
     const LIMIT: f64 = 0.05;
     let shares: Vec<f64> = spreads.iter().map(|spread| spread.share).collect();
     let all = Summary::of(&shares)?;
@@ -536,7 +536,7 @@ fn name_of(point: &Point, common: &Point) -> String {
     }
 }
 
-/// With the names of page files instead of their paths.
+/// Returns a point with the names of page files instead of their paths.
 fn shortened(point: &Point) -> Point {
     match point.get(Axis::Page).map(Path::new) {
         Some(page) if page.extension().is_some() => {

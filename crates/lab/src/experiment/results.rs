@@ -40,7 +40,7 @@ pub struct Record {
     pub point: Point,
     /// Name of the set-up.
     pub setup: String,
-    /// Which turn, from 0.
+    /// The pass, from 0.
     pub pass: usize,
     /// Seconds that it took with everything around it.
     pub took_s: f64,
@@ -85,7 +85,7 @@ pub struct Measured {
     pub lost: u64,
     /// How much later than due the emulator handed packets over, 99th percentile.
     pub late_ms: f64,
-    /// Why the result should not be believed, if there is a reason.
+    /// The reason to distrust the result, if there is one.
     pub trouble: Option<String>,
     /// Our pair with push.
     pub push: Option<Push>,
@@ -94,7 +94,7 @@ pub struct Measured {
 /// Bytes of pushed bodies at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
-    /// All.
+    /// The total.
     pub received: u64,
     /// Bytes of bodies that had answered a request by the end; the rest is kept for later requests,
     /// for a while.

@@ -12,7 +12,7 @@ use super::{Experiment, ExperimentError, trial};
 use crate::bench::workshop;
 use tandem_web::measure::Run;
 
-/// How to run it.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The program under test.
@@ -32,7 +32,7 @@ pub enum Event<'a> {
     Begin {
         /// Trials that have a result.
         done: usize,
-        /// All.
+        /// The total.
         total: usize,
         /// Time for the rest, as far as known.
         left: Option<Duration>,
@@ -45,7 +45,7 @@ pub enum Event<'a> {
     End(&'a Record),
 }
 
-/// How it went.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Trials that had results before.
@@ -116,7 +116,7 @@ pub fn run(
     }
     if !workshop::raise_priority() {
         tell(Event::Note(
-            "without root, what else runs on this machine disturbs the times",
+            "without root, other programs on this machine disturb the times",
         ));
     }
     let theatre = Theatre::open(options.tandem.clone())?;
@@ -204,7 +204,7 @@ fn header(experiment: &Experiment, options: &Options) -> serde_json::Value {
     serde_json::to_value(run).unwrap_or_default()
 }
 
-/// How long trials take, for the time that remains.
+/// An estimate of the remaining time from the duration of trials.
 #[derive(Default)]
 struct Pace {
     exact: HashMap<(Point, usize), f64>,

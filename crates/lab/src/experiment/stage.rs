@@ -71,9 +71,9 @@ pub struct Stage<'a> {
 /// The traffic that the link has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Carried {
-    /// From the near side.
+    /// The traffic from the near side.
     pub up: Traffic,
-    /// To the near side.
+    /// The traffic to the near side.
     pub down: Traffic,
     /// Lost, or without room in the queue.
     pub lost: u64,

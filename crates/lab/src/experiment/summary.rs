@@ -25,18 +25,18 @@ pub struct Cells {
 pub struct Cell {
     /// The measurements, by pass.
     pub passes: BTreeMap<usize, Measured>,
-    /// Why there is nothing, of the passes that failed.
+    /// The errors of the passes that failed.
     pub failed: Vec<String>,
 }
 
 /// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Ours, in all passes.
+    /// Our set-up is faster in all passes.
     Wins,
     /// Passes differ, or the difference is less than one percent.
     Even,
-    /// The other, in all passes.
+    /// The other is faster in all passes.
     Loses,
 }
 

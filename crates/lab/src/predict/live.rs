@@ -139,8 +139,8 @@ impl Account {
         let rows = [
             ("promised", self.promised),
             ("received", self.received),
-            ("there when asked for", self.used),
-            ("asked for under way", self.late),
+            ("complete when requested", self.used),
+            ("requested in transit", self.late),
             ("wasted", self.wasted),
             ("cancelled", self.cancelled),
             ("bytes used", self.bytes_used),
@@ -149,7 +149,7 @@ impl Account {
         ];
         // Writing to a string cannot fail.
         for (name, value) in rows {
-            let _ = writeln!(text, "{name:<22}{value:>14}");
+            let _ = writeln!(text, "{name:<25}{value:>14}");
         }
         for (name, loads) in [
             ("page loads with push", &self.with_push),
@@ -158,7 +158,7 @@ impl Account {
             let mean = loads
                 .mean_s
                 .map_or_else(String::new, |mean| format!("   mean {mean:.2} s"));
-            let _ = writeln!(text, "{name:<22}{:>14}{mean}", loads.count);
+            let _ = writeln!(text, "{name:<25}{:>14}{mean}", loads.count);
         }
         let _ = match &self.saved_s {
             Some(Interval {
@@ -173,7 +173,7 @@ impl Account {
             }
             None => writeln!(
                 text,
-                "too few page loads of both kinds to say what push saves"
+                "too few page loads of both kinds to estimate the savings of push"
             ),
         };
         text

@@ -22,7 +22,7 @@ pub(super) struct Results {
     pub(super) logs: Vec<Loaded>,
     pub(super) samples: Vec<Sample>,
     pub(super) combinations: Vec<Combination>,
-    /// By sample, then by combination.
+    /// The results by sample, then by combination.
     pub(super) tallies: Vec<Vec<Tally>>,
     pub(super) omega: f64,
 }

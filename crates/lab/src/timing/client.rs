@@ -23,13 +23,13 @@ const GRACE: Duration = Duration::from_secs(10);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Which way bulk goes.
+/// The direction of bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// From the server.
+    /// From the server to the client.
     Down,
-    /// To the server.
+    /// From the client to the server.
     Up,
 }
 
@@ -51,7 +51,7 @@ pub struct Plan {
     pub via: Via,
     /// Bulk streams; 0 for stamps alone.
     pub streams: usize,
-    /// Which way they go.
+    /// The direction of the stamps.
     pub direction: Direction,
     /// Time between two stamps on the kept connection.
     pub interval: Duration,
@@ -78,7 +78,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// As it is written.
+    /// Returns the text form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -431,7 +431,7 @@ async fn knock(plan: Plan, notes: Rc<Notes>, every: Duration) {
     }
 }
 
-/// When the connection stood.
+/// The time at which the connection was open.
 async fn one_knock(plan: &Plan, notes: &Notes, due: Duration) -> Result<f64, TimingError> {
     let stream: TcpStream = open(&plan.via, &plan.server).await?;
     let connected = notes.elapsed();

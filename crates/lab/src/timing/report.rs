@@ -16,14 +16,14 @@ use tandem_web::measure::Run;
 /// A stamp; all in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
-    /// When it was due, from the beginning.
+    /// The scheduled time, from the start of the run.
     pub(super) due: f64,
-    /// From then until it was back.
+    /// The delay from then until its return.
     pub(super) whole: Option<f64>,
-    /// Until it was there, and back from there.
+    /// The delays to the server and back.
     pub(super) up: Option<f64>,
     pub(super) down: Option<f64>,
-    /// Until its connection stood.
+    /// The delay until its connection was open.
     pub(super) connect: Option<f64>,
     pub(super) failed: bool,
 }
@@ -44,7 +44,7 @@ impl Sample {
 /// Results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// How it came about.
+    /// The description of the run.
     pub run: Run,
     /// The server.
     pub server: String,
@@ -74,15 +74,15 @@ pub struct Report {
 /// Delays of the stamps of one phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct Latency {
-    /// On the kept connection, there and back.
+    /// The round trip on the kept connection.
     pub round_trip: Delays,
     /// The delay to the server.
     pub up: Option<Delays>,
-    /// Back.
+    /// The delay back from the server.
     pub down: Option<Delays>,
-    /// On connections of their own: until they stand.
+    /// The delay until a new connection is open.
     pub connect: Option<Delays>,
-    /// From the first step of the connection until the stamp is back.
+    /// The delay from the start of the connection to the return of the stamp.
     pub fresh: Option<Delays>,
     /// Connections that failed.
     pub failed: usize,
@@ -134,7 +134,7 @@ pub struct Second {
     pub fresh_ms: Option<f64>,
 }
 
-/// Which time of a sample.
+/// A function that selects a time of a sample.
 type Pick = fn(&Sample) -> Option<f64>;
 
 /// The time at which missing replies are counted with their wait so far, and the seconds of a

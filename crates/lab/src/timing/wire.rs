@@ -44,7 +44,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As it is written.
+    /// Returns the text form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Download => "download",
@@ -92,7 +92,7 @@ pub fn of_reply(line: &[u8]) -> Result<String, String> {
     }
 }
 
-/// Which clock this is: the boot of this machine's kernel.
+/// Returns the name of this clock: the boot of this machine's kernel.
 pub fn clock() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     // Without a boot id, the name is unique to this process.
@@ -103,7 +103,7 @@ pub fn clock() -> String {
     }
 }
 
-/// Now, as a stamp.
+/// Returns the current time as a stamp.
 pub fn now() -> u64 {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

@@ -13,9 +13,9 @@ const LONGEST: u64 = 1 << 16;
 pub struct Fetched {
     /// Status line of the response.
     pub status: String,
-    /// Until SOCKS said that the stream is open.
+    /// The time until SOCKS reported that the stream is open.
     pub connected: Duration,
-    /// From the request to the first byte of the response.
+    /// The time from the request to the first byte of the response.
     pub first_byte: Duration,
 }
 

@@ -59,7 +59,7 @@ pub struct Plan {
     pub visits: usize,
     /// Turns that each setup gets.
     pub passes: usize,
-    /// When the loader knows of resources.
+    /// The time at which the loader knows of resources.
     pub discovery: Discovery,
     /// Use circuit and session once before the page.
     pub warm: bool,
@@ -71,7 +71,7 @@ pub struct Plan {
     pub client_arguments: Vec<String>,
 }
 
-/// Why nothing was measured.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeasureError {
@@ -101,9 +101,9 @@ pub enum MeasureError {
 
 /// A page on a way, and the setups that it is loaded with.
 struct Subject {
-    /// As the network names it.
+    /// The name of the page in the network.
     page: String,
-    /// As reports do.
+    /// The name of the page in reports.
     name: String,
     way: Way,
     discovery: Discovery,

@@ -30,7 +30,7 @@ pub use state::{RunDirectory, State};
 
 use tandem_net::emulator::network::NetworkError;
 
-/// Why the network could not be brought up, looked at or taken down.
+/// An error in starting, inspecting or removing the network.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TornetError {
@@ -39,7 +39,7 @@ pub enum TornetError {
     System {
         /// The action that failed.
         action: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A program that is not installed.
@@ -47,7 +47,7 @@ pub enum TornetError {
     Missing {
         /// The program's name.
         program: String,
-        /// How to get it.
+        /// The install command.
         install: &'static str,
     },
     /// A program that ended with an error.
@@ -73,7 +73,7 @@ pub enum TornetError {
 }
 
 impl TornetError {
-    /// For `map_err`.
+    /// Returns a conversion for `map_err`.
     pub(crate) fn of(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         |source| Self::System { action, source }

@@ -29,10 +29,10 @@ use tandem_net::emulator::sys::{self, ChildSetup};
 use tandem_net::emulator::{Emulator, report::Snapshot};
 use tandem_net::netns::Netns;
 
-/// How long to wait for the network to carry traffic.
+/// The time limit for the network to carry traffic.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// How long programs have to end by themselves.
+/// The time limit for programs to end.
 const GRACE: Duration = Duration::from_secs(3);
 
 const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD];
@@ -266,7 +266,7 @@ impl Tornet {
         if self.directory.load().ok().flatten().is_some()
             || !namespaces::existing(&prefix(&request.instance)).is_empty()
         {
-            progress("removing what an earlier run left");
+            progress("removing the remains of an earlier run");
             take_down(&request.instance, progress)?;
         }
         if !self.directory.exists()? {

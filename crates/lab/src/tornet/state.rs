@@ -73,7 +73,7 @@ fn start_time(pid: u32) -> Option<u64> {
 pub struct State {
     /// The network's name, unique on this machine.
     pub instance: String,
-    /// How far it is.
+    /// The progress of the network.
     pub phase: Phase,
     /// The process that holds the emulator; all programs end with it.
     pub supervisor: Process,

@@ -24,13 +24,13 @@ const READS_PER_TURN: usize = 32;
 /// Largest packet a device may hand over.
 const LARGEST_PACKET: usize = 65_536;
 
-/// How often the published counters are brought up to date.
+/// The update interval of the published counters.
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
 /// Priority among real-time threads: low, but above everything ordinary.
 const PRIORITY: i32 = 10;
 
-/// How to run the emulator.
+/// The settings of the emulator.
 #[derive(Debug, Default)]
 pub struct Options {
     /// Keep to ordinary priority.

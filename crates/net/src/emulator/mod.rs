@@ -32,7 +32,7 @@ pub use port::Port;
 pub use report::Snapshot;
 pub use router::{NodeId, Plan, Router};
 
-/// Why an emulated network could not be set up.
+/// An error in the setup of an emulated network.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action}: {source}{}", hint(.action, .source))]
 pub struct EmulatorError {
@@ -49,7 +49,7 @@ impl EmulatorError {
         }
     }
 
-    /// For `map_err`.
+    /// Returns a conversion for `map_err`.
     pub fn of(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         |source| Self { action, source }

@@ -13,7 +13,7 @@ use super::{Emulator, EmulatorError, Options};
 use crate::netns::Netns;
 use tandem_link::LinkConfig;
 
-/// Why a network could not be set up.
+/// An error in the setup of a network.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
@@ -28,7 +28,7 @@ pub enum NetworkError {
     NoHost(String),
 }
 
-/// How to set a network up, besides its topology.
+/// The settings of a network besides its topology.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Keep the emulator to ordinary priority.

@@ -21,7 +21,7 @@ pub struct Port {
     index: u32,
 }
 
-/// How a host is reached and reaches others.
+/// The connection between a host and the emulated network.
 #[derive(Clone, Debug)]
 pub struct Wiring<'a> {
     /// Name of the device in its namespace.

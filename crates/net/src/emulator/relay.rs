@@ -32,7 +32,7 @@ const MOST: usize = 1024;
 /// Silence after which a UDP flow is forgotten.
 const UDP_IDLE: Duration = Duration::from_secs(120);
 
-/// How long a connection to the network around may take.
+/// The time limit of a connection to the outer network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 const TCP: u8 = 6;

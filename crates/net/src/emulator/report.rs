@@ -30,7 +30,7 @@ pub struct Snapshot {
 pub struct LinkReport {
     /// Node that packets come from.
     pub from: String,
-    /// Node that they go to.
+    /// Node that packets go to.
     pub to: String,
     /// Came in.
     pub received: Traffic,
@@ -65,9 +65,9 @@ pub struct LinkReport {
 pub struct PortReport {
     /// Name of the host.
     pub host: String,
-    /// From the host into the network.
+    /// The traffic from the host into the network.
     pub sent: Traffic,
-    /// From the network to the host.
+    /// The traffic from the network to the host.
     pub received: Traffic,
     /// Time of the first packet sent, seconds since the start.
     pub first_sent_s: Option<f64>,

@@ -18,7 +18,7 @@ pub type NodeId = usize;
 pub struct Prefix {
     /// The lowest of them.
     pub base: Ipv4Addr,
-    /// How many bits they have in common.
+    /// The length of the prefix in bits.
     pub bits: u8,
 }
 
@@ -154,7 +154,7 @@ impl Plan {
 pub struct Arrival {
     /// The host that the packet has reached.
     pub host: NodeId,
-    /// When it was to arrive.
+    /// The time at which it was due.
     pub due: Duration,
     /// The packet.
     pub packet: Vec<u8>,
@@ -180,7 +180,7 @@ impl Router {
         self.forward(now, host, packet);
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub fn next_due(&self) -> Option<Duration> {
         self.edges
             .iter()

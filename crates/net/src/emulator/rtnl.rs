@@ -16,7 +16,7 @@ const RTAX_INITCWND: u16 = 11;
 const RTAX_CC_ALGO: u16 = 16;
 const NLM_F_CREATE_REPLACE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
 
-/// How TCP behaves over a route; kept by the kernel as route metrics.
+/// Settings of TCP for a route, which the kernel keeps as route metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpMetrics {
     /// Congestion control by name; it must be available in the kernel.

@@ -246,7 +246,7 @@ pub fn kill_group(leader: u32, signal: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::kill(-leader, signal) }).map(drop)
 }
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Process id.

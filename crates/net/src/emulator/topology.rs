@@ -44,7 +44,7 @@ const MOST: usize = 1000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// Not TOML, or not of the right shape.
+    /// The text is not TOML, or has unknown or missing keys.
     #[error("topology: {0}")]
     Toml(#[from] toml::de::Error),
     /// A link's parameter.
@@ -58,9 +58,9 @@ pub enum TopologyError {
     /// A trace file that cannot be read.
     #[error("trace {path}: {source}")]
     TraceFile {
-        /// As given.
+        /// The path as given.
         path: String,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
     /// Two values for a quantity that has only one.
@@ -75,7 +75,7 @@ pub struct Topology {
     pub seed: u64,
     /// Ends of the network.
     pub hosts: Vec<HostPlan>,
-    /// Nodes that only pass on.
+    /// The nodes that only forward.
     pub routers: Vec<String>,
     /// Links.
     pub links: Vec<LinkPlan>,
@@ -99,7 +99,7 @@ pub struct HostPlan {
 pub struct LinkPlan {
     /// Names of its ends.
     pub between: [String; 2],
-    /// First to second, second to first.
+    /// The directions: first to second, second to first.
     pub directions: [LinkConfig; 2],
 }
 

@@ -39,7 +39,7 @@ for pause in 0.1 0.2 0.5 1 2 4; do
     sleep "$pause"
 done
 "#;
-/// How long Chromium may take to end when asked to.
+/// The time limit for Chromium's end.
 const GRACE: Duration = Duration::from_secs(5);
 /// The length that is kept of Chromium's standard error, in bytes.
 const COMPLAINTS: usize = 2000;

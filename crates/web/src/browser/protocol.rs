@@ -37,7 +37,7 @@ pub(super) struct Message {
     pub(super) error: Option<Refusal>,
 }
 
-/// Why a command was not carried out.
+/// An error of a command.
 #[derive(Debug, Deserialize)]
 pub(super) struct Refusal {
     pub(super) message: String,

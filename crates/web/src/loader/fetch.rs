@@ -31,7 +31,7 @@ pub(super) struct Job {
     pub(super) found: UnboundedSender<usize>,
     /// Start of the load.
     pub(super) origin: Instant,
-    /// When the resource became known.
+    /// The time at which the resource became known.
     pub(super) known: Instant,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Job {
 pub(super) struct Done {
     pub(super) timing: Timing,
     pub(super) traffic: Traffic,
-    /// Still usable.
+    /// The connection, if it is still usable.
     pub(super) connection: Option<Connection>,
     pub(super) opened: usize,
     pub(super) retried: bool,
 }
 
-/// When which phase ended.
+/// The end times of the phases.
 #[derive(Clone, Copy)]
 struct Marks {
     start: Instant,
@@ -379,7 +379,7 @@ fn note_of(head: &ResponseHead) -> Option<String> {
         .map(|note| String::from_utf8_lossy(note).into_owned())
 }
 
-/// Why an exchange stopped.
+/// The reason for the end of an exchange.
 enum Stop {
     /// The connection was closed before a byte of the answer.
     Stale,

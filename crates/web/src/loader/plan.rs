@@ -23,7 +23,7 @@ pub(super) struct Plan {
     site: Site,
     tls: TlsConnector,
     start: Instant,
-    /// When each resource became known.
+    /// The time at which each resource became known.
     known: Vec<Option<Instant>>,
     known_count: usize,
     hosts: Vec<Host>,

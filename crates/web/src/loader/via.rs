@@ -20,7 +20,7 @@ pub enum Via {
     Socks5 {
         /// `host:port` of the proxy.
         proxy: String,
-        /// User and password.
+        /// The user and password.
         credentials: Option<(String, String)>,
     },
 }

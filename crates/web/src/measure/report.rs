@@ -10,7 +10,7 @@ use tandem_net::stats::Summary;
 /// Loads of one page in one way.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// How they came about.
+    /// The run that made them.
     pub run: Run,
     /// The page.
     pub page: String,

@@ -17,7 +17,7 @@ pub struct Run {
     pub programs: Vec<String>,
     /// The seed of all random choices.
     pub seed: u64,
-    /// When it began, UTC.
+    /// The time of its start, UTC.
     pub started: String,
     /// The machine on which it ran.
     pub machine: Machine,

@@ -16,22 +16,22 @@ const HTTP11: &[u8] = b"http/1.1";
 pub enum Protocols {
     /// HTTP/2 if the client takes it, else HTTP/1.1.
     Both,
-    /// Only HTTP/1.1.
+    /// The protocol HTTP/1.1 only.
     Http1,
-    /// Only HTTP/2.
+    /// The protocol HTTP/2 only.
     H2,
 }
 
-/// Why an origin has no TLS.
+/// An error in an origin's TLS.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// No certificate could be made.
+    /// The certificate could not be made.
     #[error("cannot make a certificate for {names}: {source}")]
     Certificate {
-        /// For whom.
+        /// The names in the certificate.
         names: String,
-        /// Why.
+        /// The cause.
         source: rcgen::Error,
     },
     /// The TLS library takes it not.

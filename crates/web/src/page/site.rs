@@ -144,7 +144,7 @@ impl Inner {
         &self.authorities[self.page.resources[index].host % self.authorities.len()]
     }
 
-    /// How the body of `parent` mentions `child`.
+    /// Returns the reference to `child` in the body of `parent`.
     fn mention(&self, parent: usize, child: usize) -> String {
         let path = &self.page.resources[child].path;
         if self.authority(parent) != self.authority(child) {

@@ -35,7 +35,7 @@ pub(crate) struct Common {
     /// Turns that each gets, in alternation
     #[arg(long, default_value_t = 5, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
     passes: u16,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// Directory of results; by default results/NAME
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
-    /// Only this sweep, set-up or axis=value; of several kinds one each must fit (repeatable)
+    /// Only this sweep, set-up or axis=value; one of each given kind must match (repeatable)
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     only: Vec<String>,
     /// Pages of this directory (recorded pages, HAR files, page models) instead of the experiment's

@@ -14,7 +14,7 @@ use tandem_link::text;
 use tandem_web::loader::Via;
 use tokio::task::LocalSet;
 
-/// Which end.
+/// The selected end.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Sends, counts and echoes for whoever connects
@@ -43,7 +43,7 @@ pub(crate) struct ClientArguments {
     /// Bulk streams; 0 for stamps alone
     #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=256))]
     streams: u16,
-    /// Which way bulk goes
+    /// Direction of bulk
     #[arg(long, default_value = "down", value_name = "WAY")]
     direction: Direction,
     /// Time between two stamps on the kept connection

@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Measure(measure::Arguments),
 }
 
-/// Which network.
+/// The selected network.
 #[derive(Debug, Args)]
 pub(crate) struct Instance {
     /// Name of the network, to have several on one machine
@@ -91,7 +91,7 @@ pub(crate) struct UpArguments {
 pub(crate) struct StatusArguments {
     #[command(flatten)]
     instance: Instance,
-    /// For programs, with counters of all links
+    /// Print JSON, with counters of all links
     #[arg(long)]
     json: bool,
 }
@@ -308,7 +308,7 @@ fn in_words(
     };
     let mut out = match &state.phase {
         Phase::Failed(reason) => format!("failed: {reason}\n"),
-        _ if !alive => "killed: run `tandem-lab tornet down` to remove what is left\n".into(),
+        _ if !alive => "killed: run `tandem-lab tornet down` to remove the remains\n".into(),
         Phase::Starting => "starting\n".into(),
         Phase::Ready => describe(state),
     };

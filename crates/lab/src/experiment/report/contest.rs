@@ -60,10 +60,10 @@ impl Report<'_> {
             );
         }
         if table.is_empty() {
-            return out + "<p>Nothing of both has been measured yet.</p>\n";
+            return out + "<p>No point has measurements of both yet.</p>\n";
         }
-        out += "<p>At each point the best of our set-ups; the gain is what it saves of the other's time. It wins where it was faster \
-                in every pass, by 1 % at least.</p>\n";
+        out += "<p>The best of our set-ups at each point; the gain is the saved share of the other's time. It wins where it was faster \
+                in every pass, by at least 1 %.</p>\n";
         out += &table.html();
         out += &self.peers();
         if others.is_empty() {

@@ -111,7 +111,7 @@ impl Scale {
     }
 }
 
-/// As short as it is round.
+/// Formats a number without trailing zeros.
 fn tick_text(tick: f64) -> String {
     let text = format!("{tick:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -302,7 +302,7 @@ impl Heat<'_> {
     }
 }
 
-/// From red over white to blue; full at 50 %.
+/// Returns a colour from red over white to blue; full at 50 %.
 fn colour(gain: Option<f64>) -> String {
     let Some(gain) = gain else {
         return "#eee".into();

@@ -44,13 +44,13 @@ impl Report<'_> {
         };
         let mut out = String::from("<h2>How far passes differ</h2>\n");
         let seeds = if self.experiment.same_seed {
-            "All passes have one seed: the same packets are lost in each, as far as the same packets are sent."
+            "All passes have one seed: each loses the same packets, as long as it sends the same packets."
         } else {
-            "Each pass has a seed of its own: where packets are lost, they are others."
+            "Each pass has a different seed, so that different packets are lost."
         };
         let _ = writeln!(
             out,
-            "<p>The longest page load is longer than the shortest by so much, where the machine was not too busy for the emulated link. \
+            "<p>The difference between the longest and the shortest page load. Passes on a machine too busy for the emulated link are left out. \
              {seeds} In total: {}.</p>",
             escaped(&total)
         );

@@ -37,7 +37,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// As HTML.
+    /// Returns the table as HTML.
     pub(super) fn html(&self) -> String {
         let line = |cells: &[String], tag: &str| {
             let cells = cells.iter().enumerate().map(|(column, cell)| {

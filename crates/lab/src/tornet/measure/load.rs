@@ -40,7 +40,7 @@ const SETTLE_LIMIT: u32 = 20;
 /// The duration and the traffic of a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loaded {
-    /// From the loader's first byte to its last.
+    /// The time from the loader's first byte to its last.
     pub time_s: f64,
     /// From the start to the first byte of the first answer: mostly the circuit's, which may have
     /// to be built first.
@@ -227,7 +227,7 @@ impl<'a> Bench<'a> {
             .ok_or_else(|| TornetError::State("the client's or the exit's link is gone".into()))?)
     }
 
-    /// Why the numbers should not be believed, if there is a reason.
+    /// Returns the reason to distrust the figures, if there is one.
     pub(super) fn trouble(&self) -> Option<String> {
         self.directory.counters().ok()?.trouble()
     }
@@ -363,7 +363,7 @@ impl<'a> Bench<'a> {
             Way::Onion => ends.onion.clone(),
         };
         let host =
-            host.ok_or_else(|| TornetError::State(format!("nobody serves {}", subject.page)))?;
+            host.ok_or_else(|| TornetError::State(format!("no site serves {}", subject.page)))?;
         Ok(Site::new(Page::open(&subject.page)?, &[host])?)
     }
 

@@ -30,7 +30,7 @@ pub struct Report {
     pub known: &'static str,
     /// Further arguments of the client.
     pub client_arguments: Vec<String>,
-    /// Why the numbers should not be believed.
+    /// The reason to distrust the figures.
     pub trouble: Option<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct Row {
     pub page: String,
     /// Through the exit or from the onion service.
     pub way: Way,
-    /// How.
+    /// The setup.
     pub setup: String,
     /// With push: the setup that differs by it alone.
     pub without_push: Option<String>,
@@ -271,7 +271,7 @@ impl Row {
 }
 
 impl Report {
-    /// For people.
+    /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = format!("{:<24} {:<5} {:<22}", "page", "way", "setup");
         for (heading, width, _) in COLUMNS {

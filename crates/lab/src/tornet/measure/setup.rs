@@ -31,7 +31,7 @@ impl fmt::Display for Way {
 /// A session protocol that the network's gateways speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Protocol {
-    /// As in endpoint URLs.
+    /// Returns the protocol's name in endpoint URLs.
     pub name: &'static str,
     /// Port of the gateways that speak it.
     pub port: u16,
@@ -61,14 +61,14 @@ pub enum Push {
     Visited,
 }
 
-/// How a page is loaded.
+/// The way to load a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Setup {
     /// HTTP/1.1 on six connections through the SOCKS port.
     Plain,
     /// Through the pair.
     Pair {
-        /// Between client and gateway.
+        /// The protocol between client and gateway.
         session: Protocol,
         /// Requests that the loader has in flight.
         in_flight: usize,

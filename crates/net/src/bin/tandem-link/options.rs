@@ -34,7 +34,7 @@ pub(crate) enum Mode {
     Profiles,
     /// Sends real packets through links of this machine and compares the results with the settings
     SelfTest(crate::self_test::Arguments),
-    /// The end inside another shell that `self-test --beside` measures
+    /// Runs the end inside another shell that `self-test --beside` measures
     #[command(hide = true)]
     ShellEnd(crate::self_test::beside::EndArguments),
 }

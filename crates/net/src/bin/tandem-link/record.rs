@@ -31,7 +31,7 @@ struct Run {
 #[derive(Debug, Serialize)]
 struct Link {
     between: [String; 2],
-    /// First to second, second to first.
+    /// The directions: first to second, second to first.
     directions: [String; 2],
 }
 

@@ -42,7 +42,7 @@ const KOLMOGOROV: f64 = 1.95;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Only these tests: machine, delay, rate, loss, jitter, throughput, beside
@@ -225,7 +225,7 @@ fn send(
     Ok(())
 }
 
-/// Until all have come, or none for a second.
+/// Receives until all have come, or none for a second.
 fn receive(socket: &UdpSocket, start: Instant, count: u32) -> Vec<Arrival> {
     let _ = sys::use_realtime(PROBE_PRIORITY);
     let mut arrivals = Vec::with_capacity(count as usize);

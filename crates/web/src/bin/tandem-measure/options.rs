@@ -66,7 +66,7 @@ pub(crate) struct ServeArguments {
     pub(crate) origin: OriginArguments,
 }
 
-/// How a page is laid out on origins.
+/// The layout of a page on origins.
 #[derive(Debug, Args)]
 pub(crate) struct OriginArguments {
     /// Origins that share the page's hosts; 0 is one for each host
@@ -122,7 +122,7 @@ pub(crate) struct LoadArguments {
     /// The origin has TLS
     #[arg(long, help_heading = "Origin")]
     pub(crate) tls: bool,
-    /// Instead of a page whatever is there; with Chromium
+    /// URL to load instead of a page; with Chromium
     #[arg(long, conflicts_with_all = ["page", "authority"])]
     pub(crate) url: Option<String>,
     #[command(flatten)]
@@ -141,7 +141,7 @@ pub(crate) struct ClientArguments {
     /// Chromium anything that it takes as --proxy-server
     #[arg(long, value_name = "URL", help_heading = "Client")]
     pub(crate) proxy: Option<String>,
-    /// How often to load it, each time cold
+    /// Number of loads, each time cold
     #[arg(
         long,
         default_value_t = 1,

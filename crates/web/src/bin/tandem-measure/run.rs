@@ -105,8 +105,7 @@ async fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
     if let Some(url) = url {
         if client.browser != Browser::Chromium {
             return Err(
-                "--url needs --browser chromium: the loader loads only what it has a model of"
-                    .into(),
+                "--url needs --browser chromium: the loader only loads pages with a model".into(),
             );
         }
         let settings = settings(&client);

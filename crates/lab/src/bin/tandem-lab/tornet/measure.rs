@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     /// Load the first page from the onion service, too
     #[arg(long)]
     onion: bool,
-    /// Not through the exit
+    /// Do not load through the exit
     #[arg(long, requires = "onion")]
     no_exit: bool,
     /// Resources that the loader knows from the start
@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     /// Write a HAR file of every load into this directory
     #[arg(long, value_name = "DIRECTORY")]
     har: Option<PathBuf>,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Further arguments for `tandem client`

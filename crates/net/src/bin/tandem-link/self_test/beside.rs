@@ -31,7 +31,7 @@ const DELAY_MS: u32 = 20;
 /// Between two probes: not in step with any clock that ticks in milliseconds.
 const GAP: Duration = Duration::from_micros(1037);
 
-/// Between two full packets of 100 Mbit/s.
+/// The interval between two full packets at 100 Mbit/s.
 const BULK_GAP: Duration = Duration::from_micros(120);
 
 /// Stands for the delay in a shell's command.
@@ -47,7 +47,7 @@ const BLOCK: usize = 1 << 18;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Task {
-    /// As many bytes as fit, each way.
+    /// A stream at full speed, in each direction.
     Bulk,
     /// Datagrams.
     Probe,
@@ -116,7 +116,7 @@ impl EndArguments {
 
 /// A program and its measured figures.
 struct Shell {
-    /// As in the table.
+    /// The name in the table.
     name: String,
     line: String,
     figures: Vec<(String, &'static str, Vec<f64>)>,
@@ -225,15 +225,15 @@ fn take_turn(shell: &mut Shell, delayed: bool, time: Duration) -> Result<(), Fai
     Ok(())
 }
 
-/// Datagrams in a time.
+/// Returns the number of datagrams in a time.
 fn count(time: Duration, gap: Duration) -> u32 {
     (time.as_nanos() / gap.as_nanos()).clamp(1, 1 << 30) as u32
 }
 
 struct Throughput {
-    /// From the command, in gigabits per second.
+    /// The throughput from the command, in gigabits per second.
     out: f64,
-    /// To it.
+    /// The throughput to the command.
     back: f64,
     /// Seconds of processor time for a gigabit, of all of the shell but the command.
     processor: f64,
