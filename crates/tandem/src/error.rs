@@ -3,7 +3,7 @@
 //!
 //! Every layer creates these errors. `front` turns them into a status code, a `Proxy-Status` field
 //! (RFC 9209) and an error page. `back` retries requests by them, and logs why a gateway does not
-//! respond. [`tls`] describes the failures of TLS.
+//! respond. `tls` describes the failures of TLS.
 
 mod tls;
 
