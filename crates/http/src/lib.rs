@@ -5,6 +5,8 @@
 //! The crate opens no socket, reads no clock and starts no thread: the caller passes bytes and
 //! times in, and takes bytes and events out.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cache;
 pub mod fields;
 pub mod flood;

@@ -17,6 +17,8 @@
 //! fate of the n-th packet is a function of the seed and of n, so one seed gives the same fate to
 //! the same packets at any timing.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod config;
 pub mod damage;
 pub mod delay;

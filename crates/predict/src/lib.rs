@@ -11,6 +11,8 @@
 //!   would have made, [`grid`] does so for many settings at once.
 //! * **Accounts.** [`cost`] holds the counts and the PushCost function.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod agent;
 pub mod auto;
 pub mod basic;

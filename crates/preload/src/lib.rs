@@ -12,6 +12,8 @@
 //! derives needs from them. `module` reads imports; `image` and `media` choose among alternatives;
 //! `resolve` makes references absolute; `text` and `token` hold byte-level helpers.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod attribute;
 mod css;
 mod element;

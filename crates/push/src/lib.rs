@@ -22,6 +22,8 @@
 //! The crate opens no socket, reads no clock and starts no thread. Times are arguments, and
 //! decisions are values that the caller carries out.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod answer;
 pub mod client;
 pub mod fetch_standard;

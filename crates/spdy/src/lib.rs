@@ -14,6 +14,8 @@
 //! The crate uses no socket, clock or thread: the caller passes bytes and times in, and takes bytes
 //! and events out.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod connection;
 mod deflate;
 mod flow;

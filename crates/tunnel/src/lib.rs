@@ -14,6 +14,8 @@
 //!
 //! The tunnel has no handshake: the carrier has proved the peer, so a stream begins with its first data.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod wire;
 
 mod congestion;
