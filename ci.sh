@@ -2,7 +2,8 @@
 # Every check of the repository, runnable by hand.
 #
 #   ./ci.sh              all steps; each prints one line, a failing one its log as well
-#   ./ci.sh NAME...      these steps only: install fmt lint pure test doc fuzz interop attack demo soak tornet
+#   ./ci.sh NAME...      these steps only: install fmt deny machete lint pure test doc fuzz interop
+#                        attack demo soak tornet
 #
 #   CARGO_TARGET_DIR     where it builds (~/.cache/tandem-target)
 #   FUZZ_SECONDS         how long each fuzz target runs (10)
@@ -55,6 +56,30 @@ step_fmt() {
     cargo fmt --all --check -- --color never && cargo fmt --manifest-path fuzz/Cargo.toml --check -- --color never
 }
 
+# Licences, banned crates and sources of all dependencies; deny.toml has the rules.
+step_deny() {
+    local manifest status=0
+    cargo_tool deny || return 1
+    for manifest in Cargo.toml fuzz/Cargo.toml; do
+        # The advisories are not checked: their database is fetched from the network at each run.
+        cargo deny --manifest-path "$manifest" --locked --config deny.toml check licenses bans sources || status=1
+    done
+    return $status
+}
+
+# Dependencies that no source file of their crate names, in both workspaces.
+step_machete() {
+    cargo_tool machete && cargo machete --skip-target-dir .
+}
+
+# Installs cargo-NAME if it is missing, built in a temporary directory.
+cargo_tool() {
+    cargo "$1" --version >/dev/null 2>&1 && return
+    env -u CARGO_TARGET_DIR cargo install --locked "cargo-$1" && return
+    echo "cargo-$1 is missing and could not be installed. Install it by hand: cargo install --locked cargo-$1"
+    return 1
+}
+
 step_lint() {
     cargo clippy --workspace --all-targets --locked -- -D warnings
 }
@@ -68,6 +93,8 @@ step_pure() {
     for crate in http spdy predict preload push link tunnel; do
         found=$(cargo tree --locked -p "tandem-$crate" -e normal --prefix none --format '{p}') || return 1
         allow "$crate" "$found" || status=1
+        grep -qxF '#![cfg_attr(not(test), deny(clippy::disallowed_methods))]' "crates/$crate/src/lib.rs" ||
+            { echo "crates/$crate/src/lib.rs does not deny clippy::disallowed_methods" && status=1; }
         grep -wE "^($impure)" <<<"$found" | sed "s/^/tandem-$crate depends on /" && status=1
         # Tests stand last in a file, or in files called tests.rs, and may read a clock.
         found=$(find "crates/$crate/src" -name '*.rs' ! -name tests.rs ! -path '*/tests/*' -exec awk '
@@ -186,7 +213,7 @@ run() {
 
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
-    steps=(install fmt lint pure test doc fuzz interop attack demo soak)
+    steps=(install fmt deny machete lint pure test doc fuzz interop attack demo soak)
     compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
 fi
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
