@@ -26,7 +26,10 @@ fuzz_target!(|data: &[u8]| {
         fields: fields(asked),
         ..RequestHead::get(Scheme::Http, "h", "/")
     };
-    let (policy, asks) = (ResponsePolicy::of(&head), RequestPolicy::of(&request.fields));
+    let (policy, asks) = (
+        ResponsePolicy::of(&head),
+        RequestPolicy::of(&request.fields),
+    );
     let time = Duration::from_secs(u64::from(u16::from_be_bytes([*t0, *t1])));
     for rules in [CacheRules::PRIVATE, CacheRules::BROWSER, CacheRules::SHARED] {
         let freshness = policy.freshness(rules, Receipt::at(784_111_777));

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use tandem_net::emulator::topology::Topology;
 use tandem_link::delay::Jitter;
 use tandem_link::loss::Loss;
 use tandem_link::queue::QueueLimits;
 use tandem_link::rate::{Rate, Trace};
 use tandem_link::{Link, LinkConfig, text};
+use tandem_net::emulator::topology::Topology;
 
 fuzz_target!(|input: &[u8]| {
     let Ok(input) = std::str::from_utf8(input) else {
