@@ -1,6 +1,8 @@
 //! Scenes of the gateway's half: pages, the requests that origins receive, and the order of
 //! messages at the client, over an emulated link in virtual time.
 
+mod both;
+mod client;
 mod pair;
 
 use pair::{Asked, Pair, page, redirect};
@@ -226,9 +228,11 @@ fn referrer_policy_of_the_page_holds_for_pushes() {
         (Some("same-origin"), whole, None),
         (Some("unknown, strict-origin"), origin, origin),
         (Some("unsafe-url"), whole, whole),
+        // Two fields.
+        (Some("no-referrer\nunsafe-url"), whole, whole),
     ] {
         let mut answer = html(body);
-        if let Some(policy) = policy {
+        for policy in policy.iter().flat_map(|policies| policies.lines()) {
             answer = answer.with("referrer-policy", policy);
         }
         let mut pair = Pair::new(&[("http://a.test/page", answer)]);
@@ -246,6 +250,25 @@ fn referrer_policy_of_the_page_holds_for_pushes() {
             far,
             "{policy:?}"
         );
+    }
+}
+
+#[test]
+fn meta_and_element_policies_hold_for_pushes() {
+    let body = "<meta name=referrer content=no-referrer><img src=a.png>\
+                <img src=b.png referrerpolicy=origin>";
+    let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
+    pair.send("http://a.test/page", NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    assert_eq!(asked.len(), 3);
+    for (name, expected) in [
+        ("page", None),
+        ("a.png", None),
+        ("b.png", Some("http://a.test/")),
+    ] {
+        let asked = asked_of(&asked, &format!("http://a.test/{name}"));
+        assert_eq!(asked.field("referer").as_deref(), expected, "{name}");
     }
 }
 
@@ -348,7 +371,8 @@ fn lazy_images_are_pushed_up_to_a_number() {
 #[test]
 fn poisoned_page_costs_bounded_work() {
     let mut body = "<meta http-equiv=refresh content='0;url=/page'><img src=/page>\
-                    <iframe src=/loop></iframe>"
+                    <iframe src=/loop></iframe><img src=http://10.0.0.1/secret>\
+                    <img src=http://169.254.169.254/latest><img src=http://[::1]:22/>"
         .to_owned();
     body.extend((0..100_000).map(|number| format!("<img src=/i{number}>")));
     let mut pair = Pair::new(&[
@@ -360,11 +384,22 @@ fn poisoned_page_costs_bounded_work() {
     for once in ["http://a.test/page", "http://a.test/loop"] {
         assert_eq!(asked.iter().filter(|url| *url == once).count(), 1, "{once}");
     }
+    let is_foreign = |url: &String| !url.starts_with("http://a.test/");
+    assert!(!asked.iter().any(is_foreign), "{asked:?}");
+    assert_eq!(
+        pair.load("http://a.test/other", &[]),
+        ["http://a.test/other"],
+        "the session goes on"
+    );
 }
 
 #[test]
 fn answers_that_depend_on_the_user_are_reset() {
-    for (name, value) in [("vary", "Cookie"), ("cache-control", "no-store")] {
+    for (name, value) in [
+        ("vary", "Cookie"),
+        ("vary", "Accept, Authorization"),
+        ("cache-control", "no-store"),
+    ] {
         let mut pair = Pair::new(&[
             ("http://a.test/page", html("<img src=c.png>")),
             ("http://a.test/c.png", image().with(name, value)),
@@ -410,7 +445,7 @@ fn frame_of_another_site_has_nothing_of_the_page() {
         ),
         (
             "http://b.test/s.css",
-            html("<img src=/leak.png><img src=http://a.test/delete>"),
+            html("<meta name=referrer content=unsafe-url><img src=/leak.png><img src=http://a.test/delete>"),
         ),
         (
             "http://b.test/frame",
@@ -433,12 +468,20 @@ fn frame_of_another_site_has_nothing_of_the_page() {
             "a style sheet that is HTML is not read"
         );
     }
+    let sheet = asked_of(&asked, "http://b.test/s.css");
+    assert_eq!(
+        (sheet.field("cookie"), sheet.field("referer")),
+        (None, None)
+    );
+    let page = asked_of(&asked, "http://a.test/page");
+    assert_eq!(page.field("cookie").as_deref(), Some("who=anna"));
     let frame = asked_of(&asked, "http://b.test/frame");
     assert_eq!(
         (frame.field("cookie"), frame.field("referer")),
         (None, None)
     );
     let image = asked_of(&asked, "http://b.test/f.png");
+    assert_eq!(image.field("cookie"), None);
     assert_eq!(
         image.field("referer").as_deref(),
         Some("http://b.test/frame")
@@ -462,4 +505,18 @@ fn records_do_not_outlive_their_use() {
     assert!(pages <= 1, "only the last page waits for a host");
     pair.gateway.close();
     assert_eq!(pair.gateway.records(), [0, 0, 0]);
+}
+
+#[test]
+fn page_that_was_left_is_not_pushed_on() {
+    let body: String = (0..600).map(|i| format!("<img src=/i{i}>")).collect();
+    let mut endless = html(&body);
+    endless.is_unfinished = true;
+    let mut pair = Pair::new(&[("http://a.test/page", endless)]);
+    pair.send("http://a.test/page", NAVIGATION);
+    pair.run_until_asked(50);
+    pair.leave();
+    pair.run();
+    let asked = pair.take_asked().len();
+    assert!((50..100).contains(&asked), "{asked} requests");
 }

@@ -1,14 +1,17 @@
-//! A gateway's half and a model of a client at the two ends of an emulated link, in virtual time.
+//! A gateway's half at one end of an emulated link in virtual time. At the other end is a scene that
+//! sends requests itself, or the client's half.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use tandem_link::{Link, LinkConfig};
 use tandem_push::gateway::{
     AnswerId, Carrier, Clock, Config, FetchId, Gateway, Order, Output, Promise,
 };
 use tandem_push::wire::{Fate, Report, url_hash};
+
+use crate::client::{Client, Reply};
 
 /// The delay of the link in one direction.
 const DELAY: Duration = Duration::from_millis(100);
@@ -22,6 +25,8 @@ pub(crate) struct Page {
     pub(crate) status: u16,
     pub(crate) fields: Vec<(&'static str, String)>,
     pub(crate) body: String,
+    /// The end of the body never comes.
+    pub(crate) is_unfinished: bool,
 }
 
 /// An answer with this type and body.
@@ -30,6 +35,7 @@ pub(crate) fn page(content_type: &str, body: &str) -> Page {
         status: 200,
         fields: vec![("content-type", content_type.to_owned())],
         body: body.to_owned(),
+        is_unfinished: false,
     }
 }
 
@@ -45,26 +51,28 @@ pub(crate) fn redirect(location: &str) -> Page {
     Page {
         status: 302,
         fields: vec![("location", location.to_owned())],
-        body: String::new(),
+        ..Page::default()
     }
 }
 
 /// A message on the link.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 enum Message {
     Request(RequestHead),
     Reports(Vec<u8>),
-    Promise(String),
-    Head(String, Fields),
-    Data(String),
-    Reset(String),
+    Promise(FetchId, RequestHead),
+    Head(Asker, String, ResponseHead),
+    Data(Asker, String, String),
+    Reset(FetchId, String),
 }
 
 /// The request that an origin answers.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Asker {
     Answer(AnswerId),
     Fetch(FetchId),
+    /// A request that is no concern of push.
+    Other,
 }
 
 /// A request as an origin received it.
@@ -84,6 +92,8 @@ impl Asked {
 /// Both ends, the link and the origins.
 pub(crate) struct Pair {
     pub(crate) gateway: Gateway,
+    /// The client's half; without one, scenes send requests and reports themselves.
+    client: Option<Client>,
     start: Instant,
     now: Duration,
     up: Link,
@@ -93,6 +103,8 @@ pub(crate) struct Pair {
     due: BTreeMap<(Duration, u64), (Asker, RequestHead)>,
     count: u64,
     asked: Vec<Asked>,
+    /// The answer whose end never comes.
+    unfinished: Option<AnswerId>,
     /// The messages that the client received, as text.
     pub(crate) received: Vec<String>,
     /// The treatment of the last page.
@@ -142,6 +154,7 @@ impl Pair {
         let pages = pages.iter().cloned();
         let mut pair = Self {
             gateway: Gateway::new(config, clock),
+            client: None,
             start,
             now: Duration::ZERO,
             up: link(),
@@ -151,12 +164,66 @@ impl Pair {
             due: BTreeMap::new(),
             count: 0,
             asked: Vec::new(),
+            unfinished: None,
             received: Vec::new(),
             treatment: None,
         };
         assert!(pair.gateway.open_companion());
         pair.carry_out();
         pair
+    }
+
+    /// Puts the client's half at the other end. `has_own_fields`: promises carry the fields of the
+    /// gateway's request, as in HTTP/2 and not in SPDY.
+    pub(crate) fn with_client(mut self, has_own_fields: bool) -> Self {
+        self.client = Some(Client::new(has_own_fields, self.start));
+        self
+    }
+
+    /// Sends a browser's request to the client's half, and runs until nothing happens any more.
+    pub(crate) fn browse(&mut self, method: Method, url: &str, fields: &[(&str, &str)]) -> Reply {
+        let request = RequestHead {
+            method,
+            ..request(url, fields)
+        };
+        let now = self.start + self.now;
+        let client = self.client.as_mut().expect("the scene has a client");
+        let served = client.take_request(now, &request);
+        self.report_outcomes();
+        if served.is_none() {
+            self.transmit(Message::Request(request));
+        }
+        self.run();
+        let client = self.client.as_mut().expect("the scene has a client");
+        client.reply(self.start + self.now, served)
+    }
+
+    /// Does the same with GET. Returns the response and the URLs that origins were asked for
+    /// meanwhile, in order of names.
+    pub(crate) fn get(&mut self, url: &str, fields: &[(&str, &str)]) -> (Reply, Vec<String>) {
+        let reply = self.browse(Method::Get, url, fields);
+        let mut urls: Vec<String> = self.take_asked().into_iter().map(|a| a.url).collect();
+        urls.sort();
+        (reply, urls)
+    }
+
+    /// Lets time pass in which nothing is sent.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    fn report_outcomes(&mut self) {
+        let reports = self.client.as_mut().map(Client::take_reports);
+        for report in reports.unwrap_or_default() {
+            self.send_report(report);
+        }
+    }
+
+    /// The browser leaves the page whose end never comes.
+    pub(crate) fn leave(&mut self) {
+        let id = self.unfinished.take().expect("a page is unfinished");
+        self.gateway.release_answer(self.start + self.now, id);
+        self.carry_out();
     }
 
     /// Sends a request, and runs until nothing happens any more. Returns the URLs that origins were
@@ -213,6 +280,15 @@ impl Pair {
 
     /// Runs until nothing happens any more.
     pub(crate) fn run(&mut self) {
+        self.run_until(|_| false);
+    }
+
+    /// Runs until nothing happens any more, or origins have received this number of requests.
+    pub(crate) fn run_until_asked(&mut self, count: usize) {
+        self.run_until(|pair| pair.asked.len() >= count);
+    }
+
+    fn run_until(&mut self, is_over: impl Fn(&Self) -> bool) {
         for _ in 0..1_000_000 {
             let timeout = self.gateway.poll_timeout();
             let timeout = timeout.map(|at| at.duration_since(self.start));
@@ -221,6 +297,9 @@ impl Pair {
             let Some(next) = links.into_iter().chain([timeout, origin]).flatten().min() else {
                 return;
             };
+            if is_over(self) {
+                return;
+            }
             self.now = self.now.max(next);
             self.step(timeout, origin);
             self.carry_out();
@@ -255,8 +334,7 @@ impl Pair {
         match self.message(packet) {
             Message::Request(request) => {
                 let id = self.gateway.handle_request(now, &request, true);
-                let id = id.expect("scenes ask with GET");
-                self.ask(Asker::Answer(id), request);
+                self.ask(id.map_or(Asker::Other, Asker::Answer), request);
             }
             Message::Reports(body) => self.gateway.handle_reports(now, &body, None),
             other => panic!("{other:?} goes down"),
@@ -264,16 +342,30 @@ impl Pair {
     }
 
     fn on_downward(&mut self, packet: &[u8]) {
-        let text = match self.message(packet) {
-            Message::Promise(url) => format!("promise {url}"),
-            Message::Head(url, fields) => {
-                if let Some(treatment) = fields.get("tandem-push") {
+        let now = self.start + self.now;
+        let message = self.message(packet);
+        if let Some(client) = &mut self.client {
+            match message.clone() {
+                Message::Promise(id, request) => client.on_promise(now, id, request),
+                Message::Head(Asker::Fetch(id), _, head) => client.on_push_head(now, id, head),
+                Message::Data(Asker::Fetch(id), _, body) => client.on_push_body(now, id, body),
+                Message::Reset(id, _) => client.on_push_reset(id),
+                Message::Head(_, _, head) => client.on_answer_head(head),
+                Message::Data(_, _, body) => client.on_answer_body(body),
+                Message::Request(_) | Message::Reports(_) => {}
+            }
+        }
+        self.report_outcomes();
+        let text = match message {
+            Message::Promise(_, request) => format!("promise {}", url(&request)),
+            Message::Head(_, url, head) => {
+                if let Some(treatment) = head.fields.get("tandem-push") {
                     self.treatment = Some(String::from_utf8_lossy(treatment).into_owned());
                 }
                 format!("head {url}")
             }
-            Message::Data(url) => format!("data {url}"),
-            Message::Reset(url) => format!("reset {url}"),
+            Message::Data(_, url, _) => format!("data {url}"),
+            Message::Reset(_, url) => format!("reset {url}"),
             other => panic!("{other:?} goes up"),
         };
         self.received.push(text);
@@ -303,21 +395,29 @@ impl Pair {
         head.fields
             .push("content-length", page.body.len().to_string());
         match asker {
-            Asker::Answer(id) => self.pass_answer(id, &url, head, &page.body),
+            Asker::Answer(id) => self.pass_answer(id, &url, head, &page),
             Asker::Fetch(id) => self.pass_push(id, &url, head, &page.body),
+            Asker::Other => {
+                self.transmit(Message::Head(asker, url.clone(), head));
+                self.transmit(Message::Data(asker, url, page.body));
+            }
         }
     }
 
-    fn pass_answer(&mut self, id: AnswerId, url: &str, mut head: ResponseHead, body: &str) {
-        let now = self.start + self.now;
+    fn pass_answer(&mut self, id: AnswerId, url: &str, mut head: ResponseHead, page: &Page) {
+        let (now, asker) = (self.start + self.now, Asker::Answer(id));
         self.gateway.handle_head(now, id, &mut head, None);
         self.carry_promises(Carrier::Answer(id));
-        self.transmit(Message::Head(url.to_owned(), head.fields));
-        for piece in body.as_bytes().chunks(4096) {
+        self.transmit(Message::Head(asker, url.to_owned(), head));
+        for piece in page.body.as_bytes().chunks(4096) {
             self.gateway.handle_data(id, piece);
             self.carry_promises(Carrier::Answer(id));
         }
-        self.transmit(Message::Data(url.to_owned()));
+        if page.is_unfinished {
+            self.unfinished = Some(id);
+            return;
+        }
+        self.transmit(Message::Data(asker, url.to_owned(), page.body.clone()));
         self.gateway.handle_end(id, true, None);
         self.gateway.release_answer(now, id);
     }
@@ -327,13 +427,14 @@ impl Pair {
         let passed = self.gateway.handle_fetch_head(now, id, &mut head);
         self.obey(passed.unwrap_or(Order::Now));
         if passed.is_err() {
-            self.transmit(Message::Reset(url.to_owned()));
+            self.transmit(Message::Reset(id, url.to_owned()));
             return self.gateway.release_fetch(now, id);
         }
-        self.transmit(Message::Head(url.to_owned(), head.fields));
+        let asker = Asker::Fetch(id);
+        self.transmit(Message::Head(asker, url.to_owned(), head));
         let order = self.gateway.handle_fetch_data(now, id, body.as_bytes());
         self.obey(order.expect("short bodies fit"));
-        self.transmit(Message::Data(url.to_owned()));
+        self.transmit(Message::Data(asker, url.to_owned(), body.to_owned()));
         self.gateway.handle_fetch_end(now, id);
         self.gateway.release_fetch(now, id);
     }
@@ -346,7 +447,7 @@ impl Pair {
 
     fn carry_promises(&mut self, carrier: Carrier) {
         while let Some(Promise { fetch, request, .. }) = self.gateway.take_promise(carrier) {
-            self.transmit(Message::Promise(url(&request)));
+            self.transmit(Message::Promise(fetch, request));
             self.gateway.queue_fetch(self.start + self.now, fetch);
         }
     }
@@ -360,7 +461,7 @@ impl Pair {
                 Output::Cancel { fetch } => {
                     self.gateway.release_fetch(self.start + self.now, fetch);
                 }
-                Output::Raise { .. } => {}
+                Output::Raise { fetch } => self.gateway.raise_fetch(fetch),
             }
         }
     }
