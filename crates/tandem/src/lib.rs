@@ -18,6 +18,7 @@ pub mod back;
 pub mod carrier;
 pub mod cli;
 pub mod config;
+pub mod connections;
 pub mod endpoint;
 pub mod error;
 pub mod exchange;

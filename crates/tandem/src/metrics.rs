@@ -168,6 +168,8 @@ metrics! {
     connections "counter" "Connections accepted.";
     connections_open "gauge" "Connections open now.";
     connections_refused "counter" "Connections refused because too many were open.";
+    connections_evicted "counter" "Connections closed so that another could be admitted.";
+    connections_expired "counter" "Connections closed because they sent no admitted request in time.";
     exchanges "counter" "Requests received.";
     exchanges_open "gauge" "Requests under way.";
     exchanges_failed "counter" "Requests that this proxy answered with an error, or could not answer to the end.";

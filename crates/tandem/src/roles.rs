@@ -20,11 +20,12 @@ use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
 use crate::config::client::{Fallback, GatewayEndpoint};
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig, read_secret};
+use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind, Via};
 use crate::exchange::{Exchange, Peer};
 use crate::front::early::EarlyConnect;
 use crate::front::socks::SocksFront;
-use crate::front::{ConnectionLimits, Connections, Front, NewStage, Protocol};
+use crate::front::{Front, NewStage, Protocol};
 use crate::middle::access_log::AccessLog;
 use crate::middle::auth::Auth;
 use crate::middle::count::Count;
@@ -34,6 +35,7 @@ use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::pushed::{PushOptions, Pushed};
+use crate::middle::track::Track;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::renewal::{self, Renewable};
@@ -227,17 +229,13 @@ impl Role for ClientConfig {
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections,
             per_client: self.max_connections,
+            listeners: self.listen.len(),
+            head: self.path.timeouts.head,
         });
         let mut fronts = Vec::new();
-        for (endpoint, address) in self.listen.iter().zip(listening) {
-            fronts.push(Rc::new(self.front(
-                endpoint,
-                *address,
-                &out,
-                &to_gateway,
-                &connections,
-                drain,
-            )?));
+        for (listener, (endpoint, address)) in self.listen.iter().zip(listening).enumerate() {
+            let front = self.front(endpoint, *address, &out, &to_gateway, &connections, drain)?;
+            fronts.push(Rc::new(Front { listener, ..front }));
         }
         Ok(Built {
             fronts,
@@ -332,8 +330,14 @@ impl ClientConfig {
         Ok(Front {
             protocol,
             transport,
-            new_stage: Rc::new(move |_: &Rc<dyn Facts>, _: Peer| Rc::clone(&stage)),
+            new_stage: Rc::new(move |_, _, connection| {
+                Rc::new(Track {
+                    connection: Rc::clone(connection),
+                    next: Rc::clone(&stage),
+                })
+            }),
             connections: Rc::clone(connections),
+            listener: 0,
             drain: drain.clone(),
         })
     }
@@ -516,17 +520,14 @@ impl Role for GatewayConfig {
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
+            listeners: self.listen.len(),
+            head: self.path.timeouts.head,
         });
         let new_stage = self.admission(&out, self.pushing(services))?;
         let mut fronts = Vec::new();
-        for endpoint in &self.listen {
-            fronts.push(Rc::new(self.front(
-                endpoint,
-                &http1,
-                &new_stage,
-                &connections,
-                drain,
-            )?));
+        for (listener, endpoint) in self.listen.iter().enumerate() {
+            let front = self.front(endpoint, &http1, &new_stage, &connections, drain)?;
+            fronts.push(Rc::new(Front { listener, ..front }));
         }
         Ok(Built {
             fronts,
@@ -567,6 +568,7 @@ impl GatewayConfig {
             transport,
             new_stage: Rc::clone(new_stage),
             connections: Rc::clone(connections),
+            listener: 0,
             drain: drain.clone(),
         })
     }
@@ -594,28 +596,35 @@ impl GatewayConfig {
         let tokens = gateway_tokens(&self.token_files)?;
         let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
         let (log_requests, log_urls) = (self.log_requests, self.log_urls);
-        Ok(Rc::new(move |path: &Rc<dyn Facts>, peer: Peer| {
-            let pushed =
-                |pushing| Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>;
-            let next = pushing.as_ref().map_or_else(
-                || {
-                    Rc::new(NoPush {
-                        next: Rc::clone(&out),
-                    }) as _
-                },
-                pushed,
-            );
-            let admitted = open || (by_certificate && path.has_peer_certificate());
-            let next = Rc::new(MaxForwards { next });
-            let next = Rc::new(Count {
-                next: logged(log_requests, log_urls, next),
-            });
-            let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
-            Rc::new(Auth {
-                tokens: Arc::clone(&tokens),
-                admitted: Cell::new(admitted),
-                next,
-            })
-        }))
+        Ok(Rc::new(
+            move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
+                let pushed = |pushing| {
+                    Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>
+                };
+                let next = pushing.as_ref().map_or_else(
+                    || {
+                        Rc::new(NoPush {
+                            next: Rc::clone(&out),
+                        }) as _
+                    },
+                    pushed,
+                );
+                let admitted = open || (by_certificate && path.has_peer_certificate());
+                let next = Rc::new(MaxForwards { next });
+                let next = Rc::new(Count {
+                    next: logged(log_requests, log_urls, next),
+                });
+                let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
+                let next = Rc::new(Track {
+                    connection: Rc::clone(connection),
+                    next,
+                });
+                Rc::new(Auth {
+                    tokens: Arc::clone(&tokens),
+                    admitted: Cell::new(admitted),
+                    next,
+                })
+            },
+        ))
     }
 }

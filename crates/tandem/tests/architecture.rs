@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Session protocols, and the transports below them.
     ("transport", VALUES),
     ("session", VALUES),
+    ("connections", &["metrics", "session"]),
     // The pipeline.
     (
         "middle",
@@ -55,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "warm_up",
             "path",
             "gauge",
+            "connections",
         ],
     ),
     (
@@ -91,6 +93,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "carrier",
             "session",
             "transport",
+            "connections",
         ],
     ),
     // The pages about the process itself.
@@ -138,6 +141,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gauge",
             "session",
             "transport",
+            "connections",
             "front",
             "middle",
             "back",
@@ -187,6 +191,7 @@ const EVERYTHING: &[&str] = &[
     "gauge",
     "transport",
     "session",
+    "connections",
     "middle",
     "back",
     "front",

@@ -20,9 +20,11 @@ use bytes::Bytes;
 use tandem_http::h1::{Form, Limits};
 use tandem_http::{Method, RequestHead, ResponseHead};
 
+use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::exchange::{Exchange, Part, Peer, Reply};
-use crate::front::{ConnectionLimits, Connections, Front, Protocol as FrontProtocol};
+use crate::front::{Front, Protocol as FrontProtocol};
 use crate::metrics::METRICS;
+use crate::middle::track::Track;
 use crate::path::Facts;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::{Drain, Timeouts};
@@ -132,11 +134,21 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
     let front = Front {
         protocol: FrontProtocol::Session(Rc::new(session)),
         transport: Rc::new(transport),
-        new_stage: Rc::new(move |_: &Rc<dyn Facts>, _: Peer| Rc::clone(&stage)),
+        new_stage: Rc::new(
+            move |_: &Rc<dyn Facts>, _: Peer, connection: &Rc<Connection>| {
+                Rc::new(Track {
+                    connection: Rc::clone(connection),
+                    next: Rc::clone(&stage),
+                })
+            },
+        ),
         connections: Connections::new(ConnectionLimits {
             total: MAX_CONNECTIONS,
             per_client: MAX_CONNECTIONS,
+            listeners: 1,
+            head: TIMEOUT,
         }),
+        listener: 0,
         drain: Drain::new(),
     };
     tokio::task::spawn_local(Rc::new(front).accept(listener, std::future::pending()));

@@ -193,7 +193,11 @@ impl Gateways {
         let trying = async {
             match warm_up {
                 0 if first.has_token => self.fill(0).await.map(|_| ()),
-                0 => self.establish(&Isolation::none()).await,
+                0 => match self.establish(&Isolation::none()).await {
+                    // A gateway keeps a session only once it has let in a request.
+                    Ok(()) => self.fill(0).await.map(|_| ()),
+                    failed => failed,
+                },
                 bytes => self.warm_up(bytes).await,
             }
         };
@@ -240,17 +244,7 @@ impl Gateways {
 
     /// One round; how many bytes came.
     async fn fill(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
-        let mut exchange = Exchange {
-            request: warm_up::request(bytes),
-            body: Body::empty(),
-            isolation: Isolation::none(),
-            peer: Peer {
-                session: 0,
-                address: None,
-                push: false,
-            },
-            priority: SharedPriority::new(Precedence::request(Priority(7))),
-        };
+        let mut exchange = warm_up_exchange(bytes);
         let pool = Rc::clone(self);
         let mut reply = Reply::generate(move |mut sink| async move {
             pool.try_gateways(&mut exchange, &mut sink).await
@@ -481,6 +475,32 @@ impl Gateways {
     }
 }
 
+/// The request for so many bytes without meaning.
+fn warm_up_exchange(bytes: u64) -> Exchange {
+    Exchange {
+        request: warm_up::request(bytes),
+        body: Body::empty(),
+        isolation: Isolation::none(),
+        peer: Peer {
+            session: 0,
+            address: None,
+            push: false,
+        },
+        priority: SharedPriority::new(Precedence::request(Priority(7))),
+    }
+}
+
+/// Shows the token on a new session, so that its gateway keeps it until there are requests.
+async fn introduce(session: Rc<dyn Connected>) -> Result<(), Error> {
+    let mut exchange = warm_up_exchange(0);
+    let mut reply =
+        Reply::generate(move |mut sink| async move { session.run(&mut exchange, &mut sink).await });
+    while let Some(part) = reply.part().await {
+        part?;
+    }
+    Ok(())
+}
+
 /// Opens the next session before the old one, still in use, stops taking requests.
 async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
     let Some(pool) = pool.upgrade() else { return };
@@ -495,7 +515,7 @@ async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
     METRICS.sessions_rotated.add(1);
     if old.active() > 0 {
         let next = pool.open(&key.0, key.1);
-        if next.established().await.is_ok() {
+        if introduce(Rc::clone(&next)).await.is_ok() {
             let slot = pool.slot(next, key.clone());
             let mut slots = pool.slots.borrow_mut();
             if slots

@@ -6,7 +6,7 @@
 pub mod http1;
 pub mod mux;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -137,12 +137,16 @@ impl Default for Timeouts {
 
 /// Ends all servers of the process gracefully. Clones share one state.
 #[derive(Clone, Debug, Default)]
-pub struct Drain(Rc<RefCell<DrainState>>);
+pub struct Drain {
+    own: Rc<DrainState>,
+    /// The drain of the whole, if this one is the drain of a part.
+    parent: Option<Rc<DrainState>>,
+}
 
 #[derive(Debug, Default)]
 struct DrainState {
-    begun: bool,
-    notify: Rc<tokio::sync::Notify>,
+    begun: Cell<bool>,
+    notify: tokio::sync::Notify,
 }
 
 impl Drain {
@@ -151,32 +155,51 @@ impl Drain {
         Self::default()
     }
 
+    /// Returns a drain that begins with this one, or earlier on its own.
+    pub fn child(&self) -> Self {
+        Self {
+            own: Rc::default(),
+            parent: Some(Rc::clone(&self.own)),
+        }
+    }
+
     /// Begins the drain.
     pub fn begin(&self) {
-        let mut state = self.0.borrow_mut();
-        state.begun = true;
-        state.notify.notify_waiters();
+        self.own.begun.set(true);
+        self.own.notify.notify_waiters();
     }
 
     /// Returns true if the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.0.borrow().begun
+        let parent = self.parent.iter();
+        parent.chain([&self.own]).any(|state| state.begun.get())
     }
 
     /// Resolves when the drain begins.
     pub fn begun(&self) -> impl Future<Output = ()> + 'static {
-        let notify = Rc::clone(&self.0.borrow().notify);
         let this = self.clone();
         async move {
-            loop {
-                let notified = notify.notified();
-                tokio::pin!(notified);
-                notified.as_mut().enable();
-                if this.has_begun() {
-                    return;
-                }
-                notified.await;
+            match &this.parent {
+                None => this.own.begun().await,
+                Some(parent) => tokio::select! {
+                    () = this.own.begun() => {}
+                    () = parent.begun() => {}
+                },
             }
+        }
+    }
+}
+
+impl DrainState {
+    async fn begun(&self) {
+        loop {
+            let notified = self.notify.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if self.begun.get() {
+                return;
+            }
+            notified.await;
         }
     }
 }

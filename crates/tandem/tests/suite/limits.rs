@@ -24,7 +24,7 @@ const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 /// A scripted session with a gateway, for behaviour that the Tandem client does not have.
 pub(crate) struct Peer {
     pub(crate) core: Box<dyn Mux>,
-    socket: TcpStream,
+    pub(crate) socket: TcpStream,
 }
 
 impl Peer {

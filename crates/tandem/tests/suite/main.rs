@@ -11,6 +11,7 @@ mod carrying;
 mod certificates;
 mod edges;
 mod faults;
+mod half_open;
 mod harness;
 mod isolation;
 mod learning;

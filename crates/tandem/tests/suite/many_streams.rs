@@ -24,10 +24,11 @@ use tandem::carrier::{
     Streams,
 };
 use tandem::config::ConfigError;
+use tandem::connections::{ConnectionLimits, Connections};
 use tandem::endpoint::{BadEndpoint, Endpoint};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::{Exchange, Isolation, Peer, Sink};
-use tandem::front::{ConnectionLimits, Connections, Front, Protocol as FrontProtocol};
+use tandem::front::{Front, Protocol as FrontProtocol};
 use tandem::path::{Facts, Path};
 use tandem::roles::{Built, Role};
 use tandem::runtime::Running;
@@ -559,6 +560,8 @@ fn connections() -> Rc<Connections> {
     Connections::new(ConnectionLimits {
         total: 100,
         per_client: 100,
+        listeners: 1,
+        head: Duration::from_secs(30),
     })
 }
 
@@ -602,7 +605,8 @@ impl Role for Proxy {
         let front = Front {
             protocol: FrontProtocol::Session(session),
             transport: self.transports.of(listen)?.listening(listen, context)?,
-            new_stage: Rc::new(move |_: &Rc<dyn Facts>, _: Peer| Rc::clone(&stage)),
+            new_stage: Rc::new(move |_, _, _| Rc::clone(&stage)),
+            listener: 0,
             connections: Rc::clone(&connections),
             drain: drain.clone(),
         };
