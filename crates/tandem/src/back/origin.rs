@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tandem_http::Scheme;
+use tandem_http::{RequestHead, Scheme};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -204,7 +204,9 @@ impl Origin {
         connect_timeout: Duration,
         limits: Limits,
     ) -> Rc<Self> {
-        let (places, pool) = (Places::new(limits), RefCell::default());
+        // Connections that all sessions share are bounded for all of them together.
+        let shared = matches!(mode, Mode::Reverse { .. }).then_some(limits.per_session);
+        let (places, pool) = (Places::new(limits, shared), RefCell::default());
         let secure = |connector| {
             let below = Rc::clone(&transport);
             Rc::new(Tls::dialling(
@@ -263,8 +265,13 @@ impl Origin {
                     METRICS.destinations_refused.add(1);
                     return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
                 }
+                // The origin may take all of a connection for the user who logged in on it.
+                let session = match is_bound_to_connection(&exchange.request) {
+                    true => exchange.peer.session,
+                    false => 0,
+                };
                 Ok(Key {
-                    session: 0,
+                    session,
                     isolation: Isolation::none(),
                     scheme: *scheme,
                     target: target.clone(),
@@ -531,6 +538,15 @@ impl Origin {
         crate::session::http1::tunnel(read, write, exchange.body.share(), BytesMut::new(), sink)
             .await
     }
+}
+
+/// Whether a request logs in on its connection (RFC 4559; NTLM alike).
+fn is_bound_to_connection(request: &RequestHead) -> bool {
+    let credentials = request.fields.get("authorization").unwrap_or_default();
+    let scheme = credentials.split(|byte| *byte == b' ').next();
+    scheme.is_some_and(|scheme| {
+        scheme.eq_ignore_ascii_case(b"negotiate") || scheme.eq_ignore_ascii_case(b"ntlm")
+    })
 }
 
 impl Pool {
