@@ -393,7 +393,8 @@ impl Gateways {
             let done = self.run(&session, index, exchange, sink).await;
             // Nothing is wrong with the gateway of a session that was lost: its next one may stand
             // in a moment.
-            passed_over += usize::from(done.is_some());
+            let is_full = matches!(&done, Some(Err(error)) if error.kind == Kind::Busy);
+            passed_over += usize::from(done.is_some() && !is_full);
             let error = match done {
                 Some(Ok(())) => {
                     self.preferred.set(index);
@@ -408,6 +409,11 @@ impl Gateways {
                 )
                 .with_retry(Retry::Safe),
             };
+            if is_full {
+                // Tunnels may keep it full for hours. They end on it, and others get the next one.
+                self.forget(&(exchange.isolation.clone(), index), &session);
+                session.drain();
+            }
             let unanswered = error.side.is_before_origin() && !session.is_established();
             if unanswered {
                 METRICS.sessions_failed.add(1);

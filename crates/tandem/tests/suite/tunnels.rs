@@ -18,6 +18,34 @@ fn echo() -> Scene {
 }
 
 #[test]
+fn full_session_is_followed_by_another() {
+    const MOST: u32 = 4;
+    let echo = Scene::new(|_, mut client| {
+        loop {
+            let bytes = client.read_exact(4);
+            client.send(bytes);
+        }
+    });
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let pair = Pair::with("h2", |gateway| gateway.max_streams = Some(MOST), |_| {});
+    let mut tunnels: Vec<_> = (0..MOST)
+        .map(|_| {
+            let (mut client, to) = (pair.connect(), echo.address);
+            client.send(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n"));
+            assert_eq!(client.head().unwrap().status, 200);
+            client.send("ping");
+            assert_eq!(client.read_exact(4), b"ping");
+            client
+        })
+        .collect();
+    assert_eq!(pair.connect().get(&origin.url("/")).body, b"ok");
+    for tunnel in &mut tunnels {
+        tunnel.send("pong");
+        assert_eq!(tunnel.read_exact(4), b"pong");
+    }
+}
+
+#[test]
 fn tunnel_carries_both_directions_and_half_close() {
     for session in ["h2", "spdy3.1"] {
         let echo = echo();

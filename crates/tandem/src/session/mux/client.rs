@@ -113,7 +113,16 @@ impl MuxClient {
             shown = with_token;
             request = &shown;
         }
-        std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker())).await
+        let opening = std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker()));
+        let full = async {
+            let _ = self.established().await;
+            tokio::time::sleep(FULL_PATIENCE).await;
+        };
+        tokio::select! {
+            biased;
+            opened = opening => opened,
+            () = full => Err(Error::new(Kind::Busy, Side::Peer, FULL).with_retry(Retry::Safe)),
+        }
     }
 
     fn poll_open(
@@ -348,6 +357,11 @@ impl Drop for MuxClient {
         self.drain();
     }
 }
+
+/// The time that a request waits for a stream on a session whose peer permits no more.
+const FULL_PATIENCE: Duration = Duration::from_secs(5);
+
+const FULL: &str = "the session has as many requests and tunnels under way as its peer permits";
 
 /// A stream that this end opened, or that the peer pushed. Dropping it before its end resets it.
 struct OwnStream {
