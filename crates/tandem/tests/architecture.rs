@@ -38,7 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Session protocols, and the transports below them.
     ("transport", VALUES),
     ("session", VALUES),
-    ("connections", &["metrics", "session"]),
+    ("connections", &["metrics", "session", "path", "status"]),
     // The pipeline.
     (
         "middle",
@@ -100,6 +100,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "admin",
         &[
+            "connections",
+            "middle",
             "exchange",
             "metrics",
             "path",

@@ -1,5 +1,5 @@
 //! Keeps fields named `tandem-*` between the two proxies: they mean something only there
-//! ([`crate::companion`]).
+//! ([`tandem_push::wire`]).
 //!
 //! The stage stands at both edges of the pair, behind the client's front and before the gateway's
 //! way to origins. A page or an origin that writes such a field neither reaches the other side of

@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use super::Http1Session;
 use super::connection::{self, Connection, ConnectionBody, READ_SIZE};
 use super::writer::Writer;
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Peer, Reply};
 use crate::path::Path;
 use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::stage::Stage;
-use crate::transport::LocalBoxFuture;
 
 /// Time that a new connection's first request has after a drain began.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
