@@ -1,4 +1,4 @@
-//! A gateway's half at one end of an emulated link in virtual time. At the other end is a scene that
+//! A gateway's half at one end of an emulated link in virtual time. The other end is a scene that
 //! sends requests itself, or the client's half.
 
 use std::collections::{BTreeMap, HashMap};
@@ -103,7 +103,7 @@ pub(crate) struct Pair {
     due: BTreeMap<(Duration, u64), (Asker, RequestHead)>,
     count: u64,
     asked: Vec<Asked>,
-    /// The answer whose end never comes.
+    /// The unfinished answer.
     unfinished: Option<AnswerId>,
     /// The messages that the client received, as text.
     pub(crate) received: Vec<String>,
@@ -219,7 +219,7 @@ impl Pair {
         }
     }
 
-    /// The browser leaves the page whose end never comes.
+    /// Ends the unfinished answer, since the browser leaves the page.
     pub(crate) fn leave(&mut self) {
         let id = self.unfinished.take().expect("a page is unfinished");
         self.gateway.release_answer(self.start + self.now, id);

@@ -182,8 +182,8 @@ fn large_number_of_named_resources_is_pushed() {
     );
 }
 
-/// An origin with these responses: path, media type, further fields, body. It tells the path and the
-/// cookie of each request.
+/// An origin with these responses: path, media type, further fields, body. It tells the path and
+/// the cookie of each request.
 fn site(
     answers: &'static [(&'static str, &'static str, &'static str, &'static str)],
 ) -> (Scene, mpsc::Receiver<String>) {
