@@ -1,5 +1,5 @@
 //! The connections that one thread serves: each is counted against the limits and told when it has
-//! to make way. The policy is in [`table`].
+//! to make way. The policy is in `table`.
 
 mod table;
 

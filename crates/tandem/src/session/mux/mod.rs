@@ -16,38 +16,35 @@ mod client;
 mod driver;
 mod mismatch;
 mod server;
+mod stream;
 #[cfg(test)]
 mod tests_over_paths;
 mod unsent;
 mod watch;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::{Bytes, BytesMut};
-use tandem_http::{
-    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, StreamId,
-};
+use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, StreamId};
 
-use watch::{Arrivals, Watch};
+use stream::{Inbound, Stream, Streams};
+use watch::Watch;
 
 pub use client::MuxClient;
 pub use tandem_spdy::HeaderCompression;
 use tandem_spdy::Version;
 
-use super::{Connected, Drain, Interim, Session, Timeouts};
+use super::{Connected, Drain, Session, Timeouts};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Peer, SessionMark};
 use crate::path::Facts;
-use crate::probe::Stamp;
 use crate::probe::points::QUEUE_FULL;
 use crate::renewal::Renewable;
 use crate::stage::Stage;
@@ -139,11 +136,6 @@ impl Session for MuxSession {
     }
 }
 
-/// The size in bytes up to which adjacent pieces of a body are joined while they wait for their
-/// reader. Each piece has a fixed cost of memory, which flow control does not count. A body sent
-/// byte by byte would otherwise use hundreds of times its window.
-const JOINED: usize = 4 << 10;
-
 /// The state that the driver and the exchanges of a session share. All of them run on one thread.
 /// No borrow is held across an await.
 struct Shared {
@@ -184,96 +176,6 @@ impl Heard {
     /// Returns the time since then, by the clock that shows more of it.
     fn elapsed(self) -> Duration {
         self.0.elapsed().max(self.1.elapsed().unwrap_or_default())
-    }
-}
-
-type Streams = HashMap<StreamId, Stream, BuildHasherDefault<IdHasher>>;
-
-/// A hasher for stream numbers. They are given out in order, so one multiplication spreads them
-/// well.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 << 8) | u64::from(byte);
-        }
-    }
-
-    fn write_u32(&mut self, id: u32) {
-        self.0 = u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// The input of a stream that waits for its reader, and the tasks that wait for the stream.
-#[derive(Default)]
-struct Stream {
-    inbound: VecDeque<Inbound>,
-    /// The task that reads `inbound`.
-    reader: Option<Waker>,
-    /// The task that waits to send.
-    writer: Option<Waker>,
-    /// True once no more input will arrive.
-    complete: bool,
-    /// True if the stream was reset or its session has ended. The writer can see this even after
-    /// the reader has taken the error.
-    failed: bool,
-    interim: Interim,
-    arrivals: Arrivals,
-    /// The priority that the other end asked for, until the response's pump takes it.
-    priority: Option<Priority>,
-    /// The time at which the send queue became full, for the observation points.
-    full: Stamp,
-}
-
-enum Inbound {
-    Informational(ResponseHead),
-    Response(ResponseHead),
-    Data(Bytes),
-    Trailers(Fields),
-    Pushed { id: StreamId, request: RequestHead },
-    Failed(Error),
-}
-
-impl Stream {
-    fn put(&mut self, inbound: Inbound) {
-        if let (Inbound::Data(data), Some(Inbound::Data(last))) =
-            (&inbound, self.inbound.back_mut())
-            && last.len() + data.len() <= JOINED
-        {
-            let mut joined = std::mem::take(last)
-                .try_into_mut()
-                .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-            joined.extend_from_slice(data);
-            *last = joined.freeze();
-            return self.wake_reader();
-        }
-        self.arrivals.put();
-        self.inbound.push_back(inbound);
-        self.wake_reader();
-    }
-
-    fn wake_reader(&mut self) {
-        if let Some(waker) = self.reader.take() {
-            waker.wake();
-        }
-    }
-
-    fn wake_writer(&mut self) {
-        if let Some(waker) = self.writer.take() {
-            waker.wake();
-        }
-    }
-
-    fn fail(&mut self, error: Error) {
-        (self.complete, self.failed) = (true, true);
-        self.put(Inbound::Failed(error));
-        self.wake_writer();
     }
 }
 
@@ -552,7 +454,11 @@ mod tests {
     use bytes::Buf;
     use tandem_http::{Scheme, SendBuf, h2};
 
+    use super::stream::JOINED;
     use super::*;
+    use crate::session::Interim;
+    use bytes::Bytes;
+    use tandem_http::{RequestHead, ResponseHead};
 
     /// Moves the output of one end into the other.
     fn pass(from: &mut dyn Mux, to: &mut dyn Mux) {

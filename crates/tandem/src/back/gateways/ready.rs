@@ -1,0 +1,176 @@
+//! Sessions that are ready before the first request: opened ahead, announced, and warmed up.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tandem_http::Priority;
+use tokio::time::Instant;
+
+use super::Gateways;
+use crate::error::Error;
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use crate::priority::{Precedence, SharedPriority};
+use crate::session::Connected;
+use crate::warm_up;
+
+/// Bytes of the first round: what a new connection may send at once is twice as much (RFC 6928).
+const FIRST_ROUND: u64 = 8 << 10;
+/// How long a round may take: a path that gives no more in that time has none to spare.
+const ROUND_LIMIT: Duration = Duration::from_secs(60);
+/// The time after which the log tells that a gateway has not answered yet.
+const TELL_AFTER: Duration = Duration::from_secs(4);
+/// The first and the longest pause before a gateway that did not answer is tried again.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+impl Gateways {
+    /// Opens the session of requests without a key before there are any, and has the gateway send
+    /// `warm_up` bytes of nothing on it. The log tells soon what came of it. With
+    /// [`PoolLimits::reconnect`] it is tried again after a failure and when the gateway has closed
+    /// the session.
+    pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
+        let (pool, reconnect) = (Rc::downgrade(self), self.limits.reconnect);
+        tokio::task::spawn_local(async move {
+            let mut pause = FIRST_PAUSE;
+            while let Some(pool) = pool.upgrade().filter(|pool| !pool.draining.get()) {
+                let (done, session) = pool.try_ahead(warm_up).await;
+                let closed = match (done, session) {
+                    (Ok(()), Some(session)) => session.ended(),
+                    (Ok(()), None) => return,
+                    (Err(error), _) => {
+                        tracing::debug!(%error, "no gateway answers yet");
+                        Box::pin(std::future::ready(Some(error)))
+                    }
+                };
+                drop(pool);
+                let begun = Instant::now();
+                if closed.await.is_none() || !reconnect {
+                    return;
+                }
+                if begun.elapsed() > LONGEST_PAUSE {
+                    pause = FIRST_PAUSE;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(LONGEST_PAUSE);
+            }
+        });
+    }
+
+    /// Opens the session without a key and finds out whether the gateway lets it in. Returns the
+    /// session, too, if it stands.
+    async fn try_ahead(
+        self: &Rc<Self>,
+        warm_up: u64,
+    ) -> (Result<(), Error>, Option<Rc<dyn Connected>>) {
+        let first = &self.gateways[self.preferred.get()];
+        let trying = async {
+            match warm_up {
+                0 if first.has_token => self.fill(0).await.map(|_| ()),
+                0 => match self.establish(&Isolation::none()).await {
+                    // A gateway keeps a session only once it has let in a request.
+                    Ok(()) => self.fill(0).await.map(|_| ()),
+                    failed => failed,
+                },
+                bytes => self.warm_up(bytes).await,
+            }
+        };
+        let mut trying = std::pin::pin!(trying);
+        let done = match tokio::time::timeout(TELL_AFTER, &mut trying).await {
+            Ok(done) => done,
+            Err(_) => {
+                first.announcer.waiting(TELL_AFTER);
+                trying.await
+            }
+        };
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(Isolation::none(), self.preferred.get()));
+        (done, slot.map(|slot| Rc::clone(&slot.current)))
+    }
+
+    /// Asks for bytes of nothing in rounds, each twice the last as the congestion window is: less
+    /// than it holds, so that a request that comes meanwhile finds room. It ends early once a round
+    /// takes twice the time of the shortest: then the path has no more to give.
+    async fn warm_up(self: &Rc<Self>, bytes: u64) -> Result<(), Error> {
+        let (mut left, mut round, mut shortest) = (bytes, FIRST_ROUND, None);
+        while left > 0 && !self.draining.get() {
+            let begun = Instant::now();
+            let asked = round.min(left);
+            let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill(asked)).await else {
+                break;
+            };
+            if came? < asked {
+                break;
+            }
+            let took = begun.elapsed();
+            if shortest.is_some_and(|shortest| took > 2 * shortest) {
+                break;
+            }
+            if left < bytes {
+                // The first waited for the session as well.
+                shortest = Some(shortest.map_or(took, |shortest: Duration| shortest.min(took)));
+            }
+            left -= asked;
+            round *= 2;
+        }
+        Ok(())
+    }
+
+    /// One round; how many bytes came.
+    async fn fill(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
+        let mut exchange = warm_up_exchange(bytes);
+        let pool = Rc::clone(self);
+        let mut reply = Reply::generate(move |mut sink| async move {
+            pool.try_gateways(&mut exchange, &mut sink).await
+        });
+        let mut came = 0;
+        while let Some(part) = reply.part().await {
+            match part? {
+                Part::Head(head) if head.status == 407 => {
+                    let gateway = &self.gateways[self.preferred.get()];
+                    let error = gateway.unauthorized();
+                    gateway.announcer.down(&error);
+                    return Err(error);
+                }
+                Part::Data(data) => came += data.len() as u64,
+                _ => {}
+            }
+        }
+        Ok(came)
+    }
+
+    /// Has the way to the first gateway ready before there are requests: it may take a while to
+    /// find.
+    pub fn get_ready(&self) {
+        if let Some(gateway) = self.gateways.first().cloned() {
+            tokio::task::spawn_local(
+                async move { gateway.transport.get_ready(&gateway.target).await },
+            );
+        }
+    }
+}
+
+/// The request for so many bytes without meaning.
+fn warm_up_exchange(bytes: u64) -> Exchange {
+    Exchange {
+        request: warm_up::request(bytes),
+        body: Body::empty(),
+        isolation: Isolation::none(),
+        peer: Peer {
+            session: 0,
+            address: None,
+            push: false,
+        },
+        priority: SharedPriority::new(Precedence::request(Priority(7))),
+    }
+}
+
+/// Shows the token on a new session, so that its gateway keeps it until there are requests.
+pub(super) async fn introduce(session: Rc<dyn Connected>) -> Result<(), Error> {
+    let mut exchange = warm_up_exchange(0);
+    let mut reply =
+        Reply::generate(move |mut sink| async move { session.run(&mut exchange, &mut sink).await });
+    while let Some(part) = reply.part().await {
+        part?;
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! The gateway: a session for each client, the stages of each session, and the way to origins.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tandem_http::h1::Form;
+
+use super::{Built, Role, gateway_tokens, http1_session, logged, mux_session};
+use crate::back::origin::{Mode, Origin, ToOrigin};
+use crate::back::policy::Direct;
+use crate::config::{ConfigError, GatewayConfig};
+use crate::connections::{Connection, ConnectionLimits, Connections};
+use crate::endpoint::Endpoint;
+use crate::exchange::Peer;
+use crate::front::{Front, NewStage, Protocol};
+use crate::middle::auth::Auth;
+use crate::middle::count::Count;
+use crate::middle::max_forwards::MaxForwards;
+use crate::middle::pair_fields::PairFields;
+use crate::middle::push::{NoPush, Push, Pushing};
+use crate::middle::track::Track;
+use crate::middle::warm_up::WarmUp;
+use crate::path::Facts;
+use crate::services::Services;
+use crate::session::http1::{Http1Session, OriginForm};
+use crate::session::mux::Multiplexed;
+use crate::session::{Drain, Session};
+use crate::stage::Stage;
+use crate::transport::registry::{ListenContext, Transports};
+use crate::transport::tls::ClientTls;
+
+impl Role for GatewayConfig {
+    fn listen(&self) -> &[Endpoint] {
+        &self.listen
+    }
+
+    fn transports(&self) -> &Transports {
+        &self.transports
+    }
+
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn open(&self, services: &Services) -> Result<(), ConfigError> {
+        match self.push.as_ref().and_then(|push| push.predictor.as_ref()) {
+            Some(predictor) => services
+                .open_predictor(predictor)
+                .map_err(|error| ConfigError::value("predict-state", error.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    fn build(
+        &self,
+        services: &Services,
+        _: &[std::net::SocketAddr],
+        drain: &Drain,
+    ) -> Result<Built, ConfigError> {
+        let named = match &self.mode {
+            Mode::Reverse { target, .. } => Some(target.clone()),
+            Mode::Forward => None,
+        };
+        let transport = Rc::new(Direct {
+            policy: self.policy.clone(),
+            named,
+            options: self.path.socket.clone(),
+        });
+        let http1 = http1_session(
+            Form::Origin,
+            &self.path,
+            self.response_timeout,
+            self.max_head,
+            OriginForm::Any,
+        );
+        let h2 = Rc::new(mux_session(
+            Multiplexed::H2,
+            &self.path,
+            self.max_streams,
+            self.max_head,
+        ));
+        let connector = ClientTls {
+            ca: self.origin_ca.clone(),
+            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            ..ClientTls::default()
+        }
+        .connector()?;
+        let (timeout, limits) = (self.path.socket.connect_timeout, self.origin_limits);
+        let origin = Origin::new(
+            self.mode.clone(),
+            transport,
+            connector,
+            http1.clone(),
+            h2,
+            timeout,
+            limits,
+        );
+        let out: Rc<dyn Stage> = Rc::new(PairFields {
+            next: Rc::new(ToOrigin(origin)),
+        });
+        let connections = Connections::new(ConnectionLimits {
+            total: self.max_connections.div_ceil(self.workers),
+            per_client: self.max_connections_per_client.div_ceil(self.workers),
+            listeners: self.listen.len(),
+            head: self.path.timeouts.head,
+        });
+        let new_stage = self.admission(&out, self.pushing(services))?;
+        let mut fronts = Vec::new();
+        for (listener, endpoint) in self.listen.iter().enumerate() {
+            let front = self.front(endpoint, &http1, &new_stage, &connections, drain)?;
+            fronts.push(Rc::new(Front { listener, ..front }));
+        }
+        Ok(Built {
+            fronts,
+            connections,
+            dialled: Box::new(Vec::new),
+            on_drain: Box::new(|| {}),
+        })
+    }
+}
+
+impl GatewayConfig {
+    fn front(
+        &self,
+        endpoint: &Endpoint,
+        http1: &Http1Session,
+        new_stage: &NewStage,
+        connections: &Rc<Connections>,
+        drain: &Drain,
+    ) -> Result<Front, ConfigError> {
+        let context = ListenContext {
+            socket: Some(self.path.socket.clone()),
+            client_ca: self.client_ca.as_deref(),
+            optional_certificate: !self.tokens.is_empty(),
+            timeout: self.path.timeouts.head,
+        };
+        let transport = self.transports.of(endpoint)?.listening(endpoint, context)?;
+        let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
+            None => Rc::new(http1.clone()),
+            Some(protocol) => Rc::new(mux_session(
+                protocol,
+                &self.path,
+                self.max_streams,
+                self.max_head,
+            )),
+        };
+        Ok(Front {
+            protocol: Protocol::Session(session),
+            transport,
+            new_stage: Rc::clone(new_stage),
+            connections: Rc::clone(connections),
+            listener: 0,
+            drain: drain.clone(),
+        })
+    }
+
+    /// Returns the settings of push, with the predictor if one is configured.
+    fn pushing(&self, services: &Services) -> Option<Rc<Pushing>> {
+        let push = self.push.as_ref()?;
+        let predictor = push.predictor.as_ref();
+        let learned = predictor.and_then(|_| services.predictor()).cloned();
+        Some(Rc::new(Pushing {
+            learned,
+            by_path: push.by_path,
+            hold_out: push.hold_out,
+            own_origin_only: push.own_origin_only,
+        }))
+    }
+
+    /// Creates the stages of each session. They keep its admission and the list of pushed resources
+    /// until it ends.
+    fn admission(
+        &self,
+        out: &Rc<dyn Stage>,
+        pushing: Option<Rc<Pushing>>,
+    ) -> Result<NewStage, ConfigError> {
+        let tokens = gateway_tokens(&self.token_files)?;
+        let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
+        let (log_requests, log_urls) = (self.log_requests, self.log_urls);
+        Ok(Rc::new(
+            move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
+                let pushed = |pushing| {
+                    Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>
+                };
+                let next = pushing.as_ref().map_or_else(
+                    || {
+                        Rc::new(NoPush {
+                            next: Rc::clone(&out),
+                        }) as _
+                    },
+                    pushed,
+                );
+                let admitted = open || (by_certificate && path.has_peer_certificate());
+                let next = Rc::new(MaxForwards { next });
+                let next = Rc::new(Count {
+                    next: logged(log_requests, log_urls, next),
+                });
+                let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
+                let next = Rc::new(Track {
+                    connection: Rc::clone(connection),
+                    next,
+                });
+                Rc::new(Auth {
+                    tokens: Arc::clone(&tokens),
+                    admitted: Cell::new(admitted),
+                    next,
+                })
+            },
+        ))
+    }
+}
