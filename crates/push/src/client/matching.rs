@@ -2,7 +2,7 @@
 //!
 //! A cache relies on `Vary` (RFC 9111 section 4.1). Many servers choose the content coding, the
 //! language or the layout without it, and a pushed answer was chosen for the request that the
-//! gateway made. So each field of a request has a [`FieldRule`], and a request with any other
+//! gateway made. So each field of a request has a `FieldRule`, and a request with any other
 //! field is refused: its answer may depend on that field.
 
 use tandem_http::cache::{CacheControl, ResponsePolicy, vary};

@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 impl Gateways {
     /// Opens the session of requests without a key before there are any, and has the gateway send
     /// `warm_up` bytes of nothing on it. The log tells soon what came of it. With
-    /// [`PoolLimits::reconnect`] it is tried again after a failure and when the gateway has closed
+    /// [`reconnect`](super::PoolLimits::reconnect) it is tried again after a failure and when the gateway has closed
     /// the session.
     pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
         let (pool, reconnect) = (Rc::downgrade(self), self.limits.reconnect);
