@@ -4,9 +4,11 @@
 //! it (parent-death signal). A killed supervisor leaves only named namespaces and files, and
 //! [`take_down`] finds those by name.
 
+mod down;
+mod parts;
+
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::net::Ipv4Addr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,15 +18,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::check::{self, Fetched};
 use super::control::Control;
 use super::keys::{self, Identities, Programs};
-use super::layout::{
-    GATEWAY_PORT, GATEWAY_PORTS, Layout, MARKER, MOST_SITES, Node, Role, prefix, site_address,
-    site_name,
-};
-use super::state::{Endpoints, Phase, Process, RunDirectory, SiteEndpoint, State};
+use super::layout::{Layout, MARKER, Node, Role, prefix, site_name};
+use super::state::{Phase, Process, RunDirectory, State};
 use super::torrc::{self, Variant};
 use super::{TornetError, dns, find_program, namespaces};
+use down::remove_namespaces;
+pub use down::take_down;
+use parts::{
+    add_marker, bootstrap, gateway_arguments, make_private, new_state, origin_arguments,
+    relays_known, write,
+};
 use tandem_net::emulator::network::{self, Setup};
-use tandem_net::emulator::rtnl::{Rtnl, TcpMetrics};
+use tandem_net::emulator::rtnl::TcpMetrics;
 use tandem_net::emulator::sys::{self, ChildSetup};
 use tandem_net::emulator::{Emulator, report::Snapshot};
 use tandem_net::netns::Netns;
@@ -77,82 +82,6 @@ pub fn up(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<(), Torne
     let mut tornet = Tornet::start(request, progress)?;
     tornet.watch(progress);
     Ok(())
-}
-
-/// Removes everything of an instance, and reports its steps. It also removes the remains of a
-/// killed supervisor.
-pub fn take_down(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
-    let directory = RunDirectory::of(instance)?;
-    if directory.exists()? {
-        end_processes(&directory.processes(), progress);
-    }
-    remove_namespaces(instance, progress)?;
-    directory.remove()
-}
-
-/// The first is the supervisor, which ends the others if it still can.
-fn end_processes(processes: &[Process], progress: &mut dyn FnMut(&str)) {
-    if let Some(supervisor) = processes.first().filter(|process| process.is_alive()) {
-        progress(&format!(
-            "stopping the supervisor, process {}",
-            supervisor.pid
-        ));
-        let _ = sys::kill(supervisor.pid, libc::SIGTERM);
-        wait_until(GRACE * 2, || !supervisor.is_alive());
-    }
-    for process in processes.iter().filter(|process| process.is_alive()) {
-        progress(&format!(
-            "killing {} of {}, process {}",
-            process.program, process.node, process.pid
-        ));
-        let _ = sys::kill(process.pid, libc::SIGKILL);
-        wait_until(GRACE, || !process.is_alive());
-    }
-}
-
-/// Ends the remaining processes in the namespaces: children of our programs, and programs that
-/// users started there. Without the namespace, none of them would have a network.
-fn end_inhabitants(names: &[String], progress: &mut dyn FnMut(&str)) {
-    let inhabitants = || {
-        names
-            .iter()
-            .flat_map(|name| namespaces::inhabitants(name))
-            .collect::<Vec<u32>>()
-    };
-    for signal in [libc::SIGTERM, libc::SIGKILL] {
-        for pid in inhabitants() {
-            progress(&format!(
-                "stopping process {pid}, which runs in a namespace of this network"
-            ));
-            let _ = sys::kill(pid, signal);
-        }
-        if wait_until(GRACE, || inhabitants().is_empty()) {
-            return;
-        }
-    }
-}
-
-fn wait_until(limit: Duration, done: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    while !done() {
-        if start.elapsed() > limit {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    true
-}
-
-fn remove_namespaces(instance: &str, progress: &mut dyn FnMut(&str)) -> Result<(), TornetError> {
-    let ip = namespaces::ip()?;
-    let names = namespaces::existing(&prefix(instance));
-    if !names.is_empty() {
-        end_inhabitants(&names, progress);
-        progress(&format!("removing {} namespaces", names.len()));
-    }
-    names
-        .iter()
-        .try_for_each(|name| namespaces::remove(&ip, name))
 }
 
 /// A network that is up. Everything ends with this value, and with the thread that made it.
@@ -663,123 +592,4 @@ impl Drop for Tornet {
             let _ = self.directory.remove();
         }
     }
-}
-
-fn new_state(request: &Request, layout: &Layout, directory: &RunDirectory) -> State {
-    let client = layout.node(Role::Client);
-    let local = |port: u16| format!("127.0.0.1:{port}");
-    State {
-        instance: request.instance.clone(),
-        phase: Phase::Starting,
-        supervisor: Process::new("supervisor", "", std::process::id()),
-        nodes: layout.nodes.clone(),
-        processes: Vec::new(),
-        endpoints: Endpoints {
-            client_namespace: client.namespace.clone(),
-            socks: local(torrc::SOCKS_PORT),
-            socks_socket: torrc::socks_socket(directory.path(), client),
-            control: local(torrc::CONTROL_PORT),
-            control_socket: torrc::control_socket(directory.path(), client),
-            http_tunnel: local(torrc::HTTP_TUNNEL_PORT),
-            exit_gateway: request
-                .gateway
-                .as_ref()
-                .map(|_| format!("{MARKER}:{GATEWAY_PORT}")),
-            exit_fingerprint: String::new(),
-            onion: None,
-            sites: sites(&request.origin, layout.node(Role::Web).address),
-        },
-        delay_ms: request.delay.as_millis() as u64,
-        web_delay_ms: request.web_delay.as_millis() as u64,
-        conflux: !request.variant.no_conflux,
-    }
-}
-
-fn sites(origin: &Origin, web: Ipv4Addr) -> Vec<SiteEndpoint> {
-    let pages = match origin {
-        Origin::None => Vec::new(),
-        Origin::Shell(line) => vec![line.clone()],
-        Origin::Pages(_, pages) => pages.clone(),
-    };
-    let site = |(n, page)| SiteEndpoint {
-        host: site_name(n),
-        address: site_address(web, n),
-        page,
-    };
-    (1..=MOST_SITES).zip(pages).map(site).collect()
-}
-
-fn origin_arguments<'a>(
-    listen: &'a str,
-    page: &'a str,
-    authority: &'a str,
-) -> [&'a std::ffi::OsStr; 7] {
-    [
-        "origin",
-        "--listen",
-        listen,
-        "--page",
-        page,
-        "--authority",
-        authority,
-    ]
-    .map(AsRef::as_ref)
-}
-
-/// The gateway's command line on the nodes that have one.
-fn gateway_arguments(layout: &Layout, node: &Node) -> Option<Vec<String>> {
-    let listen = |address| {
-        GATEWAY_PORTS
-            .map(|(name, port)| format!(" --listen {name}+tcp://{address}:{port}"))
-            .concat()
-    };
-    let line = match node.role {
-        Role::Exit => {
-            let [a, b, c, _] = layout.node(Role::Web).address.octets();
-            format!(
-                "gateway --mode forward --open --hold-out 0 --allow-dest {a}.{b}.{c}.0/24{}",
-                listen(MARKER)
-            )
-        }
-        Role::Onion => {
-            format!(
-                "gateway --mode reverse=http://127.0.0.1:80 --open --hold-out 0{}",
-                listen(Ipv4Addr::LOCALHOST)
-            )
-        }
-        _ => return None,
-    };
-    Some(line.split(' ').map(str::to_owned).collect())
-}
-
-fn add_marker() -> io::Result<()> {
-    let mut rtnl = Rtnl::open()?;
-    let loopback = rtnl.index("lo")?;
-    rtnl.add_address(loopback, MARKER.into())
-}
-
-fn relays_known(socket: &Path) -> usize {
-    let all = Control::connect(socket).and_then(|mut control| control.info("ns/all"));
-    all.map_or(0, |all| {
-        all.lines().filter(|line| line.starts_with("r ")).count()
-    })
-}
-
-fn bootstrap(socket: &Path) -> u8 {
-    Control::connect(socket)
-        .and_then(|mut control| control.bootstrap())
-        .unwrap_or(0)
-}
-
-fn make_private(directory: &Path) -> Result<(), TornetError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let made = fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory);
-    made.map_err(TornetError::of(format!("make {}", directory.display())))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), TornetError> {
-    fs::write(file, text).map_err(TornetError::of(format!("write {}", file.display())))
 }
