@@ -13,7 +13,7 @@
 //! gateway about the browser's cache.
 //!
 //! [`PushStore`] is the state machine. [`matching`] decides whether an answer may serve a request,
-//! and [`ReportQueue`] tells the gateway what became of each push.
+//! and [`ReportQueue`] reports the outcome of each push to the gateway.
 
 mod digest;
 mod encoding;

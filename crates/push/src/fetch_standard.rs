@@ -1,6 +1,8 @@
-//! The requests of browsers, as the Fetch standard defines them: which fields a browser sends
-//! without a script's help, which of them tell the purpose of a request ([this file](self)), the
-//! request that a browser will make for a resource (`request`), and its referrer (`referrer`).
+//! The requests of browsers, as the Fetch standard defines them.
+//!
+//! This file lists the fields that a browser sends without a script's help, and the fields that
+//! tell the purpose of a request. `request` makes the request that a browser will make for a
+//! resource, and `referrer` its referrer.
 
 mod referrer;
 mod request;
@@ -26,7 +28,7 @@ pub const INHERITED_FIELDS: [&str; 9] = [
     "sec-ch-ua-platform",
 ];
 
-/// The fields that browsers set themselves, apart from those whose names begin with `sec-`.
+/// The fields that browsers set themselves, except those with names that begin with `sec-`.
 pub(crate) const BROWSER_FIELDS: [&str; 21] = [
     "accept",
     "accept-charset",
@@ -52,8 +54,7 @@ pub(crate) const BROWSER_FIELDS: [&str; 21] = [
 ];
 
 /// Returns whether a request navigates to a document: its destination is `document`, or, if the
-/// browser sends no metadata, it accepts HTML before all else (Fetch standard, section 4.1, "main
-/// fetch").
+/// browser sends no metadata, it prefers HTML (Fetch standard, section 4.1, "main fetch").
 pub fn is_navigation(request: &RequestHead) -> bool {
     match request.fields.get("sec-fetch-dest") {
         Some(destination) => destination == b"document",

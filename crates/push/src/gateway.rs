@@ -2,9 +2,9 @@
 //! need, and decides which of them are sent before the browser asks.
 //!
 //! ```text
-//!  answer to a GET ─┬─ its head: Link, X-Associated-Content (`hints`)   ┐
-//!                   ├─ its body: HTML, CSS, imports (`document`)        ├─▶ one list per page ─▶ promises
-//!                   └─ the needs of other users (`predictor`)           ┘   fetched in order (`fetch_queue`)
+//!  answer to a GET ─┬─ head: Link, X-Associated-Content (`hints`)  ┐
+//!                   ├─ body: HTML, CSS, imports (`document`)       ├─▶ one list per page ─▶ promises
+//!                   └─ the needs of other users (`predictor`)      ┘   in order (`fetch_queue`)
 //! ```
 //!
 //! A promise leaves before the bytes that mention its resource, so that the client never requests a

@@ -1,4 +1,4 @@
-//! The messages by which the two proxies talk about pushes, beside the pushes themselves.
+//! The messages about pushes between the two proxies, besides the pushes themselves.
 //!
 //! ```text
 //!  gateway ─▶ client  tandem-push: pushed | held-out   in the head of a page: its treatment
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The companion is one exchange that stays open while the session is in use. Its request body
-//! carries [`Report`]s of five bytes, and its answer carries the pushes whose page is already
+//! carries [`Report`]s of five bytes. Its answer carries the pushes of pages that are already
 //! complete: RFC 9113 section 8.4 and SPDY bind each push to an open stream that the client began.
-//! A gateway of another make finds no such origin, and is asked once in a session.
+//! A gateway of another make finds no such origin, and receives one such request in a session.
 //!
 //! A report tells the gateway no more than it would see without push. If the user allows it
 //! (`--push-digest`), the first reports list the answers that the browser received on earlier

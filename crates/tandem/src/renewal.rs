@@ -66,7 +66,7 @@ impl<T> Renewable<T> {
     }
 }
 
-/// The values whose files are looked at.
+/// The values that watch files.
 static WATCHED: Mutex<Vec<Weak<dyn Renew>>> = Mutex::new(Vec::new());
 
 /// Has [`look`] look at a value's files for as long as the value is used.
@@ -82,7 +82,7 @@ pub fn watch<T: Send + Sync + 'static>(value: Renewable<T>) -> Arc<Renewable<T>>
     value
 }
 
-/// Looks at the files of all values. Each thread has values of its own, so that equal sentences are
+/// Looks at the files of all values. Each thread has separate values, so equal sentences are
 /// returned once.
 pub fn look() -> BTreeSet<Result<String, String>> {
     let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);

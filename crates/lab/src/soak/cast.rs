@@ -18,7 +18,7 @@ pub const WAYS: usize = 3;
 /// Time between two faults.
 const PERIOD: Duration = Duration::from_secs(3);
 
-/// Time for which a program is suspended: less than a session waits for a sign of life.
+/// The time for which a program is suspended: less than a session's keep-alive timeout.
 const SUSPENDED: Duration = Duration::from_secs(2);
 
 /// Time for which a killed program stays away.
@@ -41,15 +41,15 @@ pub struct Way {
 /// A program that is sampled.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Its name.
+    /// The name of the program.
     pub name: &'static str,
-    /// Its process.
+    /// The process ID.
     pub pid: u32,
-    /// Its metrics.
+    /// The address of the program's metrics.
     pub metrics: SocketAddr,
 }
 
-/// One program.
+/// A running program.
 struct Actor {
     name: &'static str,
     role: &'static str,

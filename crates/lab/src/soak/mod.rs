@@ -1,10 +1,10 @@
-//! A soak of the proxies: hours of visitors who come and go, with kills, reloads and suspensions,
-//! and proof at the end that nothing has grown and no byte was wrong.
+//! A soak of the proxies: hours of visitors with kills, reloads and suspensions, and proof at the
+//! end that no resource has grown and no byte was wrong.
 //!
 //! ```text
-//!  visitors ─▶ client "steady"   ─▶ gateway "steady"  ─▶ origin      measured, never killed
-//!  visitors ─▶ client "bereaved" ─▶ gateway "mortal"  ─▶ origin      the client is measured, its gateway killed
-//!  visitors ─▶ client "mortal"   ─▶ gateway "steady"  ─▶ origin      the client is killed
+//!  visitors ─▶ client "steady"   ─▶ gateway "steady" ─▶ origin   both measured, never killed
+//!  visitors ─▶ client "bereaved" ─▶ gateway "mortal" ─▶ origin   client measured, gateway killed
+//!  visitors ─▶ client "mortal"   ─▶ gateway "steady" ─▶ origin   client killed
 //! ```
 //!
 //! [`origin`] serves bodies that their URLs determine, so that [`visitor`] can check every byte.
@@ -31,8 +31,8 @@ use report::Soak;
 use visitor::Counts;
 use watch::Watch;
 
-/// Time that the programs have to close what visitors left open; kept connections to origins
-/// last 45 s.
+/// The time that the programs have to close the connections of departed visitors. Kept connections
+/// to origins last 45 s.
 const SETTLE: Duration = Duration::from_secs(90);
 
 /// The settings of a soak.
@@ -50,7 +50,7 @@ pub struct Options {
     pub faketime: Option<PathBuf>,
 }
 
-/// What is told while a soak runs.
+/// A progress message of a running soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// Time since the first visitor.

@@ -1,5 +1,5 @@
-//! The origin of a soak, in this process: pages, bodies that their URLs determine, uploads whose
-//! sums it returns, answers that break off, and an echo for tunnels.
+//! The origin of a soak, in this process. It serves pages, bodies that their URLs determine,
+//! uploads with a returned sum, answers that break off, and an echo for tunnels.
 
 use std::io;
 use std::net::SocketAddr;
@@ -110,7 +110,7 @@ pub fn sum(before: u64, data: &[u8]) -> u64 {
     })
 }
 
-/// The sum of nothing.
+/// The sum of an empty body.
 pub const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
 
 async fn serve(mut stream: TcpStream) -> io::Result<()> {

@@ -28,7 +28,7 @@ pub struct Soak {
     pub complaints: Vec<String>,
     /// Kills, reloads, suspensions and jumps that were played.
     pub faults: u64,
-    /// Whether the wall clock jumped.
+    /// True if the wall clock jumped.
     pub wall_clock_jumped: bool,
     /// The programs that were never killed.
     pub processes: Vec<Process>,
@@ -36,16 +36,16 @@ pub struct Soak {
     pub problems: Vec<String>,
 }
 
-/// One program.
+/// The measurements of one program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Process {
-    /// Its name.
+    /// The name of the program.
     pub name: &'static str,
-    /// Its memory.
+    /// The program's memory.
     pub memory: Memory,
-    /// Its state before the first visitor.
+    /// The program's state before the first visitor.
     pub base: Sample,
-    /// Its state after the last one.
+    /// The program's state after the last visitor.
     pub settled: Sample,
     /// Sessions that it opened.
     pub sessions_opened: u64,

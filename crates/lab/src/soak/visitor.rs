@@ -131,7 +131,7 @@ impl Counts {
     }
 }
 
-/// One visitor.
+/// A visitor.
 #[derive(Debug)]
 pub struct Visitor {
     /// The proxies that it goes through.

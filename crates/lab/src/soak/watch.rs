@@ -21,7 +21,8 @@ const REFERENCE: Duration = Duration::from_secs(600);
 /// The growth of memory after it that is allowed.
 const GROWTH: f64 = 1.05;
 
-/// More growth that is allowed in a shorter soak, whose stores still fill: bytes.
+/// The additional growth, in bytes, that is allowed in a shorter soak, because its stores still
+/// fill.
 const WARM_UP: u64 = 16 << 20;
 
 /// Descriptors more than at the beginning that are allowed: a metrics connection on its way out.

@@ -88,7 +88,7 @@ impl Connection {
         Ok(response.head.status)
     }
 
-    /// Reads exactly so many raw bytes.
+    /// Reads exactly `count` raw bytes.
     pub(super) async fn raw(&mut self, count: usize) -> io::Result<Vec<u8>> {
         while self.buf.len() < count {
             self.fill().await?;

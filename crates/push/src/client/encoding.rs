@@ -1,4 +1,4 @@
-//! Whether a request accepts the content codings of an answer (RFC 9110 section 12.5.3).
+//! The check whether a request accepts the content codings of an answer (RFC 9110 section 12.5.3).
 
 use tandem_http::Fields;
 

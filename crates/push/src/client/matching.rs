@@ -200,7 +200,7 @@ impl PushFacts<'_> {
         if vary::is_any(&head.fields) {
             return Err(Mismatch::Vary);
         }
-        // The fields that a promise has only from its exchange are not those of its own request. Our
+        // Fields that a promise inherits from its exchange do not belong to its own request. Our
         // gateway sends no field that its hashes do not cover.
         let has_fields = self.has_own_fields || self.hashes.is_none();
         let is_equal = |name: &[u8]| {

@@ -1,4 +1,4 @@
-//! One push: the phases from its promise to its end, and the bytes that it holds.
+//! A push: the phases from its promise to its end, and the bytes that it holds.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ impl Kept {
         answer.is_some_and(|answer| load.is_after(answer.arrived, now))
     }
 
-    /// Decides whether the push may serve a request, by all that has arrived.
+    /// Decides from the received fields whether the push may serve a request.
     pub(super) fn check(&self, asked: &RequestHead) -> Result<(), Mismatch> {
         let facts = PushFacts {
             request: &self.request,

@@ -22,7 +22,7 @@ const MAX_WAITING: usize = 64 << 10;
 pub enum ReportStep {
     /// Send these reports.
     Send(Vec<u8>),
-    /// Nothing is to be sent before this time, unless [`ReportQueue::is_urgent`] becomes true.
+    /// The queue sends no report before this time, unless [`ReportQueue::is_urgent`] becomes true.
     Wait(Instant),
     /// End the body.
     Finish,
@@ -31,9 +31,9 @@ pub enum ReportStep {
 /// The companion of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Companion {
-    /// None is open.
+    /// No companion is open.
     Closed,
-    /// One is open.
+    /// A companion is open.
     Open {
         next_step: Instant,
         quiet_since: Instant,
@@ -62,8 +62,8 @@ impl ReportQueue {
         }
     }
 
-    /// Adds the outcome of a push. A late one is urgent: not every protocol can raise a push by
-    /// itself.
+    /// Adds the outcome of a push. A late outcome is urgent, because some protocols cannot raise a
+    /// push by themselves.
     pub fn push(&mut self, fate: Fate, url: u32) {
         if self.waiting.len() < MAX_WAITING {
             Report::Became(fate, url).encode(&mut self.waiting);

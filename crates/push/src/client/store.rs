@@ -46,7 +46,7 @@ pub enum Intake {
 /// The decision about a request that a push answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serve {
-    /// The push whose pieces answer the request.
+    /// The push that answers the request.
     pub push: PushId,
     /// The answer is complete in the store; otherwise the request joins it as it arrives.
     pub is_complete: bool,
@@ -61,7 +61,7 @@ pub enum Output {
     Cancel(PushId),
     /// The reader has something to take.
     WakeReader(PushId),
-    /// There may be room for more of the push.
+    /// The store may have room for more of the push.
     WakeArrival(PushId),
     /// This became of a push with this URL; the gateway is to be told if `tell_gateway` is set.
     Became {
@@ -92,7 +92,7 @@ pub enum Piece {
     Trailers(Fields),
     /// The answer is complete.
     End,
-    /// The push broke off. What was read is not complete.
+    /// The push broke off. The pieces so far are not complete.
     Broken,
     /// The next piece has not arrived. [`Output::WakeReader`] tells when it has.
     Pending,

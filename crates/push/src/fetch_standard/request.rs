@@ -6,8 +6,8 @@ use tandem_preload::{Kind, Need, Referrer, split};
 use super::INHERITED_FIELDS;
 use super::referrer::referrer;
 
-/// The page whose resources are fetched, as far as requests depend on it: the "client" of the
-/// requests in terms of the Fetch standard.
+/// The page that fetches resources, as far as requests depend on it: the "client" of the requests
+/// in terms of the Fetch standard.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
     /// The browser's own request: for the document, or for a style sheet or script of it.

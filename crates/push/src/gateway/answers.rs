@@ -27,9 +27,10 @@ struct Needs {
 }
 
 impl Gateway {
-    /// Notes a request. A client that `takes_pushes` gets the resources of its answer; otherwise
-    /// the answer only teaches the predictor. Returns the number of its answer, whose head, body and end are to be told;
-    /// `None` if the answer can be neither a page nor a part of one.
+    /// Handles a request. A client that `takes_pushes` gets the resources of its answer. Otherwise
+    /// the answer only teaches the predictor. Returns the number of the answer, under which the
+    /// caller passes its head, body and end. Returns `None` if the answer can be neither a page nor
+    /// a part of one.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -182,9 +183,9 @@ impl Gateway {
         self.start_fetches(now);
     }
 
-    /// Notes that the client asks plainly for a resource that it received: it has lost its cache,
-    /// or is another browser. Then it may get everything again, and at once what the last page did
-    /// without.
+    /// Handles a plain request for a resource that the client has received: the client has lost its
+    /// cache, or is another browser. All resources may then be sent again, including those that the
+    /// last page did without.
     fn detect_cache_loss(&mut self, request: &RequestHead, hash: u32) {
         let revalidates =
             || is_revalidation(request) || RequestPolicy::of(&request.fields).wants_validation();

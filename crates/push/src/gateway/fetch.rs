@@ -30,13 +30,13 @@ pub(super) struct Target {
 
 /// The progress of a push.
 pub(super) enum Phase {
-    /// Its promise has not been taken, or waits for its turn with this request.
+    /// The promise has not been taken, or waits for its turn with this request.
     Waiting(RequestHead),
     /// It has a slot of the queue, and no head yet.
     Fetching,
     /// It waits for its head without a slot, because it took too long.
     Slow,
-    /// Its head was passed on.
+    /// The head was passed on.
     Passing,
     /// It has ended or failed.
     Over,
@@ -54,7 +54,7 @@ pub(super) struct Fetch {
     /// The client received its head, and will report its fate.
     pub(super) reported: bool,
     pub(super) reader: Option<DocumentReader>,
-    /// Its head told the length of its body.
+    /// True if the head gave the length of the body.
     pub(super) sized: bool,
     /// The bytes of its body so far.
     pub(super) received: u64,

@@ -106,7 +106,7 @@ impl Gateway {
         }
     }
 
-    /// Notes that a request waits for a push: it is fetched before all that no request waits for.
+    /// Raises a push for a waiting request: it is fetched before all pushes without one.
     pub fn raise_fetch(&mut self, id: FetchId) {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.requested = true;
@@ -114,7 +114,7 @@ impl Gateway {
         }
     }
 
-    /// Forgets a push whose stream is closed.
+    /// Forgets a push after its stream was closed.
     pub fn release_fetch(&mut self, now: Instant, id: FetchId) {
         self.forget_fetch(id);
         self.start_fetches(now);
@@ -135,7 +135,7 @@ impl Gateway {
         }
     }
 
-    /// Begins the fetches whose turn it is.
+    /// Begins the fetches that are next in order.
     pub(super) fn start_fetches(&mut self, now: Instant) {
         while let Some(id) = self.queue.next() {
             let Some(fetch) = self.fetches.get_mut(id) else {
@@ -194,7 +194,7 @@ impl Gateway {
         }
     }
 
-    /// Ends a push whose answer must not be passed on.
+    /// Ends a push if its answer must not be passed on.
     fn fail_fetch(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get(id) {
             self.cache.forget(fetch.target.hash);

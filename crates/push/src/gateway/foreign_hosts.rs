@@ -69,7 +69,7 @@ impl ForeignHosts {
         admitted
     }
 
-    /// Notes that another page begins, and returns the pages whose needs no longer wait.
+    /// Records that another page begins, and returns the pages with needs that no longer wait.
     pub(super) fn begin_page(&mut self) -> Vec<PageId> {
         for host in self.offered.drain() {
             if !self.wanted.contains(&host) {

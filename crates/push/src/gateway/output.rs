@@ -9,13 +9,13 @@ use super::table::{AnswerId, FetchId};
 /// The settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Whether only resources of the page's own origin are pushed.
+    /// Limits pushes to the page's own origin.
     pub own_origin_only: bool,
     /// The share of pages for which nothing is pushed, 0 to 1.
     pub hold_out: f64,
     /// The number of pushes that are fetched at a time.
     pub fetches: usize,
-    /// The number of pushes whose fate the client has not reported.
+    /// The number of pushes that the client has not reported on.
     pub unreported: usize,
     /// A random number for the choice of pages that are held out.
     pub seed: u64,
@@ -93,12 +93,12 @@ impl Clock {
     }
 }
 
-/// Whether an event must wait for promises before it is passed on.
+/// The answer to the question whether an event must wait for promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// It may be passed on.
     Now,
-    /// It mentions resources whose promises the companion carries: those go first.
+    /// The event mentions resources with promises on the companion. Those promises go first.
     AfterPromises,
 }
 

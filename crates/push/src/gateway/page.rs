@@ -321,8 +321,8 @@ fn initiator(request: &RequestHead) -> Option<String> {
         .find_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, ""))
 }
 
-/// Returns the place of a push in the order of sending: behind all requests, whose default is 3
-/// (RFC 9218 section 4.1).
+/// Returns the place of a push in the order of sending: behind all requests, which have urgency 3
+/// by default (RFC 9218 section 4.1).
 pub(super) const fn push_priority(urgency: u8) -> Priority {
     Priority(match urgency {
         0..=2 => 4,

@@ -1,9 +1,9 @@
-//! The predictor as the gateway's half sees it: a record of all answers, which tells what other
-//! users needed with them.
+//! The predictor from the view of the gateway's half: a record of all answers, which lists the
+//! needs of other users for each of them.
 //!
 //! It is a trait that the caller passes in, and not a pair of decision and event, because its
-//! answer is needed at once: promises must leave before the head that is at hand. The predictor is
-//! shared by all sessions of a process, so the core cannot own it.
+//! answer is needed at once: promises must leave before the current head. All sessions of a process
+//! share the predictor, so the core cannot own it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub trait Predictor {
     /// origin.
     fn own_referrer(&self, url: &str) -> Option<String>;
 
-    /// Records the length of a body whose head did not tell it.
+    /// Records the length of a body if its head did not give it.
     fn body_sent(&mut self, url: &str, size: u64);
 
     /// Records that the client used a push that was made for `page`.
@@ -52,7 +52,7 @@ pub(super) struct Context<'a> {
     pub(super) url: &'a str,
     /// The page of the push that the referrer names, if it names one.
     pub(super) page: Option<&'a str>,
-    /// Whether the answer is a frame of the page that was loaded last.
+    /// True if the answer is a frame of the page that was loaded last.
     pub(super) is_frame: bool,
 }
 
@@ -108,7 +108,7 @@ fn need_of(candidate: &Candidate, referrer: Option<String>) -> Option<Need> {
         ResourceKind::Open => (Kind::Other, 4),
         ResourceKind::Page | ResourceKind::Download => return None,
     };
-    // Data whose name is that of a page is a frame.
+    // Data under the name of a page is a frame.
     let is_frame = kind == Kind::Fetch
         && ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
     let kind = if is_frame { Kind::Document } else { kind };

@@ -212,7 +212,7 @@ impl Gateway {
         }
     }
 
-    /// Adds a promise whose page is complete to those of the companion, which may open soon.
+    /// Adds a promise of a complete page to those of the companion, which may open soon.
     pub(super) fn promise_on_companion(&mut self, promise: Promise) {
         if self.closed || self.companion.promises.len() >= MAX_RESOURCES {
             return self.forget_fetch(promise.fetch);

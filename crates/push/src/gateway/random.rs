@@ -1,6 +1,6 @@
 //! Numbers that decide which pages are held out, from a seed of the caller.
 
-/// The generator SplitMix64. Nobody gains by guessing its numbers.
+/// The generator SplitMix64. An attacker gains nothing by guessing its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Random(u64);
 

@@ -42,7 +42,7 @@ pub(super) struct Answer {
     pub(super) ended: bool,
 }
 
-/// A promise whose fate the client has not reported.
+/// A promise that the client has not reported on.
 pub(super) struct Unreported {
     pub(super) url: Arc<str>,
     /// The URL of the page that it was made for.
@@ -78,7 +78,7 @@ pub struct Gateway {
     pub(super) unreported: HashMap<u32, Unreported>,
     pub(super) companion: Companion,
     pub(super) hosts: ForeignHosts,
-    /// The hosts whose needs are released at this time.
+    /// The hosts of needs that are released at this time.
     pub(super) releases: VecDeque<(Instant, String)>,
     /// The page that the reader looks at.
     pub(super) view: Option<PageView>,
@@ -144,7 +144,7 @@ impl Gateway {
         slow.into_iter().chain(release).min()
     }
 
-    /// Runs what is due at `now`.
+    /// Runs the work that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, fetch)) = self.slow.pop_front_if(|(at, _)| *at <= now) {
             self.give_slot_away(now, fetch);
@@ -188,7 +188,7 @@ impl Gateway {
         std::mem::take(&mut self.counts)
     }
 
-    /// Returns the number of pushes whose fate the client has not reported.
+    /// Returns the number of pushes that the client has not reported on.
     pub fn unreported(&self) -> usize {
         self.unreported.len()
     }

@@ -5,7 +5,7 @@ use tandem_http::{Method, RequestHead, Scheme};
 /// The authority of the companion: a name that no origin can have (RFC 6761 section 6.4).
 const COMPANION: &str = "push.tandem.invalid";
 
-/// The domain whose names belong to the pair of proxies.
+/// The domain of names that belong to the pair of proxies.
 const RESERVED: &str = "tandem.invalid";
 
 /// Returns the request that opens a companion.

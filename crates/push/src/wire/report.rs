@@ -22,7 +22,7 @@ const HOLDS: u8 = 16;
 /// The length of a report in bytes.
 const REPORT_LEN: usize = 5;
 
-/// One report. The number is the [`url_hash`](super::url_hash) of the resource.
+/// A report. The number is the [`url_hash`](super::url_hash) of the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The outcome of a push.

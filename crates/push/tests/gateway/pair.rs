@@ -198,8 +198,8 @@ impl Pair {
         client.reply(self.start + self.now, served)
     }
 
-    /// Does the same with GET. Returns the response and the URLs that origins were asked for
-    /// meanwhile, in order of names.
+    /// Does the same with GET. Returns the response and the URLs that origins received meanwhile,
+    /// in order of names.
     pub(crate) fn get(&mut self, url: &str, fields: &[(&str, &str)]) -> (Reply, Vec<String>) {
         let reply = self.browse(Method::Get, url, fields);
         let mut urls: Vec<String> = self.take_asked().into_iter().map(|a| a.url).collect();
@@ -226,8 +226,8 @@ impl Pair {
         self.carry_out();
     }
 
-    /// Sends a request, and runs until nothing happens any more. Returns the URLs that origins were
-    /// asked for meanwhile, in order of names.
+    /// Sends a request, and runs until the pair is idle. Returns the URLs that origins received
+    /// meanwhile, in order of names.
     pub(crate) fn load(&mut self, url: &str, fields: &[(&str, &str)]) -> Vec<String> {
         self.send(url, fields);
         self.run();

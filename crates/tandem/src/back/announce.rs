@@ -1,6 +1,7 @@
-//! Tells the log whether a gateway answers: once for each change, with the reason and the remedy.
+//! Announces in the log whether a gateway answers: one line for each change, with the reason and
+//! the remedy.
 //!
-//! The lines name the gateway and addresses on the way to it. They stay on this machine; pages and
+//! The lines name the gateway and addresses on the way to it. They stay on this machine. Pages and
 //! `Proxy-Status` fields hold the reason only.
 
 use std::cell::{Cell, RefCell};
@@ -10,29 +11,29 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Kind, Side};
 
-/// The time after which the same failure is told again.
+/// The time after which the same failure is logged again.
 const REMINDER: Duration = Duration::from_secs(600);
 
 /// The number of lines that may be written within [`WINDOW`], for a gateway that comes and goes.
 const BURST: u32 = 6;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The voice of one gateway.
+/// The log lines about one gateway.
 #[derive(Debug)]
 pub struct Announcer {
     /// The gateway as the user knows it, such as `gw.example:443`.
     gateway: String,
-    /// The protocol and the way, such as `h2 over TLS`.
+    /// The session protocol and the transport, such as `h2 over TLS`.
     protocol: String,
     answers: Cell<Option<bool>>,
-    /// The failure that was told last, and when.
+    /// The failure that was logged last, and the time of its line.
     told: RefCell<Option<(Error, Instant)>>,
-    /// The lines of the current window, and its beginning.
+    /// The number of lines in the current window, and the window's beginning.
     lines: Cell<(u32, Option<Instant>)>,
 }
 
 impl Announcer {
-    /// Makes the voice of `gateway`, which is reached by `protocol`.
+    /// Creates the announcer of `gateway`, which is reached by `protocol`.
     pub fn new(gateway: String, protocol: String) -> Self {
         Self {
             gateway,
@@ -43,7 +44,7 @@ impl Announcer {
         }
     }
 
-    /// Tells that a session works. `answered_in`: the time to its first answer.
+    /// Logs that a session works. `answered_in` is the time to its first response.
     pub fn up(&self, answered_in: Option<Duration>) {
         if self.answers.replace(Some(true)) == Some(true) || !self.may_speak() {
             return;
@@ -58,7 +59,7 @@ impl Announcer {
         );
     }
 
-    /// Tells that the gateway cannot be used.
+    /// Logs that the gateway cannot be used.
     pub fn down(&self, error: &Error) {
         let now = Instant::now();
         let repeated = self.answers.get() == Some(false)
@@ -74,7 +75,7 @@ impl Announcer {
         tracing::warn!("{}", self.words(error));
     }
 
-    /// Tells that nothing is known yet after `waited`.
+    /// Logs that the gateway has not answered after `waited`.
     pub fn waiting(&self, waited: Duration) {
         if self.answers.get().is_none() && self.may_speak() {
             tracing::warn!(
@@ -116,7 +117,7 @@ impl Announcer {
         }
     }
 
-    /// Counts a line; false where there were too many of late.
+    /// Counts a line. Returns false if the current window has too many lines already.
     fn may_speak(&self) -> bool {
         let now = Instant::now();
         let (lines, since) = self.lines.get();

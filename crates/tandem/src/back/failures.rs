@@ -1,5 +1,5 @@
-//! A memory of tunnels that failed after the browser had been told that they stand, so that the next
-//! try waits for the gateway's answer and shows the reason.
+//! A memory of tunnels that failed after the browser had received a successful response. The next
+//! attempt waits for the gateway's response and shows the reason.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use crate::exchange::Isolation;
 /// The time for which a failure is remembered.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// The most failures that are remembered; the oldest is forgotten first.
+/// The largest number of remembered failures. The oldest is forgotten first.
 const MAX_FAILURES: usize = 256;
 
 /// The failures by isolation key and authority.

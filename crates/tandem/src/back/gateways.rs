@@ -1,9 +1,9 @@
-//! The client's way out: one session per gateway and isolation key, opened when first needed,
-//! replaced when it is old.
+//! The client's sessions to gateways: one session per gateway and isolation key, opened when it is
+//! first needed and replaced when it is old.
 //!
-//! Nothing else is ever connected to. A request that surely was not processed is sent again, on
-//! another session or gateway; another only if it is idempotent and nothing of its answer has been
-//! passed on.
+//! The client connects to no other destination. A request that the gateway surely did not process
+//! is sent again, on another session or to another gateway. Any other request is sent again only if
+//! it is idempotent and no part of its response has been passed on.
 
 mod ready;
 
@@ -29,31 +29,31 @@ use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
 use ready::introduce;
 
-/// How often an exchange is tried in all.
+/// The largest number of attempts at an exchange.
 const TRIES: usize = 3;
 
 /// The first bytes of a TLS handshake (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: [u8; 2] = [0x16, 3];
 
-/// A gateway and how to get there.
+/// A gateway and the transport that reaches it.
 pub struct Gateway {
-    /// Its address.
+    /// The gateway's address.
     pub target: Target,
-    /// The way.
+    /// The transport to the gateway.
     pub transport: Rc<dyn Transport>,
-    /// What is spoken.
+    /// The session protocol.
     pub session: Rc<dyn Session>,
-    /// When its transport was told last that it had failed.
+    /// The last time at which the pool reported a failure to the transport.
     pub blamed: Cell<Option<Instant>>,
-    /// Its voice in the log.
+    /// The log lines about the gateway.
     pub announcer: Announcer,
-    /// Whether sessions show an access token.
+    /// True if sessions show an access token.
     pub has_token: bool,
 }
 
 impl Gateway {
-    /// A session that was opened then came to nothing: the way is to blame, but not again for what
-    /// was under way already.
+    /// Reports the failure of a session, which was opened at `opened`, to the transport. Sessions
+    /// that were opened before the last report do not cause another one.
     fn blame(&self, opened: Instant) {
         if self.blamed.get().is_none_or(|blamed| blamed < opened) {
             self.blamed.set(Some(Instant::now()));
@@ -63,7 +63,7 @@ impl Gateway {
 }
 
 impl Gateway {
-    /// Tells the log what a session's answers mean.
+    /// Logs whether the gateway admits the session that has answered.
     fn answered(&self, session: &dyn Connected) {
         match session.admission() {
             Some(false) => self.announcer.down(&self.unauthorized()),
@@ -71,7 +71,7 @@ impl Gateway {
         }
     }
 
-    /// Words the gateway's demand for an access token.
+    /// Returns the error for a gateway that demands an access token.
     fn unauthorized(&self) -> Error {
         let detail = if self.has_token {
             "it does not accept the access token: compare the first line of --token-file with \
@@ -83,30 +83,32 @@ impl Gateway {
     }
 }
 
-/// How the pool treats its sessions.
+/// The limits and the behaviour of a pool of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
-    /// After so long a session takes no new requests: over Tor its circuit would never change
-    /// otherwise.
+    /// The age at which a session stops taking new requests. Without such an age a session over Tor
+    /// would never change its circuit.
     pub max_age: Option<Duration>,
-    /// Isolation keys with a session at once; the least recently used goes first.
+    /// The largest number of isolation keys with a session. The least recently used is closed
+    /// first.
     pub max_sessions: usize,
-    /// Try again by itself, without a request, when a gateway does not answer.
+    /// Makes the pool try again without a request when a gateway does not answer.
     pub reconnect: bool,
 }
 
-/// The stage at the client's end.
+/// The client's pool of sessions, which is the last stage of its pipeline.
 pub struct Gateways {
     gateways: Vec<Rc<Gateway>>,
     limits: PoolLimits,
     fallback: Option<Rc<dyn Stage>>,
-    /// By key and gateway: while one gateway is tried, another's session stays.
+    /// The sessions by key and gateway. An attempt at one gateway leaves the session of another
+    /// open.
     slots: RefCell<HashMap<(Isolation, usize), Slot>>,
-    /// Index of the gateway that answered last.
+    /// The index of the gateway that answered last.
     preferred: Cell<usize>,
-    /// Tunnels that failed of late after they had been agreed to.
+    /// The recent tunnels that failed after the browser had received a successful response.
     failures: Failures,
-    /// What is open comes to its end; nothing is opened without a request any more.
+    /// True once the pool drains: open sessions finish, and only a request opens a new one.
     draining: Cell<bool>,
     this: Weak<Self>,
 }
@@ -115,12 +117,13 @@ struct Slot {
     current: Rc<dyn Connected>,
     opened: Instant,
     used: Instant,
-    /// Replaces the session when it is old.
+    /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
 }
 
 impl Gateways {
-    /// A pool over `gateways`, best first; `fallback` takes exchanges that none of them would.
+    /// Creates a pool over `gateways`, best first. `fallback` takes the exchanges that every
+    /// gateway failed to take.
     pub fn new(
         gateways: Vec<Gateway>,
         limits: PoolLimits,
@@ -138,7 +141,7 @@ impl Gateways {
         })
     }
 
-    /// Opens the session of a key where there is none, and waits until a gateway has answered.
+    /// Opens the session of a key if the key has none, and waits until a gateway has answered.
     async fn establish(&self, isolation: &Isolation) -> Result<(), Error> {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         for attempt in 0..self.gateways.len() {
@@ -164,7 +167,7 @@ impl Gateways {
         Err(last)
     }
 
-    /// The sessions to gateways, in no order.
+    /// Returns the sessions to gateways, in no order.
     pub fn status(&self) -> Vec<SessionStatus> {
         let slots = self.slots.borrow();
         let status = |((_, index), slot): (&(Isolation, usize), &Slot)| {
@@ -179,7 +182,7 @@ impl Gateways {
         slots.iter().map(status).collect()
     }
 
-    /// Lets all sessions end gently.
+    /// Drains all sessions: each finishes its exchanges and then closes.
     pub fn drain(&self) {
         self.draining.set(true);
         for slot in self.slots.borrow().values() {
@@ -187,7 +190,7 @@ impl Gateways {
         }
     }
 
-    /// The session of a key, opened where there is none that takes requests.
+    /// Returns the session of a key. It opens one if the key has no session that takes requests.
     fn session(&self, isolation: &Isolation, gateway: usize) -> Rc<dyn Connected> {
         let mut slots = self.slots.borrow_mut();
         let key = (isolation.clone(), gateway);
@@ -218,7 +221,7 @@ impl Gateways {
             let this = self.this.clone();
             Task::spawn(async move {
                 tokio::time::sleep(age).await;
-                // In a task of its own: the swap ends this one.
+                // The rotation runs in a separate task, because the swap ends this one.
                 tokio::task::spawn_local(rotate(this, key));
             })
         });
@@ -238,7 +241,7 @@ impl Gateways {
         session.connect(Box::pin(dial(gateway, isolation.clone())))
     }
 
-    /// The companion of a key's session: it goes with that session, or nowhere.
+    /// Sends the companion of a key's session. It is sent on that session only.
     fn accompany(self: &Rc<Self>, mut exchange: Exchange) -> Reply {
         let session = self.session(&exchange.isolation, self.preferred.get());
         Reply::generate(|mut sink| async move { session.run(&mut exchange, &mut sink).await })
@@ -248,14 +251,14 @@ impl Gateways {
         let count = self.gateways.len();
         let first = self.preferred.get();
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
-        // Gateways that were given up.
+        // The number of gateways that failed and were skipped.
         let mut passed_over = 0;
         for _ in 0..TRIES.max(count) {
             let index = (first + passed_over) % count;
             let session = self.session(&exchange.isolation, index);
             let done = self.run(&session, index, exchange, sink).await;
-            // Nothing is wrong with the gateway of a session that was lost: its next one may stand
-            // in a moment.
+            // A lost session does not mean a broken gateway: the next session to it may be open in
+            // a moment.
             let is_full = matches!(&done, Some(Err(error)) if error.kind == Kind::Busy);
             passed_over += usize::from(done.is_some() && !is_full);
             let error = match done {
@@ -273,7 +276,8 @@ impl Gateways {
                 .with_retry(Retry::Safe),
             };
             if is_full {
-                // Tunnels may keep it full for hours. They end on it, and others get the next one.
+                // Tunnels may keep the session full for hours. They stay on it, and other exchanges
+                // get the next session.
                 self.forget(&(exchange.isolation.clone(), index), &session);
                 session.drain();
             }
@@ -288,7 +292,8 @@ impl Gateways {
             if sink.is_used() || !may_repeat(&error, exchange) || !exchange.body.rewind() {
                 return Err(error);
             }
-            // A gateway that cannot be reached at all will not be by asking again; another one may.
+            // Another attempt does not help if a gateway cannot be reached at all. Another gateway
+            // may help.
             let tried_all = unanswered && passed_over >= count;
             last = error;
             if tried_all {
@@ -299,9 +304,9 @@ impl Gateways {
         Err(last)
     }
 
-    /// An exchange on a session; `None`: the session was lost while it rested, and is left to those
-    /// who are on it already. Nothing came back of this one, so that another session may have it,
-    /// unless it changes something.
+    /// Runs an exchange on a session. Returns `None` if the session was lost while it was idle. The
+    /// session then stays open for the exchanges that run on it. A safe exchange that has received
+    /// no bytes may move to another session.
     async fn run(
         &self,
         session: &Rc<dyn Connected>,
@@ -316,7 +321,7 @@ impl Gateways {
         let body = exchange.body.share();
         let lost = async {
             session.lost().await;
-            // What a tunnel's first bytes would do twice is unknown, but for a TLS handshake.
+            // The effect of a repeated first flight is unknown, unless it is a TLS handshake.
             if is_tunnel && !body.is_untouched() && !body.begins_with(&TLS_HANDSHAKE) {
                 std::future::pending::<()>().await;
             }
@@ -334,7 +339,8 @@ impl Gateways {
         }
     }
 
-    /// Takes a session away from its key, if it is still the key's; gives when it was opened.
+    /// Removes a session from its key, if the key still has it, and returns the time when it was
+    /// opened.
     fn forget(&self, key: &(Isolation, usize), session: &Rc<dyn Connected>) -> Option<Instant> {
         let mut slots = self.slots.borrow_mut();
         slots
@@ -344,7 +350,7 @@ impl Gateways {
     }
 }
 
-/// Opens the next session before the old one, still in use, stops taking requests.
+/// Opens the next session before the old one, which is still in use, stops taking requests.
 async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
     let Some(pool) = pool.upgrade() else { return };
     let Some(old) = pool
@@ -380,7 +386,7 @@ async fn dial(gateway: Rc<Gateway>, isolation: Isolation) -> Result<Carrier, Err
     gateway.transport.carrier(&gateway.target, &isolation).await
 }
 
-/// The stage that the pool is to those before it.
+/// The pool as a stage of the pipeline.
 pub struct ToGateway(pub Rc<Gateways>);
 
 impl Stage for ToGateway {
@@ -413,8 +419,8 @@ impl Stage for ToGateway {
     }
 }
 
-/// Whether the failed exchange may be sent again: surely unprocessed, or harmless when processed
-/// twice.
+/// Returns whether the failed exchange may be sent again: the gateway surely did not process it, or
+/// processing it twice is harmless.
 fn may_repeat(error: &Error, exchange: &Exchange) -> bool {
     match error.retry {
         Retry::Safe => true,
@@ -484,7 +490,8 @@ impl SessionPool for ToGateway {
 
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            // With a way around the gateways, the exchange finds out there.
+            // If a fallback exists, the exchange itself finds out whether the destination is
+            // reachable.
             self.0.establish(isolation).await.or_else(|error| {
                 if self.0.fallback.is_some() {
                     Ok(())

@@ -1,6 +1,9 @@
-//! Where exchanges leave: over a session to a gateway ([`gateways`]), or to the origins themselves
-//! ([`origin`], which asks [`policy`] before it dials and `places` how many may). [`announce`] tells the log whether gateways answer, `failures` remembers which tunnels
-//! failed.
+//! The end of the pipeline: sessions to a gateway ([`gateways`]), or connections to origins
+//! ([`origin`]).
+//!
+//! [`policy`] decides which addresses an origin may have, and `places` bounds the number of
+//! connections. [`announce`] logs whether gateways answer, and `failures` remembers the tunnels
+//! that failed.
 
 pub mod announce;
 mod failures;

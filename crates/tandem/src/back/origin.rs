@@ -1,9 +1,9 @@
-//! To the origins: HTTP/1.1 over kept connections, HTTP/2 where TLS agrees on it, and plain
+//! Exchanges with origins: HTTP/1.1 over kept connections, HTTP/2 if TLS negotiates it, and plain
 //! tunnels.
 //!
-//! Connections are kept per asking session: an origin may tie a login to its connection (NTLM
-//! does), and then one client's must never be another's. A gateway in front of one fixed origin
-//! shares them among all.
+//! Each session of a client has its own kept connections. An origin may tie a login to its
+//! connection, as NTLM does, so two clients must never share one. A gateway in front of one fixed
+//! origin shares its connections among all sessions.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,52 +35,53 @@ use crate::transport::tls::Tls;
 use crate::transport::tls::layer::offering;
 use crate::transport::{Target, Transport};
 
-/// Idle connections kept to one target.
+/// The largest number of idle connections to one target.
 const IDLE_PER_TARGET: usize = 512;
 
-/// How long a connection is kept idle: below the 60 s and more after which servers close theirs.
+/// The time for which an idle connection is kept: less than the 60 s or more of most servers.
 const IDLE_FOR: Duration = Duration::from_secs(45);
 
 pub use crate::back::places::Limits;
 
-/// How often an exchange is tried in all: a kept connection may have been closed just now.
+/// The largest number of attempts at an exchange: the origin may have just closed a kept
+/// connection.
 const TRIES: usize = 3;
 
-/// What a visitor with a wrong name is told; the operator may be the visitor.
+/// The text of the response to a visitor with a wrong name. The operator may be the visitor.
 const NOT_SERVED: &str =
     "this gateway stands for one origin, and not for that host (--allow-host names others)";
 
-/// Which origin a request is for.
+/// The rule by which a request gets its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The one that the request's authority names.
+    /// The origin that the request's authority names.
     Forward,
-    /// Always this one. The request's authority is kept as it is, so that the origin sees the name
-    /// that was asked for.
+    /// Always the same origin. The request's authority stays unchanged, so that the origin sees the
+    /// requested name.
     Reverse {
-        /// How it is spoken to.
+        /// The scheme of requests to the origin.
         scheme: Scheme,
-        /// Where it is.
+        /// The address of the origin.
         target: Target,
-        /// Who may ask for it.
+        /// The hosts that requests may name.
         hosts: Vec<HostPattern>,
     },
 }
 
-/// Names that a gateway in front of one origin answers to: `NAME`, `*.SUFFIX`, or `*` for all.
-/// Ports are not compared.
+/// A pattern of host names that a gateway in front of one origin accepts: `NAME`, `*.SUFFIX`, or
+/// `*` for all. Ports are not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// Any.
+    /// Any host.
     Any,
-    /// This one.
+    /// Exactly this host.
     Name(String),
-    /// All that end in a dot and this.
+    /// The hosts that end in a dot and this suffix.
     Below(String),
 }
 
 impl HostPattern {
-    /// Whether `host`, in lower case, is meant.
+    /// Returns whether the pattern matches `host`, which is in lower case.
     pub fn covers(&self, host: &str) -> bool {
         match self {
             Self::Any => true,
@@ -113,7 +114,7 @@ impl FromStr for HostPattern {
         } else {
             name.to_owned()
         };
-        // A port of its own would be taken for part of the pattern's meaning, which it is not.
+        // A port is refused: it would seem to restrict the pattern, but ports are not compared.
         let (host, _) = split_authority(&format!("{written}:0"), None).map_err(|_| bad())?;
         if name.is_empty() || name.starts_with('.') || (below && literal_ip(name).is_some()) {
             return Err(bad());
@@ -150,26 +151,27 @@ impl Serialize for HostPattern {
     }
 }
 
-/// The stage at the gateway's end.
+/// The last stage of the gateway's pipeline.
 pub struct Origin {
-    /// Which origin.
+    /// The rule by which requests get their origin.
     pub mode: Mode,
-    /// The way there.
+    /// The transport to origins.
     pub transport: Rc<dyn Transport>,
-    /// The same with TLS.
+    /// The same transport with TLS.
     secure: Rc<dyn Transport>,
-    /// The same with TLS that offers HTTP/1.1 only, for what HTTP/2 rarely carries.
+    /// The same transport with TLS that offers HTTP/1.1 only, for exchanges that HTTP/2 rarely
+    /// carries.
     secure_http1: Rc<dyn Transport>,
-    /// HTTP/1.1 towards origins.
+    /// The HTTP/1.1 protocol towards origins.
     pub http1: Http1Session,
-    /// HTTP/2 towards origins.
+    /// The HTTP/2 protocol towards origins.
     pub h2: Rc<MuxSession>,
     limits: Limits,
     places: Rc<Places<Wanted>>,
     pool: RefCell<Pool>,
 }
 
-/// What places are counted by.
+/// The identity of an origin in the count of places.
 type Wanted = (Scheme, Target);
 
 #[derive(Default)]
@@ -181,7 +183,7 @@ struct Pool {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
-    /// The session that asked; 0 where connections are shared.
+    /// The number of the client's session, or 0 if all sessions share connections.
     session: u64,
     isolation: Isolation,
     scheme: Scheme,
@@ -194,7 +196,7 @@ struct Idle {
 }
 
 impl Origin {
-    /// A stage without connections.
+    /// Creates a stage without connections.
     pub fn new(
         mode: Mode,
         transport: Rc<dyn Transport>,
@@ -204,7 +206,7 @@ impl Origin {
         connect_timeout: Duration,
         limits: Limits,
     ) -> Rc<Self> {
-        // Connections that all sessions share are bounded for all of them together.
+        // The bound of connections that all sessions share applies to all sessions together.
         let shared = matches!(mode, Mode::Reverse { .. }).then_some(limits.per_session);
         let (places, pool) = (Places::new(limits, shared), RefCell::default());
         let secure = |connector| {
@@ -265,7 +267,7 @@ impl Origin {
                     METRICS.destinations_refused.add(1);
                     return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
                 }
-                // The origin may take all of a connection for the user who logged in on it.
+                // The origin may bind the whole connection to the user that logged in on it.
                 let session = match is_bound_to_connection(&exchange.request) {
                     true => exchange.peer.session,
                     false => 0,
@@ -299,7 +301,8 @@ impl Origin {
         }
         let key = self.key(exchange)?;
         for attempt in 1.. {
-            // Once a kept connection has failed, only a new one tells anything.
+            // After a kept connection has failed, only a new connection shows the state of the
+            // origin.
             let error = match self.attempt(exchange, &key, attempt > 1, sink).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
@@ -324,14 +327,15 @@ impl Origin {
         fresh: bool,
         sink: &mut Sink,
     ) -> Result<(), Error> {
-        // A WebSocket has a connection of its own: few origins take extended CONNECT (RFC 8441).
+        // A WebSocket needs a separate connection: few origins support extended CONNECT (RFC 8441).
         let is_upgrade = exchange.request.protocol.is_some();
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
         let place = self.place(exchange, key).await?;
-        // While it waited, another may have found that the origin speaks HTTP/2.
+        // While this exchange waited, another exchange may have found that the origin supports
+        // HTTP/2.
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             drop(place);
             METRICS.origin_reused.add(1);
@@ -361,8 +365,9 @@ impl Origin {
         result
     }
 
-    /// The right to use a connection of its own. What becomes a tunnel needs none: it may last as
-    /// long as it likes, and waiting for such ones might never end; streams bound them.
+    /// Returns the right to use a separate connection. An exchange that becomes a tunnel needs
+    /// none: it may last without limit, and a queue behind tunnels might never move. The limit of
+    /// streams bounds tunnels.
     async fn place(&self, exchange: &Exchange, key: &Key) -> Result<Option<Place<Wanted>>, Error> {
         if exchange.request.protocol.is_some() {
             return Ok(None);
@@ -403,7 +408,8 @@ impl Origin {
             .cloned()
     }
 
-    /// Before a session gets one more connection, one that it does not use goes if it has too many.
+    /// Closes an idle connection of a session that has too many, before the session gets another
+    /// one.
     fn make_room(&self, session: u64) {
         let mut pool = self.pool.borrow_mut();
         let multiplexed = pool
@@ -420,7 +426,7 @@ impl Origin {
                 (count + idle.len(), first.filter(older).or(oldest))
             },
         );
-        // Shared connections belong to no session; each target keeps a bounded number of them.
+        // Shared connections belong to no session. Each target keeps a bounded number of them.
         if session == 0
             || multiplexed + count + self.places.taken(session) <= self.limits.per_session
         {
@@ -459,7 +465,7 @@ impl Origin {
         path: Path,
         sink: &mut Sink,
     ) -> Result<(), Error> {
-        // Of those that found it out at the same time, one session serves all.
+        // If several exchanges found HTTP/2 at the same time, one session serves all of them.
         if let Some(session) = self.multiplexed(key) {
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
@@ -474,8 +480,8 @@ impl Origin {
         self.over(&*session, exchange, sink).await
     }
 
-    /// An exchange on an origin's session, whose answer has to begin in time; that to an upload
-    /// when it likes.
+    /// Runs an exchange on an origin's session. The response must begin in time, except the
+    /// response to an upload.
     async fn over(
         &self,
         session: &dyn Connected,
@@ -540,7 +546,7 @@ impl Origin {
     }
 }
 
-/// Whether a request logs in on its connection (RFC 4559; NTLM alike).
+/// Returns whether a request logs in on its connection (RFC 4559 for Negotiate, and likewise NTLM).
 fn is_bound_to_connection(request: &RequestHead) -> bool {
     let credentials = request.fields.get("authorization").unwrap_or_default();
     let scheme = credentials.split(|byte| *byte == b' ').next();
@@ -563,7 +569,7 @@ impl Pool {
     }
 }
 
-/// The stage that an [`Origin`] is to those before it.
+/// An [`Origin`] as a stage of the pipeline.
 pub struct ToOrigin(pub Rc<Origin>);
 
 impl Stage for ToOrigin {
@@ -581,7 +587,7 @@ impl Stage for ToOrigin {
     }
 }
 
-/// A reply whose head somebody waits to see.
+/// A reply that measures the time until its head.
 struct Watched {
     reply: Reply,
     asked: Stamp,

@@ -1,14 +1,14 @@
-//! How many connections to origins a session may use at once, to one origin and to all together,
-//! and who is next.
+//! The limits on connections to origins that a session uses at once, per origin and in total, and
+//! the order of waiting exchanges.
 //!
 //! ```text
 //!   room? ──yes──▶ Place ──dropped──▶ the first in the queue that has room
 //!     └──no──▶ queue: requests by urgency, then pushes by urgency, equals by age
 //! ```
 //!
-//! Pushes never hold more than half of the places: their data waits behind everything that was
-//! asked for, so one of them may keep its place for long, and must not keep it from what it waits
-//! for.
+//! Pushes never hold more than half of the places. The data of a push waits behind all requested
+//! data, so a push may hold its place for long. It must not take that place from the requests that
+//! delay it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,12 +20,12 @@ use tokio::sync::oneshot;
 
 use crate::priority::Precedence;
 
-/// Connections in use at once by one session.
+/// The largest numbers of connections that one session uses at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// To one origin.
+    /// The limit to one origin.
     pub per_origin: usize,
-    /// To all together.
+    /// The limit to all origins together.
     pub per_session: usize,
 }
 
@@ -38,16 +38,16 @@ impl Default for Limits {
     }
 }
 
-/// What origins are told apart by.
+/// The identity of an origin.
 pub(super) trait Id: Clone + Eq + Hash {}
 impl<T: Clone + Eq + Hash> Id for T {}
 
 /// The places of all sessions.
 pub(super) struct Places<O: Id> {
     limits: Limits,
-    /// Where sessions share their connections: the bound for all of them together.
+    /// The bound for all sessions together, if sessions share their connections.
     shared: Option<RefCell<Shared<O>>>,
-    /// Sessions that use or want any.
+    /// The sessions that use a place or wait for one.
     sessions: RefCell<HashMap<u64, Session<O>>>,
 }
 
@@ -55,18 +55,19 @@ pub(super) struct Places<O: Id> {
 struct Shared<O: Id> {
     most: usize,
     taken: HashMap<O, Taken>,
-    /// Sessions that wait, each once. A session that gets a place goes to the end, so that one with
-    /// many requests does not hold up the others.
+    /// The sessions that wait, each once. A session that gets a place goes to the end, so that a
+    /// session with many requests does not delay the others.
     turns: VecDeque<u64>,
 }
 
 struct Session<O: Id> {
     all: Taken,
     origins: HashMap<O, Taken>,
-    /// No entry has room, or it would have left the queue. The order is by precedence, then by age.
+    /// The waiting exchanges by precedence, then by age. No entry has room: an exchange with room
+    /// leaves the queue.
     queue: BTreeMap<Number, Waiting<O>>,
     issued: u64,
-    /// Whether it is in the order of waiting sessions.
+    /// True if the session is in the order of waiting sessions.
     in_turns: bool,
 }
 
@@ -76,7 +77,7 @@ type Number = (Precedence, u64);
 #[derive(Clone, Copy, Default)]
 struct Taken {
     places: usize,
-    /// How many of them by pushes.
+    /// The number of these places that pushes use.
     pushes: usize,
 }
 
@@ -85,7 +86,7 @@ struct Waiting<O: Id> {
     ready: oneshot::Sender<Place<O>>,
 }
 
-/// The right to use one connection; dropping it passes it on.
+/// The right to use one connection. Dropping it passes the right on.
 pub(super) struct Place<O: Id> {
     places: Rc<Places<O>>,
     session: u64,
@@ -93,7 +94,7 @@ pub(super) struct Place<O: Id> {
     push: bool,
 }
 
-/// A turn in the queue; dropping it leaves the queue.
+/// A turn in the queue. Dropping it leaves the queue.
 struct Turn<'a, O: Id> {
     places: &'a Places<O>,
     session: u64,
@@ -101,7 +102,7 @@ struct Turn<'a, O: Id> {
 }
 
 impl<O: Id> Places<O> {
-    /// Returns places without any use. `shared` bounds the connections of all sessions together to
+    /// Creates places without any use. `shared` bounds the connections of all sessions together to
     /// one origin.
     pub(super) fn new(limits: Limits, shared: Option<usize>) -> Rc<Self> {
         let shared = shared.map(|most| {
@@ -118,7 +119,7 @@ impl<O: Id> Places<O> {
         })
     }
 
-    /// Places that a session uses.
+    /// Returns the number of places that a session uses.
     pub(super) fn taken(&self, session: u64) -> usize {
         self.sessions
             .borrow()
@@ -137,7 +138,7 @@ impl<O: Id> Places<O> {
         let (turn, arrived) = {
             let mut sessions = self.sessions.borrow_mut();
             let state = sessions.entry(session).or_default();
-            // Whoever waits has no room, so taking it overtakes nobody who could have gone.
+            // Waiting exchanges have no room, so this exchange overtakes none that could have run.
             if state.has_room(&self.limits, origin, push) && self.has_shared_room(origin, push) {
                 state.take(origin, push);
                 self.take_shared(origin, push);
@@ -181,7 +182,7 @@ impl<O: Id> Places<O> {
         }
     }
 
-    /// Gives back a place, and gives out what there is now.
+    /// Returns a place, and hands the available places to waiting exchanges.
     fn give_back(self: &Rc<Self>, session: u64, origin: &O, push: bool) {
         if let Some(state) = self.sessions.borrow_mut().get_mut(&session) {
             state.give_back(origin, push);
@@ -189,8 +190,8 @@ impl<O: Id> Places<O> {
         if let Some(shared) = &self.shared {
             shared.borrow_mut().give_back(origin, push);
         }
-        // One at a time, and none while the state is borrowed: a place that nobody takes any more
-        // comes back here.
+        // The loop hands out one place at a time, without the borrow: a place that the receiver
+        // drops returns through this function.
         loop {
             let next = match &self.shared {
                 None => self
@@ -222,8 +223,8 @@ impl<O: Id> Places<O> {
         }
     }
 
-    /// The first that waits for `origin` and has room, with the room taken: requests of all
-    /// sessions in turn, then pushes.
+    /// Returns the first exchange that waits for `origin` and has room, and takes the room.
+    /// Requests of all sessions come first, in turn, and then pushes.
     fn next_in_turn(
         &self,
         shared: &RefCell<Shared<O>>,
@@ -261,7 +262,7 @@ impl<O: Id> Places<O> {
         None
     }
 
-    /// The first of the queue that has room, with the room taken.
+    /// Returns the first exchange of the queue that has room, and takes the room.
     fn next(&self, session: u64) -> Option<(Waiting<O>, bool)> {
         let mut sessions = self.sessions.borrow_mut();
         let state = sessions.get_mut(&session)?;
@@ -325,7 +326,7 @@ impl<O: Id> Session<O> {
         fits(here, limits.per_origin) && fits(self.all, limits.per_session)
     }
 
-    /// The first request, or the first push, of the queue.
+    /// Returns the first request, or the first push, of the queue.
     fn first(&self, push: bool) -> Option<Number> {
         let least = Precedence {
             push,
@@ -492,7 +493,7 @@ mod tests {
         );
         drop(second);
         drop(first);
-        // It was given a place and goes before it has seen it.
+        // The third future got a place and is dropped before it is polled.
         drop(third);
         drop(poll(&mut fourth).expect("its turn"));
         assert!(
@@ -523,8 +524,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: no bound is passed, nobody who has room waits, and in the end
-        /// nothing is left.
+        /// Random arrivals and departures exceed no bound and leave no exchange waiting that has
+        /// room. At the end no state remains.
         #[test]
         fn bounds_hold_and_nobody_waits_who_has_room(
             steps in proptest::collection::vec((0u8..3, 0u64..2, 0u8..3, any::<bool>(), any::<prop::sample::Index>()), 1..120),

@@ -1,9 +1,10 @@
-//! Where a gateway may connect to, decided on the address that is dialled, after the name was
-//! resolved: a name cannot smuggle in what its owner points it at.
+//! The destinations that a gateway may connect to. The policy checks the resolved address, so that
+//! a name cannot point the gateway at a refused destination.
 //!
-//! Refused unless allowed: every address that is not of the public Internet (RFC 6890: private,
+//! By default the policy refuses every address outside the public Internet (RFC 6890: private,
 //! loopback, link-local with the cloud's metadata address, shared, documentation, multicast,
-//! reserved), also inside IPv6 forms that embed IPv4; and every port but 80 and 443.
+//! reserved). It also refuses such addresses inside IPv6 forms that embed IPv4, and every port but
+//! 80 and 443.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,8 +22,8 @@ use crate::path::Path;
 use crate::transport::tcp::{SocketOptions, connect, path};
 use crate::transport::{Target, Transport};
 
-/// `NET[:PORT]`: destinations that are allowed although they would be refused. Without a port, all
-/// of its ports.
+/// A destination that is allowed despite the rules, written `NET[:PORT]`. Without a port, all ports
+/// of the network are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowDest {
     net: IpAddr,
@@ -113,10 +114,10 @@ impl AllowDest {
     }
 }
 
-/// Which addresses of a name are used.
+/// The address family that is used for a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
-    /// All.
+    /// Both families.
     #[default]
     Any,
     /// IPv4 only.
@@ -125,14 +126,14 @@ pub enum Family {
     V6,
 }
 
-/// What may be dialled.
+/// The rules for destinations.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Which addresses of a name are used.
+    /// The address family that is used for a name.
     pub family: Family,
-    /// Exceptions to what is refused.
+    /// The exceptions to the refused destinations.
     pub allow: Vec<AllowDest>,
-    /// Ports that may be dialled anywhere on the public Internet.
+    /// The ports that are allowed on every public address.
     pub ports: Vec<u16>,
 }
 
@@ -147,7 +148,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether `address` may be dialled.
+    /// Returns whether the gateway may dial `address`.
     pub fn permits(&self, address: SocketAddr) -> bool {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         (is_public(address.ip()) && self.ports.contains(&address.port()))
@@ -158,8 +159,8 @@ impl Policy {
 static REFUSALS: LogLimit = LogLimit::new();
 
 impl Policy {
-    /// Tells the operator of a refusal and of the option that would permit it. The line does not
-    /// hold the destination: it belongs to a user.
+    /// Logs a refusal and the option that would permit it. The line omits the destination, because
+    /// it is private to a user.
     fn tell_refusal(&self, address: SocketAddr) {
         let Some(held_back) = REFUSALS.admit() else {
             return;
@@ -175,7 +176,7 @@ impl Policy {
     }
 }
 
-/// Whether an address is of the public Internet.
+/// Returns whether an address belongs to the public Internet.
 pub fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -208,24 +209,25 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         // NAT64 (RFC 6052) and 6to4 (RFC 3056) carry an IPv4 address.
         0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => embedded(s[6], s[7]),
         0x2002 => embedded(s[1], s[2]),
-        // Only 2000::/3 is given out; documentation, benchmarking, ORCHID and Teredo lie in it.
+        // Only 2000::/3 is allocated. It contains documentation, benchmarking, ORCHID and Teredo.
         0x2001 => !(s[1] == 0xdb8 || s[1] < 0x200),
         0x3fff => s[1] & 0xf000 != 0,
         first => (0x2000..0x4000).contains(&first),
     }
 }
 
-/// How long an address may stay silent while there is another of the same name.
+/// The time that an address may stay silent before the next address of the same name is tried.
 const NEXT_ADDRESS: Duration = Duration::from_secs(3);
 
-/// Resolves names and dials what the policy permits: the gateway's own way to origins.
+/// The gateway's transport to origins: it resolves names and dials the addresses that the policy
+/// permits.
 #[derive(Debug)]
 pub struct Direct {
-    /// What may be dialled.
+    /// The rules for destinations.
     pub policy: Policy,
-    /// Targets that were named by the operator, as in `--mode reverse=`: they need no permission.
+    /// The target that the operator named, as in `--mode reverse=`. It needs no permission.
     pub named: Option<Target>,
-    /// Socket set-up; origins are near, so nothing special.
+    /// The socket options. Origins are near, so the defaults suffice.
     pub options: SocketOptions,
 }
 
@@ -274,7 +276,7 @@ impl Transport for Direct {
                     });
                     continue;
                 }
-                // An address that does not answer must not use up the time of the next.
+                // An address that does not answer must not use up the time of the next address.
                 let patience = if i + 1 < addresses.len() {
                     NEXT_ADDRESS
                 } else {

@@ -28,7 +28,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Connections {
     table: RefCell<Table>,
     ends: RefCell<HashMap<u64, Rc<End>>>,
-    /// The connections whose handshake is over.
+    /// The connections that have finished their handshake.
     established: RefCell<HashMap<u64, Established>>,
     /// Connections that still run, those that make way included.
     running: Cell<usize>,
@@ -37,7 +37,7 @@ pub struct Connections {
     _expiry: Task,
 }
 
-/// A connection whose handshake is over.
+/// A connection that has finished its handshake.
 #[derive(Debug)]
 struct Established {
     since: Instant,
@@ -51,7 +51,7 @@ struct End {
     evicted: Notify,
 }
 
-/// One connection; it leaves the table when dropped.
+/// A connection in the table. Dropping it removes it from the table.
 #[derive(Debug)]
 pub struct Connection {
     connections: Rc<Connections>,
@@ -76,7 +76,7 @@ impl Connections {
         })
     }
 
-    /// Returns the connections whose handshake is over, in no order.
+    /// Returns the connections that have finished their handshake, in no order.
     pub fn status(&self) -> Vec<SessionStatus> {
         let established = self.established.borrow();
         let status = |connection: &Established| {
@@ -172,7 +172,7 @@ impl Connection {
         }
     }
 
-    /// Lists the connection as one whose handshake is over.
+    /// Lists the connection as one that has finished its handshake.
     pub fn list(&self, facts: &Rc<dyn Facts>) {
         let established = Established {
             since: Instant::now(),

@@ -5,9 +5,9 @@
 //!    └─ closed after the time for a head, or for a newcomer
 //! ```
 //!
-//! New connections of a listener use at most its share of half of all places, and those of one
-//! address at most half of what one address may have. The other half is reserved for connections
-//! that have authenticated, so that peers without a token cannot keep those with one out.
+//! New connections of a listener use at most half of the listener's share of places, and those of
+//! one address at most half of the address's limit. The other half is reserved for authenticated
+//! connections, so that peers without a token cannot keep out those with one.
 //!
 //! The table is pure: times come in as arguments, and decisions come out.
 
@@ -70,7 +70,7 @@ struct Entry {
 enum Phase {
     New,
     Idle,
-    /// With so many exchanges under way.
+    /// The connection has this number of exchanges under way.
     Busy(usize),
 }
 

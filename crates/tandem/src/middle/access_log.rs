@@ -1,6 +1,6 @@
-//! The access log (`--log-requests`): one line for each request once its answer has ended, with
-//! method, status, bytes of the body, time, and whether it was pushed. URLs are private and are
-//! written with `--log-urls` only.
+//! The access log (`--log-requests`): one line for each request after the end of its response. It
+//! holds the method, the status, the bytes of the body, the time, and whether the response was
+//! pushed. URLs are private and appear with `--log-urls` only.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::stage::Stage;
 
-/// The stage.
+/// The stage that writes the access log.
 pub struct AccessLog {
-    /// The lines hold URLs.
+    /// True if the lines hold URLs.
     pub urls: bool,
     /// The stage that gets the exchanges.
     pub next: Rc<dyn Stage>,
@@ -90,7 +90,8 @@ impl Parts for Logged {
         let part = self.reply.poll_part(cx);
         let line = &mut self.line;
         Poll::Ready(match std::task::ready!(part) {
-            // A push at the gateway is an answer that nobody asked for yet: it has its own line.
+            // A push at the gateway answers no request of the client yet, so it gets a separate
+            // line.
             Some(Ok(Part::Pushed {
                 request,
                 reply,

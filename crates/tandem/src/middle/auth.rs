@@ -1,8 +1,8 @@
-//! Who may use a gateway: holders of an access token, of a client certificate (checked in TLS
-//! already), or all (`--open`).
+//! Admission to a gateway: by an access token, by a client certificate (which TLS has already
+//! verified), or for all clients (`--open`).
 //!
-//! A token is shown once, with the session's first request (`Proxy-Authorization: Bearer`, RFC 6750
-//! section 2.1), and never goes on to an origin.
+//! A client shows its token once, in the first request of a session (`Proxy-Authorization: Bearer`,
+//! RFC 6750 section 2.1). The token never goes on to an origin.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,13 +17,13 @@ use crate::stage::Stage;
 
 static REFUSALS: LogLimit = LogLimit::new();
 
-/// The stage of one session.
+/// The admission stage of one session.
 pub struct Auth {
-    /// Tokens that let in.
+    /// The accepted tokens.
     pub tokens: Arc<Renewable<Vec<String>>>,
-    /// Whether the session is let in: by `--open`, by its certificate, or by a token shown before.
+    /// True if the session is admitted: by `--open`, by its certificate, or by an earlier token.
     pub admitted: Cell<bool>,
-    /// Where exchanges go on.
+    /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
@@ -69,7 +69,7 @@ impl Stage for Auth {
     }
 }
 
-/// Compares in a time that does not tell where the difference is.
+/// Compares in a time that does not depend on the position of a difference.
 fn is_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len()
         && a.iter()

@@ -11,9 +11,9 @@ use crate::probe::Stamp;
 use crate::probe::points::{EXCHANGE_HEAD, EXCHANGE_WHOLE};
 use crate::stage::Stage;
 
-/// The stage.
+/// The stage that counts exchanges.
 pub struct Count {
-    /// Where exchanges go on.
+    /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
@@ -34,9 +34,10 @@ impl Stage for Count {
 
 struct Counted {
     reply: Reply,
-    /// The request's arrival; `None` for tunnels, whose length says nothing.
+    /// The time when the request arrived, or `None` for a tunnel, for which a duration has no
+    /// meaning.
     timed_from: Option<Instant>,
-    /// Since when the head is waited for, and the end.
+    /// The times when the wait for the head began and ended.
     asked: Stamp,
     begun: Stamp,
 }

@@ -1,9 +1,10 @@
 //! Reads the isolation key that an HTTP client carries in its fields, and removes it from the
 //! request.
 //!
-//! `Proxy-Authorization: Basic` gives SOCKS user and password (RFC 7617); `Tor-Stream-Isolation`,
-//! which Arti's HTTP CONNECT takes too, gives the user of a CONNECT: in other requests scripts of
-//! pages can write it. What came by SOCKS has its key already.
+//! `Proxy-Authorization: Basic` corresponds to the SOCKS user and password (RFC 7617).
+//! `Tor-Stream-Isolation`, which Arti's HTTP CONNECT also accepts, gives the user of a CONNECT. The
+//! stage ignores it in other requests, because scripts of pages can write it there. A request that
+//! came by SOCKS has its key already.
 
 use std::rc::Rc;
 
@@ -12,9 +13,9 @@ use tandem_http::{Fields, Method};
 use crate::exchange::{Exchange, Isolation, Reply};
 use crate::stage::Stage;
 
-/// The stage.
+/// The stage that reads the isolation key.
 pub struct Isolate {
-    /// Where exchanges go on.
+    /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
@@ -41,7 +42,7 @@ fn key(fields: &Fields, is_connect: bool) -> Option<Isolation> {
         return Some(Isolation::new(stream, authorization.unwrap_or_default()));
     }
     let value = authorization?;
-    // Whatever is not user and password keeps users apart just as well.
+    // Any other value separates users just as well.
     Some(basic(value).unwrap_or_else(|| Isolation::new(value, b"")))
 }
 
@@ -61,7 +62,8 @@ fn basic(value: &[u8]) -> Option<Isolation> {
     ))
 }
 
-/// Base64 (RFC 4648 section 4), padding optional; `None` when it is none.
+/// Decodes Base64 (RFC 4648 section 4) with optional padding. Returns `None` if the text is
+/// invalid.
 fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     let text = text
         .strip_suffix(b"==")

@@ -1,9 +1,9 @@
-//! How long pages take at the browser, with push and without: what makes a claimed saving a
-//! measured one.
+//! Measures the time of page loads at the browser, with push and without it, so that the benefit of
+//! push is known.
 //!
-//! A load begins with the request for a page that the gateway said something about (`tandem-push`)
-//! and ends with the last answer of its isolation key before a second of quiet. The field goes no
-//! further than this.
+//! A load begins with the request for a page that has a `tandem-push` field from the gateway. It
+//! ends with the last response of its isolation key before a second without traffic. This stage
+//! removes the field.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,20 +20,20 @@ use crate::exchange::{Exchange, Isolation, Part, Parts, Reply};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 
-/// A load is over once nothing has been under way for so long.
+/// The time without an exchange after which a load is over.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Loads that take longer are not page loads any more.
+/// The longest load that is counted. A longer one is not a page load.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// The stage.
+/// The stage that measures page loads.
 pub struct Loads {
     next: Rc<dyn Stage>,
     open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
 }
 
 impl Loads {
-    /// A stage before `next`.
+    /// Creates a stage before `next`.
     pub fn new(next: Rc<dyn Stage>) -> Self {
         Self {
             next,
@@ -96,7 +96,7 @@ impl Parts for Timed {
 }
 
 impl Timed {
-    /// This was a page: what follows belongs to it.
+    /// Begins a load: the exchange was a page, and later exchanges belong to it.
     fn begin(&mut self, treatment: Treatment) {
         self.leave();
         let now = Instant::now();
@@ -141,8 +141,7 @@ async fn watch(
     loop {
         tokio::time::sleep(QUIET / 4).await;
         if !is_current() {
-            // Another page has taken its place before it was over: nobody knows how long it would
-            // have taken.
+            // Another page replaced this load before its end, so its duration is unknown.
             return;
         }
         if load.began.elapsed() > LONGEST {

@@ -1,7 +1,7 @@
 //! `Max-Forwards` of TRACE and OPTIONS (RFC 9110 section 7.6.2): counts the proxies that a request
-//! may still pass, and answers in the origin's place where it may pass none.
+//! may still pass, and answers in place of the origin at zero.
 //!
-//! The stage stands in both proxies, so that the pair counts as two.
+//! The stage runs in both proxies, so the pair counts as two.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ const FIELD: &str = "max-forwards";
 /// The methods that are passed on.
 const ALLOW: &str = "GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE, PATCH";
 
-/// The stage.
+/// The stage that handles `Max-Forwards`.
 pub struct MaxForwards {
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
@@ -43,7 +43,7 @@ impl Stage for MaxForwards {
     }
 }
 
-/// Returns the number in the field. A number beyond `u32` is as good as the largest one.
+/// Returns the number in the field. A number beyond `u32` counts as the largest one.
 fn forwards_left(request: &RequestHead) -> Result<Option<u32>, Error> {
     let mut values = request.fields.get_all(FIELD);
     let Some(value) = values.next() else {

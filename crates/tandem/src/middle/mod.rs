@@ -1,10 +1,12 @@
-//! The stages between `front` and `back`, each of which holds the next.
+//! The stages between `front` and `back`. Each stage holds the next.
 //!
-//! They are isolation ([`isolate`]), the pair's own fields ([`pair_fields`]), `Max-Forwards`
-//! ([`max_forwards`]), admission ([`auth`]), the use of connections ([`track`]), counting
-//! ([`count`]), the access log ([`access_log`]), a new session's first bytes ([`warm_up`]), pushing
-//! the resources of pages ([`push`]), and at the client the pushes that arrive ([`pushed`]) and the
-//! time that pages take ([`loads`]).
+//! - [`isolate`] reads isolation keys, and [`pair_fields`] removes the pair's own fields.
+//! - [`max_forwards`] handles `Max-Forwards`.
+//! - [`auth`] admits sessions, and [`track`] reports the use of connections.
+//! - [`count`] counts exchanges, and [`access_log`] logs them.
+//! - [`warm_up`] opens the congestion window of a new session.
+//! - [`push`] pushes the resources of pages at the gateway.
+//! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
 
 pub mod access_log;
 pub mod auth;

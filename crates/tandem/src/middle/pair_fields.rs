@@ -1,9 +1,9 @@
-//! Keeps fields named `tandem-*` between the two proxies: they mean something only there
+//! Keeps fields named `tandem-*` between the two proxies, since only they understand them
 //! ([`tandem_push::wire`]).
 //!
-//! The stage stands at both edges of the pair, behind the client's front and before the gateway's
-//! way to origins. A page or an origin that writes such a field neither reaches the other side of
-//! the pair with it nor changes what the pair does.
+//! The stage runs at both edges of the pair: behind the client's front and before the gateway's
+//! connections to origins. If a page or an origin writes such a field, the field does not reach the
+//! other side and does not change the pair's behaviour.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -14,10 +14,10 @@ use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::stage::Stage;
 
-/// The beginning of the names.
+/// The prefix of the names.
 const PREFIX: &[u8] = b"tandem-";
 
-/// The stage.
+/// The stage that removes the fields.
 pub struct PairFields {
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,

@@ -1,5 +1,5 @@
-//! Tells the table of connections which of them are in use: a connection counts as authenticated
-//! from its first exchange here, and as busy while a reply is under way.
+//! Reports the use of connections to their table. A connection counts as authenticated from its
+//! first exchange here, and as busy while a reply is under way.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use crate::stage::Stage;
 pub struct Track {
     /// The connection.
     pub connection: Rc<Connection>,
-    /// The stage behind this one.
+    /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 

@@ -1,11 +1,10 @@
-//! Opens a new session's congestion window before it is needed: the client, started just now, asks
-//! for bytes that mean nothing, in rounds, and the gateway sends them as long as nobody asks for
-//! anything else.
+//! Opens a new session's congestion window before it is needed. A client that has just started
+//! requests filler bytes in rounds, and the gateway sends them until another request arrives.
 //!
-//! TCP begins with ten packets a round trip and doubles them (RFC 6928, RFC 5681 section 3.1), so
-//! that the first page of a session over a long path waits for round trips that the path does not
-//! need. BBR keeps what it has learned while the session rests; other congestion controls begin
-//! anew after a pause (RFC 5681 section 4.1), so that over them nothing is sent.
+//! TCP begins with ten packets a round trip and doubles them (RFC 6928, RFC 5681 section 3.1). The
+//! first page of a session over a long path therefore waits for avoidable round trips. BBR keeps
+//! its estimate of the path while the session is idle. Other congestion controls restart after a
+//! pause (RFC 5681 section 4.1), so the gateway sends no filler over them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,23 +19,24 @@ use crate::metrics::METRICS;
 use crate::stage::Stage;
 use crate::warm_up::{MOST, asked};
 
-/// What one part of the answer is.
+/// The filler bytes of one part of the response.
 static NOTHING: [u8; 16 << 10] = [0; 16 << 10];
 
-/// The stage of one session.
+/// The warm-up stage of one session.
 pub struct WarmUp {
     session: Rc<Session>,
-    /// Where exchanges go on.
+    /// The stage that exchanges go on to.
     next: Rc<dyn Stage>,
 }
 
 struct Session {
-    /// Bytes that may still be sent.
+    /// The number of filler bytes that the session may still send.
     left: Cell<u64>,
 }
 
 impl WarmUp {
-    /// `lasts`: the session's path remembers its rate while it rests.
+    /// Creates the stage. `lasts` is true if the session's path remembers its rate while it is
+    /// idle.
     pub fn new(lasts: bool, next: Rc<dyn Stage>) -> Self {
         Self {
             session: Rc::new(Session {
@@ -63,7 +63,7 @@ impl Stage for WarmUp {
     }
 }
 
-/// The answer to one round.
+/// The response to one round.
 struct Filling {
     head_sent: bool,
     left: u64,
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Status and bytes of a reply, of which so many parts are waited for.
+    /// Returns the status and the bytes of the first `parts` parts of a reply.
     fn taken(reply: &mut Reply, parts: usize) -> (u16, u64) {
         let (mut status, mut bytes) = (0, 0);
         for _ in 0..parts {

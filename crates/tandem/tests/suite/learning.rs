@@ -1,4 +1,5 @@
-//! What many ask for is pushed to others; what one asks for is nobody else's.
+//! Learned pushes: resources that many users request are pushed to others, and those of a single
+//! user are not.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crate::harness::{
 };
 use tandem::runtime::Running;
 
-/// An origin with a page that does not say what it needs; tells the paths that it is asked for.
+/// An origin with a page that does not name its resources. It records the paths of its requests.
 fn origin() -> (Scene, mpsc::Receiver<String>) {
     let (tell, told) = mpsc::channel();
     let scene = Scene::new(move |_, mut client| {
@@ -51,7 +52,7 @@ impl Gateway {
         }
     }
 
-    /// A client of its own asks for `paths`; `asked_when` looks while it is still there.
+    /// Requests `paths` with a new client, and calls `look` before the client stops.
     fn visit<T>(&self, origin: &Scene, paths: &[&str], look: impl FnOnce() -> T) -> T {
         let (running, http, _) = start_client(client_options(&format!(
             "{}+tcp://{}",
@@ -77,8 +78,8 @@ impl Gateway {
         seen
     }
 
-    /// A client of its own asks for `urls`, each with the page it belongs to, and pauses now and
-    /// then, as readers do; `look` while it is still there.
+    /// Requests `urls` with a new client, each with its page as Referer, and calls `look` before
+    /// the client stops.
     fn browse<T>(&self, urls: &[(&str, Option<&str>)], look: impl FnOnce() -> T) -> T {
         let (running, http, _) = start_client(client_options(&format!(
             "{}+tcp://{}",
@@ -98,7 +99,8 @@ impl Gateway {
         seen
     }
 
-    /// Sessions teach when they end; before that their clients report what they used.
+    /// Runs sessions that teach the predictor at their end. Each waits for its client's reports
+    /// first.
     fn learn(&self, origin: &Scene, visits: &[&[&str]]) {
         for paths in visits {
             self.visit(origin, paths, || {
@@ -116,7 +118,7 @@ impl Drop for Gateway {
     }
 }
 
-/// What the origin is asked for until it is left alone.
+/// Returns the requests to the origin until a pause of half a second.
 fn asked(told: &mpsc::Receiver<String>) -> Vec<String> {
     let mut asked: Vec<_> =
         std::iter::from_fn(|| told.recv_timeout(Duration::from_millis(500)).ok()).collect();
@@ -160,7 +162,7 @@ fn a_visitor_learns_nothing_of_what_one_user_did() {
         let seen = gateway.visit(&origin, &["/page"], || asked(&told));
         assert_eq!(seen, ["/a.js", "/b.js", "/page"]);
     }
-    // The adversary guesses, and is one user himself.
+    // The adversary guesses, and counts as one user.
     gateway.learn(&origin, &[private]);
     asked(&told);
     let seen = gateway.visit(&origin, &["/page"], || asked(&told));
@@ -278,7 +280,7 @@ fn a_path_with_room_and_long_ways_is_given_more_than_a_thin_one() {
 fn a_frame_and_what_it_needs_come_with_its_page() {
     let (origin, told) = origin();
     let gateway = Gateway::start("h2", 0.0);
-    // None of them is named anywhere; five frames, each with a script.
+    // No page names any of the resources. There are five frames, each with a script.
     let frames: Vec<_> = (0..5)
         .map(|i| (format!("/frame{i}.html"), format!("/{i}.js")))
         .collect();
@@ -315,8 +317,8 @@ fn a_frame_and_what_it_needs_come_with_its_page() {
     assert_eq!(visit(false), expected);
 }
 
-/// An origin that answers `body` to the paths that end in `page`, and tells path and Referer of
-/// what it is asked for.
+/// An origin that answers `body` to the paths that end in `page`, and records the path and the
+/// Referer of each request.
 fn teller(name: &'static str, body: String) -> (Scene, mpsc::Receiver<String>) {
     let (tell, told) = mpsc::channel();
     let scene = Scene::new(move |_, mut client| {
@@ -341,15 +343,15 @@ fn teller(name: &'static str, body: String) -> (Scene, mpsc::Receiver<String>) {
     (scene, told)
 }
 
-/// An origin that sends everybody on.
+/// An origin that redirects each request.
 fn mover(target: &str) -> Scene {
     Scene::answering(format!(
         "HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n"
     ))
 }
 
-/// Whoever is sent from host to host gets what the document needs as the document itself would ask
-/// for it, once.
+/// A client that is redirected from host to host gets the document's resources once, with the
+/// request fields that the document would send.
 #[test]
 fn what_others_needed_behind_redirects_is_asked_for_in_the_document_s_name() {
     for session in ["h2", "spdy3.1"] {
@@ -384,8 +386,8 @@ fn what_others_needed_behind_redirects_is_asked_for_in_the_document_s_name() {
     }
 }
 
-/// What another host's style sheet needs, it asks for in its own name: a push is made in that name,
-/// too, and of use.
+/// A style sheet of another host requests its resources with its own URL as Referer. A push for it
+/// uses that Referer too, and serves the request.
 #[test]
 fn what_others_needed_for_another_host_s_style_sheet_is_of_use() {
     for session in ["h2", "spdy3.1"] {
@@ -422,8 +424,8 @@ fn what_others_needed_for_another_host_s_style_sheet_is_of_use() {
     }
 }
 
-/// What only a script asks another host for comes as soon as the page has named that host, and not
-/// before.
+/// A resource of another host that only a script requests is pushed after the page has named that
+/// host, and not before.
 #[test]
 fn what_others_needed_of_another_host_comes_once_the_page_names_it() {
     let (other, told_other) = teller("other", String::new());
@@ -448,6 +450,7 @@ fn what_others_needed_of_another_host_comes_once_the_page_names_it() {
     asked(&told_other);
     assert!(!asked(&told).is_empty());
     let pushed = gateway.browse(&visit[..1], || asked(&told_other));
-    // Its origin is not the page's: it is told no more than that (Referrer Policy, the default).
+    // The resource's origin differs from the page's, so its Referer holds no more than that
+    // (Referrer Policy, the default).
     assert_eq!(pushed, ["other/learned.js ", "other/named.js "]);
 }

@@ -7,7 +7,7 @@ use crate::harness::{Client, PATIENCE, Pair, Scene, request};
 
 const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
-/// An origin whose page names `/a.css` and `/b.js`. It tells the paths of its requests.
+/// An origin with a page that names `/a.css` and `/b.js`. It records the paths of its requests.
 fn origin() -> (Scene, mpsc::Receiver<String>) {
     let (tell, told) = mpsc::channel();
     let scene = Scene::new(move |_, mut client| {
@@ -554,8 +554,8 @@ fn response_without_a_body_is_pushed() {
     }
 }
 
-/// An origin whose page names 60 images. It tells the paths of its requests in order, and answers
-/// an image when it is permitted to. The gateway may have two connections to it, so one push is
+/// An origin with a page that names 60 images. It records the paths of its requests in order, and
+/// answers an image after permission. The gateway may have two connections to it, so one push is
 /// fetched at a time.
 fn one_at_a_time(session: &str) -> (Pair, Scene, mpsc::Receiver<String>, mpsc::SyncSender<()>) {
     let (tell, told) = mpsc::channel();

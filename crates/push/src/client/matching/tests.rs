@@ -147,8 +147,8 @@ fn head(fields: &[(&str, &str)]) -> ResponseHead {
     }
 }
 
-/// The decision about a push that was fetched with `pushed`, as HTTP/2 brings it. With SPDY, it must
-/// not be more lenient.
+/// Decides about a push that was fetched with `pushed`, in HTTP/2. The decision in SPDY must not be
+/// more lenient.
 fn check(
     pushed: &[(&str, &str)],
     asked: &[(&str, &str)],

@@ -60,7 +60,7 @@ impl Scene {
         }
     }
 
-    /// A push whose answer arrives whole.
+    /// Pushes a complete answer.
     fn push(&mut self, path: &str, fields: &[(&str, &str)], body: &'static str) -> PushId {
         let id = self.promise(path);
         self.store.on_head(self.now, id, ok(fields));

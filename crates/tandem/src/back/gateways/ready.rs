@@ -1,4 +1,4 @@
-//! Sessions that are ready before the first request: opened ahead, announced, and warmed up.
+//! Preparation before the first request: opening a session, announcing it, and warming it up.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use crate::priority::{Precedence, SharedPriority};
 use crate::session::Connected;
 use crate::warm_up;
 
-/// Bytes of the first round: what a new connection may send at once is twice as much (RFC 6928).
+/// The bytes of the first round: half of the initial window of a new connection (RFC 6928).
 const FIRST_ROUND: u64 = 8 << 10;
-/// How long a round may take: a path that gives no more in that time has none to spare.
+/// The longest time for a round. A path that needs longer has no capacity to spare.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
-/// The time after which the log tells that a gateway has not answered yet.
+/// The time after which the log says that a gateway has not answered yet.
 const TELL_AFTER: Duration = Duration::from_secs(4);
-/// The first and the longest pause before a gateway that did not answer is tried again.
+/// The first and the longest pause before another attempt at a gateway that did not answer.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Gateways {
-    /// Opens the session of requests without a key before there are any, and has the gateway send
-    /// `warm_up` bytes of nothing on it. The log tells soon what came of it. With
-    /// [`reconnect`](super::PoolLimits::reconnect) it is tried again after a failure and when the gateway has closed
-    /// the session.
+    /// Opens the session for requests without a key before the first request, and makes the gateway
+    /// send `warm_up` bytes of filler on it. The log soon shows the outcome. With
+    /// [`reconnect`](super::PoolLimits::reconnect) the pool tries again after a failure and after
+    /// the gateway has closed the session.
     pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
         let (pool, reconnect) = (Rc::downgrade(self), self.limits.reconnect);
         tokio::task::spawn_local(async move {
@@ -56,8 +56,8 @@ impl Gateways {
         });
     }
 
-    /// Opens the session without a key and finds out whether the gateway lets it in. Returns the
-    /// session, too, if it stands.
+    /// Opens the session without a key and finds out whether the gateway admits it. Also returns
+    /// the session if it is open.
     async fn try_ahead(
         self: &Rc<Self>,
         warm_up: u64,
@@ -67,7 +67,7 @@ impl Gateways {
             match warm_up {
                 0 if first.has_token => self.fill(0).await.map(|_| ()),
                 0 => match self.establish(&Isolation::none()).await {
-                    // A gateway keeps a session only once it has let in a request.
+                    // A gateway keeps a session only after it has admitted a request.
                     Ok(()) => self.fill(0).await.map(|_| ()),
                     failed => failed,
                 },
@@ -87,9 +87,10 @@ impl Gateways {
         (done, slot.map(|slot| Rc::clone(&slot.current)))
     }
 
-    /// Asks for bytes of nothing in rounds, each twice the last as the congestion window is: less
-    /// than it holds, so that a request that comes meanwhile finds room. It ends early once a round
-    /// takes twice the time of the shortest: then the path has no more to give.
+    /// Requests filler bytes in rounds, and doubles each round as the congestion window doubles. A
+    /// round is smaller than the window, so that a concurrent request finds room. The warm-up ends
+    /// early if a round takes twice the time of the shortest round: the path has no more capacity
+    /// then.
     async fn warm_up(self: &Rc<Self>, bytes: u64) -> Result<(), Error> {
         let (mut left, mut round, mut shortest) = (bytes, FIRST_ROUND, None);
         while left > 0 && !self.draining.get() {
@@ -106,7 +107,7 @@ impl Gateways {
                 break;
             }
             if left < bytes {
-                // The first waited for the session as well.
+                // The first round also waited for the session.
                 shortest = Some(shortest.map_or(took, |shortest: Duration| shortest.min(took)));
             }
             left -= asked;
@@ -115,7 +116,7 @@ impl Gateways {
         Ok(())
     }
 
-    /// One round; how many bytes came.
+    /// Runs one round, and returns the number of received bytes.
     async fn fill(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
         let mut exchange = warm_up_exchange(bytes);
         let pool = Rc::clone(self);
@@ -138,8 +139,8 @@ impl Gateways {
         Ok(came)
     }
 
-    /// Has the way to the first gateway ready before there are requests: it may take a while to
-    /// find.
+    /// Prepares the transport to the first gateway before the first request, because some
+    /// transports need time to find a way.
     pub fn get_ready(&self) {
         if let Some(gateway) = self.gateways.first().cloned() {
             tokio::task::spawn_local(
@@ -149,7 +150,7 @@ impl Gateways {
     }
 }
 
-/// The request for so many bytes without meaning.
+/// Returns the request for `bytes` filler bytes.
 fn warm_up_exchange(bytes: u64) -> Exchange {
     Exchange {
         request: warm_up::request(bytes),
@@ -164,7 +165,7 @@ fn warm_up_exchange(bytes: u64) -> Exchange {
     }
 }
 
-/// Shows the token on a new session, so that its gateway keeps it until there are requests.
+/// Shows the token on a new session, so that its gateway keeps the session until requests arrive.
 pub(super) async fn introduce(session: Rc<dyn Connected>) -> Result<(), Error> {
     let mut exchange = warm_up_exchange(0);
     let mut reply =

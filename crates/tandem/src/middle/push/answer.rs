@@ -45,7 +45,7 @@ impl Answer {
         }
     }
 
-    /// Tells the machine of a part.
+    /// Passes a part to the state machine as an event.
     fn note(&mut self, part: &mut Part) {
         let id = self.id;
         match part {

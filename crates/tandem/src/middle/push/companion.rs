@@ -1,5 +1,5 @@
-//! The reply to the client's companion (see [`tandem_push::wire`]): it carries promises whose page
-//! is complete, and reads the client's reports. It ends when the client ends its body.
+//! The reply to the client's companion (see [`tandem_push::wire`]). It carries the promises of
+//! complete pages, and reads the client's reports. It ends when the client ends its body.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};

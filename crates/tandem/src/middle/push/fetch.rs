@@ -20,7 +20,7 @@ pub(super) struct Fetch {
     id: FetchId,
     context: ExchangeContext,
     priority: PriorityWatch,
-    /// It waits for its turn, or has begun.
+    /// True if the fetch waits for its turn or has begun.
     queued: bool,
     reply: Option<Reply>,
     /// The part that follows promises of the companion.
@@ -53,7 +53,7 @@ impl Fetch {
         }
     }
 
-    /// Makes the request once the machine says so.
+    /// Makes the request when the state machine decides so.
     fn poll_begin(&mut self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         let id = self.id;
         if !std::mem::replace(&mut self.queued, true) {

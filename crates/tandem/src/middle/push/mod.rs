@@ -37,20 +37,20 @@ use session::Session;
 /// The settings of push at a gateway.
 #[derive(Clone, Debug)]
 pub struct Pushing {
-    /// The predictor; without one, only resources that a page names are pushed.
+    /// The predictor. Without it, only resources that a page names are pushed.
     pub learned: Option<Arc<Learned>>,
-    /// Whether the session's path, where it can be measured, decides which pushes pay.
+    /// Makes the session's path, if it can be measured, decide which pushes pay.
     pub by_path: bool,
     /// The share of pages for which nothing is pushed, so that the benefit can be measured: 0 to 1.
     pub hold_out: f64,
-    /// Whether only resources of the page's own origin are pushed: the gateway stands for no other.
+    /// Limits pushes to the page's own origin, because the gateway serves no other origin.
     pub own_origin_only: bool,
 }
 
 /// The stage of one session.
 pub struct Push {
     session: Rc<Session>,
-    /// Whether answers teach the predictor, even if the client takes no pushes.
+    /// True if answers teach the predictor, even if the client takes no pushes.
     learns: bool,
 }
 
@@ -91,10 +91,10 @@ impl Stage for Push {
     }
 }
 
-/// The stage of a session for which nothing is pushed. It has no companion, and no request for one
-/// goes further.
+/// The stage of a session without pushes. The session has no companion, and this stage answers a
+/// request for one.
 pub struct NoPush {
-    /// The stage behind.
+    /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
@@ -107,7 +107,7 @@ impl Stage for NoPush {
     }
 }
 
-/// The properties of an exchange that the pushes for its sake share.
+/// The properties of an exchange that its pushes share.
 #[derive(Clone)]
 struct ExchangeContext {
     isolation: Isolation,
@@ -123,7 +123,7 @@ impl ExchangeContext {
     }
 }
 
-/// Returns the answer for the names of the pair, which no origin has.
+/// Returns the response for the reserved names of the pair, which no origin has.
 fn unknown_host() -> Reply {
     Reply::fail(Error::new(
         Kind::Dns,

@@ -1,8 +1,8 @@
 //! The owner of a session's state machine: it passes events in, carries decisions out, and wakes
-//! the replies that they concern.
+//! the affected replies.
 //!
-//! All state that changes is in one cell. It is borrowed for the time of one event only, and no
-//! foreign code runs meanwhile: replies take their decisions when they are polled.
+//! All mutable state is in one cell. It is borrowed during one event only, and no foreign code runs
+//! meanwhile. Replies take their decisions when they are polled.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use crate::path::Facts;
 use crate::priority::{Precedence, SharedPriority};
 use crate::stage::Stage;
 
-/// One session of the gateway.
+/// The push state of one session at the gateway.
 pub(super) struct Session {
     state: RefCell<State>,
     session: u64,
@@ -131,8 +131,8 @@ impl Session {
         self.handle(|machine, now| event(machine, now, predictor))
     }
 
-    /// Sets a timer for the next time that the machine waits for. It is called while a reply is
-    /// polled: then a task may be spawned.
+    /// Sets a timer for the next deadline of the machine. The caller is the poll of a reply, where
+    /// a task may be spawned.
     pub(super) fn set_timer(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
         let Some(at) = state.machine.poll_timeout() else {
@@ -192,7 +192,7 @@ impl Session {
         None
     }
 
-    /// Forgets a push whose reply is dropped.
+    /// Forgets a push after its reply was dropped.
     pub(super) fn release_fetch(&self, fetch: FetchId) {
         self.state.borrow_mut().fetches.remove(&fetch);
         self.handle(|machine, now| machine.release_fetch(now, fetch));
@@ -215,8 +215,7 @@ impl Drop for Session {
 }
 
 impl State {
-    /// Hands the machine's decisions to the replies that they concern, and returns the wakers of
-    /// those.
+    /// Hands the machine's decisions to the affected replies, and returns their wakers.
     fn carry_out(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(output) = self.machine.poll_output() {
@@ -260,7 +259,7 @@ fn count(counts: Counts) {
     METRICS.pages_held_out.add(counts.pages_held_out);
 }
 
-/// Runs what is due when a timer expires, and sets the next.
+/// Runs the due work when a timer expires, and sets the next timer.
 fn expire(session: &Weak<Session>, at: Instant) {
     let Some(session) = session.upgrade() else {
         return;
@@ -274,7 +273,7 @@ fn expire(session: &Weak<Session>, at: Instant) {
     session.set_timer();
 }
 
-/// Returns the time of events, which tests may hold.
+/// Returns the time of events, which tests may freeze.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -283,7 +282,7 @@ fn clock() -> Clock {
     let unix_time = SystemTime::now().duration_since(UNIX_EPOCH);
     Clock {
         instant: now(),
-        // A clock before 1970 is not set: no date is in the past then.
+        // A clock before 1970 is not set. With time zero, no date is in the past.
         unix_time: unix_time.map_or(0, |time| time.as_secs()),
     }
 }

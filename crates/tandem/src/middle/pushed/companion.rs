@@ -1,5 +1,5 @@
-//! The exchange that accompanies a session: its body reports what became of the pushes, its answer
-//! carries those whose page is complete (see [`tandem_push::wire`]).
+//! The exchange that accompanies a session. Its body reports the outcomes of pushes, and its
+//! response carries the pushes of complete pages (see [`tandem_push::wire`]).
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -49,7 +49,8 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
             Ok(Some(Ok(_))) => {}
             Ok(Some(Err(error))) => tracing::debug!(%error, "the session's companion ended"),
             Ok(None) => break,
-            // A gateway that does not end its answer when all is said does not keep the session.
+            // A gateway that does not end its response after the last report cannot keep the
+            // session open.
             Err(_) if pushes.is_companion_overdue() => break,
             Err(_) => {}
         }

@@ -31,30 +31,31 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, SessionMark, Sink};
 use crate::stage::{SessionPool, Stage};
 
-/// The resources that the browser is told of with one page.
+/// The largest number of resources that the hints of one page announce to the browser.
 const MAX_HINTS: usize = 24;
 
 /// The options of the stage.
 #[derive(Clone, Copy, Debug)]
 pub struct PushOptions {
-    /// The bounds and manners of each session's store; memory 0 refuses all pushes.
+    /// The limits and the behaviour of each session's store. Memory 0 refuses all pushes.
     pub store: StoreLimits,
-    /// The browser is told of the pushes that come before a page's head (`Link: rel=preload`).
+    /// Announces pushes that come before a page's head to the browser (`Link: rel=preload`).
     pub early_hints: bool,
-    /// Answers tell that they were pushed (`Cache-Status`, RFC 9211).
+    /// Adds a field to pushed responses that says so (`Cache-Status`, RFC 9211).
     pub cache_status: bool,
-    /// The next session's gateway is told which answers the browser received on the last.
+    /// Reports to the next session's gateway which answers the browser received on the last
+    /// session.
     pub digest: bool,
-    /// The isolation keys whose digests are kept.
+    /// The largest number of isolation keys with a stored digest.
     pub max_keys: usize,
 }
 
-/// The stage.
+/// The client's stage of push.
 pub struct Pushed {
     shared: Rc<Shared>,
 }
 
-/// The parts of the stage that outlive a call.
+/// The state of the stage that outlives a call.
 struct Shared {
     options: PushOptions,
     pool: Rc<dyn SessionPool>,
@@ -64,7 +65,7 @@ struct Shared {
 }
 
 impl Pushed {
-    /// Creates a stage before `next`, whose sessions are those of `pool`.
+    /// Creates a stage before `next` for the sessions of `pool`.
     pub fn new(options: PushOptions, pool: Rc<dyn SessionPool>, next: Rc<dyn Stage>) -> Self {
         Self {
             shared: Rc::new(Shared {
@@ -99,7 +100,7 @@ impl Stage for Pushed {
         Reply::generate(|mut sink| async move {
             sink.set_pushed(true);
             let passed = pass(Reply::new(serving), &mut sink).await;
-            // A push that broke off before anything was passed on is as if it had never been.
+            // A push that broke off before its first byte was passed on is ignored.
             if passed.is_ok() || sink.is_used() {
                 return passed;
             }
@@ -121,14 +122,14 @@ impl Shared {
         self.options.store.memory > 0
     }
 
-    /// The answer to a request from the store of its session.
+    /// Returns the answer to a request from the store of its session.
     fn answer(&self, exchange: &Exchange) -> Option<Serving> {
         if exchange.request.method != Method::Get || !exchange.body.is_empty() {
             return None;
         }
         let current = self.pool.current(&exchange.isolation)?;
         let pushes = self.find(&exchange.isolation, &current.mark)?;
-        // A session that has rested may be lost: nobody knows whether more will come on it.
+        // An idle session may be lost, so it is unknown whether more of the push will arrive.
         pushes.answer(
             &exchange.request,
             current.has_rested,
@@ -139,8 +140,8 @@ impl Shared {
     /// Sends an exchange on, and takes the pushes out of its reply.
     fn forward(self: &Rc<Self>, exchange: Exchange) -> Reply {
         let (isolation, request) = (exchange.isolation.clone(), &exchange.request);
-        // With a page's request the companion leaves as well: a push that is found late, or beyond
-        // a redirect, then need not wait for a round trip.
+        // The companion is sent together with a page's request. A push that is found late, or
+        // behind a redirect, then does not wait for a round trip.
         if request.method == Method::Get
             && is_navigation(request)
             && let Some(mark) = self.pool.open(&isolation)
@@ -157,7 +158,7 @@ impl Shared {
         })
     }
 
-    /// Drops the answers of the request's origin: the request may change them.
+    /// Drops the stored answers of the request's origin, since the request may change them.
     fn invalidate(&self, isolation: &Isolation, request: &RequestHead) {
         let sessions = self.sessions.borrow().get(isolation).cloned();
         for pushes in sessions.unwrap_or_default() {
@@ -171,7 +172,7 @@ impl Shared {
         found.find(|pushes| pushes.is_of(mark)).cloned()
     }
 
-    /// The pushes of a session, made if it has none yet.
+    /// Returns the pushes of a session, and creates them if the session has none yet.
     fn pushes(&self, isolation: &Isolation, mark: Rc<SessionMark>) -> Rc<SessionPushes> {
         if let Some(pushes) = self.find(isolation, &mark) {
             return pushes;
@@ -199,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// The digest of a key. There are not more of them than keys with a session.
+    /// Returns the digest of a key. The number of digests is bounded by the keys with a session.
     fn digest(&self, isolation: &Isolation) -> Rc<RefCell<Digest>> {
         let mut digests = self.digests.borrow_mut();
         if digests.len() >= self.options.max_keys && !digests.contains_key(isolation) {
@@ -222,9 +223,9 @@ struct Observed {
     reply: Reply,
     shared: Rc<Shared>,
     isolation: Isolation,
-    /// The request, where the answer may concern more than itself.
+    /// The request, if its answer may affect other answers.
     request: Option<RequestHead>,
-    /// The promises before the head, as the browser is told of them.
+    /// The promises before the head, as fields for the browser.
     hints: Vec<String>,
 }
 
@@ -261,7 +262,7 @@ impl Observed {
         if self.shared.options.early_hints && self.hints.len() < MAX_HINTS {
             self.hints.extend(preload_link(&request));
         }
-        // A push on a session that is replaced already would serve no request.
+        // A push on a session that has been replaced would serve no request.
         if !self.shared.pool.is_current(&self.isolation, &mark) {
             return;
         }
@@ -277,7 +278,7 @@ impl Observed {
                 let now = Instant::now().into_std();
                 digest.borrow_mut().note(now, request, head);
             }
-            // A push that was on its way meanwhile came before this answer.
+            // A push that was under way during the request precedes this answer and may be stale.
             if invalidates(&request.method, head.status) {
                 shared.invalidate(&self.isolation, request);
             }

@@ -22,11 +22,11 @@ pub(super) struct SessionPushes {
     mark: Rc<SessionMark>,
     store: RefCell<PushStore>,
     reports: RefCell<ReportQueue>,
-    /// The task of the companion's body, while it waits.
+    /// The waker of the companion's body, while it waits.
     report_waker: Cell<Option<Waker>>,
     tasks: RefCell<HashMap<PushId, PushTasks>>,
     digest: Option<Rc<RefCell<Digest>>>,
-    /// A task waits for the store's next timeout.
+    /// True if a task waits for the store's next timeout.
     is_swept: Cell<bool>,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct SessionPushes {
 struct PushTasks {
     priority: SharedPriority,
     is_cancelled: bool,
-    /// The task that reads the push from the session.
+    /// The waker of the task that reads the push from the session.
     arrival: Option<Waker>,
-    /// The reply to the browser.
+    /// The waker of the reply to the browser.
     reader: Option<Waker>,
 }
 
@@ -134,7 +134,7 @@ impl SessionPushes {
         }
     }
 
-    /// Takes a push in; a task of its own reads it.
+    /// Takes a push in, and spawns the task that reads it.
     pub(super) fn take_in(
         self: &Rc<Self>,
         request: RequestHead,
@@ -156,7 +156,7 @@ impl SessionPushes {
         self.keep_swept();
     }
 
-    /// Has a task carry out the store's timeouts, as long as there are any.
+    /// Keeps a task running that carries out the store's timeouts, while the store has any.
     fn keep_swept(self: &Rc<Self>) {
         let is_needed = self.store.borrow().next_timeout().is_some();
         if !is_needed || self.is_swept.replace(true) {
@@ -174,7 +174,7 @@ impl SessionPushes {
         });
     }
 
-    /// The answer to a request, if a push fits.
+    /// Returns the answer to a request, if a push matches.
     pub(super) fn answer(
         self: &Rc<Self>,
         request: &RequestHead,
@@ -202,7 +202,7 @@ impl SessionPushes {
         self.with_store(|store| store.invalidate_origin(request));
     }
 
-    /// Ends the waiting pushes: their session has ended.
+    /// Ends the waiting pushes after the end of their session.
     pub(super) fn close(&self) {
         self.with_store(PushStore::close);
     }
@@ -219,7 +219,7 @@ impl SessionPushes {
         self.reports.borrow().is_answer_overdue(now())
     }
 
-    /// The next step of the companion's body. The task of `cx` is woken for an urgent report.
+    /// Returns the next step of the companion's body. An urgent report wakes the task of `cx`.
     pub(super) fn report_step(&self, is_busy: bool, is_over: bool, cx: &Context<'_>) -> ReportStep {
         self.report_waker.set(Some(cx.waker().clone()));
         self.reports.borrow_mut().step(now(), is_busy, is_over)
@@ -248,7 +248,7 @@ fn count(fate: Fate) {
     }
 }
 
-/// Reads a push to its end, as fast as there is room.
+/// Reads a push to its end, as fast as the store has room.
 async fn read(pushes: Rc<SessionPushes>, id: PushId, mut reply: Reply) {
     loop {
         let part = std::future::poll_fn(|cx| pushes.poll_arrival(id, &mut reply, cx)).await;
@@ -260,7 +260,7 @@ async fn read(pushes: Rc<SessionPushes>, id: PushId, mut reply: Reply) {
 }
 
 impl SessionPushes {
-    /// Polls for the next part of an arriving push, unless its reader has to go first.
+    /// Polls for the next part of an arriving push, unless its reader must run first.
     fn poll_arrival(
         &self,
         id: PushId,
@@ -326,7 +326,7 @@ impl Parts for Serving {
                 self.is_over = true;
                 return Poll::Ready(None);
             }
-            // A part may have been passed on already, and must not look whole.
+            // A part may have been passed on already, so the response must not look complete.
             Piece::Broken => {
                 self.is_over = true;
                 let error = Error::new(Kind::Truncated, Side::Peer, "a pushed answer broke off");
