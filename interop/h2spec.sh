@@ -40,7 +40,7 @@ spec() {
 check() {
     local label=$1 listen=$2
     shift 2
-    start '^tandem gateway: listening on h2://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --open --listen "$listen" \
+    start '^tandem gateway: listening on h2\+[a-z]+://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --open --listen "$listen" \
         --mode "reverse=http://$origin" --allow-host '*'
     count=$((count + 1))
     if said=$(spec "$address" "$@"); then
