@@ -146,8 +146,15 @@ pub fn ask(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u
             ended += usize::from(reset || last);
             if kind == h2::DATA && !arrived.payload.is_empty() {
                 let credit = (arrived.payload.len() as u32).to_be_bytes();
-                wire.send(&frame(h2::WINDOW_UPDATE, 0, 0, &credit))?;
-                wire.send(&frame(h2::WINDOW_UPDATE, 0, arrived.id, &credit))?;
+                let credits = [
+                    frame(h2::WINDOW_UPDATE, 0, 0, &credit),
+                    frame(h2::WINDOW_UPDATE, 0, arrived.id, &credit),
+                ];
+                match wire.send(&credits.concat()) {
+                    // Credit for each byte is a flood of its own, which ends the session.
+                    Err(error) if super::wire::has_ended(&error) => break,
+                    sent => sent?,
+                }
             }
         }
     }
