@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tandem_http::{RequestHead, Scheme};
+use tandem_http::Scheme;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -206,9 +206,7 @@ impl Origin {
         connect_timeout: Duration,
         limits: Limits,
     ) -> Rc<Self> {
-        // The bound of connections that all sessions share applies to all sessions together.
-        let shared = matches!(mode, Mode::Reverse { .. }).then_some(limits.per_session);
-        let (places, pool) = (Places::new(limits, shared), RefCell::default());
+        let (places, pool) = (Places::new(limits), RefCell::default());
         let secure = |connector| {
             let below = Rc::clone(&transport);
             Rc::new(Tls::dialling(
@@ -547,7 +545,7 @@ impl Origin {
 }
 
 /// Returns whether a request logs in on its connection (RFC 4559 for Negotiate, and likewise NTLM).
-fn is_bound_to_connection(request: &RequestHead) -> bool {
+fn is_bound_to_connection(request: &tandem_http::RequestHead) -> bool {
     let credentials = request.fields.get("authorization").unwrap_or_default();
     let scheme = credentials.split(|byte| *byte == b' ').next();
     scheme.is_some_and(|scheme| {

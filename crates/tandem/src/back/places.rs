@@ -11,11 +11,10 @@
 //! delay it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::rc::Rc;
 
-use tandem_http::Priority;
 use tokio::sync::oneshot;
 
 use crate::priority::Precedence;
@@ -45,19 +44,8 @@ impl<T: Clone + Eq + Hash> Id for T {}
 /// The places of all sessions.
 pub(super) struct Places<O: Id> {
     limits: Limits,
-    /// The bound for all sessions together, if sessions share their connections.
-    shared: Option<RefCell<Shared<O>>>,
     /// The sessions that use a place or wait for one.
     sessions: RefCell<HashMap<u64, Session<O>>>,
-}
-
-/// The use of each origin by all sessions, and the order in which waiting sessions are served.
-struct Shared<O: Id> {
-    most: usize,
-    taken: HashMap<O, Taken>,
-    /// The sessions that wait, each once. A session that gets a place goes to the end, so that a
-    /// session with many requests does not delay the others.
-    turns: VecDeque<u64>,
 }
 
 struct Session<O: Id> {
@@ -67,8 +55,6 @@ struct Session<O: Id> {
     /// leaves the queue.
     queue: BTreeMap<Number, Waiting<O>>,
     issued: u64,
-    /// True if the session is in the order of waiting sessions.
-    in_turns: bool,
 }
 
 /// A place in the queue.
@@ -102,19 +88,9 @@ struct Turn<'a, O: Id> {
 }
 
 impl<O: Id> Places<O> {
-    /// Creates places without any use. `shared` bounds the connections of all sessions together to
-    /// one origin.
-    pub(super) fn new(limits: Limits, shared: Option<usize>) -> Rc<Self> {
-        let shared = shared.map(|most| {
-            RefCell::new(Shared {
-                most,
-                taken: HashMap::new(),
-                turns: VecDeque::new(),
-            })
-        });
+    pub(super) fn new(limits: Limits) -> Rc<Self> {
         Rc::new(Self {
             limits,
-            shared,
             sessions: RefCell::default(),
         })
     }
@@ -139,17 +115,11 @@ impl<O: Id> Places<O> {
             let mut sessions = self.sessions.borrow_mut();
             let state = sessions.entry(session).or_default();
             // Waiting exchanges have no room, so this exchange overtakes none that could have run.
-            if state.has_room(&self.limits, origin, push) && self.has_shared_room(origin, push) {
+            if state.has_room(&self.limits, origin, push) {
                 state.take(origin, push);
-                self.take_shared(origin, push);
                 return self.place(session, origin, push);
             }
             state.issued += 1;
-            if let Some(shared) = &self.shared
-                && !std::mem::replace(&mut state.in_turns, true)
-            {
-                shared.borrow_mut().turns.push_back(session);
-            }
             let (ready, arrived) = oneshot::channel();
             let number = (precedence, state.issued);
             state.queue.insert(
@@ -187,79 +157,13 @@ impl<O: Id> Places<O> {
         if let Some(state) = self.sessions.borrow_mut().get_mut(&session) {
             state.give_back(origin, push);
         }
-        if let Some(shared) = &self.shared {
-            shared.borrow_mut().give_back(origin, push);
-        }
         // The loop hands out one place at a time, without the borrow: a place that the receiver
         // drops returns through this function.
-        loop {
-            let next = match &self.shared {
-                None => self
-                    .next(session)
-                    .map(|(waiting, push)| (session, waiting, push)),
-                Some(shared) => self.next_in_turn(shared, origin),
-            };
-            let Some((session, waiting, push)) = next else {
-                break;
-            };
+        while let Some((waiting, push)) = self.next(session) {
             let place = self.place(session, &waiting.origin, push);
             drop(waiting.ready.send(place));
         }
         self.forget(session);
-    }
-
-    fn has_shared_room(&self, origin: &O, push: bool) -> bool {
-        self.shared
-            .as_ref()
-            .is_none_or(|shared| shared.borrow().has_room(origin, push))
-    }
-
-    fn take_shared(&self, origin: &O, push: bool) {
-        if let Some(shared) = &self.shared {
-            let mut shared = shared.borrow_mut();
-            let taken = shared.taken.entry(origin.clone()).or_default();
-            taken.places += 1;
-            taken.pushes += usize::from(push);
-        }
-    }
-
-    /// Returns the first exchange that waits for `origin` and has room, and takes the room.
-    /// Requests of all sessions come first, in turn, and then pushes.
-    fn next_in_turn(
-        &self,
-        shared: &RefCell<Shared<O>>,
-        origin: &O,
-    ) -> Option<(u64, Waiting<O>, bool)> {
-        let mut sessions = self.sessions.borrow_mut();
-        for push in [false, true] {
-            if !shared.borrow().has_room(origin, push) {
-                continue;
-            }
-            let waiting = shared.borrow().turns.len();
-            for _ in 0..waiting {
-                let session = shared.borrow_mut().turns.pop_front()?;
-                let Some(state) = sessions.get_mut(&session) else {
-                    continue;
-                };
-                let number = state.first(push).filter(|number| {
-                    let origin = &state.queue[number].origin;
-                    state.has_room(&self.limits, origin, push)
-                        && shared.borrow().has_room(origin, push)
-                });
-                let taken = number.and_then(|number| state.queue.remove(&number));
-                state.in_turns = !state.queue.is_empty();
-                if state.in_turns {
-                    shared.borrow_mut().turns.push_back(session);
-                }
-                if let Some(taken) = taken {
-                    state.take(&taken.origin, push);
-                    drop(sessions);
-                    self.take_shared(&taken.origin, push);
-                    return Some((session, taken, push));
-                }
-            }
-        }
-        None
     }
 
     /// Returns the first exchange of the queue that has room, and takes the room.
@@ -289,23 +193,6 @@ impl<O: Id> Places<O> {
     }
 }
 
-impl<O: Id> Shared<O> {
-    fn has_room(&self, origin: &O, push: bool) -> bool {
-        let here = self.taken.get(origin).copied().unwrap_or_default();
-        here.places < self.most && (!push || here.pushes < self.most / 2)
-    }
-
-    fn give_back(&mut self, origin: &O, push: bool) {
-        if let Some(taken) = self.taken.get_mut(origin) {
-            taken.places -= 1;
-            taken.pushes -= usize::from(push);
-            if taken.places == 0 {
-                self.taken.remove(origin);
-            }
-        }
-    }
-}
-
 impl<O: Id> Default for Session<O> {
     fn default() -> Self {
         Self {
@@ -313,7 +200,6 @@ impl<O: Id> Default for Session<O> {
             origins: HashMap::new(),
             queue: BTreeMap::new(),
             issued: 0,
-            in_turns: false,
         }
     }
 }
@@ -324,16 +210,6 @@ impl<O: Id> Session<O> {
         let fits =
             |taken: Taken, most: usize| taken.places < most && (!push || taken.pushes < most / 2);
         fits(here, limits.per_origin) && fits(self.all, limits.per_session)
-    }
-
-    /// Returns the first request, or the first push, of the queue.
-    fn first(&self, push: bool) -> Option<Number> {
-        let least = Precedence {
-            push,
-            priority: Priority(0),
-        };
-        let (number, _) = self.queue.range((least, 0)..).next()?;
-        (number.0.push == push).then_some(*number)
     }
 
     fn take(&mut self, origin: &O, push: bool) {
@@ -418,39 +294,10 @@ mod tests {
     }
 
     fn places(per_origin: usize, per_session: usize) -> Rc<Places<u8>> {
-        let limits = Limits {
+        Places::new(Limits {
             per_origin,
             per_session,
-        };
-        Places::new(limits, None)
-    }
-
-    #[test]
-    fn shared_places_go_round_sessions() {
-        let limits = Limits {
-            per_origin: 9,
-            per_session: 9,
-        };
-        let places = Places::new(limits, Some(2));
-        let held: Vec<_> = (0..2)
-            .map(|_| poll(&mut ask(&places, 1, 0, false)).expect("room"))
-            .collect();
-        let mut greedy: Vec<_> = (0..3).map(|_| ask(&places, 1, 0, false)).collect();
-        let mut push = ask(&places, 2, 0, true);
-        let mut modest = ask(&places, 3, 0, false);
-        assert!(greedy.iter_mut().all(|future| poll(future).is_none()));
-        assert!(poll(&mut push).is_none() && poll(&mut modest).is_none());
-        drop(held);
-        let first = poll(&mut greedy[0]).expect("the first in turn");
-        let second = poll(&mut modest).expect("another session's turn");
-        assert!(poll(&mut greedy[1]).is_none());
-        drop((first, second));
-        let rest: Vec<_> = greedy[1..].iter_mut().filter_map(poll).collect();
-        assert_eq!(rest.len(), 2, "requests go before pushes");
-        assert!(poll(&mut push).is_none());
-        drop(rest);
-        drop(poll(&mut push).expect("no request waits"));
-        assert!(places.sessions.borrow().is_empty());
+        })
     }
 
     #[test]
