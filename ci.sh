@@ -213,7 +213,7 @@ run() {
 
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
-    steps=(install fmt deny machete lint pure test doc fuzz interop attack demo soak)
+    steps=(install fmt deny machete lint pure test doc fuzz interop attack demo)
     compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
 fi
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
