@@ -43,6 +43,8 @@ pub enum Kind {
     TooLarge,
     /// A limit of concurrent work is reached.
     Busy,
+    /// The session has no free stream, or accepts no new ones. Another session may have one.
+    Full,
     /// TLS failed.
     Tls,
     /// The proxy itself failed.
@@ -184,7 +186,7 @@ impl Error {
             (Kind::Unauthorized, _) => 407,
             (Kind::TooLarge, Side::Client) => 431,
             (Kind::Timeout, _) => 504,
-            (Kind::Busy, _) => 503,
+            (Kind::Busy | Kind::Full, _) => 503,
             (Kind::Internal, _) => 500,
             _ => 502,
         }
@@ -203,7 +205,7 @@ impl Error {
             Kind::Forbidden => "destination_ip_prohibited",
             Kind::Unauthorized | Kind::Misdirected => "http_request_denied",
             Kind::BadRequest | Kind::TooLarge => "http_request_error",
-            Kind::Busy => "connection_limit_reached",
+            Kind::Busy | Kind::Full => "connection_limit_reached",
             Kind::Tls => "tls_protocol_error",
             Kind::Internal => "proxy_internal_error",
         }
@@ -212,7 +214,7 @@ impl Error {
     /// Returns the reason for resetting a peer's stream.
     pub const fn reason(&self) -> Reason {
         match self.kind {
-            Kind::Busy => Reason::Refused,
+            Kind::Busy | Kind::Full => Reason::Refused,
             Kind::BadRequest => Reason::Protocol,
             Kind::ConnectionRefused | Kind::Unreachable | Kind::Dns | Kind::Forbidden => {
                 Reason::Connect

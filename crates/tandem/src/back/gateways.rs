@@ -259,7 +259,7 @@ impl Gateways {
             let done = self.run(&session, index, exchange, sink).await;
             // A lost session does not mean a broken gateway: the next session to it may be open in
             // a moment.
-            let is_full = matches!(&done, Some(Err(error)) if error.kind == Kind::Busy);
+            let is_full = matches!(&done, Some(Err(error)) if error.kind == Kind::Full);
             passed_over += usize::from(done.is_some() && !is_full);
             let error = match done {
                 Some(Ok(())) => {

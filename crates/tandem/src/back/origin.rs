@@ -306,7 +306,7 @@ impl Origin {
                 Err(error) => error,
             };
             let again = match error.retry {
-                Retry::Safe => error.kind == Kind::Reset || error.kind == Kind::Busy,
+                Retry::Safe => matches!(error.kind, Kind::Reset | Kind::Busy | Kind::Full),
                 Retry::IfIdempotent => exchange.request.method.is_idempotent(),
                 Retry::Never => false,
             };

@@ -121,7 +121,7 @@ impl MuxClient {
         tokio::select! {
             biased;
             opened = opening => opened,
-            () = full => Err(Error::new(Kind::Busy, Side::Peer, FULL).with_retry(Retry::Safe)),
+            () = full => Err(Error::new(Kind::Full, Side::Peer, FULL).with_retry(Retry::Safe)),
         }
     }
 
@@ -166,7 +166,7 @@ impl MuxClient {
                 Poll::Pending
             }
             Err(OpenError::Closing) => {
-                let error = Error::new(Kind::Busy, Side::Peer, "the session takes no new requests");
+                let error = Error::new(Kind::Full, Side::Peer, "the session takes no new requests");
                 Poll::Ready(Err(error.with_retry(Retry::Safe)))
             }
             Err(error) => Poll::Ready(Err(Error::new(

@@ -286,7 +286,10 @@ impl Pump {
         if self.head_sent {
             let mut core = self.shared.core.borrow_mut();
             core.reset_after_data(self.id, error.reason());
-        } else if self.pushed || error.reason() == Reason::Refused {
+        } else if self.pushed
+            // The client takes a refusal for the gateway's own and repeats the request.
+            || (error.reason() == Reason::Refused && error.side != crate::error::Side::Origin)
+        {
             self.shared.core.borrow_mut().reset(self.id, error.reason());
         } else {
             let (head, body) = failure::response(error, "gateway");
