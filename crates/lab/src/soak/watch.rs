@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn judge_names_what_stays_open() {
         let mut subject = subject(|_| 100 << 20);
-        subject.last.connections = Some(1);
+        subject.last.connections = Some(2);
         subject.last.exchanges = None;
         subject.last.descriptors = 13;
         subject.last.threads = 3;
