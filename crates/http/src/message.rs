@@ -177,7 +177,7 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// A GET of `path` without fields.
+    /// Returns a GET request for `path`, without fields.
     pub fn get(scheme: Scheme, authority: impl Into<String>, path: impl Into<String>) -> Self {
         Self {
             method: Method::Get,
@@ -186,6 +186,15 @@ impl RequestHead {
             path: path.into(),
             protocol: None,
             fields: Fields::new(),
+        }
+    }
+
+    /// Returns a CONNECT request for a tunnel to `authority`, without fields. No protocol sends its
+    /// scheme.
+    pub fn connect(authority: impl Into<String>) -> Self {
+        Self {
+            method: Method::Connect,
+            ..Self::get(Scheme::Http, authority, "")
         }
     }
 

@@ -172,10 +172,7 @@ fn requests_look_as_expected() {
         "GET http://a.example/x HTTP/1.1\r\nHost: a.example\r\nCookie: a=1; b=2\r\nUser-Agent: t\r\nTe: trailers\r\n\
          Connection: Upgrade, TE\r\nUpgrade: websocket\r\n\r\n"
     );
-    let tunnel = RequestHead {
-        method: Method::Connect,
-        ..RequestHead::get(Scheme::Https, "a:443", "")
-    };
+    let tunnel = RequestHead::connect("a:443");
     assert_eq!(
         written(&tunnel, Form::Authority, Framing::None, None),
         "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n"

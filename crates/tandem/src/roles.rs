@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tandem_http::h1::{Form, Limits};
-use tandem_http::{MuxConfig, Role as End};
+use tandem_http::{MuxConfig, Role as End, Scheme};
 
 use crate::config::{ConfigError, PathConfig, read_secret};
 use crate::connections::Connections;
@@ -127,26 +127,16 @@ fn mux_session(
     }
 }
 
-fn http1_session(
-    form: Form,
-    path: &PathConfig,
-    response_timeout: std::time::Duration,
-    max_head: usize,
-    origin_form: OriginForm,
-) -> Http1Session {
+/// Returns HTTP/1.1 towards origins, and for a listener without TLS that represents all origins.
+/// `who` is the name of the role, as in [`Http1Session::who`].
+fn http1_session(who: &'static str, path: &PathConfig) -> Http1Session {
     Http1Session {
-        form,
-        limits: Limits {
-            head: max_head,
-            ..Limits::default()
-        },
+        form: Form::Origin,
+        limits: Limits::default(),
         timeouts: path.timeouts.clone(),
-        response_timeout,
-        who: if form == Form::Absolute {
-            "client"
-        } else {
-            "gateway"
-        },
-        origin_form,
+        response_timeout: path.timeouts.idle,
+        who,
+        scheme: Scheme::Http,
+        origin_form: OriginForm::Any,
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::h1::{Form, Limits};
-use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::exchange::{Exchange, Part, Peer, Reply};
@@ -91,8 +91,8 @@ fn page(status: u16, kind: &'static str, body: String) -> Reply {
     Reply::ready(head(status, kind, body.len()), Bytes::from(body))
 }
 
-/// The authorities that address a listener itself.
-pub fn own_authorities(listen: SocketAddr) -> Vec<String> {
+/// Returns the authorities that address a listener itself. `scheme` is that of the listener.
+pub fn own_authorities(listen: SocketAddr, scheme: Scheme) -> Vec<String> {
     let port = listen.port();
     let mut own = vec![
         listen.to_string(),
@@ -100,7 +100,7 @@ pub fn own_authorities(listen: SocketAddr) -> Vec<String> {
         format!("127.0.0.1:{port}"),
         format!("[::1]:{port}"),
     ];
-    if port == 80 {
+    if port == scheme.default_port() {
         own.extend(["localhost".into(), "127.0.0.1".into(), "[::1]".into()]);
     }
     own
@@ -123,7 +123,8 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
         },
         response_timeout: TIMEOUT,
         who: "client",
-        origin_form: OriginForm::Only(own_authorities(local).into()),
+        scheme: Scheme::Http,
+        origin_form: OriginForm::Only(own_authorities(local, Scheme::Http).into()),
     };
     let transport = Tcp {
         options: None,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tandem_http::message::is_token;
 use tandem_http::socks::{Command, Reply as SocksReply, Server};
-use tandem_http::{Fields, Method, RequestHead, Scheme};
+use tandem_http::{Fields, RequestHead};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -115,7 +115,11 @@ impl SocksFront {
             match looks_like_http(early) {
                 Looks::Other => return Ok(false),
                 Looks::Http => {
-                    match tandem_http::h1::parse_request(early, Scheme::Http, &self.http1.limits) {
+                    match tandem_http::h1::parse_request(
+                        early,
+                        self.http1.scheme,
+                        &self.http1.limits,
+                    ) {
                         Ok(Some((request, _))) => {
                             let named = split_authority(&request.head.authority, Some(80));
                             return Ok(named.is_ok_and(|(name, at)| name == host && at == port)
@@ -293,14 +297,7 @@ async fn tunnel(
     stage: &dyn Stage,
 ) -> Result<(), Error> {
     let io = Rc::new(RefCell::new(path));
-    let request = RequestHead {
-        method: Method::Connect,
-        scheme: Scheme::Http,
-        authority: target.to_owned(),
-        path: String::new(),
-        protocol: None,
-        fields: Fields::new(),
-    };
+    let request = RequestHead::connect(target);
     // The body is dropped only when the tunnel ends: its reader notices when the client goes away.
     let body = Body::new(
         Upward {

@@ -141,55 +141,49 @@ impl ClientConfig {
         connections: &Rc<Connections>,
         drain: &Drain,
     ) -> Result<Front, ConfigError> {
-        let limits = self.path.timeouts.clone();
-        let head = Limits::default().head;
-        let (protocol, stage): (Protocol, Rc<dyn Stage>) = if endpoint.session
-            == SessionKind::Socks5
-        {
-            let http1 = http1_session(Form::Origin, &self.path, limits.idle, head, OriginForm::Any);
-            let http1 = Http1Session {
-                who: "client",
-                ..http1
+        let provider = self.transports.of(endpoint)?;
+        let timeout = self.path.timeouts.head;
+        let (protocol, stage): (Protocol, Rc<dyn Stage>) =
+            if endpoint.session == SessionKind::Socks5 {
+                let socks = SocksFront {
+                    http1: http1_session("client", &self.path),
+                    sessions: Rc::clone(to_gateway) as _,
+                    handshake: timeout,
+                };
+                (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
+            } else {
+                let scheme = provider.scheme();
+                let own: Rc<[String]> = own_authorities(address, scheme).into();
+                let http1 = Http1Session {
+                    form: Form::Absolute,
+                    scheme,
+                    origin_form: OriginForm::Only(Rc::clone(&own)),
+                    ..http1_session("client", &self.path)
+                };
+                let isolate = Isolate {
+                    next: Rc::clone(out),
+                };
+                let listener = address.to_string();
+                let stage = move |exchange: Exchange| {
+                    let to_itself = !exchange.request.is_connect()
+                        && own.iter().any(|authority| {
+                            authority.eq_ignore_ascii_case(&exchange.request.authority)
+                        });
+                    if to_itself {
+                        pac::answer(&exchange, &listener)
+                    } else {
+                        isolate.call(exchange)
+                    }
+                };
+                (Protocol::Session(Rc::new(http1)), Rc::new(stage))
             };
-            let socks = SocksFront {
-                http1,
-                sessions: Rc::clone(to_gateway) as _,
-                handshake: limits.head,
-            };
-            (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
-        } else {
-            let own: Rc<[String]> = own_authorities(address).into();
-            let http1 = http1_session(
-                Form::Absolute,
-                &self.path,
-                limits.idle,
-                head,
-                OriginForm::Only(Rc::clone(&own)),
-            );
-            let isolate = Isolate {
-                next: Rc::clone(out),
-            };
-            let listener = address.to_string();
-            let stage = move |exchange: Exchange| {
-                let to_itself = !exchange.request.is_connect()
-                    && own.iter().any(|authority| {
-                        authority.eq_ignore_ascii_case(&exchange.request.authority)
-                    });
-                if to_itself {
-                    pac::answer(&exchange, &listener)
-                } else {
-                    isolate.call(exchange)
-                }
-            };
-            (Protocol::Session(Rc::new(http1)), Rc::new(stage))
-        };
         let context = ListenContext {
             socket: None,
             client_ca: None,
             optional_certificate: false,
-            timeout: limits.head,
+            timeout,
         };
-        let transport = self.transports.of(endpoint)?.listening(endpoint, context)?;
+        let transport = provider.listening(endpoint, context)?;
         Ok(Front {
             protocol,
             transport,
@@ -279,13 +273,7 @@ impl ClientConfig {
                 options,
             )),
         };
-        let http1 = http1_session(
-            Form::Origin,
-            &self.path,
-            self.path.timeouts.idle,
-            Limits::default().head,
-            OriginForm::Any,
-        );
+        let http1 = http1_session("gateway", &self.path);
         let h2 = Rc::new(mux_session(
             Multiplexed::H2,
             &self.path,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tandem_http::h1::Form;
+use tandem_http::h1::Limits;
 
 use super::{Built, Role, gateway_tokens, http1_session, logged, mux_session};
 use crate::back::origin::{Mode, Origin, ToOrigin};
@@ -23,7 +23,7 @@ use crate::middle::track::Track;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::services::Services;
-use crate::session::http1::{Http1Session, OriginForm};
+use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
@@ -67,13 +67,14 @@ impl Role for GatewayConfig {
             named,
             options: self.path.socket.clone(),
         });
-        let http1 = http1_session(
-            Form::Origin,
-            &self.path,
-            self.response_timeout,
-            self.max_head,
-            OriginForm::Any,
-        );
+        let http1 = Http1Session {
+            limits: Limits {
+                head: self.max_head,
+                ..Limits::default()
+            },
+            response_timeout: self.response_timeout,
+            ..http1_session("gateway", &self.path)
+        };
         let h2 = Rc::new(mux_session(
             Multiplexed::H2,
             &self.path,
@@ -135,9 +136,13 @@ impl GatewayConfig {
             optional_certificate: !self.tokens.is_empty(),
             timeout: self.path.timeouts.head,
         };
-        let transport = self.transports.of(endpoint)?.listening(endpoint, context)?;
+        let provider = self.transports.of(endpoint)?;
+        let transport = provider.listening(endpoint, context)?;
         let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
-            None => Rc::new(http1.clone()),
+            None => Rc::new(Http1Session {
+                scheme: provider.scheme(),
+                ..http1.clone()
+            }),
             Some(protocol) => Rc::new(mux_session(
                 protocol,
                 &self.path,

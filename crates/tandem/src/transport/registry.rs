@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tandem_http::Scheme;
+
 use super::Transport;
 use super::tcp::{SocketOptions, TcpProvider};
 use super::tls::{TlsError, TlsProvider};
@@ -141,6 +143,12 @@ pub trait Provider: Send + Sync {
         Protocol::Tcp
     }
 
+    /// Returns the scheme of requests that a listener receives without one in their target: `https`
+    /// if the transport encrypts (RFC 9112 section 3.3).
+    fn scheme(&self) -> Scheme {
+        Scheme::Http
+    }
+
     /// Returns true if a listener can request certificates of its clients.
     fn has_client_certificates(&self) -> bool {
         false
@@ -236,6 +244,12 @@ mod tests {
         };
         assert_eq!(of("h2+tls://gw.example:443"), Ok("tls"));
         assert_eq!(of("http://127.0.0.1:80"), Ok("tcp"));
+        let scheme = |text: &str| {
+            let endpoint = text.parse().expect("an endpoint");
+            transports.of(&endpoint).map(Provider::scheme)
+        };
+        assert_eq!(scheme("http+tls://gw.example:443"), Ok(Scheme::Https));
+        assert_eq!(scheme("http://127.0.0.1:80"), Ok(Scheme::Http));
         let error = of("h2+sctp://gw.example:1")
             .expect_err("unknown")
             .to_string();

@@ -118,10 +118,7 @@ fn tunnel_reset_by_client_closes_origin_connection() {
         });
         let (_running, gateway) = serving(session, |_| {});
         let mut peer = Peer::to(gateway, session);
-        let head = RequestHead {
-            method: Method::Connect,
-            ..RequestHead::get(Scheme::Http, origin.address.to_string(), "")
-        };
+        let head = RequestHead::connect(origin.address.to_string());
         let id = peer.core.open(&head, false, Priority::default()).unwrap();
         peer.core.send_data(id, "hi".into(), false);
         while !matches!(peer.event(), Event::Data { .. }) {}

@@ -44,7 +44,7 @@ use tandem::transport::tcp::{SocketOptions, Tcp};
 use tandem::transport::tls::ClientTls;
 use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::h1::{Form, Limits};
-use tandem_http::{MuxConfig, Priority, Role as End};
+use tandem_http::{MuxConfig, Priority, Role as End, Scheme};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::{Notify, mpsc};
 
@@ -552,6 +552,7 @@ fn http1(form: Form, who: &'static str) -> Http1Session {
         timeouts: Timeouts::default(),
         response_timeout: Duration::from_secs(20),
         who,
+        scheme: Scheme::Http,
         origin_form: OriginForm::Any,
     }
 }

@@ -11,6 +11,7 @@ mod writer;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tandem_http::Scheme;
 use tandem_http::h1::{Form, Limits};
 
 pub use client::Http1Client;
@@ -41,6 +42,9 @@ pub struct Http1Session {
     pub response_timeout: Duration,
     /// The name of this proxy in its own responses: `client` or `gateway`.
     pub who: &'static str,
+    /// The scheme of received requests whose target names none. It is `https` behind TLS (RFC 9112
+    /// section 3.3).
+    pub scheme: Scheme,
     /// The origin-form requests that are served.
     pub origin_form: OriginForm,
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::h1::{self, BadRequest, Decoder, Form, Framing, Request, Version};
 use tandem_http::message::content_length;
-use tandem_http::{Method, ResponseHead, Scheme};
+use tandem_http::{Method, ResponseHead};
 use tokio::time::Instant;
 
 use super::Http1Session;
@@ -134,7 +134,7 @@ impl Http1Server {
                 if connection.buf.is_empty() {
                     Ok(None)
                 } else {
-                    h1::parse_request(&connection.buf, Scheme::Http, &self.session.limits)
+                    h1::parse_request(&connection.buf, self.session.scheme, &self.session.limits)
                 }
             };
             match parsed {
@@ -328,6 +328,7 @@ impl Http1Server {
 
 #[cfg(test)]
 mod tests {
+    use tandem_http::Scheme;
     use tandem_http::h1::Limits;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -341,7 +342,44 @@ mod tests {
             timeouts: Timeouts::default(),
             response_timeout: Duration::from_secs(60),
             who: "client",
+            scheme: Scheme::Http,
             origin_form: OriginForm::Any,
+        }
+    }
+
+    #[tokio::test]
+    async fn server_reads_origin_form_in_its_own_scheme() {
+        for (scheme, name) in [(Scheme::Http, "http"), (Scheme::Https, "https")] {
+            let (mut near, far) = Path::pair(1 << 16);
+            let peer = Peer {
+                session: 0,
+                address: None,
+                push: false,
+            };
+            let stage = |exchange: Exchange| {
+                let read = format!(
+                    "{}://{}",
+                    exchange.request.scheme.as_str(),
+                    exchange.request.authority
+                );
+                Reply::ready(ResponseHead::new(200), Bytes::from(read))
+            };
+            let session = Http1Session {
+                scheme,
+                ..session()
+            };
+            let server = Http1Server::new(session, far, peer, Rc::new(stage)).run(Drain::new());
+            let asked = async {
+                near.write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n")
+                    .await
+                    .expect("the server is there");
+                let mut answer = String::new();
+                near.read_to_string(&mut answer).await.expect("an end");
+                answer
+            };
+            let (served, answer) = tokio::join!(server, asked);
+            served.expect("a regular end");
+            assert!(answer.contains(&format!("{name}://a.example")), "{answer}");
         }
     }
 

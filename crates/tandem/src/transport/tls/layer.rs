@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tandem_http::Scheme;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{ClientCertificates, ClientTls, acceptor, connect, wrap};
@@ -158,6 +159,10 @@ pub struct TlsProvider;
 impl Provider for TlsProvider {
     fn name(&self) -> &'static str {
         "tls"
+    }
+
+    fn scheme(&self) -> Scheme {
+        Scheme::Https
     }
 
     fn has_client_certificates(&self) -> bool {
