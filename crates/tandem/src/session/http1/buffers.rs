@@ -20,9 +20,9 @@ const SIZE: usize = 64 << 10;
 /// The number of free buffers that a thread keeps.
 const KEPT: usize = 192;
 
-/// The size in bytes below which a read is copied out of its buffer. The small reads of a slow
-/// origin must not hold a whole buffer each.
-const COPY_BELOW: usize = SIZE / 4;
+/// The size in bytes below which a read is copied out of its buffer. The reads of a slow origin
+/// must not hold a whole buffer each: a queue of bodies uses at most twice the memory of its bytes.
+const COPY_BELOW: usize = SIZE / 2;
 
 thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };

@@ -164,7 +164,9 @@ impl Pump {
                 return Poll::Ready(());
             }
             self.reprioritise(cx);
-            let waits_for_room = self.head_sent && self.held.is_none() && !self.finished;
+            // A reply that is always ready must not fill the queue beyond its limit. The part that
+            // is held back can wait, because the queue before it is full.
+            let waits_for_room = self.head_sent && !self.finished;
             if waits_for_room && ready!(self.shared.poll_room(self.id, cx.waker())).is_err() {
                 return Poll::Ready(());
             }
@@ -344,4 +346,96 @@ fn push(
         finished: false,
     };
     tokio::task::spawn_local(pump.run());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::task::Waker;
+
+    use bytes::Buf;
+    use tandem_http::{Mux, MuxConfig, ResponseHead, Scheme, SendBuf, h2};
+
+    use super::super::Multiplexed;
+    use super::*;
+    use crate::exchange::Parts;
+
+    /// The size of the parts in bytes.
+    const PART: usize = 16 << 10;
+    /// The number of parts with data.
+    const PARTS: usize = 256;
+
+    /// A response with parts that are always ready. It counts the parts with data that were taken.
+    struct AlwaysReady {
+        head: Option<ResponseHead>,
+        taken: Rc<Cell<usize>>,
+    }
+
+    impl Parts for AlwaysReady {
+        fn poll_part(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+            if let Some(head) = self.head.take() {
+                return Poll::Ready(Some(Ok(Part::Head(head))));
+            }
+            let taken = self.taken.get();
+            self.taken.set((taken + 1).min(PARTS));
+            Poll::Ready((taken < PARTS).then(|| Ok(Part::Data(Bytes::from_static(&[7; PART])))))
+        }
+    }
+
+    /// Moves at most `limit` bytes of output of one end into the other.
+    fn pass(from: &mut dyn Mux, to: &mut dyn Mux, limit: usize) {
+        let mut out = SendBuf::new();
+        from.poll_output(&mut out, limit);
+        to.handle_input(
+            std::time::Instant::now(),
+            &out.copy_to_bytes(out.remaining()),
+        )
+        .expect("a session that goes on");
+    }
+
+    #[test]
+    fn pump_takes_no_more_than_the_send_buffer() {
+        let config = MuxConfig::new(Role::Server);
+        let most = config.send_buffer / PART + 2;
+        let shared = Shared::new(Box::new(h2::Connection::new(config)), Multiplexed::H2);
+        let mut client = h2::Connection::new(MuxConfig::new(Role::Client));
+        let request = RequestHead::get(Scheme::Http, "site.example", "/");
+        let id = client
+            .open(&request, true, Priority::default())
+            .expect("room for a stream");
+        pass(&mut client, &mut **shared.core.borrow_mut(), usize::MAX);
+        shared.streams.borrow_mut().insert(id, Stream::default());
+        let taken = Rc::new(Cell::new(0));
+        let priority = SharedPriority::default();
+        let mut pump = Pump {
+            shared: Rc::clone(&shared),
+            id,
+            priority: priority.watch(),
+            reply: Reply::new(AlwaysReady {
+                head: Some(ResponseHead::new(200)),
+                taken: Rc::clone(&taken),
+            }),
+            held: None,
+            bodyless: false,
+            pushed: false,
+            head_sent: false,
+            finished: false,
+        };
+        let (mut sent, mut cx) = (0, Context::from_waker(Waker::noop()));
+        while pump.poll(&mut cx).is_pending() {
+            assert!(
+                taken.get() <= sent / PART + most,
+                "{} parts, {sent} bytes",
+                taken.get()
+            );
+            pass(&mut **shared.core.borrow_mut(), &mut client, 4 << 10);
+            while let Some(event) = client.poll_event() {
+                if let Event::Data { data, .. } = event {
+                    sent += data.len();
+                }
+            }
+        }
+        assert_eq!(taken.get(), PARTS);
+        assert!(sent >= (PARTS - most) * PART, "{sent}");
+    }
 }
