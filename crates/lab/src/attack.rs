@@ -4,27 +4,36 @@
 //! - [`floods`]: frames that move no data, against a gateway, over both protocols; [`slow`]:
 //!   connections and streams that are held open; [`origin`]: malicious origins behind the gateway;
 //!   [`gateway`]: malicious gateways against the client.
-//! - [`victim`]: the programs, the honest origin and the honest user. [`wire`]: hand-made frames.
+//! - [`victim`]: the programs and the honest user. [`servers`]: the honest origin and the frame of
+//!   malicious servers. [`wire`]: hand-made frames.
 //!
-//! Attack traffic goes to loopback only. Each attack is bounded in time, sessions and frames.
+//! Attack traffic goes to loopback only. Each attack is bounded in time, sessions and frames. The
+//! attacker's threads use only processor time that the victim and the honest user leave, as if the
+//! attacker had a machine of its own.
 
 pub mod floods;
 pub mod gateway;
 pub mod origin;
+pub mod servers;
 pub mod slow;
 pub mod victim;
 pub mod wire;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use tandem_net::emulator::sys;
 
 use crate::bench::BenchError;
 use crate::bench::workshop::Workshop;
 use floods::{Flood, Maker};
-use victim::{Client, Gateway, HonestUser, Server, Service, Usage};
+use servers::HonestOrigin;
+use victim::{Client, Gateway, HonestUser, Service, Usage};
 use wire::{Wire, has_ended};
 
 /// The largest number of frames in a session of a flood (issue: no flood lasts longer).
@@ -177,23 +186,22 @@ impl Attack {
         tandem: &Path,
         time: Duration,
     ) -> Result<Outcome, BenchError> {
-        let attacker = BenchError::system(format!("attack by {}", self.name));
-        let honest = Server::origin()?;
+        let honest = HonestOrigin::start().map_err(BenchError::system("start an origin"))?;
         let gateway = Gateway::start(workshop, tandem)?;
         let user = HonestUser::of_gateway(gateway.h2, honest.address)
             .map_err(BenchError::system("reach the gateway"))?;
         let before = Usage::of(gateway.pid)?;
         let until = Instant::now() + time;
-        let tally = match self.kind {
-            Kind::Flood(flood) => run_flood(flood, gateway, &honest, until),
+        let tally = as_attacker(|| match self.kind {
+            Kind::Flood(flood) => run_flood(flood, gateway, honest.address, until),
             Kind::Slow(attack) => attack(gateway, honest.address, until).map(Tally::of),
             Kind::Origin(origin) => {
                 let origin = origin.start()?;
                 origin::ask(gateway, origin.address, until).map(Tally::of)
             }
             Kind::Gateway(_) => Ok(Tally::default()),
-        };
-        let tally = tally.map_err(attacker)?;
+        });
+        let tally = tally.map_err(BenchError::system(format!("attack by {}", self.name)))?;
         let after = Usage::of(gateway.pid)?;
         Ok(self.judge(tally, before, after, user.end(), time))
     }
@@ -206,7 +214,8 @@ impl Attack {
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let sent = Arc::new(AtomicU64::new(0));
-        let server = gateway.start(Arc::clone(&sent))?;
+        let server = as_attacker(|| gateway.start(Arc::clone(&sent)))
+            .map_err(BenchError::system("start a gateway"))?;
         let client = Client::start(workshop, tandem, gateway.protocol, server.address)?;
         let user = HonestUser::of_client(client.http);
         let before = Usage::of(client.pid)?;
@@ -261,7 +270,11 @@ impl Attack {
         );
         check(
             service.failed == 0,
-            format!("{} honest requests failed", service.failed),
+            format!(
+                "{} honest requests failed: {}",
+                service.failed,
+                service.problem.as_deref().unwrap_or("the user ended")
+            ),
         );
         check(
             service.answered >= least,
@@ -291,11 +304,19 @@ impl Tally {
     }
 }
 
+/// Runs an attacker on a thread of the lowest class. The victim and the honest user share the
+/// processors of this machine with the attacker, and must not wait for them.
+fn as_attacker<T: Send>(attack: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let attacker = || sys::use_idle().and_then(|()| attack());
+    thread::scope(|scope| scope.spawn(attacker).join())
+        .unwrap_or_else(|_| Err(io::Error::other("the attacker's thread panicked")))
+}
+
 /// Floods one session after the other, each until the gateway ends it.
 fn run_flood(
     flood: &Flood,
     gateway: Gateway,
-    honest: &Server,
+    origin: SocketAddr,
     until: Instant,
 ) -> io::Result<Tally> {
     let mut tally = Tally::default();
@@ -303,7 +324,7 @@ fn run_flood(
     // The first session may exceed the time: the limit is about its cost.
     while sessions == 0 || (Instant::now() < until && sessions < MAX_SESSIONS) {
         sessions += 1;
-        let frames = flood_session(flood, gateway, honest)?;
+        let frames = flood_session(flood, gateway, origin)?;
         tally.sent += frames;
         tally.longest = tally.longest.max(frames);
     }
@@ -311,8 +332,8 @@ fn run_flood(
 }
 
 /// Floods a session until it ends, or is far beyond the bound. Returns the number of frames.
-fn flood_session(flood: &Flood, gateway: Gateway, honest: &Server) -> io::Result<u64> {
-    let mut maker = Maker::new(&honest.address.to_string());
+fn flood_session(flood: &Flood, gateway: Gateway, origin: SocketAddr) -> io::Result<u64> {
+    let mut maker = Maker::new(&origin.to_string());
     let mut wire = Wire::connect(gateway.address(flood.protocol), flood.protocol)?;
     let mut bytes = (flood.first)(&mut maker);
     let (mut frames, mut unasked, mut id) = (0, 0, 1);

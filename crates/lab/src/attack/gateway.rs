@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::victim::Server;
+use super::servers::Server;
 use super::wire::{
     Protocol, SpdyBlocks, Wire, control, frame, h2, literal, pair, request_block, spdy, spdy_data,
 };
-use crate::bench::BenchError;
 
 /// The length of the preface of an HTTP/2 client.
 const PREFACE: usize = 24;
@@ -251,7 +250,7 @@ impl Play {
 
 impl Gateway {
     /// Listens as this gateway; `sent` counts the frames that it has sent.
-    pub fn start(self, sent: Arc<AtomicU64>) -> Result<Server, BenchError> {
+    pub fn start(self, sent: Arc<AtomicU64>) -> io::Result<Server> {
         Server::start(move |stream| self.serve(stream, Arc::clone(&sent)))
     }
 

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::victim::{Gateway, Server, read_head};
+use super::servers::{Server, read_head};
+use super::victim::Gateway;
 use super::wire::{Protocol, Wire, frame, h2, request_block};
-use crate::bench::BenchError;
 
 /// The largest number of bytes in one answer.
 const MAX_ANSWER: usize = 64 << 20;
@@ -99,7 +99,7 @@ pub const ALL: &[Origin] = &[
 
 impl Origin {
     /// Listens as this origin.
-    pub fn start(self) -> Result<Server, BenchError> {
+    pub fn start(self) -> io::Result<Server> {
         Server::start(move |stream| self.serve(stream))
     }
 

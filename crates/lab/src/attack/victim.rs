@@ -1,7 +1,7 @@
-//! The programs under attack, an honest origin, and an honest user that measures the service.
+//! The programs under attack, and an honest user that measures the service.
 
-use std::io::{self, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::wire::{Protocol, Wire, frame, h2, request_block};
 use crate::bench::workshop::{Program, Workshop, free_address};
 use crate::bench::{BenchError, usage};
 
-/// The size of the origin's large answer, which slow readers ask for as `/large`.
-pub const LARGE: usize = 4 << 20;
+/// The number of requests in one session of an honest user.
+const REQUESTS: u32 = 10;
 /// The pause of an honest user between two requests.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The time after which an honest user gives up.
@@ -132,91 +132,8 @@ impl Usage {
     }
 }
 
-/// Accepts connections on a thread for each until it is dropped.
-#[derive(Debug)]
-pub struct Server {
-    /// The address on which it listens.
-    pub address: SocketAddr,
-    ended: Arc<AtomicBool>,
-}
-
-/// The largest number of threads of one server at once.
-const MAX_THREADS: usize = 512;
-
-impl Server {
-    /// Starts a server that handles each connection by `serve`.
-    pub fn start(
-        serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
-    ) -> Result<Self, BenchError> {
-        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .and_then(|listener| Ok((listener.local_addr()?, listener)));
-        let (address, listener) = bound.map_err(BenchError::system("listen"))?;
-        let ended = Arc::new(AtomicBool::new(false));
-        let (serve, stop) = (Arc::new(serve), Arc::clone(&ended));
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                if stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                if Arc::strong_count(&serve) <= MAX_THREADS {
-                    let serve = Arc::clone(&serve);
-                    // An error is the end of a connection, which is the victim's right.
-                    thread::spawn(move || drop(serve(stream)));
-                }
-            }
-        });
-        Ok(Self { address, ended })
-    }
-
-    /// Starts an HTTP/1.1 origin that answers `ok`, and many bytes at `/large`.
-    pub fn origin() -> Result<Self, BenchError> {
-        Self::start(serve_origin)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        drop(TcpStream::connect(self.address));
-    }
-}
-
-fn serve_origin(stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut writer = stream;
-    while let Some(head) = read_head(&mut reader)? {
-        let body = if head.starts_with("GET /large ") {
-            vec![b'l'; LARGE]
-        } else {
-            b"ok".to_vec()
-        };
-        write!(
-            writer,
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        )?;
-        writer.write_all(&body)?;
-    }
-    Ok(())
-}
-
-/// Reads a request's head; `None` at the end of the connection. Bodies of attacks never end here.
-pub fn read_head(reader: &mut impl io::BufRead) -> io::Result<Option<String>> {
-    let mut head = String::new();
-    loop {
-        let before = head.len();
-        if reader.read_line(&mut head)? == 0 {
-            return Ok(None);
-        }
-        if &head[before..] == "\r\n" {
-            return Ok(Some(head));
-        }
-    }
-}
-
 /// The service that an honest user has had.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Service {
     /// Requests that were answered.
     pub answered: u32,
@@ -224,6 +141,8 @@ pub struct Service {
     pub failed: u32,
     /// The longest time that an answer took.
     pub slowest: Duration,
+    /// The reason of the first failure.
+    pub problem: Option<String>,
 }
 
 /// A user on a thread that sends one request after the other while an attack runs.
@@ -234,13 +153,20 @@ pub struct HonestUser {
 }
 
 impl HonestUser {
-    /// Asks a gateway for the origin's answer, in one HTTP/2 session.
+    /// Asks a gateway for the origin's answer, in one HTTP/2 session after the other. Returns once
+    /// the first request has been answered.
     pub fn of_gateway(gateway: SocketAddr, origin: SocketAddr) -> io::Result<Self> {
         let mut wire = Wire::connect(gateway, Protocol::H2)?;
-        let mut id = 1;
+        ask(&mut wire, 1, origin)?;
+        let mut asked = 1;
         Ok(Self::start(move || {
-            id += 2;
-            ask(&mut wire, id - 2, origin)
+            if asked == REQUESTS {
+                wire = Wire::connect(gateway, Protocol::H2)?;
+                asked = 0;
+            }
+            asked += 1;
+            // A session with a failed request is not used again.
+            ask(&mut wire, 2 * asked - 1, origin).inspect_err(|_| asked = REQUESTS)
         }))
     }
 
@@ -255,7 +181,10 @@ impl HonestUser {
             )?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
-            check(answer.contains("FindProxyForURL"))
+            if answer.contains("FindProxyForURL") {
+                return Ok(());
+            }
+            Err(io::Error::other(format!("the response was {answer:.200?}")))
         })
     }
 
@@ -268,7 +197,10 @@ impl HonestUser {
                 let asked = Instant::now();
                 match ask() {
                     Ok(()) => service.answered += 1,
-                    Err(_) => service.failed += 1,
+                    Err(error) => {
+                        service.failed += 1;
+                        service.problem.get_or_insert_with(|| error.to_string());
+                    }
                 }
                 service.slowest = service.slowest.max(asked.elapsed());
                 thread::sleep(PAUSE);
@@ -285,14 +217,6 @@ impl HonestUser {
             failed: 1,
             ..Service::default()
         })
-    }
-}
-
-fn check(right: bool) -> io::Result<()> {
-    if right {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -313,11 +237,18 @@ fn ask(wire: &mut Wire, id: u32, origin: SocketAddr) -> io::Result<()> {
         match arrived.kind as u8 {
             h2::DATA => body.extend_from_slice(&arrived.payload),
             h2::HEADERS => {}
-            _ => return check(false),
+            kind => {
+                let problem = format!("frame of type {kind}: {:?}", arrived.payload);
+                return Err(io::Error::other(problem));
+            }
         }
         if arrived.flags & h2::END_STREAM != 0 {
-            return check(body == b"ok");
+            if body == b"ok" {
+                return Ok(());
+            }
+            let text = String::from_utf8_lossy(&body);
+            return Err(io::Error::other(format!("the response was {text:.200?}")));
         }
     }
-    check(false)
+    Err(io::ErrorKind::UnexpectedEof.into())
 }

@@ -116,6 +116,15 @@ pub fn use_realtime(priority: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives the calling thread the lowest class, `SCHED_IDLE`: it runs only on processors that no
+/// other thread wants, and gives way to a thread that wakes. Threads that it starts inherit this.
+pub fn use_idle() -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter outlives the call; 0 means the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) })?;
+    Ok(())
+}
+
 /// Lets timers of the calling thread fire as exactly as the kernel can.
 pub fn use_exact_timers() -> io::Result<()> {
     // SAFETY: this option takes a number and no pointer.
