@@ -7,6 +7,9 @@
 //!                   └─ the needs of other users (`predictor`)      ┘   in order (`fetch_queue`)
 //! ```
 //!
+//! If the browser may have been at the site before (`visitors`), a promise leaves without its body.
+//! The fetch waits until the browser asks for the resource or for its neighbours (`holds`).
+//!
 //! A promise leaves before the bytes that mention its resource, so that the client never requests a
 //! resource that is already on its way. The data of a push leaves after all requested data. A
 //! resource that is found too late for the stream of its page is promised on the session's
@@ -26,6 +29,7 @@ mod fetch;
 mod fetch_queue;
 mod fetches;
 mod foreign_hosts;
+mod holds;
 mod output;
 mod page;
 mod page_view;
@@ -35,6 +39,7 @@ mod random;
 mod reports;
 mod session;
 mod table;
+mod visitors;
 
 pub use output::{Carrier, Clock, Config, Counts, Interest, Order, Output, PushError};
 pub use page::Promise;

@@ -194,6 +194,7 @@ metrics! {
     pushes_late "counter" "Pushes whose resource was requested while they were under way.";
     pushes_wasted "counter" "Pushes that were not requested in time, or that could not be kept.";
     pushes_cancelled "counter" "Pushes that failed, were refused, or did not match the request.";
+    pushes_withheld "counter" "Gateway: promises without a body, because the browser showed no need of it.";
     push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";
     push_bytes_wasted "counter" "Client: bytes of pushed bodies that served no request.";
     round_trips_saved "counter" "Client: requests that did not have to cross the slow path.";

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tandem_http::cache::{RequestPolicy, ResponsePolicy};
+use tandem_http::cache::{RequestPolicy, ResponsePolicy, validation::is_conditional};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use super::lifetime::{Lifetime, MAX_UNSPECIFIED_WAIT, PageLoad, may_wait};
@@ -344,9 +344,13 @@ impl PushStore {
         let Phase::Kept(kept) = &pushed.phase else {
             return None;
         };
+        // A full answer must not replace a 304, and without the head neither is known. The gateway
+        // may even hold the body back.
+        let is_unknown_condition = kept.answer.is_none() && is_conditional(&asked.fields);
         let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
         if kept.is_over(now, &self.load)
             || kept.is_overdue(now)
+            || is_unknown_condition
             || (is_reload && kept.is_of_earlier_load(now, &self.load))
             || (complete_only && !is_complete)
             || kept.check(asked).is_err()

@@ -69,14 +69,14 @@ impl Gateway {
         let Some(answer) = self.answers.get_mut(id) else {
             return Interest::default();
         };
-        let takes_pushes = answer.takes_pushes;
+        let (takes_pushes, hash) = (answer.takes_pushes, answer.hash);
         let Some(request) = answer.request.take() else {
             return Interest::default();
         };
+        self.note_signs(&request, hash, head);
         if head.status == 200 {
             let unix_time = self.clock.unix_time(now);
-            self.cache
-                .note_answer(answer.hash, browser_reuse(head, unix_time));
+            self.cache.note_answer(hash, browser_reuse(head, unix_time));
         }
         let predictor = predictor.filter(|_| is_learnable(&request));
         let may_be_page = takes_pushes && may_name_resources(head);
@@ -302,7 +302,10 @@ impl Gateway {
                 record.redirect(url, &mut target);
                 self.promise(page, vec![target]);
             }
-            None if record.settle(url, head) => self.promise_expected(page),
+            None if record.settle(url, head) => {
+                self.judge_visit(page, url, head);
+                self.promise_expected(page);
+            }
             None => {}
         }
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!  Promised ──▶ Waiting ──▶ Fetching ──▶ Passing ──▶ Over
 //!   in a list   for its     for its       its body
-//!               turn        head
+//!               turn, or    head
+//!               held
 //! ```
 
 use std::sync::Arc;
@@ -49,6 +50,13 @@ pub(super) struct Fetch {
     pub(super) purpose: Purpose,
     pub(super) turn: Turn,
     pub(super) phase: Phase,
+    /// The fetch waits until the browser shows that it lacks the resource.
+    pub(super) held: bool,
+    /// The promise of a held fetch has been sent.
+    pub(super) promised: bool,
+    /// The browser claimed the push while it was held. A body that caches can keep then shows that
+    /// the browser has no copy.
+    pub(super) is_sign: bool,
     /// A request waits for it.
     pub(super) requested: bool,
     /// The client received its head, and will report its fate.

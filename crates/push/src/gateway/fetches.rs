@@ -11,7 +11,7 @@ use super::fetch::{Fetch, MAX_PUSH_BYTES, Phase};
 use super::output::{Order, Output, PushError};
 use super::session::Gateway;
 use super::table::FetchId;
-use crate::answer::{browser_reuse, may_be_pushed, redirect_target};
+use crate::answer::{Reuse, browser_reuse, may_be_pushed, redirect_target};
 use crate::wire::ASKED_FIELD;
 
 /// The time after which a fetch without a head gives its slot to another.
@@ -23,10 +23,14 @@ impl Gateway {
         let Some(fetch) = self.fetches.get(id) else {
             return;
         };
-        if matches!(fetch.phase, Phase::Waiting(_)) {
-            self.queue.wait(fetch.turn, id);
-            self.start_fetches(now);
+        if !matches!(fetch.phase, Phase::Waiting(_)) {
+            return;
         }
+        if fetch.held {
+            return self.begin_hold(now, id);
+        }
+        self.queue.wait(fetch.turn, id);
+        self.start_fetches(now);
     }
 
     /// Notes the head of a push, before it is passed on.
@@ -56,6 +60,10 @@ impl Gateway {
         fetch.reported = true;
         let reuse = browser_reuse(head, self.clock.unix_time(now));
         self.cache.note_answer(fetch.target.hash, reuse);
+        if fetch.is_sign && head.status == 200 && reuse != Reuse::Never {
+            let page = fetch.page;
+            self.note_claim(now, page);
+        }
         self.begin_push(id, head);
         if let Some(fetch) = self.fetches.get(id) {
             head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
@@ -107,10 +115,12 @@ impl Gateway {
     }
 
     /// Raises a push for a waiting request: it is fetched before all pushes without one.
-    pub fn raise_fetch(&mut self, id: FetchId) {
+    pub fn raise_fetch(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.requested = true;
             fetch.turn = self.queue.raise(fetch.turn);
+            fetch.is_sign |= fetch.held;
+            self.release_hold(now, id);
         }
     }
 

@@ -127,6 +127,8 @@ pub struct Counts {
     pub wasted: u64,
     /// Pushes that the client refused.
     pub cancelled: u64,
+    /// Promises whose bodies were never sent, because the browser showed no need of them.
+    pub withheld: u64,
     /// Pages with pushes.
     pub pages_pushed: u64,
     /// Pages without pushes, for comparison.

@@ -7,6 +7,7 @@ use tandem_http::{Priority, RequestHead, ResponseHead, Scheme};
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::document::{DocumentReader, Purpose};
+use super::holds::Hold;
 use super::table::{AnswerId, FetchId};
 use crate::fetch_standard::{self, is_navigation, is_own_origin};
 use crate::site::is_same_site;
@@ -94,6 +95,8 @@ pub(super) struct Page {
     /// The answer is no redirect, so that the document's location is known.
     settled: bool,
     policy: Referrer,
+    /// The bodies that wait, unless all are sent at once.
+    pub(super) hold: Option<Hold>,
     /// The browser has left the page.
     pub(super) abandoned: bool,
     /// The fetches that belong to the page.
@@ -114,6 +117,7 @@ impl Page {
             expected: Vec::new(),
             settled: false,
             policy: Referrer::default(),
+            hold: None,
             abandoned: false,
             fetches: 0,
             budget: Budget::new(),
@@ -125,6 +129,11 @@ impl Page {
     /// Returns the URL that the browser requested.
     pub(super) const fn url(&self) -> &Arc<str> {
         &self.url
+    }
+
+    /// Returns the browser's request.
+    pub(super) const fn request(&self) -> &RequestHead {
+        &self.request
     }
 
     /// Returns the URL of the document for which all resources are fetched.

@@ -170,12 +170,16 @@ impl Gateway {
             purpose: Purpose::of(need),
             turn: self.queue.turn(need.urgency),
             phase: Phase::Waiting(request.clone()),
+            held: false,
+            promised: false,
+            is_sign: false,
             requested: false,
             reported: false,
             reader: None,
             sized: false,
             received: 0,
         });
+        self.hold_if_doubtful(id, fetch, need.kind);
         self.note_promise(fetch, target, page_url);
         let promise = Promise {
             fetch,

@@ -15,6 +15,7 @@ impl Gateway {
             return false;
         }
         self.companion.open = true;
+        self.companion.known = true;
         self.companion.reader = ReportReader::default();
         if !self.companion.promises.is_empty() {
             self.outputs.push_back(Output::Promise(Carrier::Companion));
@@ -62,7 +63,7 @@ impl Gateway {
             Fate::Used => self.counts.used += 1,
             Fate::Late => {
                 self.counts.late += 1;
-                self.raise_fetch(push.fetch);
+                self.raise_fetch(now, push.fetch);
                 self.outputs.push_back(Output::Raise { fetch: push.fetch });
             }
             Fate::Wasted => self.counts.wasted += 1,

@@ -17,6 +17,7 @@ use super::page::{Page, Promise};
 use super::page_view::PageView;
 use super::random::Random;
 use super::table::{AnswerId, FetchId, PageId, Table};
+use super::visitors::Visitors;
 use crate::wire::{ReportReader, RequestHashes};
 
 /// The time in which requests that browsers make together arrive. Needs of a host are released that
@@ -55,6 +56,8 @@ pub(super) struct Unreported {
 #[derive(Default)]
 pub(super) struct Companion {
     pub(super) open: bool,
+    /// The session has had a companion, so its client reports.
+    pub(super) known: bool,
     pub(super) reader: ReportReader,
     pub(super) promises: VecDeque<Promise>,
     /// The promises that were added while a companion was open.
@@ -72,6 +75,9 @@ pub struct Gateway {
     /// The fetches that give their slot away at this time, unless their head has come.
     pub(super) slow: VecDeque<(Instant, FetchId)>,
     pub(super) cache: ClientCache,
+    pub(super) visitors: Visitors,
+    /// The held fetches, and the times at which they are given up.
+    pub(super) holds: VecDeque<(Instant, FetchId)>,
     /// The URL hashes of the requests that are under way.
     pub(super) requested: Vec<u32>,
     /// The promises without a report, by URL hash.
@@ -112,6 +118,8 @@ impl Gateway {
             queue: FetchQueue::new(config.fetches),
             slow: VecDeque::new(),
             cache: ClientCache::default(),
+            visitors: Visitors::default(),
+            holds: VecDeque::new(),
             requested: Vec::new(),
             unreported: HashMap::new(),
             companion: Companion::default(),
@@ -141,7 +149,8 @@ impl Gateway {
         }
         let slow = self.slow.front().map(|(at, _)| *at);
         let release = self.releases.front().map(|(at, _)| *at);
-        slow.into_iter().chain(release).min()
+        let hold = self.next_hold_end();
+        slow.into_iter().chain(release).chain(hold).min()
     }
 
     /// Runs the work that is due at `now`.
@@ -149,6 +158,7 @@ impl Gateway {
         while let Some((_, fetch)) = self.slow.pop_front_if(|(at, _)| *at <= now) {
             self.give_slot_away(now, fetch);
         }
+        self.end_holds(now);
         while let Some((_, host)) = self.releases.pop_front_if(|(at, _)| *at <= now) {
             for waiting in self.hosts.release(&host) {
                 self.promise_one(waiting.page, waiting.need);
@@ -173,6 +183,7 @@ impl Gateway {
     pub fn close(&mut self) {
         self.closed = true;
         self.releases.clear();
+        self.holds.clear();
         let waiting = self.hosts.begin_page();
         self.collect_pages(waiting);
         if let Some(page) = self.skipping.take() {

@@ -66,6 +66,10 @@ impl<I: Id, T> Table<I, T> {
         self.records.get_mut(&id)
     }
 
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.records.values_mut()
+    }
+
     pub(super) fn remove(&mut self, id: I) -> Option<T> {
         self.records.remove(&id)
     }

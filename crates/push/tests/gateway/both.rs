@@ -114,6 +114,7 @@ fn document_behind_a_redirect_names_its_parts() {
     ];
     for promises in PROMISES {
         let mut pair = pair(promises, &pages);
+        pair.begin_visit("a.test");
         let fields = [("accept", "text/html"), ("cookie", "of=here")];
         let mut asked = ask(&mut pair, "http://a.test/", &fields);
         asked.extend(ask(&mut pair, "http://b.a.test/page", &[]));

@@ -4,6 +4,7 @@
 mod both;
 mod client;
 mod pair;
+mod returning;
 
 use pair::{Asked, Pair, page, redirect};
 use tandem_push::gateway::Config;
@@ -13,8 +14,9 @@ const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
 
 const FRESH: &str = "max-age=600";
 
+/// A page that shows a first visit: it gives the browser its first cookie.
 fn html(body: &str) -> pair::Page {
-    page("text/html", body)
+    page("text/html", body).with("set-cookie", "first=1")
 }
 
 fn image() -> pair::Page {
@@ -201,6 +203,7 @@ fn held_out_page_gets_no_pushes() {
 fn cookies_stay_at_the_origin_of_the_page() {
     let body = "<link rel=stylesheet href=http://b.test/far.css><img src=own.png>";
     let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
+    pair.begin_visit("a.test");
     pair.send(
         "http://a.test/page",
         &[("accept", "text/html"), ("cookie", "login=1")],
@@ -295,6 +298,8 @@ fn policy_of_the_document_replaces_the_redirects() {
         }
         let here = redirect("http://b.test/page").with("referrer-policy", of_redirect);
         let mut pair = Pair::new(&[("http://a.test/", here), ("http://b.test/page", there)]);
+        pair.begin_visit("a.test");
+        pair.begin_visit("b.test");
         pair.send(
             "http://a.test/",
             &[("accept", "text/html"), ("cookie", "of=a")],
@@ -452,6 +457,7 @@ fn frame_of_another_site_has_nothing_of_the_page() {
             html("<img src=f.png><img src=http://a.test/private>"),
         ),
     ]);
+    pair.begin_visit("a.test");
     pair.send(
         "http://a.test/page",
         &[("accept", "text/html"), ("cookie", "who=anna")],

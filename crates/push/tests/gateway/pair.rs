@@ -198,6 +198,15 @@ impl Pair {
         client.reply(self.start + self.now, served)
     }
 
+    /// Does the same with GET, for a time only.
+    pub(crate) fn browse_for(&mut self, time: Duration, url: &str, fields: &[(&str, &str)]) {
+        let request = request(url, fields);
+        let client = self.client.as_mut().expect("the scene has a client");
+        assert_eq!(client.take_request(self.start + self.now, &request), None);
+        self.transmit(Message::Request(request));
+        self.run_for(time);
+    }
+
     /// Does the same with GET. Returns the response and the URLs that origins received meanwhile,
     /// in order of names.
     pub(crate) fn get(&mut self, url: &str, fields: &[(&str, &str)]) -> (Reply, Vec<String>) {
@@ -205,6 +214,14 @@ impl Pair {
         let mut urls: Vec<String> = self.take_asked().into_iter().map(|a| a.url).collect();
         urls.sort();
         (reply, urls)
+    }
+
+    /// Loads a page that shows the first visit of the browser to a host's site.
+    pub(crate) fn begin_visit(&mut self, host: &str) {
+        let url = format!("http://{host}/first");
+        let first = page("text/html", "").with("set-cookie", "first=1");
+        self.pages.insert(url.clone(), first);
+        self.load(&url, &[("accept", "text/html")]);
     }
 
     /// Lets time pass in which nothing is sent.
@@ -288,7 +305,19 @@ impl Pair {
         self.run_until(|pair| pair.asked.len() >= count);
     }
 
+    /// Runs for this time.
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run_while(|_, next| next <= end);
+        self.now = end;
+    }
+
     fn run_until(&mut self, is_over: impl Fn(&Self) -> bool) {
+        self.run_while(|pair, _| !is_over(pair));
+    }
+
+    /// Runs until nothing happens any more, as long as `goes_on` at the time of the next event.
+    fn run_while(&mut self, goes_on: impl Fn(&Self, Duration) -> bool) {
         for _ in 0..1_000_000 {
             let timeout = self.gateway.poll_timeout();
             let timeout = timeout.map(|at| at.duration_since(self.start));
@@ -297,7 +326,7 @@ impl Pair {
             let Some(next) = links.into_iter().chain([timeout, origin]).flatten().min() else {
                 return;
             };
-            if is_over(self) {
+            if !goes_on(self, next) {
                 return;
             }
             self.now = self.now.max(next);
@@ -461,7 +490,9 @@ impl Pair {
                 Output::Cancel { fetch } => {
                     self.gateway.release_fetch(self.start + self.now, fetch);
                 }
-                Output::Raise { fetch } => self.gateway.raise_fetch(fetch),
+                Output::Raise { fetch } => {
+                    self.gateway.raise_fetch(self.start + self.now, fetch);
+                }
             }
         }
     }

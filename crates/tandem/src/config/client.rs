@@ -74,8 +74,8 @@ with_path! {
         /// Announce pushed resources to the browser in Link fields with rel=preload; pages can see
         /// them [default: true without --via]
         early_hints: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Send a digest of the browser's earlier responses at the start of a session; use it only
-        /// with a gateway of your own, not over Tor [default: false]
+        /// Send a digest of the browser's earlier responses at the start of a session; refused with
+        /// --via [default: true without --via]
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Mark pushed responses in the Cache-Status field; pages can read it [default: false]
         cache_status: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -303,9 +303,11 @@ fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<u64, ConfigError> {
     }
 }
 
-/// Refuses a digest with `--via`: it would link the sessions that the proxy keeps apart.
+/// Returns whether sessions begin with a digest: by default without `--via`, where the gateway sees
+/// the client's address anyway. With `--via` a digest is refused, since it would link the sessions
+/// that the proxy keeps apart.
 fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
-    match (asked.unwrap_or(false), via) {
+    match (asked.unwrap_or_else(|| via.is_none()), via) {
         (true, Some(_)) => Err(ConfigError::value(
             "push-digest",
             "contradicts --via: it would link its sessions",

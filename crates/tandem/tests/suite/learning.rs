@@ -15,8 +15,9 @@ fn origin() -> (Scene, mpsc::Receiver<String>) {
     let scene = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            // A page shows a first visit by setting the browser's first cookie.
             let kind = if path.ends_with("page") || path.ends_with(".html") {
-                "text/html"
+                "text/html\r\nSet-Cookie: first=1"
             } else {
                 "text/javascript"
             };
@@ -329,7 +330,7 @@ fn teller(name: &'static str, body: String) -> (Scene, mpsc::Receiver<String>) {
             });
             tell.send(format!("{name}{path} {from}")).unwrap();
             let (kind, body) = if path.ends_with("page") {
-                ("text/html", &*body)
+                ("text/html\r\nSet-Cookie: first=1", &*body)
             } else {
                 ("text/javascript", path)
             };

@@ -196,13 +196,18 @@ fn site(
             let answer = answers.iter().find(|(of, ..)| *of == path);
             let (_, kind, fields, body) =
                 answer.copied().unwrap_or(("", "text/plain", "", "nothing"));
+            // A page that shows a first visit: it sets the browser's first cookie.
+            let cookie = match (kind, fields) {
+                ("text/html", "") => "Set-Cookie: first=1\r\n",
+                _ => "",
+            };
             let status = match fields {
                 moved if moved.starts_with("Location") => "302 Found",
                 _ if answer.is_none() => "404 Not Found",
                 _ => "200 OK",
             };
             client.send(format!(
-                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{fields}Content-Length: {}\r\n\r\n{body}",
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{cookie}{fields}Content-Length: {}\r\n\r\n{body}",
                 body.len()
             ));
         }
@@ -473,15 +478,15 @@ fn digest_of_an_earlier_session_spares_pushes() {
         ("/d.png", "image/png", "", "d"),
     ];
     for (digest, expected) in [
-        (false, ["/c.png", "/d.png", "/page"].as_slice()),
-        (true, &["/d.png", "/page"]),
+        (Some(false), ["/c.png", "/d.png", "/page"].as_slice()),
+        (None, &["/d.png", "/page"]),
     ] {
         let (origin, told) = site(answers);
         let pair = Pair::with(
             "h2",
             |gateway| gateway.hold_out = Some(0.0),
             |client| {
-                client.push_digest = Some(digest);
+                client.push_digest = digest;
                 client.max_age = Some("1s".parse().unwrap());
             },
         );
@@ -503,8 +508,63 @@ fn digest_of_an_earlier_session_spares_pushes() {
         assert_eq!(received(&told), ["/other"; 4]);
         client.send(request("GET", &origin.url("/page"), ""));
         client.answer("GET");
-        assert_eq!(wait_for(&told, expected.len()), expected, "{digest}");
+        assert_eq!(wait_for(&told, expected.len()), expected, "{digest:?}");
     }
+}
+
+/// A browser with a cookie has visited the site, so its bodies wait. Its cache answers most
+/// requests, and the gateway fetches a resource once the browser lacks it.
+#[test]
+fn returning_browser_is_sent_bodies_on_demand() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<img src=c.png><img src=p.png>"),
+        ("/c.png", "image/png", "Cache-Control: max-age=600\r\n", "c"),
+        ("/p.png", "image/png", "", "p"),
+    ];
+    for session in SESSIONS {
+        let (origin, told) = site(answers);
+        let pair = gateway_that_always_pushes(session);
+        let cookie = "Cookie: first=1\r\n";
+        let navigation = format!("Accept: text/html\r\n{cookie}");
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/page"), &navigation));
+        assert_eq!(client.answer("GET").status, 200);
+        let get = |client: &mut Client, path: &str, fields: &str| {
+            client.send(request("GET", &origin.url(path), fields));
+            client.answer("GET").body
+        };
+        // A request for another resource goes to the origin behind all fetches that have begun.
+        assert_eq!(get(&mut client, "/else", ""), b"nothing");
+        assert_eq!(
+            received(&told),
+            ["/pagefirst=1", "/else"],
+            "{session}: nothing is fetched for the cache of the browser"
+        );
+        assert_eq!(get(&mut client, "/p.png", cookie), b"p");
+        assert_eq!(wait_for(&told, 1), ["/p.pngfirst=1"], "{session}");
+        assert_eq!(get(&mut client, "/c.png", cookie), b"c");
+        assert_eq!(wait_for(&told, 1), ["/c.pngfirst=1"], "{session}");
+    }
+}
+
+#[test]
+fn digest_stays_within_its_isolation_key() {
+    let answers: &[_] = &[
+        ("/page", "text/html", "", "<img src=c.png>"),
+        ("/c.png", "image/png", "Cache-Control: max-age=600\r\n", "c"),
+    ];
+    let (origin, told) = site(answers);
+    let pair = gateway_that_always_pushes("h2");
+    let get = |path: &str, key: &str, accept: &str| {
+        let mut client = Client::to(pair.http);
+        let fields = format!("Proxy-Authorization: Key {key}\r\nAccept: {accept}\r\n");
+        client.send(request("GET", &origin.url(path), &fields));
+        assert_eq!(client.answer("GET").status, 200);
+    };
+    get("/c.png", "one", "*/*");
+    assert_eq!(wait_for(&told, 1), ["/c.png"]);
+    get("/page", "two", "text/html");
+    assert_eq!(wait_for(&told, 2), ["/c.png", "/page"]);
 }
 
 #[test]

@@ -59,6 +59,8 @@ impl Fetch {
         if !std::mem::replace(&mut self.queued, true) {
             self.session
                 .handle(|machine, now| machine.queue_fetch(now, id));
+            // A held fetch is given up after a while.
+            self.session.set_timer();
         }
         match self.session.poll_fetch(id, cx) {
             None if self.reply.is_none() => Poll::Pending,
@@ -66,7 +68,7 @@ impl Fetch {
             Some(FetchOrder::Cancel) => Poll::Ready(Err(Error::new(
                 Kind::Reset,
                 Side::Client,
-                "the browser has left the page",
+                "the browser has left the page, or has the resource",
             ))),
             Some(FetchOrder::Begin(request)) => {
                 let exchange = Exchange {
@@ -115,7 +117,9 @@ impl Parts for Fetch {
             && !precedence.push
         {
             let id = self.id;
-            self.session.handle(|machine, _| machine.raise_fetch(id));
+            self.session
+                .handle(|machine, now| machine.raise_fetch(now, id));
+            self.session.set_timer();
         }
         if self.ended {
             return Poll::Ready(None);

@@ -255,6 +255,7 @@ fn count(counts: Counts) {
     METRICS.pushes_late.add(counts.late);
     METRICS.pushes_wasted.add(counts.wasted);
     METRICS.pushes_cancelled.add(counts.cancelled);
+    METRICS.pushes_withheld.add(counts.withheld);
     METRICS.pages_pushed.add(counts.pages_pushed);
     METRICS.pages_held_out.add(counts.pages_held_out);
 }

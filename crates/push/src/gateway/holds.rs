@@ -1,0 +1,191 @@
+//! The fetches that are held back, because the browser may have their resources already.
+//!
+//! A held fetch is promised, which costs about 100 bytes, and is not begun. A request of the browser
+//! for it begins it. If its answer is one that caches keep, the browser has no copy, and further
+//! fetches of the page begin (see `visitors`). The others are given up after [`HOLD_PERIOD`].
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use tandem_http::cache::validation;
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload::Kind;
+
+use super::fetch::Phase;
+use super::output::Output;
+use super::session::Gateway;
+use super::table::{FetchId, PageId};
+use super::visitors::{Trust, gets_first_cookie, is_first_visit, visited_site};
+use crate::fetch_standard::is_navigation;
+use crate::site::{is_same_site, site_of};
+use crate::url;
+
+/// The time after which a held fetch is given up. A client's request waits 5 s for a push without a
+/// head, so the fetch outlasts that by the slowest path's round trip.
+const HOLD_PERIOD: Duration = Duration::from_secs(8);
+
+/// The bodies of a page that wait for a sign.
+#[derive(Default)]
+pub(super) struct Hold {
+    waiting: VecDeque<FetchId>,
+    /// The number of fetches that may still begin at once.
+    allowance: usize,
+}
+
+impl Gateway {
+    /// Notes what a request and its answer tell about earlier visits. `hash` is that of the URL.
+    pub(super) fn note_signs(&mut self, request: &RequestHead, hash: u32, head: &ResponseHead) {
+        if validation::is_conditional(&request.fields) {
+            if !self.cache.has_received(hash) {
+                let site = visited_site(request);
+                self.hold_pages(&site);
+                self.visitors.note_return(site);
+            }
+        } else if is_navigation(request) && gets_first_cookie(request, head) {
+            self.visitors.note_first_visit(site_of(&request.authority));
+        }
+    }
+
+    /// Holds back the bodies of a site's pages from now on.
+    fn hold_pages(&mut self, site: &str) {
+        for page in self.pages.values_mut() {
+            if site_of(url::authority(page.document_url())) == site {
+                page.hold.get_or_insert_default();
+            }
+        }
+    }
+
+    /// Decides whether the bodies of a page are held back. `url` and `head` are those of the answer
+    /// that is the page. A client without a companion cannot report claims, and gets all at once.
+    pub(super) fn judge_visit(&mut self, id: PageId, url: &str, head: &ResponseHead) {
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        let request = page.request();
+        if !self.companion.known || !is_navigation(request) {
+            return;
+        }
+        // The gateway itself requested a page behind a redirect: without a condition, and at another
+        // site without cookies.
+        let is_own_answer = page.url().as_ref() == url;
+        let is_own_site = is_same_site(url::authority(page.url()), url::authority(url));
+        let trust = self.visitors.trust(site_of(url::authority(url)), || {
+            (is_own_answer && is_first_visit(request, head))
+                || (is_own_site && gets_first_cookie(request, head))
+        });
+        page.hold = match trust {
+            Trust::Full => None,
+            Trust::Bodies(allowance) => Some(Hold {
+                allowance,
+                ..Hold::default()
+            }),
+        };
+    }
+
+    /// Holds a new fetch back if its page demands it. Documents are exempt, since browsers request
+    /// most of them on each visit.
+    pub(super) fn hold_if_doubtful(&mut self, page: PageId, id: FetchId, kind: Kind) {
+        let hold = self.pages.get_mut(page).and_then(|page| page.hold.as_mut());
+        let Some(hold) = hold.filter(|_| kind != Kind::Document) else {
+            return;
+        };
+        if let Some(allowance) = hold.allowance.checked_sub(1) {
+            hold.allowance = allowance;
+        } else if let Some(fetch) = self.fetches.get_mut(id) {
+            fetch.held = true;
+            hold.waiting.push_back(id);
+        }
+    }
+
+    /// Notes that the promise of a held fetch has been sent.
+    pub(super) fn begin_hold(&mut self, now: Instant, id: FetchId) {
+        if let Some(fetch) = self.fetches.get_mut(id) {
+            fetch.promised = true;
+            self.holds.push_back((now + HOLD_PERIOD, id));
+        }
+    }
+
+    /// Lets a held fetch begin when its turn comes.
+    pub(super) fn release_hold(&mut self, now: Instant, id: FetchId) {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
+        if std::mem::replace(&mut fetch.held, false) && fetch.promised {
+            let turn = fetch.turn;
+            self.queue.wait(turn, id);
+            self.start_fetches(now);
+        }
+    }
+
+    /// Notes that the browser has no copy of a resource that its cache could have kept.
+    pub(super) fn note_claim(&mut self, now: Instant, id: PageId) {
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        let site = site_of(url::authority(page.document_url()));
+        let Some(hold) = &mut page.hold else {
+            return;
+        };
+        let released: Vec<FetchId> = match self.visitors.note_claim(&site) {
+            Trust::Full => page
+                .hold
+                .take()
+                .into_iter()
+                .flat_map(|hold| hold.waiting)
+                .collect(),
+            Trust::Bodies(count) => {
+                hold.allowance += count;
+                let mut released = Vec::new();
+                while hold.allowance > 0
+                    && let Some(fetch) = hold.waiting.pop_front()
+                {
+                    // One that was claimed or given up meanwhile counts for nothing.
+                    if self.fetches.get(fetch).is_some_and(|fetch| fetch.held) {
+                        hold.allowance -= 1;
+                        released.push(fetch);
+                    }
+                }
+                released
+            }
+        };
+        for fetch in released {
+            self.release_hold(now, fetch);
+        }
+    }
+
+    /// Returns the time at which the next held fetch is given up.
+    pub(super) fn next_hold_end(&mut self) -> Option<Instant> {
+        while let Some(&(at, id)) = self.holds.front() {
+            if self.fetches.get(id).is_some_and(|fetch| fetch.held) {
+                return Some(at);
+            }
+            self.holds.pop_front();
+        }
+        None
+    }
+
+    /// Gives up the fetches that were held for too long. The browser is thought to have their
+    /// resources, so that the next page does not promise them again.
+    pub(super) fn end_holds(&mut self, now: Instant) {
+        while let Some((_, id)) = self.holds.pop_front_if(|(at, _)| *at <= now) {
+            let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| fetch.held) else {
+                continue;
+            };
+            fetch.held = false;
+            fetch.phase = Phase::Over;
+            // The client has no report to make on it.
+            fetch.reported = true;
+            let hash = fetch.target.hash;
+            if self
+                .unreported
+                .get(&hash)
+                .is_some_and(|push| push.fetch == id)
+            {
+                self.unreported.remove(&hash);
+                self.cache.note_refusal(hash);
+            }
+            self.counts.withheld += 1;
+            self.outputs.push_back(Output::Cancel { fetch: id });
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The sites that the browser of a session may have visited before, and the signs for it.
+//!
+//! A new session knows nothing about the browser's cache. The first page of a site gives signs,
+//! the strongest first:
+//!
+//! | sign | visit |
+//! |---|---|
+//! | a conditional request for something that this session did not bring | returning |
+//! | cookies in the request, or a referrer of the same site | returning |
+//! | the answer sets a cookie, and the request had none | first |
+//! | a cache could have kept the page with a validator, and the request has no condition | first |
+//! | none of these | unknown |
+//!
+//! The bodies of a first visit are sent at once. On all other visits they wait for claims: requests
+//! for promised resources that a cache can keep. Each claim releases more bodies than the last, and
+//! after [`ENOUGH_CLAIMS`] the visit counts as a first one. A page of an unknown visit is treated as
+//! that of a returning visitor: waiting costs a first visit one round trip, and a body that a cache
+//! holds costs its whole length.
+
+use std::collections::HashMap;
+
+use tandem_http::cache::{ResponsePolicy, validation};
+use tandem_http::{RequestHead, ResponseHead};
+
+use crate::fetch_standard::is_navigation;
+use crate::site::{is_same_site, site_of};
+use crate::url;
+
+/// The number of sites that are remembered. A table that is full starts again.
+const MAX_SITES: usize = 1024;
+
+/// The number of claims after which a visit counts as a first one.
+const ENOUGH_CLAIMS: u32 = 4;
+
+/// The number of bodies that the first claim releases. The n-th releases n times as many: with a
+/// half-filled cache few bodies are sent for nothing, and three claims suffice for a median page
+/// of about 40 resources of one site.
+const RELEASED_PER_CLAIM: usize = 8;
+
+/// The treatment of the bodies of a site's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// All bodies are sent at once.
+    Full,
+    /// This number of bodies of a page is sent at once, and the others wait.
+    Bodies(usize),
+}
+
+/// The visit to a site, as far as signs tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Visit {
+    First,
+    /// The browser may have been there, and has claimed this number of resources since.
+    Unknown(u32),
+    /// The browser has been there, and has claimed this number of resources since.
+    Returning(u32),
+}
+
+/// The sites of a session.
+#[derive(Default)]
+pub(super) struct Visitors {
+    sites: HashMap<String, Visit>,
+}
+
+impl Visitors {
+    /// Returns the trust in a site's next page. The first page of a site decides by its signs.
+    pub(super) fn trust(&mut self, site: String, is_first_visit: impl FnOnce() -> bool) -> Trust {
+        if self.sites.len() >= MAX_SITES && !self.sites.contains_key(&site) {
+            self.sites.clear();
+        }
+        let visit = self.sites.entry(site).or_insert(Visit::Unknown(0));
+        if *visit == Visit::Unknown(0) && is_first_visit() {
+            *visit = Visit::First;
+        }
+        match *visit {
+            Visit::First => Trust::Full,
+            Visit::Unknown(claims) | Visit::Returning(claims) => {
+                Trust::Bodies((1..=claims).map(released).sum())
+            }
+        }
+    }
+
+    /// Notes that the browser has visited a site before this session.
+    pub(super) fn note_return(&mut self, site: String) {
+        if self.sites.len() < MAX_SITES || self.sites.contains_key(&site) {
+            self.sites.insert(site, Visit::Returning(0));
+        }
+    }
+
+    /// Notes that the browser is at a site for the first time, unless a sign says otherwise.
+    pub(super) fn note_first_visit(&mut self, site: String) {
+        if self.sites.len() < MAX_SITES {
+            let visit = self.sites.entry(site).or_insert(Visit::First);
+            if matches!(visit, Visit::Unknown(_)) {
+                *visit = Visit::First;
+            }
+        }
+    }
+
+    /// Notes a claim at a site. Returns the bodies that it releases.
+    pub(super) fn note_claim(&mut self, site: &str) -> Trust {
+        let Some(visit) = self.sites.get_mut(site) else {
+            return Trust::Full;
+        };
+        let claims = match visit {
+            Visit::First => return Trust::Full,
+            Visit::Unknown(claims) | Visit::Returning(claims) => claims,
+        };
+        *claims += 1;
+        if *claims < ENOUGH_CLAIMS {
+            return Trust::Bodies(released(*claims));
+        }
+        *visit = Visit::First;
+        Trust::Full
+    }
+}
+
+/// Returns the number of bodies that the n-th claim releases.
+const fn released(claim: u32) -> usize {
+    RELEASED_PER_CLAIM * claim as usize
+}
+
+/// Returns the site whose visit a request belongs to: its own for a page, and that of its referrer
+/// for a part of one.
+pub(super) fn visited_site(request: &RequestHead) -> String {
+    match referring_authority(request) {
+        Some(referrer) if !is_navigation(request) => site_of(referrer),
+        _ => site_of(&request.authority),
+    }
+}
+
+fn referring_authority(request: &RequestHead) -> Option<&str> {
+    let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
+    Some(url::authority(referrer)).filter(|authority| !authority.is_empty())
+}
+
+/// Returns whether the answer gives the browser its first cookie of the site.
+pub(super) fn gets_first_cookie(request: &RequestHead, head: &ResponseHead) -> bool {
+    !shows_return(request) && head.fields.contains("set-cookie")
+}
+
+/// Returns whether the answer to a page's request shows a first visit.
+pub(super) fn is_first_visit(request: &RequestHead, head: &ResponseHead) -> bool {
+    let policy = ResponsePolicy::of(head);
+    let would_validate = policy.has_validator && !policy.forbids_storage();
+    let is_plain = !shows_return(request) && !validation::is_conditional(&request.fields);
+    gets_first_cookie(request, head) || (is_plain && would_validate)
+}
+
+/// Returns whether a request shows an earlier visit to its site.
+fn shows_return(request: &RequestHead) -> bool {
+    request.fields.contains("cookie") || comes_from_site(request)
+}
+
+/// Returns whether a page of the same site led to a request.
+fn comes_from_site(request: &RequestHead) -> bool {
+    referring_authority(request).is_some_and(|referrer| is_same_site(referrer, &request.authority))
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn request(fields: &[(&str, &str)]) -> RequestHead {
+        RequestHead {
+            fields: fields.iter().copied().collect(),
+            ..RequestHead::get(Scheme::Http, "www.a.test:81", "/")
+        }
+    }
+
+    fn is_first(asked: &[(&str, &str)], answered: &[(&str, &str)]) -> bool {
+        let head = ResponseHead {
+            status: 200,
+            fields: answered.iter().copied().collect(),
+        };
+        is_first_visit(&request(asked), &head)
+    }
+
+    #[test]
+    fn first_visit_shows_in_cookies_and_validators() {
+        let sets = ("set-cookie", "a=b");
+        let tag = ("etag", "\"1\"");
+        assert!(is_first(&[], &[sets]));
+        assert!(is_first(&[], &[tag]));
+        assert!(is_first(
+            &[],
+            &[("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")]
+        ));
+        assert!(is_first(&[("referer", "http://b.test/")], &[sets]));
+        assert!(!is_first(&[], &[]), "unknown");
+        assert!(
+            !is_first(&[], &[tag, ("cache-control", "no-store")]),
+            "unknown"
+        );
+        assert!(!is_first(&[("if-none-match", "\"0\"")], &[tag]));
+        assert!(!is_first(&[("cookie", "a=b")], &[sets, tag]));
+        assert!(!is_first(&[("referer", "http://a.test/x")], &[sets, tag]));
+    }
+
+    #[test]
+    fn claims_release_more_and_more_bodies() {
+        let mut visitors = Visitors::default();
+        let site = || "a.test".to_owned();
+        assert_eq!(visitors.trust(site(), || false), Trust::Bodies(0));
+        for released in [8, 16, 24] {
+            assert_eq!(visitors.note_claim("a.test"), Trust::Bodies(released));
+        }
+        assert_eq!(visitors.trust(site(), || true), Trust::Bodies(48));
+        assert_eq!(
+            visitors.trust(site(), || panic!("claims decide")),
+            Trust::Bodies(48)
+        );
+        assert_eq!(visitors.note_claim("a.test"), Trust::Full);
+        assert_eq!(visitors.trust(site(), || false), Trust::Full);
+        assert_eq!(
+            visitors.note_claim("b.test"),
+            Trust::Full,
+            "it was never held"
+        );
+    }
+
+    #[test]
+    fn conditional_request_outweighs_other_signs() {
+        let mut visitors = Visitors::default();
+        let site = || "a.test".to_owned();
+        assert_eq!(visitors.trust(site(), || true), Trust::Full);
+        visitors.note_return(site());
+        visitors.note_first_visit(site());
+        assert_eq!(visitors.trust(site(), || true), Trust::Bodies(0));
+        let other = || "b.test".to_owned();
+        assert_eq!(visitors.trust(other(), || false), Trust::Bodies(0));
+        visitors.note_first_visit(other());
+        assert_eq!(visitors.trust(other(), || false), Trust::Full);
+    }
+
+    #[test]
+    fn visited_site_is_that_of_the_referrer() {
+        assert_eq!(visited_site(&request(&[])), "a.test");
+        let of_page = request(&[("referer", "http://shop.b.test/x")]);
+        assert_eq!(visited_site(&of_page), "b.test");
+        assert_eq!(
+            visited_site(&request(&[("referer", "about:blank")])),
+            "a.test"
+        );
+        let link = [("referer", "http://b.test/"), ("accept", "text/html")];
+        assert_eq!(visited_site(&request(&link)), "a.test");
+    }
+
+    #[test]
+    fn visitors_remember_a_bounded_number_of_sites() {
+        let mut visitors = Visitors::default();
+        for number in 0..3 * MAX_SITES {
+            visitors.trust(format!("{number}.test"), || true);
+            visitors.note_return(format!("r{number}.test"));
+            visitors.note_first_visit(format!("f{number}.test"));
+        }
+        assert!(visitors.sites.len() <= MAX_SITES);
+    }
+}

@@ -1,0 +1,187 @@
+//! Scenes of browsers that may have been at a site before: which bodies the gateway fetches, and
+//! which it holds back until the browser claims their resources.
+
+use std::time::Duration;
+
+use tandem_push::wire::Fate;
+
+use crate::pair::{Page, Pair, page};
+use crate::{NAVIGATION, fresh_image, html, image};
+
+const WITH_COOKIE: &[(&str, &str)] = &[("accept", "text/html"), ("cookie", "seen=1")];
+
+/// The time after which all messages of a load have arrived, and no held fetch is given up.
+const LOADED: Duration = Duration::from_secs(1);
+
+fn url(name: &str) -> String {
+    format!("http://a.test/{name}")
+}
+
+fn image_name(number: usize) -> String {
+    format!("{number:02}.png")
+}
+
+/// A page with images that caches keep, and an image that none keeps.
+fn site(images: usize, page: impl Fn(&str) -> Page) -> Vec<(String, Page)> {
+    let names = (0..images).map(image_name);
+    let body: String = names.map(|name| format!("<img src={name}>")).collect();
+    let page = page(&format!("{body}<img src=pixel.png>"));
+    let images = (0..images).map(|number| (url(&image_name(number)), fresh_image()));
+    let others = [(url("page"), page), (url("pixel.png"), image())];
+    others.into_iter().chain(images).collect()
+}
+
+/// A page without a sign: it has no validator and sets no cookie.
+fn signless(body: &str) -> Page {
+    page("text/html", body)
+}
+
+fn pair(pages: &[(String, Page)]) -> Pair {
+    let pages: Vec<_> = pages
+        .iter()
+        .map(|(url, page)| (url.as_str(), page.clone()))
+        .collect();
+    Pair::new(&pages)
+}
+
+/// Requests a page, and returns the number of resources that the gateway fetches with it.
+fn fetches_with(pair: &mut Pair, name: &str, fields: &[(&str, &str)]) -> usize {
+    pair.send(&url(name), fields);
+    pair.run_for(LOADED);
+    pair.take_asked().len() - 1
+}
+
+/// Claims a push, and returns the number of resources that the gateway fetches then.
+fn fetches_after_claim(pair: &mut Pair, name: &str) -> usize {
+    pair.report(Fate::Late, &url(name));
+    pair.run_for(LOADED);
+    pair.take_asked().len()
+}
+
+#[test]
+fn first_visit_gets_all_bodies_at_once() {
+    let tagged = |body: &str| signless(body).with("etag", "\"1\"");
+    for page in [html, tagged] {
+        let mut pair = pair(&site(30, page));
+        assert_eq!(fetches_with(&mut pair, "page", NAVIGATION), 31);
+        assert_eq!(pair.gateway.take_counts().withheld, 0);
+    }
+}
+
+#[test]
+fn returning_browser_gets_promises_alone() {
+    let referrer = [("accept", "text/html"), ("referer", "http://www.a.test/")];
+    for (fields, page) in [
+        (WITH_COOKIE, html as fn(&str) -> Page),
+        (&referrer, html),
+        (NAVIGATION, signless),
+    ] {
+        let mut pair = pair(&site(30, page));
+        assert_eq!(fetches_with(&mut pair, "page", fields), 0, "{fields:?}");
+        let is_promise = |message: &&String| message.starts_with("promise ");
+        assert_eq!(pair.received.iter().filter(is_promise).count(), 31);
+        pair.run();
+        let counts = pair.gateway.take_counts();
+        assert_eq!((counts.withheld, counts.wasted), (31, 0));
+        assert_eq!(pair.gateway.unreported(), 0);
+        assert_eq!(pair.gateway.records(), [0, 0, 0], "{fields:?}");
+        pair.received.clear();
+        assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+        assert!(!pair.received.iter().any(|message| is_promise(&message)));
+    }
+}
+
+#[test]
+fn claims_release_the_bodies_of_a_page() {
+    let mut pair = pair(&site(90, html));
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    assert_eq!(fetches_after_claim(&mut pair, "00.png"), 1 + 8);
+    assert_eq!(
+        fetches_after_claim(&mut pair, "05.png"),
+        0,
+        "it was released, so it is no sign"
+    );
+    assert_eq!(fetches_after_claim(&mut pair, "80.png"), 1 + 16);
+    assert_eq!(fetches_after_claim(&mut pair, "60.png"), 1 + 24);
+    let rest = 91 - 9 - 17 - 25;
+    assert_eq!(fetches_after_claim(&mut pair, "81.png"), rest);
+    pair.run();
+    assert_eq!(pair.gateway.take_counts().withheld, 0);
+}
+
+#[test]
+fn claim_of_an_uncacheable_resource_releases_no_other() {
+    let mut pair = pair(&site(30, html));
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    assert_eq!(fetches_after_claim(&mut pair, "pixel.png"), 1);
+    pair.run();
+    assert_eq!(pair.gateway.take_counts().withheld, 30);
+}
+
+#[test]
+fn visit_is_remembered_for_the_next_page() {
+    let style = |name: &str| signless(&format!("<link rel=stylesheet href={name}.css>"));
+    let sheet = page("text/css", "").with("cache-control", "max-age=600");
+    let mut pages = site(2, signless);
+    for name in ["second", "third"] {
+        pages.push((url(name), style(name)));
+        pages.push((url(&format!("{name}.css")), sheet.clone()));
+    }
+    let mut pair = pair(&pages);
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    assert_eq!(fetches_with(&mut pair, "second", WITH_COOKIE), 0);
+    assert_eq!(fetches_after_claim(&mut pair, "second.css"), 1);
+    assert_eq!(fetches_with(&mut pair, "third", WITH_COOKIE), 1);
+}
+
+#[test]
+fn cookie_of_a_redirect_shows_a_first_visit() {
+    let mut pages = site(3, signless);
+    let redirect = Page {
+        status: 302,
+        ..Page::default()
+    };
+    let redirect = redirect.with("location", "/page").with("set-cookie", "a=b");
+    pages.push((url(""), redirect));
+    let mut pair = pair(&pages);
+    assert_eq!(fetches_with(&mut pair, "", NAVIGATION), 0);
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 4);
+}
+
+#[test]
+fn conditional_request_holds_later_bodies() {
+    let mut pages = site(3, html);
+    let body = "<link rel=stylesheet href=s.css>";
+    pages.push((url("other"), html(body)));
+    let mut pair = pair(&pages);
+    let condition = [("if-none-match", "\"0\""), ("referer", "http://a.test/x")];
+    assert_eq!(fetches_with(&mut pair, "old.css", &condition), 0);
+    assert_eq!(fetches_with(&mut pair, "page", NAVIGATION), 0);
+    let own = [("if-none-match", "\"0\""), ("accept", "text/html")];
+    let mut pair = self::pair(&pages);
+    assert_eq!(fetches_with(&mut pair, "page", &own), 0);
+    assert_eq!(fetches_with(&mut pair, "other", NAVIGATION), 0);
+}
+
+#[test]
+fn held_push_answers_a_request_of_the_browser() {
+    for promises in [true, false] {
+        let mut pair = pair(&site(2, html)).with_client(promises);
+        pair.browse_for(LOADED, &url("page"), WITH_COOKIE);
+        assert_eq!(pair.take_asked().len(), 1);
+        let (reply, asked) = pair.get(&url("00.png"), &[("cookie", "seen=1")]);
+        assert!(reply.is_pushed && reply.body == "x");
+        assert_eq!(asked, ["00.png", "01.png", "pixel.png"].map(url));
+    }
+}
+
+#[test]
+fn conditional_request_passes_a_held_push() {
+    let mut pair = pair(&site(2, html)).with_client(true);
+    pair.browse_for(LOADED, &url("page"), WITH_COOKIE);
+    pair.take_asked();
+    let condition = [("cookie", "seen=1"), ("if-none-match", "\"1\"")];
+    let (reply, asked) = pair.get(&url("00.png"), &condition);
+    assert!(!reply.is_pushed);
+    assert_eq!(asked, [url("00.png")]);
+}
