@@ -219,9 +219,11 @@ impl Unsent {
 pub struct MuxConfig {
     /// Which end.
     pub role: Role,
-    /// Bytes that the peer may send on one stream unasked. Below 2 KiB credit has to be given so
-    /// often that it looks like a flood to a peer that bounds idle frames, as ours does. Default 8
-    /// MiB: 1.6 times the product of 100 Mbit/s and 400 ms.
+    /// Bytes that the peer may send on one stream unasked. Below [`LEAST_WINDOW`] credit has to be
+    /// given so often that it looks like a flood to a peer that bounds idle frames, as ours does.
+    /// Default 8 MiB: 1.6 times the product of 100 Mbit/s and 400 ms.
+    ///
+    /// [`LEAST_WINDOW`]: crate::flood::LEAST_WINDOW
     pub stream_window: u32,
     /// Bytes that the peer may send on the session unasked; given back on arrival while less than
     /// `receive_budget` is held, so that a stopped stream cannot stop its neighbours. Default 16

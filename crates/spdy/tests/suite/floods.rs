@@ -220,6 +220,20 @@ fn a_page_of_1300_images_may_be_cancelled() {
     }
 }
 
+/// The data dribble of CVE-2019-9511: a window of one byte, and one more byte at a time.
+#[test]
+fn dribbled_windows_are_charged() {
+    for version in BOTH {
+        let mut peer = Peer::server(version);
+        peer.told(&settings(&[(7, 1)]));
+        let syn = peer.script.syn_stream(1, true, &GET);
+        peer.told(&syn);
+        peer.session.respond(1, &response(200, &[]), false);
+        peer.session.send_data(1, vec![1; 60_000].into(), true);
+        repeat("one byte", peer, &window_update(1, 1));
+    }
+}
+
 #[test]
 fn downloads_with_small_credit_are_free() {
     let mut peer = Peer::server(Version::V31);
