@@ -1,10 +1,13 @@
 //! The connections that one thread serves: each is counted against the limits and told when it has
 //! to make way. The policy is in `table`.
+//!
+//! An evicted connection leaves the table at once, but keeps its descriptor until it has ended.
+//! Only a few may use that time for a last message, so the descriptors are bounded too.
 
 mod table;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -20,18 +23,26 @@ use crate::path::Facts;
 use crate::session::{Drain, Task};
 use crate::status::{Opened, SessionStatus};
 
-/// The time that a connection which makes way has for its last words.
+/// The time in which an evicted connection may still send its last message, such as GOAWAY.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The largest number of evicted connections of a thread that may be open in addition to the limit.
+/// The oldest is closed for another.
+const MAX_LEAVING: usize = 16;
 
 /// The connections of one thread.
 #[derive(Debug)]
 pub struct Connections {
     table: RefCell<Table>,
     ends: RefCell<HashMap<u64, Rc<End>>>,
+    /// The evicted connections that may still send, the oldest first.
+    leaving: RefCell<VecDeque<(u64, Rc<End>)>>,
     /// The connections that have finished their handshake.
     established: RefCell<HashMap<u64, Established>>,
-    /// Connections that still run, those that make way included.
+    /// The number of connections that still run, evicted ones included.
     running: Cell<usize>,
+    /// The limit of connections in the table.
+    total: usize,
     /// Wakes the task that closes new connections in time.
     admitted: Rc<Notify>,
     _expiry: Task,
@@ -49,6 +60,8 @@ struct Established {
 struct End {
     drain: Drain,
     evicted: Notify,
+    /// Ends the connection at once.
+    cut: Notify,
 }
 
 /// A connection in the table. Dropping it removes it from the table.
@@ -68,8 +81,10 @@ impl Connections {
             Self {
                 table: RefCell::new(Table::new(limits)),
                 ends: RefCell::default(),
+                leaving: RefCell::default(),
                 established: RefCell::default(),
                 running: Cell::new(0),
+                total: limits.total,
                 _expiry: Task::spawn(expire(this.clone(), Rc::clone(&admitted))),
                 admitted,
             }
@@ -89,6 +104,12 @@ impl Connections {
     /// Returns the number of connections that still run.
     pub fn open(&self) -> usize {
         self.running.get()
+    }
+
+    /// Returns whether evicted connections are open in addition to the limit. The caller then lets
+    /// them end before it accepts another.
+    pub fn is_over_limit(&self) -> bool {
+        self.running.get() > self.total
     }
 
     /// Admits a connection, if need be in the place of another. `drain` ends it gently.
@@ -112,6 +133,7 @@ impl Connections {
         let end = Rc::new(End {
             drain: drain.child(),
             evicted: Notify::new(),
+            cut: Notify::new(),
         });
         self.ends.borrow_mut().insert(id, Rc::clone(&end));
         self.running.set(self.running.get() + 1);
@@ -136,9 +158,21 @@ impl Connections {
     }
 
     fn evict(&self, id: u64) {
-        if let Some(end) = self.ends.borrow_mut().remove(&id) {
-            end.drain.begin();
-            end.evicted.notify_one();
+        let Some(end) = self.ends.borrow_mut().remove(&id) else {
+            return;
+        };
+        // A connection in its handshake has no message to send.
+        if !self.established.borrow().contains_key(&id) {
+            return end.cut.notify_one();
+        }
+        end.drain.begin();
+        end.evicted.notify_one();
+        let mut leaving = self.leaving.borrow_mut();
+        leaving.push_back((id, end));
+        if leaving.len() > MAX_LEAVING
+            && let Some((_, oldest)) = leaving.pop_front()
+        {
+            oldest.cut.notify_one();
         }
     }
 }
@@ -193,10 +227,17 @@ impl Connection {
         self.end.drain.clone()
     }
 
-    /// Resolves a moment after the connection was told to make way.
+    /// Resolves once the evicted connection must close: at once in its handshake, otherwise after
+    /// the time for a last message.
     pub async fn has_to_end(&self) {
-        self.end.evicted.notified().await;
-        tokio::time::sleep(LAST_WORDS).await;
+        let said = async {
+            self.end.evicted.notified().await;
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            () = said => {}
+            () = self.end.cut.notified() => {}
+        }
     }
 }
 
@@ -205,7 +246,10 @@ impl Drop for Connection {
         METRICS.connections_open.sub(1);
         let connections = &self.connections;
         connections.running.set(connections.running.get() - 1);
-        connections.ends.borrow_mut().remove(&self.id);
+        if connections.ends.borrow_mut().remove(&self.id).is_none() {
+            let mut leaving = connections.leaving.borrow_mut();
+            leaving.retain(|(id, _)| *id != self.id);
+        }
         connections.established.borrow_mut().remove(&self.id);
         connections.table.borrow_mut().remove(self.id);
     }
@@ -219,5 +263,53 @@ impl Drop for ExchangeGuard {
     fn drop(&mut self) {
         let now = Instant::now().into_std();
         self.0.connections.table.borrow_mut().end(now, self.0.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::Path;
+
+    const LIMITS: ConnectionLimits = ConnectionLimits {
+        total: 8,
+        per_client: 8,
+        listeners: 1,
+        head: Duration::from_secs(30),
+    };
+
+    /// Admits `count` connections that end only when they have to. With `facts` they have finished
+    /// their handshake.
+    async fn flood(connections: &Rc<Connections>, count: u64, facts: Option<&Rc<dyn Facts>>) {
+        let client = IpAddr::from([192, 0, 2, 1]);
+        for id in 0..count {
+            let connection = connections
+                .admit(id, 0, client, &Drain::new())
+                .expect("a new connection makes way");
+            if let Some(facts) = facts {
+                connection.list(facts);
+            }
+            tokio::task::spawn_local(async move { connection.has_to_end().await });
+            tokio::task::yield_now().await;
+        }
+        tokio::task::yield_now().await;
+    }
+
+    #[test]
+    fn evicted_connections_are_bounded() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let connections = Connections::new(LIMITS);
+            flood(&connections, 200, None).await;
+            assert_eq!(connections.open(), 4, "a handshake ends at once");
+            let connections = Connections::new(LIMITS);
+            let (near, _far) = Path::pair(1);
+            flood(&connections, 200, Some(near.facts())).await;
+            assert_eq!(connections.open(), 4 + MAX_LEAVING);
+            assert!(connections.is_over_limit());
+        });
     }
 }

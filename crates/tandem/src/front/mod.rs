@@ -64,7 +64,13 @@ impl Front {
                 accepted = poll_fn(|cx| listener.poll_accept(cx)) => accepted,
             };
             match accepted {
-                Ok(incoming) => self.admit(incoming),
+                Ok(incoming) => {
+                    self.admit(incoming);
+                    if self.connections.is_over_limit() {
+                        // Evicted connections close before the next one is accepted.
+                        tokio::task::yield_now().await;
+                    }
+                }
                 Err(error) => {
                     // Descriptors may have run out: a pause lets other connections end.
                     tracing::warn!(%error, "cannot accept");
