@@ -133,8 +133,8 @@ with_path! {
         max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
         /// Maximum number of connections from clients [default: 4096]
         max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Maximum number of connections from one address; clients through Tor share addresses
-        /// [default: 1024]
+        /// Maximum number of connections from one address; none for loopback addresses, which the
+        /// visitors of an onion service share. Users of one exit share its address [default: 1024]
         max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Maximum number of connections to one origin for one session; more requests wait, pushes
         /// last [default: 64]

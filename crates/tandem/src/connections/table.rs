@@ -9,6 +9,9 @@
 //! one address at most half of the address's limit. The other half is reserved for authenticated
 //! connections, so that peers without a token cannot keep out those with one.
 //!
+//! The limits of one address do not apply to loopback addresses. A program on the same machine,
+//! such as Tor, connects from there for many clients.
+//!
 //! The table is pure: times come in as arguments, and decisions come out.
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,7 +23,7 @@ use std::time::{Duration, Instant};
 pub struct ConnectionLimits {
     /// Open connections in all.
     pub total: usize,
-    /// Open connections from one address.
+    /// Open connections from one address, unless it is a loopback address.
     pub per_client: usize,
     /// Listeners that share the places.
     pub listeners: usize,
@@ -141,6 +144,7 @@ impl Table {
         let limits = &self.limits;
         let of_client = |client| self.by_client.get(&client).copied().unwrap_or_default();
         match obstacle {
+            Obstacle::NewOfClient(client) | Obstacle::Client(client) if is_shared(client) => false,
             Obstacle::NewOfClient(client) => {
                 of_client(client).new >= (limits.per_client / 2).max(1)
             }
@@ -247,6 +251,11 @@ impl Table {
     }
 }
 
+/// Returns whether many clients may share an address: that of a program on this machine.
+const fn is_shared(client: IpAddr) -> bool {
+    client.to_canonical().is_loopback()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -342,6 +351,27 @@ mod tests {
             table.authenticate(start, id);
         }
         assert_eq!(table.admit(start, 6, 0, client(1)), admitted(Some(2)));
+    }
+
+    #[test]
+    fn loopback_peers_have_no_limit_per_address() {
+        for local in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            let local: IpAddr = local.parse().unwrap();
+            let (mut table, start) = (table(200, 2, 1), Instant::now());
+            for user in 0..3 {
+                assert_eq!(table.admit(start, user, 0, local), admitted(None));
+                table.authenticate(start, user);
+            }
+            for id in 3..53 {
+                assert_eq!(table.admit(start, id, 0, local), admitted(None));
+            }
+            assert!((0..53).all(|id| table.open.contains_key(&id)), "{local}");
+            // The limit of new connections of the listener still applies.
+            for id in 53..203 {
+                assert_ne!(table.admit(start, id, 0, local), Decision::Refuse);
+            }
+            assert_eq!((table.new.len(), table.open.len()), (100, 103));
+        }
     }
 
     #[test]

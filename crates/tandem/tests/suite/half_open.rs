@@ -104,6 +104,50 @@ fn half_open_sessions_leave_room_for_users() {
     std::fs::remove_file(token).unwrap();
 }
 
+/// Tor connects from this machine for all visitors of an onion service.
+#[test]
+fn visitors_of_an_onion_service_share_no_limit() {
+    let token = secret("onion", TOKEN);
+    let origin = Scene::answering(OK);
+    for session in ["h2", "spdy3.1"] {
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        with_token(&mut options, &token);
+        options.max_connections = Some(4 * MOST);
+        options.max_connections_per_client = Some(2);
+        let (_gateway, gateway) = start_gateway(options);
+        let users: Vec<_> = (0..3)
+            .map(|_| {
+                let way = Way::to(gateway);
+                let options = ClientOptions {
+                    token_file: Some(token.display().to_string()),
+                    ..client_options(&format!("{session}+tcp://{}", way.address))
+                };
+                let (client, http, _) = start_client(options);
+                assert_eq!(Client::to(http).get(&origin.url("/")).status, 200);
+                (way, client, http)
+            })
+            .collect();
+        // The first request of this user is slow to arrive.
+        let mut slow = Peer::to(gateway, session);
+        slow.flush();
+        let flood: Vec<_> = (0..MOST)
+            .map(|number| begin(gateway, session, number))
+            .collect();
+        for (way, _client, http) in &users {
+            assert_eq!(Client::to(*http).get(&origin.url("/")).status, 200);
+            assert_eq!(way.connections(), 1, "{session}");
+        }
+        let mut head = RequestHead::get(Scheme::Http, origin.address.to_string(), "/");
+        let token = format!("Bearer {}", TOKEN.trim());
+        head.fields.push("proxy-authorization", token);
+        slow.core.open(&head, true, Priority::default()).unwrap();
+        slow.wait_for_response();
+        drop(flood);
+    }
+    std::fs::remove_file(token).unwrap();
+}
+
 #[test]
 fn half_done_tls_handshakes_leave_room_for_users() {
     let token = secret("half-tls", TOKEN);

@@ -55,7 +55,7 @@ impl Peer {
             .unwrap();
     }
 
-    fn wait_for_response(&mut self) {
+    pub(crate) fn wait_for_response(&mut self) {
         loop {
             match self.event() {
                 Event::Response { .. } => return,
