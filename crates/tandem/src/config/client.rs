@@ -55,7 +55,8 @@ with_path! {
         max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],
         /// Maximum number of isolation keys that have a session [default: 256]
         max_sessions: Option<usize> [help_heading = "Sessions", value_name = "N"],
-        /// Agree to tunnels before the gateway answers, which saves a round trip [default: true]
+        /// Agree to tunnels before the gateway answers, which saves a round trip; SOCKS connections
+        /// to port 80 are always agreed to [default: true]
         early_connect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Connect to the gateway at the start instead of at the first request, and log the result
         /// [default: true]

@@ -4,7 +4,8 @@
 //! bytes are HTTP to the requested host is served as HTTP; any other is a tunnel. The reply may go
 //! out before the far end has answered, so that the first bytes travel with the request. On port 80
 //! it goes out at once, because HTTP can still report a 502. On other ports it goes out early once
-//! the gateway is known to respond.
+//! the gateway is known to respond, unless `early-connect` is off or a tunnel to the same place has
+//! just failed.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -42,6 +43,8 @@ pub struct SocksFront {
     pub sessions: Rc<dyn SessionPool>,
     /// The time for the handshake.
     pub handshake: Duration,
+    /// True if ports other than 80 may get a reply before the far end has answered.
+    pub early_connect: bool,
 }
 
 impl SocksFront {
@@ -79,10 +82,12 @@ impl SocksFront {
             return answer(&mut path, &mut server, SocksReply::AddressTypeNotSupported).await;
         };
         let stage = isolated(stage, isolation.clone());
-        let has_failed = port != 80 && self.sessions.has_failed(&isolation, &request.target);
-        if has_failed || (port == 443 && !self.sessions.is_live(&isolation)) {
+        let is_late = port != 80
+            && (!self.early_connect || self.sessions.has_failed(&isolation, &request.target));
+        if is_late || (port == 443 && !self.sessions.is_live(&isolation)) {
             let early = BytesMut::from(&server.take_rest()[..]);
-            return tunnel(path, Some(server), early, &request.target, peer, &*stage).await;
+            let reply = TunnelReply::Late(server);
+            return tunnel(path, reply, early, &request.target, peer, &*stage).await;
         }
         if port != 80
             && !self.sessions.is_live(&isolation)
@@ -98,7 +103,11 @@ impl SocksFront {
                 .run(drain)
                 .await
         } else {
-            tunnel(path, None, early, &request.target, peer, &*stage).await
+            let reply = TunnelReply::Sent {
+                sessions: Rc::clone(&self.sessions),
+                isolation,
+            };
+            tunnel(path, reply, early, &request.target, peer, &*stage).await
         }
     }
 
@@ -287,10 +296,21 @@ fn towards(stage: Rc<dyn Stage>, target: String, port: u16) -> Rc<dyn Stage> {
     })
 }
 
-/// Carries bytes both ways. With `server`, the SOCKS reply waits for the far end's response.
+/// The time of a tunnel's SOCKS reply.
+enum TunnelReply {
+    /// The reply waits for the far end's response.
+    Late(Server),
+    /// The reply has been sent. A failure is noted, so that the next attempt waits.
+    Sent {
+        sessions: Rc<dyn SessionPool>,
+        isolation: Isolation,
+    },
+}
+
+/// Carries bytes both ways.
 async fn tunnel(
     path: Path,
-    server: Option<Server>,
+    socks: TunnelReply,
     early: BytesMut,
     target: &str,
     peer: Peer,
@@ -314,9 +334,18 @@ async fn tunnel(
         priority: SharedPriority::default(),
     };
     let mut reply = stage.call(exchange);
-    match server {
-        None => reply = agree(reply, tell),
-        Some(mut server) => {
+    match socks {
+        TunnelReply::Sent {
+            sessions,
+            isolation,
+        } => {
+            let authority = target.to_owned();
+            reply = agree(reply, move |error| {
+                tell(error);
+                sessions.failed(&isolation, &authority);
+            });
+        }
+        TunnelReply::Late(mut server) => {
             let verdict = loop {
                 match reply.part().await {
                     Some(Ok(Part::Head(head))) if (200..300).contains(&head.status) => {

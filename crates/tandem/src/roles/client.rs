@@ -149,6 +149,7 @@ impl ClientConfig {
                     http1: http1_session("client", &self.path),
                     sessions: Rc::clone(to_gateway) as _,
                     handshake: timeout,
+                    early_connect: self.early_connect,
                 };
                 (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
             } else {

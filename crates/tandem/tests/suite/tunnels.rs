@@ -1,6 +1,7 @@
 //! Tests of CONNECT, upgrades and SOCKS.
 
 use std::net::Shutdown;
+use std::time::Duration;
 
 use crate::harness::{Client, PATIENCE, Pair, Scene, client_options, request, start_client};
 
@@ -364,4 +365,36 @@ fn socks_reply_names_the_failure() {
     let mut client = Client::to(socks);
     client.send([5, 1, 0, 5, 2, 0, 1, 127, 0, 0, 1, 0, 80]);
     assert_eq!(client.read_exact(4)[3], 7);
+}
+
+#[test]
+fn socks_waits_for_gateway_without_early_connect() {
+    let pair = Pair::with(
+        "h2",
+        |gateway| gateway.allow_dest = Vec::new(),
+        |client| client.early_connect = Some(false),
+    );
+    // The session is known to be alive after this.
+    assert_eq!(pair.connect().get("http://127.0.0.1/").status, 403);
+    for target in ["127.0.0.1:443", "127.0.0.1:22"] {
+        let mut client = Client::to(pair.socks);
+        assert_eq!(client.socks(target, None), 2, "{target}: not allowed");
+    }
+}
+
+#[test]
+fn socks_attempt_after_failed_tunnel_waits() {
+    let pair = Pair::with(
+        "h2",
+        |gateway| gateway.allow_dest = Vec::new(),
+        |client| client.probe_after = Some("40ms".parse().unwrap()),
+    );
+    assert_eq!(pair.connect().get("http://127.0.0.1/").status, 403);
+    // The session has been silent for half of `probe-after`, so only the SOCKS front agrees early.
+    std::thread::sleep(Duration::from_millis(60));
+    let mut client = Client::to(pair.socks);
+    assert_eq!(client.socks("127.0.0.1:22", None), 0, "agreed early");
+    assert!(client.is_closed());
+    let mut client = Client::to(pair.socks);
+    assert_eq!(client.socks("127.0.0.1:22", None), 2, "not allowed");
 }
