@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A web page must not learn from them that the proxy runs: a request that a page caused gets the
-//! same 404 as an unknown path.
+//! same 404 as an unknown path. A request for another host gets 421, since a page's own name may
+//! point to this machine (DNS rebinding).
 
 pub mod control;
 pub mod pac;
@@ -44,13 +45,21 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Admin {
     status: StatusSource,
+    /// The authorities of the listener.
+    own: Rc<[String]>,
 }
 
 impl Stage for Admin {
     fn call(&self, exchange: Exchange) -> Reply {
-        match exchange.request.path.as_str() {
+        let request = &exchange.request;
+        let is_own = |own: &String| own.eq_ignore_ascii_case(&request.authority);
+        if !self.own.iter().any(is_own) {
+            return page(421, "text/plain", "Misdirected request.\n".into());
+        }
+        match request.path.as_str() {
+            _ if !is_typed_in(request) => not_found(),
             "/metrics" => page(200, "text/plain; version=0.0.4", METRICS.render()),
-            "/status" if is_typed_in(&exchange.request) => {
+            "/status" => {
                 let status = self.status.clone();
                 Reply::generate(|mut sink| async move {
                     let status = status.snapshot().await;
@@ -62,9 +71,13 @@ impl Stage for Admin {
                     Ok(())
                 })
             }
-            _ => page(404, "text/plain", "See /metrics.\n".into()),
+            _ => not_found(),
         }
     }
+}
+
+fn not_found() -> Reply {
+    page(404, "text/plain", "Nothing is here.\n".into())
 }
 
 /// Returns whether a user or a program asks, and not a web page: pages send `Origin`, `Referer`, or
@@ -84,6 +97,7 @@ fn head(status: u16, kind: &'static str, length: usize) -> ResponseHead {
     head.fields.push("content-type", kind);
     head.fields.push("content-length", length.to_string());
     head.fields.push("cache-control", "no-store");
+    head.fields.push("x-content-type-options", "nosniff");
     head
 }
 
@@ -114,6 +128,7 @@ pub fn own_authorities(listen: SocketAddr, scheme: Scheme) -> Vec<String> {
 pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<SocketAddr> {
     let socket = Socket::bind(Protocol::Tcp, address)?;
     let local = socket.local_addr()?;
+    let own: Rc<[String]> = own_authorities(local, Scheme::Http).into();
     let session = Http1Session {
         form: Form::Origin,
         limits: Limits::default(),
@@ -124,14 +139,14 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
         response_timeout: TIMEOUT,
         who: "client",
         scheme: Scheme::Http,
-        origin_form: OriginForm::Only(own_authorities(local, Scheme::Http).into()),
+        origin_form: OriginForm::Only(Rc::clone(&own)),
     };
     let transport = Tcp {
         options: None,
         pinned: None,
     };
     let listener = transport.listen(socket)?;
-    let stage: Rc<dyn Stage> = Rc::new(Admin { status });
+    let stage: Rc<dyn Stage> = Rc::new(Admin { status, own });
     let front = Front {
         protocol: FrontProtocol::Session(Rc::new(session)),
         transport: Rc::new(transport),
@@ -154,4 +169,64 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
     };
     tokio::task::spawn_local(Rc::new(front).accept(listener, std::future::pending()));
     Ok(local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::{Body, Isolation};
+    use crate::priority::SharedPriority;
+
+    /// Returns the head of the response to a GET request.
+    async fn get(authority: &str, path: &str, fields: &[(&str, &str)]) -> ResponseHead {
+        let admin = Admin {
+            status: StatusSource::new(Vec::new),
+            own: own_authorities(([127, 0, 0, 1], 9100).into(), Scheme::Http).into(),
+        };
+        let mut request = RequestHead::get(Scheme::Http, authority, path);
+        request.fields = fields.iter().copied().collect();
+        let exchange = Exchange {
+            request,
+            body: Body::empty(),
+            isolation: Isolation::none(),
+            peer: Peer {
+                session: 0,
+                address: None,
+                push: false,
+            },
+            priority: SharedPriority::default(),
+        };
+        match admin.call(exchange).part().await {
+            Some(Ok(Part::Head(head))) => head,
+            part => panic!("no head: {part:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn admin_refuses_requests_of_web_pages() {
+        for path in ["/metrics", "/status"] {
+            for host in ["127.0.0.1:9100", "localhost:9100", "LOCALHOST:9100"] {
+                let head = get(host, path, &[("sec-fetch-site", "none")]).await;
+                assert_eq!(head.status, 200, "{path} {host}");
+                assert_eq!(
+                    head.fields.get("x-content-type-options"),
+                    Some(&b"nosniff"[..])
+                );
+            }
+            for host in ["attacker.example", "attacker.example:9100", "127.0.0.1", ""] {
+                assert_eq!(get(host, path, &[]).await.status, 421, "{path} {host}");
+            }
+            for field in [
+                ("origin", "http://attacker.example"),
+                ("origin", "null"),
+                ("referer", "http://attacker.example/"),
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-site", "same-origin"),
+            ] {
+                let head = get("127.0.0.1:9100", path, &[field]).await;
+                assert_eq!(head.status, 404, "{path} {field:?}");
+                assert!(head.fields.contains("x-content-type-options"));
+            }
+        }
+    }
 }
