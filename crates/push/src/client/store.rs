@@ -184,9 +184,9 @@ impl PushStore {
         }
     }
 
-    /// Takes a promise. An unclaimed push for the same URL makes way: the gateway pushes again only
-    /// for another page. `has_own_fields`: the promise carries the fields of the gateway's own
-    /// request, as in HTTP/2.
+    /// Takes a promise. If it is kept, it replaces an unclaimed push of the same URL, because the
+    /// gateway pushes again only for another page. `has_own_fields`: the promise carries the fields
+    /// of the gateway's own request, as in HTTP/2.
     pub fn on_promise(
         &mut self,
         now: Instant,
@@ -196,12 +196,12 @@ impl PushStore {
         self.load.note(now);
         let url = url_hash(&request);
         let target = Target::of(&request);
-        if let Some(replaced) = self.waiting.remove(&target) {
-            self.make_way(replaced);
-        }
+        let replaced = self.waiting.get(&target).copied();
+        let (bytes, entries) = replaced.map_or((0, 0), |id| self.would_free(id));
         let size = size_of_promise(&request);
-        let fits = self.held + size <= self.limits.memory && self.pushes.len() < MAX_PUSHES;
-        let is_kept = fits && request.method == Method::Get;
+        let has_room = self.held - bytes + size <= self.limits.memory
+            && self.pushes.len() - entries < MAX_PUSHES;
+        let is_kept = has_room && request.method == Method::Get;
         if !is_kept && (self.limits.cancel_useless || self.pushes.len() >= MAX_PUSHES) {
             self.report(Fate::Cancelled, url, true);
             return Intake::Cancel;
@@ -209,6 +209,9 @@ impl PushStore {
         let id = PushId(self.next_id);
         self.next_id += 1;
         let phase = if is_kept {
+            if let Some(replaced) = replaced {
+                self.make_way(replaced);
+            }
             self.held += size;
             self.waiting.insert(target, id);
             self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
@@ -452,6 +455,18 @@ impl PushStore {
     /// The held parts of a push that has not ended.
     fn kept_mut(&mut self, id: PushId) -> Option<&mut Kept> {
         self.arriving_mut(id)?.phase.kept_mut()
+    }
+
+    /// Returns the bytes and the entries that the store would free with a waiting push.
+    fn would_free(&self, id: PushId) -> (usize, usize) {
+        match self.pushes.get(&id) {
+            Some(Pushed {
+                phase: Phase::Kept(kept),
+                is_arriving,
+                ..
+            }) => (kept.held, usize::from(!is_arriving)),
+            _ => (0, 0),
+        }
     }
 
     /// Counts more bytes of a push; false where there is no room for one that no request waits for.

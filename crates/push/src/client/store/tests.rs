@@ -276,6 +276,52 @@ fn second_push_of_a_url_replaces_the_first() {
 }
 
 #[test]
+fn refused_promise_leaves_the_waiting_push() {
+    let head = RequestHead {
+        method: Method::Head,
+        ..get("/a")
+    };
+    let large = RequestHead {
+        fields: [("x", "y".repeat(64 << 10))].into_iter().collect(),
+        ..get("/a")
+    };
+    for refused in [head, large] {
+        for cancel_useless in [false, true] {
+            let mut scene = Scene::new(StoreLimits {
+                cancel_useless,
+                ..LIMITS
+            });
+            let first = scene.push("/a", &[], "first");
+            let intake = scene.store.on_promise(scene.now, refused.clone(), true);
+            assert_eq!(intake == Intake::Cancel, cancel_useless);
+            assert_consistent(&scene.store);
+            assert_eq!(scene.ask("/a").map(|serve| serve.push), Some(first));
+            assert_eq!(scene.piece(first), Piece::Head(ok(&[])));
+            assert_eq!(scene.piece(first), Piece::Data(Bytes::from("first")));
+        }
+    }
+}
+
+#[test]
+fn full_store_replaces_a_push_of_the_same_url() {
+    let mut scene = Scene::new(LIMITS);
+    let field = "y".repeat(40 << 10);
+    for _ in 0..3 {
+        let request = RequestHead {
+            fields: [("x", field.as_str())].into_iter().collect(),
+            ..get("/a")
+        };
+        assert!(matches!(
+            scene.store.on_promise(scene.now, request, true),
+            Intake::Read(_)
+        ));
+        assert_consistent(&scene.store);
+        assert!(scene.store.held() > field.len(), "the newest is kept");
+    }
+    assert_eq!(scene.store.waiting.len(), 1);
+}
+
+#[test]
 fn waiting_ends_with_the_answer_s_lifetime() {
     let control = |value: &'static str| [("cache-control", value)];
     // Each row: fields, the last second at which it serves, the first at which it does not.
