@@ -178,6 +178,7 @@ metrics! {
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";
     sessions_lost "counter" "Sessions that did not answer after a pause and were replaced.";
+    sessions_evicted "counter" "Idle sessions closed for another isolation key.";
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
     origin_reused "counter" "Requests sent on a reused connection to an origin.";

@@ -89,8 +89,8 @@ pub struct PoolLimits {
     /// The age at which a session stops taking new requests. Without such an age a session over Tor
     /// would never change its circuit.
     pub max_age: Option<Duration>,
-    /// The largest number of isolation keys with a session. The least recently used is closed
-    /// first.
+    /// The largest number of sessions. A new one closes the session that was idle for longest.
+    /// Sessions with exchanges under way are never closed for it, so they can exceed the limit.
     pub max_sessions: usize,
     /// Makes the pool try again without a request when a gateway does not answer.
     pub reconnect: bool,
@@ -116,9 +116,34 @@ pub struct Gateways {
 struct Slot {
     current: Rc<dyn Connected>,
     opened: Instant,
-    used: Instant,
+    usage: Rc<Usage>,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
+}
+
+/// The use of a session. The companion of a session does not count.
+struct Usage {
+    /// The number of exchanges under way.
+    exchanges: Cell<usize>,
+    /// The time of the last request, or the end of the last exchange.
+    last: Cell<Instant>,
+}
+
+/// An exchange under way on a session of the pool.
+struct InUse(Rc<Usage>);
+
+impl InUse {
+    fn begin(usage: &Rc<Usage>) -> Self {
+        usage.exchanges.set(usage.exchanges.get() + 1);
+        Self(Rc::clone(usage))
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.exchanges.set(self.0.exchanges.get() - 1);
+        self.0.last.set(Instant::now());
+    }
 }
 
 impl Gateways {
@@ -146,7 +171,7 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         for attempt in 0..self.gateways.len() {
             let index = (self.preferred.get() + attempt) % self.gateways.len();
-            let session = self.session(isolation, index);
+            let (session, _use) = self.begin(isolation, index);
             match session.established().await {
                 Ok(()) => {
                     if session.admission() == Some(false) {
@@ -194,26 +219,39 @@ impl Gateways {
     fn session(&self, isolation: &Isolation, gateway: usize) -> Rc<dyn Connected> {
         let mut slots = self.slots.borrow_mut();
         let key = (isolation.clone(), gateway);
-        if let Some(slot) = slots.get_mut(&key)
+        if let Some(slot) = slots.get(&key)
             && !slot.current.is_closed()
         {
-            slot.used = Instant::now();
+            slot.usage.last.set(Instant::now());
             return Rc::clone(&slot.current);
         }
         slots.retain(|_, slot| !slot.current.is_closed() || slot.current.active() > 0);
-        if slots.len() >= self.limits.max_sessions {
-            let oldest = slots
+        while slots.len() >= self.limits.max_sessions {
+            let idle = slots
                 .iter()
-                .min_by_key(|(_, slot)| slot.used)
+                .filter(|(_, slot)| slot.usage.exchanges.get() == 0)
+                .min_by_key(|(_, slot)| slot.usage.last.get())
                 .map(|(key, _)| key.clone());
-            if let Some(slot) = oldest.and_then(|key| slots.remove(&key)) {
-                slot.current.drain();
-            }
+            // The connections from browsers limit the sessions that are in use.
+            let Some(slot) = idle.and_then(|key| slots.remove(&key)) else {
+                break;
+            };
+            METRICS.sessions_evicted.add(1);
+            slot.current.drain();
         }
         let current = self.open(isolation, gateway);
         let slot = self.slot(Rc::clone(&current), key.clone());
         slots.insert(key, slot);
         current
+    }
+
+    /// Returns the session of a key as [`Self::session`] does, and counts an exchange on it until
+    /// the guard is dropped.
+    fn begin(&self, isolation: &Isolation, gateway: usize) -> (Rc<dyn Connected>, Option<InUse>) {
+        let session = self.session(isolation, gateway);
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), gateway));
+        (session, slot.map(|slot| InUse::begin(&slot.usage)))
     }
 
     fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> Slot {
@@ -229,7 +267,10 @@ impl Gateways {
         Slot {
             current,
             opened: now,
-            used: now,
+            usage: Rc::new(Usage {
+                exchanges: Cell::new(0),
+                last: Cell::new(now),
+            }),
             _rotation: rotation,
         }
     }
@@ -255,7 +296,7 @@ impl Gateways {
         let mut passed_over = 0;
         for _ in 0..TRIES.max(count) {
             let index = (first + passed_over) % count;
-            let session = self.session(&exchange.isolation, index);
+            let (session, _use) = self.begin(&exchange.isolation, index);
             let done = self.run(&session, index, exchange, sink).await;
             // A lost session does not mean a broken gateway: the next session to it may be open in
             // a moment.

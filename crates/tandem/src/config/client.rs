@@ -53,7 +53,8 @@ with_path! {
         /// Age at which a session is replaced; 0s means never [default: 615s with --via, just over
         /// Tor's ten minutes, otherwise 0s]
         max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],
-        /// Maximum number of isolation keys that have a session [default: 256]
+        /// Maximum number of sessions, one for each isolation key and gateway. A new one closes the
+        /// session that was idle for longest, and none in use [default: 4096]
         max_sessions: Option<usize> [help_heading = "Sessions", value_name = "N"],
         /// Agree to tunnels before the gateway answers, which saves a round trip; SOCKS connections
         /// to port 80 are always agreed to [default: true]
@@ -134,7 +135,7 @@ pub struct ClientConfig {
     pub fallback: Fallback,
     /// The age at which sessions are replaced; `None` means never.
     pub max_age: Option<Duration>,
-    /// The maximum number of sessions.
+    /// The number of sessions above which idle ones are closed.
     pub max_sessions: usize,
     /// True if the client agrees to tunnels before the gateway answers.
     pub early_connect: bool,
@@ -241,7 +242,7 @@ impl ClientOptions {
             token_file: self.token_file,
             fallback,
             max_age,
-            max_sessions: self.max_sessions.unwrap_or(256).max(1),
+            max_sessions: self.max_sessions.unwrap_or(4096).max(1),
             early_connect: self.early_connect.unwrap_or(true),
             preconnect: self.preconnect.unwrap_or(true),
             warm_up: warm_up(self.warm_up, via.as_ref())?,

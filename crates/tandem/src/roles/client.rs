@@ -38,6 +38,9 @@ use crate::transport::tls::ClientTls;
 use crate::transport::tor::Tor;
 use crate::transport::{Target, Transport};
 
+/// The largest number of isolation keys with a digest for `--push-digest`.
+const MAX_DIGESTS: usize = 256;
+
 impl Role for ClientConfig {
     fn listen(&self) -> &[Endpoint] {
         &self.listen
@@ -123,7 +126,7 @@ impl ClientConfig {
             early_hints: self.early_hints,
             cache_status: self.cache_status,
             digest: self.push_digest,
-            max_keys: self.max_sessions,
+            max_keys: self.max_sessions.min(MAX_DIGESTS),
         };
         Pushed::new(
             options,

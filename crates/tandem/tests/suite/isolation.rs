@@ -4,9 +4,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
+use tandem::status::{Opened, SessionStatus};
+
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, client_options, gateway_options, request, start_client,
-    start_gateway,
+    Client, PATIENCE, Pair, Scene, Way, block_on, client_options, gateway_options, request,
+    start_client, start_gateway,
 };
 
 /// Starts a SOCKS proxy that connects every request to one address and reports the requests.
@@ -282,6 +284,87 @@ fn client_repeats_refused_request() {
     ));
     client.send("body");
     assert_eq!(client.answer("POST").status, 204);
+}
+
+/// Returns the sessions that the client keeps.
+fn sessions(client: &tandem::runtime::Running) -> usize {
+    let status = block_on(client.status().snapshot());
+    let opened = |session: &&SessionStatus| matches!(session.opened, Opened::Here);
+    status.sessions.iter().filter(opened).count()
+}
+
+fn with_key(key: usize) -> String {
+    format!("Proxy-Authorization: Key {key}\r\n")
+}
+
+#[test]
+fn many_keys_keep_their_sessions() {
+    const KEYS: usize = 270;
+    let origin =
+        Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let mut options = client_options(&format!("h2+tcp://{gateway}"));
+    options.preconnect = Some(false);
+    let (client, http, _) = start_client(options);
+    for _ in 0..2 {
+        for key in 0..KEYS {
+            let mut client = Client::to(http);
+            client.send(request("GET", &origin.url("/"), &with_key(key)));
+            assert_eq!(client.answer("GET").body, b"ok");
+        }
+        assert_eq!(sessions(&client), KEYS);
+    }
+}
+
+#[test]
+fn session_in_use_is_not_closed_for_another_key() {
+    let echo = Scene::new(|_, mut client| {
+        let mut byte = [0; 1];
+        while client.stream.read(&mut byte).unwrap_or(0) == 1 {
+            client.send(byte);
+        }
+    });
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let way = Way::to(gateway);
+    let mut options = client_options(&format!("h2+tcp://{}", way.address));
+    options.max_sessions = Some(3);
+    options.preconnect = Some(false);
+    let (running, http, _) = start_client(options);
+    let get = |key| {
+        let mut client = Client::to(http);
+        client.send(request("GET", &origin.url("/"), &with_key(key)));
+        assert_eq!(client.answer("GET").body, b"ok");
+    };
+    let tunnel = |key| {
+        let mut client = Client::to(http);
+        let key = with_key(key);
+        client.send(format!(
+            "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n{key}\r\n",
+            echo.address
+        ));
+        assert_eq!(client.head().unwrap().status, 200);
+        client.send("a");
+        assert_eq!(client.read_exact(1), b"a");
+        client
+    };
+    let mut first = tunnel(0);
+    for key in 1..4 {
+        get(key);
+    }
+    assert_eq!((sessions(&running), way.connections()), (3, 4));
+    get(0);
+    get(2);
+    assert_eq!(way.connections(), 4, "key 1 was idle for longest");
+    // All sessions in use: the limit is exceeded until one of them is idle.
+    let mut tunnels: Vec<_> = (4..8).map(tunnel).collect();
+    assert_eq!(sessions(&running), 5);
+    for (number, tunnel) in tunnels.iter_mut().chain([&mut first]).enumerate() {
+        tunnel.send([number as u8]);
+        assert_eq!(tunnel.read_exact(1), [number as u8]);
+    }
+    get(0);
+    assert_eq!(way.connections(), 8, "the first key has its session");
 }
 
 #[test]
