@@ -44,7 +44,11 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = tandem(arguments).spawn().unwrap();
+        Self::run(tandem(arguments))
+    }
+
+    fn run(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut process = Self {
             child,
@@ -511,6 +515,16 @@ fn program_prints_completions_man_page_and_help() {
     assert!(!ok && error.contains("gateway"), "{error}");
 }
 
+#[test]
+fn completions_report_a_failed_write() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = tandem(&["completions", "bash"]);
+    let output = command.stdout(full.unwrap()).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("No space left"), "{error}");
+}
+
 /// Each page that a page refers to is among those that are written.
 #[test]
 fn manual_pages_refer_to_pages_that_exist() {
@@ -548,4 +562,23 @@ fn demo_prints_json() {
         outcome["ratio_time"].as_f64().unwrap() > 0.0
             && outcome["ratio_bytes"].as_f64().unwrap() > 0.0
     );
+}
+
+#[test]
+fn program_raises_its_limit_of_descriptors() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 200 && exec \"$@\"", "sh"]);
+    command.args([env!("CARGO_BIN_EXE_tandem"), "gateway", "--open"]);
+    command.args(["--listen", "h2+tcp://127.0.0.1:0"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let process = Process::run(command);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.child.id())).unwrap();
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))
+        .expect("a limit of descriptors");
+    let mut numbers = line.split_whitespace();
+    let (soft, hard) = (numbers.next(), numbers.next());
+    assert_eq!(soft, hard, "{line}");
+    assert_ne!(soft, Some("200"), "the test needs a higher hard limit");
 }

@@ -149,6 +149,7 @@ pub(super) fn serve(
     load: impl Fn() -> Result<Loaded, ConfigError>,
 ) -> Result<(), Failure> {
     let loaded = load()?;
+    raise_descriptor_limit();
     let runtime = super::runtime()?;
     let served = runtime.block_on(tokio::task::LocalSet::new().run_until(async {
         let (mut terminate, mut interrupt, mut hangup) =
@@ -202,6 +203,14 @@ pub(super) fn serve(
     runtime.shutdown_background();
     let services: Result<Arc<Services>, Failure> = served;
     Ok(services?.save()?)
+}
+
+/// Raises the soft limit of descriptors to the hard one. The usual soft limit of 1,024 is lower
+/// than the limits of connections and sessions.
+fn raise_descriptor_limit() {
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(%error, "the limit of open descriptors cannot be raised");
+    }
 }
 
 /// The interval between two checks of the files of certificates, keys and tokens.

@@ -41,7 +41,10 @@ pub(super) fn completions(
     args: &CompletionsArgs,
     mut program: clap::Command,
 ) -> Result<(), Failure> {
-    clap_complete::generate(args.shell, &mut program, "tandem", &mut std::io::stdout());
+    // The generator panics if its writer fails, for example because the reader of a pipe has ended.
+    let mut out = Vec::new();
+    clap_complete::generate(args.shell, &mut program, "tandem", &mut out);
+    std::io::stdout().write_all(&out)?;
     Ok(())
 }
 
