@@ -241,6 +241,14 @@ impl Origin {
         this
     }
 
+    /// Closes the idle connections of a client's session that has ended. No other session may use
+    /// them.
+    pub fn end_session(&self, session: u64) {
+        let mut pool = self.pool.borrow_mut();
+        pool.idle.retain(|key, _| key.session != session);
+        pool.multiplexed.retain(|key, _| key.session != session);
+    }
+
     fn sweep(&self) {
         let now = Instant::now();
         let mut pool = self.pool.borrow_mut();

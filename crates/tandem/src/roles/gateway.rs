@@ -12,7 +12,7 @@ use crate::back::policy::Direct;
 use crate::config::{ConfigError, GatewayConfig};
 use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::Endpoint;
-use crate::exchange::Peer;
+use crate::exchange::{Exchange, Peer, Reply};
 use crate::front::{Front, NewStage, Protocol};
 use crate::middle::auth::Auth;
 use crate::middle::count::Count;
@@ -97,16 +97,13 @@ impl Role for GatewayConfig {
             timeout,
             limits,
         );
-        let out: Rc<dyn Stage> = Rc::new(PairFields {
-            next: Rc::new(ToOrigin(origin)),
-        });
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
         });
-        let new_stage = self.admission(&out, self.pushing(services))?;
+        let new_stage = self.admission(&origin, self.pushing(services))?;
         let mut fronts = Vec::new();
         for (listener, endpoint) in self.listen.iter().enumerate() {
             let front = self.front(endpoint, &http1, &new_stage, &connections, drain)?;
@@ -177,14 +174,21 @@ impl GatewayConfig {
     /// until it ends.
     fn admission(
         &self,
-        out: &Rc<dyn Stage>,
+        origin: &Rc<Origin>,
         pushing: Option<Rc<Pushing>>,
     ) -> Result<NewStage, ConfigError> {
         let tokens = gateway_tokens(&self.token_files)?;
-        let (open, by_certificate, out) = (self.open, self.client_ca.is_some(), Rc::clone(out));
+        let (open, by_certificate) = (self.open, self.client_ca.is_some());
+        let origin = Rc::clone(origin);
         let (log_requests, log_urls) = (self.log_requests, self.log_urls);
         Ok(Rc::new(
             move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
+                let out: Rc<dyn Stage> = Rc::new(PairFields {
+                    next: Rc::new(OriginsOfSession {
+                        session: peer.session,
+                        next: ToOrigin(Rc::clone(&origin)),
+                    }),
+                });
                 let pushed = |pushing| {
                     Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>
                 };
@@ -213,5 +217,23 @@ impl GatewayConfig {
                 })
             },
         ))
+    }
+}
+
+/// The way to origins of one session. Dropping it closes the idle connections of the session.
+struct OriginsOfSession {
+    session: u64,
+    next: ToOrigin,
+}
+
+impl Stage for OriginsOfSession {
+    fn call(&self, exchange: Exchange) -> Reply {
+        self.next.call(exchange)
+    }
+}
+
+impl Drop for OriginsOfSession {
+    fn drop(&mut self) {
+        self.next.0.end_session(self.session);
     }
 }

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use tandem::config::units::Span;
 
-use crate::harness::{PATIENCE, Pair, Scene, request};
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, block_on, client_options, request, start_client,
+};
 
 /// A gate that opens once, for all waiting threads.
 #[derive(Default)]
@@ -197,4 +199,67 @@ fn response_timeout_starts_after_upload() {
         client.send("x");
     }
     assert_eq!(client.answer("POST").body, b"xxxxxxxx");
+}
+
+/// An origin may bind a connection to the user that logged in on it. A gateway in front of one
+/// origin shares the other connections among all sessions.
+#[test]
+fn login_connection_serves_its_own_session_only() {
+    let origin = Scene::new(|number, mut client| {
+        while client.request().is_some() {
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{number:4}"
+            ));
+        }
+    });
+    for session in ["h2", "spdy3.1"] {
+        let pair = Pair::with(
+            session,
+            |gateway| gateway.mode = Some(format!("reverse={}", origin.url("")).parse().unwrap()),
+            |_| {},
+        );
+        let endpoint = format!("{session}+tcp://{}", pair.gateway);
+        let (_other, other, _) = start_client(client_options(&endpoint));
+        // Returns the number of the connection to the origin.
+        let get = |client, credentials: &str| {
+            let fields = match credentials {
+                "" => String::new(),
+                credentials => format!("Authorization: {credentials}\r\n"),
+            };
+            let mut client = Client::to(client);
+            client.send(request("GET", &origin.url("/"), &fields));
+            client.answer("GET").body
+        };
+        let own = get(pair.http, "Negotiate YQ==");
+        let shared = get(other, "");
+        assert_ne!(shared, own, "{session}: another user without credentials");
+        assert_eq!(get(pair.http, ""), shared, "{session}");
+        assert_eq!(get(pair.http, "Basic YQ=="), shared, "{session}");
+        let foreign = get(other, "NTLM YQ==");
+        assert!(foreign != own && foreign != shared, "{session}");
+        for scheme in ["Negotiate YQ==", "negotiate YQ==", "NTLM", "nTLM YQ=="] {
+            assert_eq!(get(pair.http, scheme), own, "{session} {scheme}");
+            assert_eq!(get(other, scheme), foreign, "{session} {scheme}");
+        }
+    }
+}
+
+/// A forward gateway keeps the connections of each session apart, so that a session which has ended
+/// leaves connections without use.
+#[test]
+fn idle_connections_end_with_their_session() {
+    let (told, ends) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        client.request().unwrap();
+        client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        told.send(client.request_ends()).unwrap();
+    });
+    for session in ["h2", "spdy3.1"] {
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let endpoint = format!("{session}+tcp://{}", pair.gateway);
+        let (other, http, _) = start_client(client_options(&endpoint));
+        assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+        block_on(other.drain(Duration::ZERO));
+        assert!(ends.recv_timeout(2 * PATIENCE).unwrap(), "{session}");
+    }
 }
