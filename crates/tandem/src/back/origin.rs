@@ -13,7 +13,7 @@ use std::str::FromStr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tandem_http::Scheme;
 use tokio::time::Instant;
@@ -363,7 +363,7 @@ impl Origin {
                 Http1Client::over(self.http1.clone(), path)
             }
         };
-        let result = connection.run(exchange, sink).await;
+        let result = connection.exchange(exchange, sink).await;
         if connection.is_ready() {
             self.keep(key, connection);
         }
@@ -547,8 +547,7 @@ impl Origin {
         sink.send(Part::Head(tandem_http::ResponseHead::new(200)))
             .await;
         let (read, write) = tokio::io::split(path);
-        crate::session::http1::tunnel(read, write, exchange.body.share(), BytesMut::new(), sink)
-            .await
+        crate::session::http1::tunnel(read, write, exchange.body.share(), Bytes::new(), sink).await
     }
 }
 

@@ -6,26 +6,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use bytes::BytesMut;
-use tandem_http::h1::{self, Decoder, Form, Framing};
+use bytes::{Bytes, BytesMut};
+use tandem_http::h1::{self, Form, Framing};
 use tandem_http::{Method, RequestHead};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
-use super::decode::decode_part;
+use super::response::{ReadTimer, ResponseReader};
 use super::{Http1Session, buffers};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::Path;
-use crate::session::{Connected, Interim, Task};
-
-/// The size of the first read of a response, in bytes. It holds the head and body of most
-/// responses.
-const FIRST_READ: usize = 16 << 10;
+use crate::session::{Connected, Task};
 
 /// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
@@ -36,7 +31,7 @@ pub struct Http1Client {
 
 enum State {
     Dialing(LocalBoxFuture<'static, Result<Carrier, Error>>),
-    Idle(Path),
+    Idle(Path, ReadTimer),
     /// In use by an exchange, or used up.
     Taken,
 }
@@ -66,22 +61,23 @@ impl Http1Client {
     pub fn over(session: Http1Session, path: Path) -> Self {
         Self {
             session,
-            state: RefCell::new(State::Idle(path)),
+            state: RefCell::new(State::Idle(path, ReadTimer::default())),
             busy: Cell::new(false),
         }
     }
 
     /// Takes the path, after a check that it was not closed while idle.
-    async fn take_path(&self) -> Result<Path, Error> {
+    async fn take_path(&self) -> Result<(Path, ReadTimer), Error> {
         let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Taken);
         match state {
             State::Dialing(dial) => {
                 let carrier = dial.await.and_then(Carrier::into_bytes);
-                carrier.map_err(|error| error.with_retry(Retry::Never))
+                let path = carrier.map_err(|error| error.with_retry(Retry::Never))?;
+                Ok((path, ReadTimer::default()))
             }
-            State::Idle(mut path) => {
+            State::Idle(mut path, timer) => {
                 if is_quiet(&mut path) {
-                    return Ok(path);
+                    return Ok((path, timer));
                 }
                 Err(Error::new(
                     Kind::Reset,
@@ -97,32 +93,43 @@ impl Http1Client {
         }
     }
 
-    async fn exchange(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-        let mut path = self.take_path().await?;
-        let mut out = BytesMut::with_capacity(exchange.request.fields.text_len() + 256);
+    /// Runs an exchange like [`Connected::run`], without a box for the future.
+    pub async fn exchange(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+        self.busy.set(true);
+        let result = self.request(exchange, sink).await;
+        self.busy.set(false);
+        result
+    }
+
+    async fn request(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+        let (mut path, mut timer) = self.take_path().await?;
         let tunnel = exchange.request.is_connect();
         let framing = request_framing(exchange);
+        let mut out = BytesMut::with_capacity(exchange.request.fields.text_len() + 256);
         write_head(&mut out, &exchange.request, self.session.form, framing);
         path.write_all(&out).await.map_err(sent_error)?;
         path.flush().await.map_err(sent_error)?;
-        let asked = Rc::new(Cell::new(Instant::now()));
-        let reading = Reading {
-            session: &self.session,
+        drop(out);
+        let reader = ResponseReader {
             method: &exchange.request.method,
-            buf: out,
-            asked,
+            limits: &self.session.limits,
+            timeout: self.session.response_timeout,
+            timer: &mut timer,
+            asked: None,
+            input: Bytes::new(),
         };
-        if exchange.body.is_empty() {
-            if let Some(path) = reading.whole(path, sink).await? {
-                *self.state.borrow_mut() = State::Idle(path);
-            }
+        // The rare cases are boxed, so that they do not enlarge the future of each exchange.
+        let path = if exchange.body.is_empty() {
+            reader.whole(path, sink).await?
         } else if tunnel {
-            reading.tunnel(path, exchange, sink).await?;
-        } else if let Some(path) = reading
-            .with_upload(path, exchange.body.share(), framing, sink)
-            .await?
-        {
-            *self.state.borrow_mut() = State::Idle(path);
+            Box::pin(reader.tunnel(path, exchange, sink)).await?;
+            None
+        } else {
+            let body = exchange.body.share();
+            Box::pin(reader.with_upload(path, body, framing, sink)).await?
+        };
+        if let Some(path) = path {
+            *self.state.borrow_mut() = State::Idle(path, timer);
         }
         Ok(())
     }
@@ -168,24 +175,14 @@ fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Fr
     }
 }
 
-/// The state of reading the response to one request.
-struct Reading<'a> {
-    session: &'a Http1Session,
-    method: &'a Method,
-    buf: BytesMut,
-    /// The time at which the last byte of the request was sent, if its body takes a while.
-    asked: Rc<Cell<Instant>>,
-}
-
-impl Reading<'_> {
+impl ResponseReader<'_> {
     /// Reads the response to a request without a body. Returns the path if another exchange may use
     /// it.
     async fn whole(mut self, mut path: Path, sink: &mut Sink) -> Result<Option<Path>, Error> {
-        self.buf.clear();
         let response = self.heads(&mut path, sink).await?;
         let keep = response.keep_alive;
         self.rest(&mut path, response, sink).await?;
-        Ok((keep && self.buf.is_empty()).then_some(path))
+        Ok((keep && self.input.is_empty()).then_some(path))
     }
 
     /// Reads the response while a separate task sends the request body. A response may arrive
@@ -197,10 +194,10 @@ impl Reading<'_> {
         framing: Framing,
         sink: &mut Sink,
     ) -> Result<Option<Path>, Error> {
-        self.buf.clear();
         let (mut read, write) = tokio::io::split(path);
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
-        let asked = Rc::clone(&self.asked);
+        let asked = Rc::new(Cell::new(Instant::now()));
+        self.asked = Some(Rc::clone(&asked));
         let _task = Task::spawn(async move {
             // If this fails, the receiver was dropped with its exchange.
             let _ = done.send(upload(write, body, framing, &asked).await);
@@ -211,7 +208,7 @@ impl Reading<'_> {
         let keep = response.keep_alive;
         self.rest(&mut read, response, sink).await?;
         match uploaded.try_recv() {
-            Ok(Ok(write)) if keep && self.buf.is_empty() => Ok(Some(read.unsplit(write))),
+            Ok(Ok(write)) if keep && self.input.is_empty() => Ok(Some(read.unsplit(write))),
             _ => Ok(None),
         }
     }
@@ -254,7 +251,6 @@ impl Reading<'_> {
         exchange: &Exchange,
         sink: &mut Sink,
     ) -> Result<(), Error> {
-        self.buf.clear();
         let upgrade = exchange.request.protocol.is_some();
         let (mut read, write) = tokio::io::split(path);
         let get = Method::Get;
@@ -281,141 +277,10 @@ impl Reading<'_> {
             read,
             write,
             exchange.body.share(),
-            std::mem::take(&mut self.buf),
+            std::mem::take(&mut self.input),
             sink,
         )
         .await
-    }
-
-    /// Reads the interim heads and the final head.
-    async fn heads<R: AsyncRead + Unpin>(
-        &mut self,
-        path: &mut R,
-        sink: &mut Sink,
-    ) -> Result<h1::Response, Error> {
-        let mut interim = Interim::default();
-        loop {
-            let parsed = if self.buf.is_empty() {
-                None
-            } else {
-                h1::parse_response(&self.buf, self.method, &self.session.limits)
-                    .map_err(|error| Error::new(Kind::Protocol, Side::Origin, error.to_string()))?
-            };
-            let Some((response, consumed)) = parsed else {
-                self.buf.reserve(FIRST_READ);
-                let read = timed(
-                    self.session.response_timeout,
-                    &self.asked,
-                    path.read_buf(&mut self.buf),
-                )
-                .await?;
-                if read == 0 {
-                    let retry = if self.buf.is_empty() {
-                        Retry::IfIdempotent
-                    } else {
-                        Retry::Never
-                    };
-                    let error = Error::new(
-                        Kind::Truncated,
-                        Side::Origin,
-                        "the connection was closed before the response",
-                    );
-                    return Err(error.with_retry(retry));
-                }
-                continue;
-            };
-            let _ = self.buf.split_to(consumed);
-            if response.head.is_informational() && response.head.status != 101 {
-                interim.add(consumed, Side::Origin)?;
-                sink.send(Part::Hints(response.head)).await;
-            } else {
-                return Ok(response);
-            }
-        }
-    }
-
-    /// Passes on the head and reads the body to its end.
-    async fn rest<R: AsyncRead + Unpin>(
-        &mut self,
-        path: &mut R,
-        response: h1::Response,
-        sink: &mut Sink,
-    ) -> Result<(), Error> {
-        if response.head.status == 101 {
-            return Err(Error::new(
-                Kind::Protocol,
-                Side::Origin,
-                "an upgrade that was not asked for",
-            ));
-        }
-        let mut decoder = Decoder::new(response.framing);
-        sink.send(Part::Head(response.head)).await;
-        let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
-        let mut input = self.buf.split().freeze();
-        while !decoder.is_done() {
-            if input.is_empty() {
-                input = timed(
-                    self.session.response_timeout,
-                    &self.asked,
-                    buffers::read(path),
-                )
-                .await?;
-                if input.is_empty() {
-                    return decoder.finish().map_err(|_| {
-                        Error::new(
-                            Kind::Truncated,
-                            Side::Origin,
-                            "the response's body ended too early",
-                        )
-                    });
-                }
-            }
-            let data = decode_part(&mut decoder, &mut input).map_err(bad)?;
-            if !data.is_empty() {
-                sink.send(Part::Data(data)).await;
-            } else if !input.is_empty() && !decoder.is_done() {
-                // The input ends within a chunk header: more must be read first.
-                let more = timed(
-                    self.session.response_timeout,
-                    &self.asked,
-                    buffers::read(path),
-                )
-                .await?;
-                if more.is_empty() {
-                    return Err(Error::new(
-                        Kind::Truncated,
-                        Side::Origin,
-                        "the response's body ended too early",
-                    ));
-                }
-                input = [&input[..], &more[..]].concat().into();
-            }
-        }
-        self.buf.extend_from_slice(&input);
-        if let Some(trailers) = decoder.trailers().filter(|fields| !fields.is_empty()) {
-            sink.send(Part::Trailers(trailers)).await;
-        }
-        Ok(())
-    }
-}
-
-/// Awaits a read within `limit`. The time counts from `asked` if that is later.
-async fn timed<T>(
-    limit: Duration,
-    asked: &Cell<Instant>,
-    read: impl Future<Output = std::io::Result<T>>,
-) -> Result<T, Error> {
-    let mut read = std::pin::pin!(read);
-    let mut until = Instant::now() + limit;
-    loop {
-        match tokio::time::timeout_at(until, &mut read).await {
-            Ok(Ok(read)) => return Ok(read),
-            Ok(Err(error)) => {
-                return Err(Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent));
-            }
-            Err(_) if asked.get() + limit > until => until = asked.get() + limit,
-            Err(_) => return Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
-        }
     }
 }
 
@@ -483,7 +348,7 @@ pub(crate) async fn tunnel(
     mut read: ReadHalf<Path>,
     mut write: WriteHalf<Path>,
     mut body: Body,
-    early: BytesMut,
+    early: Bytes,
     sink: &mut Sink,
 ) -> Result<(), Error> {
     let (done, uploaded) = tokio::sync::oneshot::channel::<()>();
@@ -501,10 +366,10 @@ pub(crate) async fn tunnel(
         let _ = done.send(());
     });
     if !early.is_empty() {
-        sink.send(Part::Data(early.freeze())).await;
+        sink.send(Part::Data(early)).await;
     }
     loop {
-        let data = buffers::read(&mut read).await;
+        let data = buffers::read(&mut read, buffers::Size::Rest).await;
         let data =
             data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
         if data.is_empty() {
@@ -524,12 +389,7 @@ impl Connected for Http1Client {
         exchange: &'a mut Exchange,
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(async move {
-            self.busy.set(true);
-            let result = self.exchange(exchange, sink).await;
-            self.busy.set(false);
-            result
-        })
+        Box::pin(self.exchange(exchange, sink))
     }
 
     fn is_ready(&self) -> bool {
@@ -541,7 +401,7 @@ impl Connected for Http1Client {
     }
 
     fn is_established(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Idle(_))
+        matches!(&*self.state.borrow(), State::Idle(..))
     }
 
     fn active(&self) -> usize {

@@ -22,7 +22,11 @@ pub(super) fn decode_part(decoder: &mut Decoder, input: &mut Bytes) -> Result<By
             Err(_) if !joined.is_empty() => return Ok(joined.freeze()),
             Err(bad) => return Err(bad),
         };
-        let piece = input.split_to(decoded.consumed).slice(decoded.data);
+        let mut piece = input.split_to(decoded.consumed);
+        // A slice allocates a count of references, even if it is the whole.
+        if decoded.data != (0..decoded.consumed) {
+            piece = piece.slice(decoded.data);
+        }
         let last = input.is_empty() || decoded.consumed == 0 || decoder.is_done();
         if joined.is_empty() && (last || piece.len() >= SHORT) {
             return Ok(piece);

@@ -5,6 +5,7 @@ mod client;
 mod connection;
 mod decode;
 mod half_closed;
+mod response;
 mod server;
 mod writer;
 

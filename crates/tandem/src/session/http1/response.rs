@@ -1,0 +1,223 @@
+//! Reads the response to one request from an HTTP/1.1 connection: interim heads, the final head and
+//! the body (RFC 9112 sections 4, 6 and 7).
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tandem_http::Method;
+use tandem_http::h1::{self, Decoder, Limits};
+use tokio::io::AsyncRead;
+use tokio::time::{Instant, Sleep};
+
+use super::buffers;
+use super::decode::decode_part;
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Part, Sink};
+use crate::session::Interim;
+
+/// The time limit of the reads on one connection.
+///
+/// The timer is not set again for each read, because that costs more than the read's other work.
+/// It keeps an earlier deadline, and moves on only when that has passed.
+#[derive(Debug, Default)]
+pub(super) struct ReadTimer(Option<Pin<Box<Sleep>>>);
+
+impl ReadTimer {
+    /// Awaits a read until `limit` after now, or after `asked` if that is later.
+    async fn limit<T>(
+        &mut self,
+        limit: Duration,
+        asked: Option<&Cell<Instant>>,
+        read: impl Future<Output = std::io::Result<T>>,
+    ) -> Result<T, Error> {
+        let mut read = std::pin::pin!(read);
+        let begun = Instant::now();
+        let until = || asked.map_or(begun, |asked| begun.max(asked.get())) + limit;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(read) = read.as_mut().poll(cx) {
+                return Poll::Ready(read.map_err(|error| {
+                    Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)
+                }));
+            }
+            let sleep = self
+                .0
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until())));
+            while sleep.as_mut().poll(cx).is_ready() {
+                let until = until();
+                if until <= Instant::now() {
+                    let detail = "no answer in time";
+                    return Poll::Ready(Err(Error::new(Kind::Timeout, Side::Origin, detail)));
+                }
+                sleep.as_mut().reset(until);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The state of reading the response to one request.
+pub(super) struct ResponseReader<'a> {
+    pub(super) method: &'a Method,
+    pub(super) limits: &'a Limits,
+    /// The time for the head, and for the pause between two pieces of the body.
+    pub(super) timeout: Duration,
+    pub(super) timer: &'a mut ReadTimer,
+    /// The time at which the last byte of the request was sent, if its body takes a while.
+    pub(super) asked: Option<Rc<Cell<Instant>>>,
+    /// The bytes that were read and belong to the rest of the response.
+    pub(super) input: Bytes,
+}
+
+impl ResponseReader<'_> {
+    /// Reads the interim heads, which it passes on, and the final head.
+    pub(super) async fn heads<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &mut R,
+        sink: &mut Sink,
+    ) -> Result<h1::Response, Error> {
+        let mut interim = Interim::default();
+        loop {
+            let parsed = if self.input.is_empty() {
+                None
+            } else {
+                h1::parse_response(&self.input, self.method, self.limits)
+                    .map_err(|error| Error::new(Kind::Protocol, Side::Origin, error.to_string()))?
+            };
+            let Some((response, consumed)) = parsed else {
+                let more = self.read(path, buffers::Size::First).await?;
+                if more.is_empty() {
+                    return Err(self.ended_before_head());
+                }
+                self.append(more);
+                continue;
+            };
+            self.input.advance(consumed);
+            if response.head.is_informational() && response.head.status != 101 {
+                interim.add(consumed, Side::Origin)?;
+                sink.send(Part::Hints(response.head)).await;
+            } else {
+                return Ok(response);
+            }
+        }
+    }
+
+    /// Passes on the head and reads the body to its end.
+    pub(super) async fn rest<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &mut R,
+        response: h1::Response,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
+        if response.head.status == 101 {
+            return Err(Error::new(
+                Kind::Protocol,
+                Side::Origin,
+                "an upgrade that was not asked for",
+            ));
+        }
+        let mut decoder = Decoder::new(response.framing);
+        sink.send(Part::Head(response.head)).await;
+        let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
+        while !decoder.is_done() {
+            if self.input.is_empty() {
+                self.input = self.read(path, buffers::Size::Rest).await?;
+                if self.input.is_empty() {
+                    return decoder.finish().map_err(|_| ended_in_body());
+                }
+            }
+            let data = decode_part(&mut decoder, &mut self.input).map_err(bad)?;
+            if !data.is_empty() {
+                sink.send(Part::Data(data)).await;
+            } else if !self.input.is_empty() && !decoder.is_done() {
+                // The input ends within a chunk header: more must be read first.
+                let more = self.read(path, buffers::Size::Rest).await?;
+                if more.is_empty() {
+                    return Err(ended_in_body());
+                }
+                self.append(more);
+            }
+        }
+        if let Some(trailers) = decoder.trailers().filter(|fields| !fields.is_empty()) {
+            sink.send(Part::Trailers(trailers)).await;
+        }
+        Ok(())
+    }
+
+    /// Reads once, within the time limit. Returns no bytes at the end of the connection.
+    async fn read<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &mut R,
+        size: buffers::Size,
+    ) -> Result<Bytes, Error> {
+        let asked = self.asked.as_deref();
+        let read = buffers::read(path, size);
+        self.timer.limit(self.timeout, asked, read).await
+    }
+
+    /// Appends bytes to the input, which is mostly empty then.
+    fn append(&mut self, more: Bytes) {
+        if self.input.is_empty() {
+            self.input = more;
+            return;
+        }
+        let mut joined = std::mem::take(&mut self.input)
+            .try_into_mut()
+            .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        joined.extend_from_slice(&more);
+        self.input = joined.freeze();
+    }
+
+    fn ended_before_head(&self) -> Error {
+        let retry = if self.input.is_empty() {
+            Retry::IfIdempotent
+        } else {
+            Retry::Never
+        };
+        let detail = "the connection was closed before the response";
+        Error::new(Kind::Truncated, Side::Origin, detail).with_retry(retry)
+    }
+}
+
+fn ended_in_body() -> Error {
+    let detail = "the response's body ended too early";
+    Error::new(Kind::Truncated, Side::Origin, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+    const SHORT: Duration = Duration::from_millis(1);
+
+    #[tokio::test]
+    async fn read_timer_moves_on_for_the_next_read() {
+        let mut timer = ReadTimer::default();
+        let late = timer.limit(SHORT, None, pending::<std::io::Result<()>>());
+        assert_eq!(late.await.map_err(|error| error.kind), Err(Kind::Timeout));
+        // The deadline of the first read has passed, and this read is pending at first.
+        let read = async {
+            tokio::task::yield_now().await;
+            Ok(7)
+        };
+        assert_eq!(timer.limit(LONG, None, read).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn read_timer_counts_from_the_end_of_the_upload() {
+        let mut timer = ReadTimer::default();
+        let asked = Cell::new(Instant::now() + LONG);
+        let late = timer.limit(SHORT, Some(&asked), pending::<std::io::Result<()>>());
+        // A timer of the same length that is set later fires later.
+        let waited = tokio::time::timeout(2 * SHORT, late).await;
+        assert!(waited.is_err(), "the upload is not over");
+    }
+}
