@@ -26,6 +26,8 @@ use crate::{
 const MAX_OWN_RESETS: usize = 1024;
 /// Buffers of an idle session above this are given back.
 pub(super) const KEEP: usize = 1024;
+/// The number of events for which a session with open streams keeps memory.
+const KEEP_EVENTS: usize = 64;
 /// Streams are numbered up to 2^31-1 (RFC 9113 section 5.1.1).
 pub(super) const MAX_STREAM_ID: StreamId = 0x7fff_ffff;
 
@@ -175,9 +177,6 @@ impl Connection {
         } else {
             self.credit.release(held);
         }
-        if self.streams.is_empty() && self.streams.capacity() > 16 {
-            self.streams = ById::default();
-        }
         Some(stream)
     }
 
@@ -232,6 +231,24 @@ impl Connection {
         self.abandon(id, Some(reason));
     }
 
+    /// Gives back the memory that only open streams or a burst of events need.
+    fn free_unused(&mut self) {
+        if self.events.capacity() > KEEP_EVENTS {
+            self.events = VecDeque::new();
+        }
+        if !self.streams.is_empty() {
+            return;
+        }
+        self.events = VecDeque::new();
+        self.streams = ById::default();
+        if self.ready.is_empty() {
+            self.ready = Sched::new();
+        }
+        if self.queue.is_empty() {
+            self.queue = Vec::new();
+        }
+    }
+
     /// The session cannot go on: say so, once, and send nothing after it (RFC 9113 section 5.4.1).
     fn fail(&mut self, error: SessionError) -> SessionError {
         let last = self.our_goodbye.unwrap_or(self.peer_highest);
@@ -270,8 +287,8 @@ impl Mux for Connection {
 
     fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
-        if event.is_none() && self.events.capacity() > 8 {
-            self.events = VecDeque::new();
+        if event.is_none() {
+            self.free_unused();
         }
         event
     }
@@ -390,5 +407,53 @@ impl Mux for Connection {
 
     fn peer_extended_connect(&self) -> Option<bool> {
         self.peer.known.then_some(self.peer.extended_connect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scheme;
+    use bytes::Buf;
+
+    fn carry(from: &mut Connection, to: &mut Connection) {
+        let mut out = SendBuf::new();
+        from.poll_output(&mut out, usize::MAX);
+        let bytes = out.copy_to_bytes(out.remaining());
+        to.handle_input(Instant::now(), &bytes)
+            .expect("both follow the rules");
+    }
+
+    #[test]
+    fn connection_without_streams_frees_their_memory() {
+        let mut client = Connection::new(MuxConfig::new(Role::Client));
+        let mut server = Connection::new(MuxConfig::new(Role::Server));
+        let request = RequestHead::get(Scheme::Http, "h", "/");
+        for _ in 0..9 {
+            client
+                .open(&request, true, Priority::default())
+                .expect("streams are allowed");
+        }
+        carry(&mut client, &mut server);
+        let mut ids = Vec::new();
+        while let Some(event) = server.poll_event() {
+            if let Event::Request { id, .. } = event {
+                ids.push(id);
+            }
+        }
+        assert_eq!((ids.len(), server.active()), (9, 9));
+        assert!(server.streams.capacity() >= 9 && server.events.capacity() >= 9);
+        for id in ids {
+            server.respond(id, &ResponseHead::new(200), false);
+            server.send_data(id, Bytes::from_static(b"body"), true);
+        }
+        carry(&mut server, &mut client);
+        assert!(server.poll_event().is_none());
+        let held = [
+            server.streams.capacity(),
+            server.events.capacity(),
+            server.queue.capacity(),
+        ];
+        assert_eq!(held, [0; 3]);
     }
 }

@@ -9,6 +9,9 @@ pub(super) const ENTRY_OVERHEAD: usize = 32;
 /// The text buffer grows and is cleared in steps of about this.
 const STEP: usize = 512;
 
+/// The first step of growth. Later ones double the buffer until they reach [`STEP`].
+const FIRST_STEP: usize = 128;
+
 /// Appendix A; index 1 is the first.
 pub(super) const STATIC: [(&[u8], &[u8]); 61] = [
     (b":authority", b""),
@@ -188,7 +191,8 @@ impl Table {
             self.cut = self.cut.wrapping_add(dead as u32);
         }
         if self.text.len() + more > self.text.capacity() {
-            self.text.reserve_exact(more.max(STEP));
+            let step = self.text.len().clamp(FIRST_STEP, STEP);
+            self.text.reserve_exact(more.max(step));
         }
     }
 }

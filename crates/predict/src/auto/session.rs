@@ -376,6 +376,8 @@ impl Auto {
                 .iter()
                 .for_each(|&context| self.store.context_mut(context).pending += 1.0);
         }
+        // Most sessions have one load at a time, and the records are large.
+        session.loads.reserve_exact(1);
         session.loads.push_back(load);
         if !implicit {
             let at = session.loads.len() - 1;

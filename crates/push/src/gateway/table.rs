@@ -1,7 +1,9 @@
-//! Records by number. A number is never given twice, so a stale one finds nothing.
+//! Records by number. A number is never given twice, so a stale one finds nothing. A table without
+//! records holds no memory.
 
-use std::collections::HashMap;
 use std::hash::Hash;
+
+use tandem_predict::ids::IdMap;
 
 /// The number of a record.
 pub(super) trait Id: Copy + Eq + Hash + From<u64> {}
@@ -37,14 +39,14 @@ ids! {
 /// The records of one kind.
 pub(super) struct Table<I, T> {
     next: u64,
-    records: HashMap<I, T>,
+    records: IdMap<I, T>,
 }
 
 impl<I, T> Default for Table<I, T> {
     fn default() -> Self {
         Self {
             next: 0,
-            records: HashMap::new(),
+            records: IdMap::default(),
         }
     }
 }
@@ -71,7 +73,11 @@ impl<I: Id, T> Table<I, T> {
     }
 
     pub(super) fn remove(&mut self, id: I) -> Option<T> {
-        self.records.remove(&id)
+        let record = self.records.remove(&id);
+        if self.records.is_empty() {
+            self.records = IdMap::default();
+        }
+        record
     }
 
     pub(super) fn len(&self) -> usize {

@@ -72,7 +72,7 @@ impl MuxClient {
                     let owner = Asking {
                         shared: Rc::clone(&task_shared),
                     };
-                    let driver = Driver::new(
+                    let mut driver = Driver::new(
                         task_shared,
                         path,
                         owner,

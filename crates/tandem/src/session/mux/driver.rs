@@ -3,7 +3,7 @@
 //! The [module above](super) shows its place. Each turn writes pending output, reads input, checks
 //! the time limits and writes again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -46,6 +46,9 @@ const BACKLOG: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
+    /// An empty buffer with the memory of the last write, for the next session that writes. An
+    /// idle session holds no memory for its output, and a busy one allocates none.
+    static SPARE: Cell<SendBuf> = Cell::new(SendBuf::new());
 }
 
 /// Handles the events that do not belong to an open stream. The server starts an exchange for each
@@ -139,7 +142,10 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    pub(super) async fn run(mut self) -> Result<(), Error> {
+    /// Drives the session to its end.
+    ///
+    /// The driver is borrowed, because a future that owned it would hold it twice.
+    pub(super) async fn run(&mut self) -> Result<(), Error> {
         let result = std::future::poll_fn(|cx| self.poll(cx)).await;
         let error = match &result {
             Ok(()) => {
@@ -154,14 +160,20 @@ impl<O: Owner> Driver<O> {
         };
         self.shared.end(&error);
         if result.is_ok() {
-            let shut = std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx));
-            if let Ok(Ok(())) = tokio::time::timeout(self.timeouts.head, shut).await {
-                let _ =
-                    tokio::time::timeout(LINGER, std::future::poll_fn(|cx| self.poll_linger(cx)))
-                        .await;
-            }
+            // The box keeps the timers of the end out of the future of the open session.
+            Box::pin(self.close()).await;
         }
         result
+    }
+
+    /// Closes this side of the path, and waits for the other end to close.
+    async fn close(&mut self) {
+        let shut = std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx));
+        if let Ok(Ok(())) = tokio::time::timeout(self.timeouts.head, shut).await {
+            let linger = std::future::poll_fn(|cx| self.poll_linger(cx));
+            // A peer that stays is cut off.
+            let _ = tokio::time::timeout(LINGER, linger).await;
+        }
     }
 
     /// Reads and drops input until the other end has closed. Closing a socket with unread input
@@ -426,6 +438,7 @@ impl<O: Owner> Driver<O> {
                     } else {
                         self.write_limit
                     };
+                    self.out = SPARE.take();
                     core.poll_output(&mut self.out, limit);
                     self.filled = SOCKET_WAIT.start();
                     self.shared.watch.look(&**core);
@@ -468,6 +481,7 @@ impl<O: Owner> Driver<O> {
                     SOCKET_WRITE.note(written as u64, 0);
                     if self.out.is_empty() {
                         SOCKET_WAIT.stop(self.filled.take(), 0);
+                        SPARE.set(std::mem::take(&mut self.out));
                     }
                     self.unsent
                         .get_or_insert_with(|| Unsent::of(&**self.path.facts()))

@@ -393,8 +393,8 @@ impl Shared {
         }
         // Pushes that were never taken are cancelled with the stream that announced them. The same
         // holds for pushes that arrived on those pushes.
-        let mut unwanted = vec![id];
-        while let Some(id) = unwanted.pop() {
+        let (mut next, mut unwanted) = (Some(id), Vec::new());
+        while let Some(id) = next.take().or_else(|| unwanted.pop()) {
             for inbound in streams
                 .remove(&id)
                 .into_iter()
@@ -409,6 +409,9 @@ impl Shared {
                     _ => {}
                 }
             }
+        }
+        if streams.is_empty() {
+            *streams = Streams::default();
         }
         drop((streams, core));
         self.wake_waiting();
