@@ -156,7 +156,12 @@ pub trait Parts {
 }
 
 /// The response to an exchange. Dropping it cancels the exchange.
-pub struct Reply(Box<dyn Parts>);
+pub struct Reply(Source);
+
+enum Source {
+    Parts(Box<dyn Parts>),
+    Generator(Generator),
+}
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -167,7 +172,7 @@ impl fmt::Debug for Reply {
 impl Reply {
     /// Creates a reply from its source of parts.
     pub fn new(parts: impl Parts + 'static) -> Self {
-        Self(Box::new(parts))
+        Self(Source::Parts(Box::new(parts)))
     }
 
     /// Creates a reply from an async function. The closure's future sends parts to the sink, one at
@@ -180,10 +185,10 @@ impl Reply {
         let future = story(Sink {
             slot: Rc::clone(&slot),
         });
-        Self::new(Generator {
+        Self(Source::Generator(Generator {
             future: Some(Box::pin(future)),
             slot,
-        })
+        }))
     }
 
     /// Creates a reply that fails at once.
@@ -202,12 +207,18 @@ impl Reply {
 
     /// See [`Parts::poll_part`].
     pub fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        self.0.poll_part(cx)
+        match &mut self.0 {
+            Source::Parts(parts) => parts.poll_part(cx),
+            Source::Generator(generator) => generator.poll_part(cx),
+        }
     }
 
     /// See [`Parts::was_pushed`].
     pub fn was_pushed(&self) -> bool {
-        self.0.was_pushed()
+        match &self.0 {
+            Source::Parts(parts) => parts.was_pushed(),
+            Source::Generator(generator) => generator.slot.pushed.get(),
+        }
     }
 
     /// Returns the next part.
@@ -281,16 +292,14 @@ impl fmt::Debug for Sink {
     }
 }
 
-struct Generator<F> {
-    future: Option<Pin<Box<F>>>,
+/// The parts that a future sends. It is no [`Parts`], because a second box would cost an allocation
+/// for each exchange.
+struct Generator {
+    future: Option<Pin<Box<dyn Future<Output = Result<(), Error>>>>>,
     slot: Rc<Slot>,
 }
 
-impl<F: Future<Output = Result<(), Error>>> Parts for Generator<F> {
-    fn was_pushed(&self) -> bool {
-        self.slot.pushed.get()
-    }
-
+impl Generator {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let Some(future) = &mut self.future else {
             return Poll::Ready(None);

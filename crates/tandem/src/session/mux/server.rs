@@ -34,7 +34,7 @@ pub(super) fn serve(
         peer,
         stage,
     };
-    let driver = Driver::new(
+    let mut driver = Driver::new(
         shared,
         path,
         owner,
@@ -43,7 +43,7 @@ pub(super) fn serve(
         session.write_limit,
         Some(drain),
     );
-    Box::pin(driver.run())
+    Box::pin(async move { driver.run().await })
 }
 
 struct Answering {
@@ -109,7 +109,7 @@ impl Owner for Answering {
             head_sent: false,
             finished: false,
         };
-        tokio::task::spawn_local(pump.run());
+        pump.spawn();
     }
 
     fn ends_when_idle(&self) -> bool {
@@ -154,8 +154,9 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run(mut self) {
-        std::future::poll_fn(|cx| self.poll(cx)).await;
+    /// Starts the task that sends the reply. An `async fn` would hold the pump twice.
+    fn spawn(mut self) {
+        tokio::task::spawn_local(std::future::poll_fn(move |cx| self.poll(cx)));
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -345,7 +346,7 @@ fn push(
         head_sent: false,
         finished: false,
     };
-    tokio::task::spawn_local(pump.run());
+    pump.spawn();
 }
 
 #[cfg(test)]
