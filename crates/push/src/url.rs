@@ -1,6 +1,7 @@
 //! URLs as the gateway compares them: absolute, normalised, without a fragment.
 
 use std::borrow::Cow;
+use std::net::Ipv4Addr;
 
 use tandem_http::{RequestHead, Scheme};
 use tandem_preload::{MAX_URL, resolve, split};
@@ -38,28 +39,34 @@ pub(crate) fn authority(url: &str) -> &str {
     split(url).map_or("", |(_, authority, _)| authority)
 }
 
-/// Returns whether an authority is surely normalised: a domain name in lower case, without a port
-/// or with one that is not the default. Numeric hosts need the parser.
+/// Returns whether an authority is surely normalised: a domain name in lower case or an IPv4
+/// address, without a port or with one that is not the default. Other hosts need the parser.
 fn is_normal_authority(scheme: Scheme, authority: &str) -> bool {
-    let (host, port) = authority.split_once(':').unwrap_or((authority, "1"));
-    let is_label = |label: &str| {
+    let colon = authority.bytes().position(|byte| byte == b':');
+    let (host, port) = match colon {
+        Some(at) => (&authority[..at], &authority[at + 1..]),
+        None => (authority, "1"),
+    };
+    let is_label = |label: &[u8]| {
         !label.is_empty()
             && label
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+                .iter()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
     };
-    let is_name = host.len() <= 253
-        && host.split('.').all(is_label)
-        && host
-            .rsplit('.')
-            .next()
-            .is_some_and(|label| label.as_bytes()[0].is_ascii_lowercase());
+    let is_dot = |byte: &u8| *byte == b'.';
+    // A host whose last label begins with a digit is an address, or is no valid host.
+    let last = host.as_bytes().rsplit(is_dot).next().unwrap_or_default();
+    let is_host = if last.first().is_some_and(u8::is_ascii_lowercase) {
+        host.len() <= 253 && host.as_bytes().split(is_dot).all(is_label)
+    } else {
+        host.parse::<Ipv4Addr>().is_ok()
+    };
     let is_port = !port.starts_with('0')
         && port
             .parse::<u16>()
             .is_ok_and(|port| port != scheme.default_port())
         && port.bytes().all(|byte| byte.is_ascii_digit());
-    is_name && is_port
+    is_host && is_port
 }
 
 /// Returns whether a path with its query is surely normalised: it has no dot segments, and no bytes
@@ -92,6 +99,9 @@ mod tests {
             ("h.test", "/a/../b", "http://h.test/b"),
             ("h.test", "/a#b", "http://h.test/a"),
             ("127.0.0.1:81", "/\u{e9}", "http://127.0.0.1:81/%C3%A9"),
+            ("127.0.0.1:81", "/a", "http://127.0.0.1:81/a"),
+            ("127.1", "/a", "http://127.0.0.1/a"),
+            ("127.0.0.01", "/a", "http://127.0.0.1/a"),
         ] {
             let request = get(Scheme::Http, authority, path);
             assert_eq!(request_url(&request).as_deref(), Some(url));

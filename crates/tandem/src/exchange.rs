@@ -292,10 +292,13 @@ impl fmt::Debug for Sink {
     }
 }
 
+/// A future that sends the parts of a reply.
+type Sending = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+
 /// The parts that a future sends. It is no [`Parts`], because a second box would cost an allocation
 /// for each exchange.
 struct Generator {
-    future: Option<Pin<Box<dyn Future<Output = Result<(), Error>>>>>,
+    future: Option<Sending>,
     slot: Rc<Slot>,
 }
 

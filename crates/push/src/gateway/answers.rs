@@ -41,9 +41,13 @@ impl Gateway {
             return None;
         }
         let hash = url_hash(request);
-        self.requested.push(hash);
-        self.note_wanted(now, &request_authority(request), hash);
-        self.detect_cache_loss(request, hash);
+        if takes_pushes {
+            self.requested.push(hash);
+            self.note_wanted(now, &request_authority(request), hash);
+            self.detect_cache_loss(request, hash);
+        } else if !is_learnable(request) {
+            return None;
+        }
         Some(self.answers.insert(Answer {
             hash,
             request: Some(request.clone()),
@@ -73,8 +77,10 @@ impl Gateway {
         let Some(request) = answer.request.take() else {
             return Interest::default();
         };
-        self.note_signs(&request, hash, head);
-        if head.status == 200 {
+        if takes_pushes {
+            self.note_signs(&request, hash, head);
+        }
+        if takes_pushes && head.status == 200 {
             let unix_time = self.clock.unix_time(now);
             self.cache.note_answer(hash, browser_reuse(head, unix_time));
         }
