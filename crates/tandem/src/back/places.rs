@@ -11,10 +11,10 @@
 //! delay it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use tandem_predict::ids::IdMap;
 use tokio::sync::oneshot;
 
 use crate::priority::Precedence;
@@ -38,19 +38,21 @@ impl Default for Limits {
 }
 
 /// The identity of an origin.
-pub(super) trait Id: Clone + Eq + Hash {}
-impl<T: Clone + Eq + Hash> Id for T {}
+pub(super) trait Id: Clone + Eq {}
+impl<T: Clone + Eq> Id for T {}
 
 /// The places of all sessions.
 pub(super) struct Places<O: Id> {
     limits: Limits,
     /// The sessions that use a place or wait for one.
-    sessions: RefCell<HashMap<u64, Session<O>>>,
+    sessions: RefCell<IdMap<u64, Session<O>>>,
 }
 
 struct Session<O: Id> {
     all: Taken,
-    origins: HashMap<O, Taken>,
+    /// The origins of places that are taken. A session uses few at once, so a scan costs less than a
+    /// hash of a name.
+    origins: Vec<(O, Taken)>,
     /// The waiting exchanges by precedence, then by age. No entry has room: an exchange with room
     /// leaves the queue.
     queue: BTreeMap<Number, Waiting<O>>,
@@ -197,7 +199,7 @@ impl<O: Id> Default for Session<O> {
     fn default() -> Self {
         Self {
             all: Taken::default(),
-            origins: HashMap::new(),
+            origins: Vec::new(),
             queue: BTreeMap::new(),
             issued: 0,
         }
@@ -205,44 +207,38 @@ impl<O: Id> Default for Session<O> {
 }
 
 impl<O: Id> Session<O> {
+    fn position(&self, origin: &O) -> Option<usize> {
+        self.origins.iter().position(|(known, _)| known == origin)
+    }
+
     fn has_room(&self, limits: &Limits, origin: &O, push: bool) -> bool {
-        let here = self.origins.get(origin).copied().unwrap_or_default();
+        let here = self.position(origin).map(|at| self.origins[at].1);
         let fits =
             |taken: Taken, most: usize| taken.places < most && (!push || taken.pushes < most / 2);
-        fits(here, limits.per_origin) && fits(self.all, limits.per_session)
+        fits(here.unwrap_or_default(), limits.per_origin) && fits(self.all, limits.per_session)
     }
 
     fn take(&mut self, origin: &O, push: bool) {
-        if !self.origins.contains_key(origin) {
-            self.origins.insert(origin.clone(), Taken::default());
-        }
-        for taken in self
-            .origins
-            .get_mut(origin)
-            .into_iter()
-            .chain([&mut self.all])
-        {
+        let at = self.position(origin).unwrap_or_else(|| {
+            self.origins.push((origin.clone(), Taken::default()));
+            self.origins.len() - 1
+        });
+        for taken in [&mut self.origins[at].1, &mut self.all] {
             taken.places += 1;
             taken.pushes += usize::from(push);
         }
     }
 
     fn give_back(&mut self, origin: &O, push: bool) {
-        for taken in self
-            .origins
-            .get_mut(origin)
-            .into_iter()
-            .chain([&mut self.all])
-        {
+        let at = self
+            .position(origin)
+            .expect("the origin of a taken place is listed");
+        for taken in [&mut self.origins[at].1, &mut self.all] {
             taken.places -= 1;
             taken.pushes -= usize::from(push);
         }
-        if self
-            .origins
-            .get(origin)
-            .is_some_and(|taken| taken.places == 0)
-        {
-            self.origins.remove(origin);
+        if self.origins[at].1.places == 0 {
+            self.origins.swap_remove(at);
         }
     }
 }

@@ -18,6 +18,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use tandem_predict::ids::IdMap;
+
 /// How many connections may be open, and how long one may stay new.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
@@ -53,7 +55,7 @@ enum Obstacle {
 #[derive(Debug)]
 pub(super) struct Table {
     limits: ConnectionLimits,
-    open: HashMap<u64, Entry>,
+    open: IdMap<u64, Entry>,
     /// Connections that have not authenticated, the oldest first.
     new: BTreeSet<u64>,
     by_client: HashMap<IpAddr, Count>,
@@ -87,7 +89,7 @@ impl Table {
     pub(super) fn new(limits: ConnectionLimits) -> Self {
         Self {
             limits,
-            open: HashMap::new(),
+            open: IdMap::default(),
             new: BTreeSet::new(),
             by_client: HashMap::new(),
             new_by_listener: HashMap::new(),

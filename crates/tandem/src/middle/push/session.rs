@@ -5,12 +5,12 @@
 //! meanwhile. Replies take their decisions when they are polled.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tandem_http::RequestHead;
+use tandem_predict::ids::IdMap;
 use tandem_push::gateway::{
     Carrier, Clock, Config, Counts, FetchId, Gateway, Output, Predictor, Promise,
 };
@@ -37,8 +37,8 @@ pub(super) struct Session {
 /// The machine, and the replies that its decisions concern.
 struct State {
     machine: Gateway,
-    carriers: HashMap<Carrier, Waker>,
-    fetches: HashMap<FetchId, FetchReply>,
+    carriers: IdMap<Carrier, Waker>,
+    fetches: IdMap<FetchId, FetchReply>,
     /// The time for which the earliest timer is set.
     timer: Option<Instant>,
 }
@@ -80,8 +80,8 @@ impl Session {
         };
         let state = State {
             machine: Gateway::new(config, clock()),
-            carriers: HashMap::new(),
-            fetches: HashMap::new(),
+            carriers: IdMap::default(),
+            fetches: IdMap::default(),
             timer: None,
         };
         let gauge = learned.filter(|_| pushing.by_path);
