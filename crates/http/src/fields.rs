@@ -66,7 +66,8 @@ impl Fields {
             name.len() <= usize::from(u16::MAX),
             "field name within the codecs' limits"
         );
-        self.text.extend(name.iter().map(u8::to_ascii_lowercase));
+        self.text.extend_from_slice(name);
+        self.text[at..].make_ascii_lowercase();
         self.text.extend_from_slice(value);
         self.index.push(Entry {
             at: at as u32,

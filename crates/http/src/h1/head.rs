@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr_iter;
+use memchr::{memchr_iter, memchr2};
 
 use super::hop::{Connection, named_by_connection};
 use super::{Limits, Version};
@@ -209,17 +209,14 @@ pub(super) fn parse_field(line: &[u8], sender: Sender) -> Result<(&[u8], &[u8]),
         return Err(BadHead::TooLarge);
     }
     let value = &line[colon + 1..];
-    if value.contains(&b'\r') {
-        return Err(BadHead::LineEnd);
+    match memchr2(b'\r', 0, value).map(|at| value[at]) {
+        None => {}
+        Some(0) if !value.contains(&b'\r') => return Err(BadHead::FieldValue),
+        Some(_) => return Err(BadHead::LineEnd),
     }
     // RFC 9110 section 5.5: besides CR, LF and NUL, control bytes may be kept; browsers do, so
     // responses keep them.
-    let fits = if sender == Sender::Client {
-        is_field_value(value)
-    } else {
-        !value.contains(&0)
-    };
-    if !fits {
+    if sender == Sender::Client && !is_field_value(value) {
         return Err(BadHead::FieldValue);
     }
     Ok((&line[..name_end], trim_ows(value)))
