@@ -47,10 +47,13 @@ pub struct Encoder {
     /// A link for each entry of the table, oldest first.
     links: VecDeque<Link>,
     /// Number of the newest entry of each chain; empty until the first entry.
-    buckets: Vec<u32>,
-    /// Number that the next entry gets, from 1 (wrapping).
-    next: u32,
-    seen: Vec<u32>,
+    buckets: Vec<u16>,
+    /// Number that the next entry gets, from 1 (wrapping). The table never holds so many entries
+    /// that a number comes twice.
+    next: u16,
+    /// A part of the hash of the last field in each slot. If two fields agree in it, one of them is
+    /// indexed too early.
+    seen: Vec<u16>,
     /// Smallest size since the last block when an update must be sent (RFC 7541 section 4.2).
     lowest: Option<usize>,
 }
@@ -60,7 +63,7 @@ struct Link {
     /// The hash of name and value.
     hash: u32,
     /// Number of the next older entry of the chain.
-    older: u32,
+    older: u16,
     used: bool,
 }
 
@@ -218,9 +221,8 @@ impl Encoder {
         }
         let field_hash = mix(name_hash, hash(value));
         let slot = &mut self.seen[field_hash as usize % SEEN];
-        let again = *slot == field_hash;
-        *slot = field_hash;
-        again
+        let part = (field_hash >> 16) as u16;
+        std::mem::replace(slot, part) == part
     }
 
     fn insert(&mut self, name_hash: u32, name: &[u8], value: &[u8]) {
