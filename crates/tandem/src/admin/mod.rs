@@ -175,7 +175,6 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
 mod tests {
     use super::*;
     use crate::exchange::{Body, Isolation};
-    use crate::priority::SharedPriority;
 
     /// Returns the head of the response to a GET request.
     async fn get(authority: &str, path: &str, fields: &[(&str, &str)]) -> ResponseHead {
@@ -194,7 +193,7 @@ mod tests {
                 address: None,
                 push: false,
             },
-            priority: SharedPriority::default(),
+            priority: Default::default(),
         };
         match admin.call(exchange).part().await {
             Some(Ok(Part::Head(head))) => head,
