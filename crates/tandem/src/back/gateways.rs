@@ -23,7 +23,7 @@ use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, SessionMark, Sink};
 use crate::metrics::METRICS;
-use crate::session::{Connected, Session, Task};
+use crate::session::{Connected, Session, SessionState, Task};
 use crate::stage::{CurrentSession, SessionPool, Stage};
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
@@ -64,7 +64,7 @@ impl Gateway {
 
 impl Gateway {
     /// Logs whether the gateway admits the session that has answered.
-    fn answered(&self, session: &dyn Connected) {
+    fn answered(&self, session: &dyn SessionState) {
         match session.admission() {
             Some(false) => self.announcer.down(&self.unauthorized()),
             _ => self.announcer.up(session.answered_in()),

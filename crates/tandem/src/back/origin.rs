@@ -29,7 +29,7 @@ use crate::probe::Stamp;
 use crate::probe::points::{ORIGIN_DIAL, ORIGIN_HEAD};
 use crate::session::http1::{Http1Client, Http1Session};
 use crate::session::mux::MuxSession;
-use crate::session::{Connected, Session, Task};
+use crate::session::{Connected, Session, SessionState as _, Task};
 use crate::stage::Stage;
 use crate::transport::tls::Tls;
 use crate::transport::tls::layer::offering;

@@ -35,17 +35,24 @@ pub trait Session {
     ) -> LocalBoxFuture<'static, Result<(), Error>>;
 }
 
-/// The client end of a session.
-pub trait Connected {
+/// The client end of a session: it sends exchanges, shows its state, and announces its events.
+pub trait Connected: SessionState + SessionEvents {
     /// Sends one exchange and passes the parts of its response to `sink`. The caller keeps the
-    /// exchange, and may send it again if the error allows a retry and no part was passed on.
-    /// Dropping the future cancels the exchange.
+    /// exchange, and may send it again if the error allows a retry and no part was passed on. A
+    /// [`Stage`] takes the exchange instead, so a session is none. Dropping the future cancels the
+    /// exchange.
     fn run<'a>(
         &'a self,
         exchange: &'a mut Exchange,
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>>;
 
+    /// Closes the session after the exchanges under way. It accepts none from now on.
+    fn drain(&self);
+}
+
+/// The state of a session, which can be read at any time.
+pub trait SessionState {
     /// Returns true if the session accepts another exchange now.
     fn is_ready(&self) -> bool;
 
@@ -64,7 +71,7 @@ pub trait Connected {
     }
 
     /// Returns true if the session has been silent for so long that its path may be lost; see
-    /// [`Connected::lost`].
+    /// [`SessionEvents::lost`].
     fn has_rested(&self) -> bool {
         false
     }
@@ -85,18 +92,18 @@ pub trait Connected {
     fn answered_in(&self) -> Option<Duration> {
         None
     }
+}
+
+/// The events in the life of a session, as futures.
+pub trait SessionEvents {
+    /// Resolves once the first input of the other end has arrived, or the session has failed.
+    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Resolves when the session is over, with the reason, or with `None` if this end closed it.
     /// The future does not keep the session open. Only one task can wait at a time.
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
         Box::pin(std::future::pending())
     }
-
-    /// Closes the session after the exchanges under way. It accepts none from now on.
-    fn drain(&self);
-
-    /// Resolves once the first input of the other end has arrived, or the session has failed.
-    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Probes a session that has long been silent, and resolves if no reply arrives soon. Its path
     /// was then lost while it rested, for example because the machine slept or changed its network.

@@ -35,7 +35,7 @@ use tandem::runtime::Running;
 use tandem::services::Services;
 use tandem::session::http1::{Http1Client, Http1Server, Http1Session, OriginForm};
 use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
-use tandem::session::{Connected, Drain, Session, Timeouts};
+use tandem::session::{Connected, Drain, Session, SessionEvents, SessionState, Timeouts};
 use tandem::stage::Stage;
 use tandem::transport::registry::{
     DialContext, ListenContext, Protocol, Provider, Socket, TransportError, Transports,
@@ -522,6 +522,10 @@ impl Connected for Asking {
         })
     }
 
+    fn drain(&self) {}
+}
+
+impl SessionState for Asking {
     fn is_ready(&self) -> bool {
         !self.is_closed()
     }
@@ -537,9 +541,9 @@ impl Connected for Asking {
     fn active(&self) -> usize {
         self.active.get()
     }
+}
 
-    fn drain(&self) {}
-
+impl SessionEvents for Asking {
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async { self.streams().await.map(drop) })
     }

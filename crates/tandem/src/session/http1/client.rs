@@ -20,7 +20,7 @@ use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::Path;
-use crate::session::{Connected, Task};
+use crate::session::{Connected, SessionEvents, SessionState, Task};
 
 /// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
@@ -392,6 +392,14 @@ impl Connected for Http1Client {
         Box::pin(self.exchange(exchange, sink))
     }
 
+    fn drain(&self) {
+        if !self.busy.get() {
+            *self.state.borrow_mut() = State::Taken;
+        }
+    }
+}
+
+impl SessionState for Http1Client {
     fn is_ready(&self) -> bool {
         !self.busy.get() && !matches!(&*self.state.borrow(), State::Taken)
     }
@@ -407,13 +415,9 @@ impl Connected for Http1Client {
     fn active(&self) -> usize {
         usize::from(self.busy.get())
     }
+}
 
-    fn drain(&self) {
-        if !self.busy.get() {
-            *self.state.borrow_mut() = State::Taken;
-        }
-    }
-
+impl SessionEvents for Http1Client {
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }

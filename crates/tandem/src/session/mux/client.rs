@@ -20,7 +20,7 @@ use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::http1::DECLINED;
-use crate::session::{Connected, Task};
+use crate::session::{Connected, SessionEvents, SessionState, Task};
 
 /// A multiplexed session that is open or being opened. Dropping it drains and closes the session.
 pub struct MuxClient {
@@ -247,6 +247,13 @@ impl Connected for MuxClient {
         })
     }
 
+    fn drain(&self) {
+        self.shared.draining.set(true);
+        self.shared.kick();
+    }
+}
+
+impl SessionState for MuxClient {
     fn is_ready(&self) -> bool {
         !self.is_closed()
     }
@@ -288,24 +295,9 @@ impl Connected for MuxClient {
         let shared = &self.shared;
         shared.heard.get().map(|_| shared.answered_in.get())
     }
+}
 
-    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
-        let shared = Rc::clone(&self.shared);
-        Box::pin(std::future::poll_fn(move |cx| {
-            if let Some(error) = &*shared.ended.borrow() {
-                let by_this_end = shared.draining.get() || shared.rested.get();
-                return Poll::Ready((!by_this_end).then(|| error.clone()));
-            }
-            set_waker(&mut shared.observer.borrow_mut(), cx.waker());
-            Poll::Pending
-        }))
-    }
-
-    fn drain(&self) {
-        self.shared.draining.set(true);
-        self.shared.kick();
-    }
-
+impl SessionEvents for MuxClient {
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(std::future::poll_fn(|cx| {
             if let Some(error) = &*self.shared.ended.borrow() {
@@ -318,6 +310,18 @@ impl Connected for MuxClient {
                 .waiting
                 .borrow_mut()
                 .push_back(cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+
+    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
+        let shared = Rc::clone(&self.shared);
+        Box::pin(std::future::poll_fn(move |cx| {
+            if let Some(error) = &*shared.ended.borrow() {
+                let by_this_end = shared.draining.get() || shared.rested.get();
+                return Poll::Ready((!by_this_end).then(|| error.clone()));
+            }
+            set_waker(&mut shared.observer.borrow_mut(), cx.waker());
             Poll::Pending
         }))
     }
