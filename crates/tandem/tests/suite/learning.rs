@@ -130,7 +130,7 @@ fn asked(told: &mpsc::Receiver<String>) -> Vec<String> {
 const COMMON: &[&str] = &["/page", "/a.js", "/b.js"];
 
 #[test]
-fn what_several_users_needed_is_pushed_to_the_next() {
+fn learned_push_repeats_the_needs_of_several_users() {
     for session in ["h2", "spdy3.1"] {
         let (origin, told) = origin();
         let gateway = Gateway::start(session, 0.0);
@@ -148,7 +148,7 @@ fn what_several_users_needed_is_pushed_to_the_next() {
 }
 
 #[test]
-fn a_visitor_learns_nothing_of_what_one_user_did() {
+fn predictor_hides_the_needs_of_a_single_user() {
     let (origin, told) = origin();
     let gateway = Gateway::start("h2", 0.0);
     let private: &[&str] = &["/page", "/a.js", "/b.js", "/private-of-one.js"];
@@ -167,11 +167,15 @@ fn a_visitor_learns_nothing_of_what_one_user_did() {
     gateway.learn(&origin, &[private]);
     asked(&told);
     let seen = gateway.visit(&origin, &["/page"], || asked(&told));
-    assert_eq!(seen, ["/a.js", "/b.js", "/page"], "two are not several");
+    assert_eq!(
+        seen,
+        ["/a.js", "/b.js", "/page"],
+        "two users are not several"
+    );
 }
 
 #[test]
-fn pages_that_are_held_out_get_nothing() {
+fn held_out_page_gets_no_learned_push() {
     let (origin, told) = origin();
     let gateway = Gateway::start("h2", 100.0);
     gateway.learn(&origin, &[COMMON; 6]);
@@ -183,7 +187,7 @@ fn pages_that_are_held_out_get_nothing() {
 }
 
 #[test]
-fn what_was_learned_is_kept_in_a_file() {
+fn predictor_keeps_its_state_in_a_file() {
     let folder = std::env::temp_dir().join(format!("tandem-state-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let state = folder.join("state");
@@ -222,7 +226,7 @@ fn what_was_learned_is_kept_in_a_file() {
 }
 
 #[test]
-fn a_path_with_room_and_long_ways_is_given_more_than_a_thin_one() {
+fn predictor_offers_more_on_a_long_and_wide_path() {
     use tandem_predict::Worth;
     let learned =
         tandem::learned::Learned::new(tandem_predict::AutoConfig::default(), None).unwrap();
@@ -273,12 +277,12 @@ fn a_path_with_room_and_long_ways_is_given_more_than_a_thin_one() {
     assert_eq!(
         with(1002, None),
         ["http://h/always.js"],
-        "what one path is worth is nothing to the next"
+        "the worth of one path does not apply to the next"
     );
 }
 
 #[test]
-fn a_frame_and_what_it_needs_come_with_its_page() {
+fn learned_push_covers_frames_and_their_scripts() {
     let (origin, told) = origin();
     let gateway = Gateway::start("h2", 0.0);
     // No page names any of the resources. There are five frames, each with a script.
@@ -354,7 +358,7 @@ fn mover(target: &str) -> Scene {
 /// A client that is redirected from host to host gets the document's resources once, with the
 /// request fields that the document would send.
 #[test]
-fn what_others_needed_behind_redirects_is_asked_for_in_the_document_s_name() {
+fn learned_push_behind_redirects_names_the_document() {
     for session in ["h2", "spdy3.1"] {
         let (site, told) = teller("", String::new());
         let second = mover(&site.url("/page"));
@@ -390,7 +394,7 @@ fn what_others_needed_behind_redirects_is_asked_for_in_the_document_s_name() {
 /// A style sheet of another host requests its resources with its own URL as Referer. A push for it
 /// uses that Referer too, and serves the request.
 #[test]
-fn what_others_needed_for_another_host_s_style_sheet_is_of_use() {
+fn learned_push_of_a_style_sheet_has_its_referrer() {
     for session in ["h2", "spdy3.1"] {
         let (other, told) = teller("", String::new());
         let (site, _told) = teller(
@@ -428,7 +432,7 @@ fn what_others_needed_for_another_host_s_style_sheet_is_of_use() {
 /// A resource of another host that only a script requests is pushed after the page has named that
 /// host, and not before.
 #[test]
-fn what_others_needed_of_another_host_comes_once_the_page_names_it() {
+fn learned_push_of_another_host_waits_for_the_page() {
     let (other, told_other) = teller("other", String::new());
     let (site, told) = teller(
         "site",

@@ -18,6 +18,7 @@ mod learning;
 mod limits;
 mod many_streams;
 mod origins;
+mod outside_transport;
 mod parsers;
 mod preconnect;
 mod priorities;
