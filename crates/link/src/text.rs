@@ -3,35 +3,30 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use crate::config::ConfigError;
 
-/// A time: `0`, `250us`, `400ms`, `1.5s`, `2min`; at most an hour.
+/// Reads a time such as `0`, `250us`, `400ms`, `1.5s` or `2min`, of at most an hour.
 pub fn duration(text: &str) -> Result<Duration, ConfigError> {
-    const UNITS: [(&str, f64); 5] = [
-        ("ns", 1e-9),
-        ("us", 1e-6),
-        ("ms", 1e-3),
-        ("s", 1.0),
-        ("min", 60.0),
-    ];
     let wrong = || ConfigError::Text {
         what: "time",
         text: text.into(),
         expected: "e.g. 400ms or 1.5s, at most 1 hour",
     };
-    let (number, unit) = split(text).ok_or_else(wrong)?;
-    let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
-        Some((_, scale)) => *scale,
-        None if unit.is_empty() && number == 0.0 => 1.0,
-        None => return Err(wrong()),
-    };
-    Duration::try_from_secs_f64(number * scale)
+    let text = text.trim();
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let time: SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(time)
         .ok()
-        .filter(|d| d.as_secs() <= 3600)
+        .filter(|time| *time <= Duration::from_secs(3600))
         .ok_or_else(wrong)
 }
 
-/// A rate in bits per second: `64kbit`, `8mbit`, `1.5gbit`, `9600bit`; decimal multiples.
+/// Reads a rate in bits per second such as `64kbit`, `8mbit`, `1.5gbit` or `9600bit`. Multiples are
+/// decimal.
 pub fn bits_per_second(text: &str) -> Result<u64, ConfigError> {
     const UNITS: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
     let wrong = || ConfigError::Text {
@@ -39,21 +34,10 @@ pub fn bits_per_second(text: &str) -> Result<u64, ConfigError> {
         text: text.into(),
         expected: "e.g. 64kbit, 8mbit or unlimited",
     };
-    let lower = text.to_ascii_lowercase();
-    let (number, unit) = split(&lower).ok_or_else(wrong)?;
-    let (_, scale) = UNITS
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or_else(wrong)?;
-    let bits = (number * scale).round();
-    if (1.0..=1e12).contains(&bits) {
-        Ok(bits as u64)
-    } else {
-        Err(wrong())
-    }
+    scaled(text, &UNITS, 1e12).ok_or_else(wrong)
 }
 
-/// A probability: `1%` or `0.01`.
+/// Reads a probability such as `1%` or `0.01`.
 pub fn probability(text: &str) -> Result<f64, ConfigError> {
     let wrong = || ConfigError::Text {
         what: "probability",
@@ -73,7 +57,7 @@ pub fn probability(text: &str) -> Result<f64, ConfigError> {
     }
 }
 
-/// A size in bytes: `1500B`, `64kB`, `1MB`; decimal multiples.
+/// Reads a size in bytes such as `1500B`, `64kB` or `1MB`. Multiples are decimal.
 pub fn bytes(text: &str) -> Result<usize, ConfigError> {
     const UNITS: [(&str, f64); 3] = [("b", 1.0), ("kb", 1e3), ("mb", 1e6)];
     let wrong = || ConfigError::Text {
@@ -81,18 +65,18 @@ pub fn bytes(text: &str) -> Result<usize, ConfigError> {
         text: text.into(),
         expected: "e.g. 1500B, 64kB or 1MB",
     };
+    let size = scaled(text, &UNITS, 1e9).and_then(|size| usize::try_from(size).ok());
+    size.ok_or_else(wrong)
+}
+
+/// Reads a number with one of `units`, in any case. Returns `None` if the rounded product is not
+/// between 1 and `max`.
+fn scaled(text: &str, units: &[(&str, f64)], max: f64) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
-    let (number, unit) = split(&lower).ok_or_else(wrong)?;
-    let (_, scale) = UNITS
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or_else(wrong)?;
-    let size = (number * scale).round();
-    if (1.0..=1e9).contains(&size) {
-        Ok(size as usize)
-    } else {
-        Err(wrong())
-    }
+    let (number, unit) = split(&lower)?;
+    let (_, scale) = units.iter().find(|(name, _)| *name == unit)?;
+    let product = (number * scale).round();
+    (1.0..=max).contains(&product).then_some(product as u64)
 }
 
 /// A time, to be written as [`duration`] reads it.
@@ -139,6 +123,8 @@ mod tests {
         assert_eq!(duration("400ms"), Ok(Duration::from_millis(400)));
         assert_eq!(duration(" 1.5 s "), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(duration("0.25us"), Ok(Duration::from_nanos(250)));
+        assert_eq!(duration("2min"), Ok(Duration::from_secs(120)));
         assert_eq!(bits_per_second("8mbit"), Ok(8_000_000));
         assert_eq!(bits_per_second("1.5Gbit"), Ok(1_500_000_000));
         assert_eq!(probability("1%"), Ok(0.01));

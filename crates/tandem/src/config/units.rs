@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! textual {
@@ -33,7 +34,8 @@ fn split(text: &str) -> Option<(f64, &str)> {
     Some((number, text[end..].trim()))
 }
 
-/// A length of time.
+/// A length of time, in the spelling of [`SignedDuration`], such as `400ms`, `1.5s` or `1h 30m`. It
+/// is written in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -42,15 +44,8 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is no length of time such as 400ms, 30s, 10m, 2h");
-        let (number, unit) = split(text).ok_or_else(bad)?;
-        let seconds = match unit {
-            "ms" => number / 1e3,
-            "s" => number,
-            "m" | "min" => number * 60.0,
-            "h" => number * 3600.0,
-            _ => return Err(bad()),
-        };
-        Duration::try_from_secs_f64(seconds)
+        let time: SignedDuration = text.parse().map_err(|_| bad())?;
+        Duration::try_from(time)
             .ok()
             .filter(|d| d.as_secs() < 366 * 86_400)
             .map(Self)
@@ -60,7 +55,6 @@ impl FromStr for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Seconds are parsed as floating-point numbers, so the result is rounded to milliseconds.
         let millis = (self.0.as_nanos() + 500_000) / 1_000_000;
         if !millis.is_multiple_of(1000) {
             write!(f, "{millis}ms")
@@ -156,6 +150,8 @@ mod tests {
         for text in ["400ms", "30s", "10m"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
         }
+        assert_eq!("1.5s".parse(), Ok(Span(Duration::from_millis(1500))));
+        assert_eq!("2h".parse(), Ok(Span(Duration::from_secs(7200))));
         assert_eq!("8MiB".parse::<Size>(), Ok(Size(8 << 20)));
         assert_eq!(Size(16384).to_string(), "16KiB");
         assert_eq!("1.5mbit".parse::<Rate>(), Ok(Rate(1_500_000)));
