@@ -288,10 +288,10 @@ fn gateway_points_record_closed_windows() {
             "{row}"
         );
         assert_eq!(steps.last().map(|(_, share)| *share), Some(1.0));
-        assert_eq!(
-            (&row["min"], &row["max"]),
-            (&steps[0].0.into(), &steps[steps.len() - 1].0.into())
-        );
+        let (min, max) = (row["min"].as_u64().unwrap(), row["max"].as_u64().unwrap());
+        // A step stands for values that agree in three digits.
+        assert!((min..=min + min / 500).contains(&steps[0].0), "{row}");
+        assert_eq!(steps[steps.len() - 1].0, max);
     }
     let (_, csv, _) = probe(&pair.at_gateway, &["dump", "queue.core", "--csv"]);
     let mut lines = csv.lines();

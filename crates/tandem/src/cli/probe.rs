@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use super::Failure;
 use crate::admin::control::{Answer, PATIENCE, Verb};
 use crate::probe::Unit;
-use crate::probe::reservoir::quantile;
+use crate::probe::recorded::quantile;
 use crate::probe::snapshot::{Distribution, State};
 
 /// The examples at the end of the help.

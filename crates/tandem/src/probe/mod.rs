@@ -2,20 +2,20 @@
 //! waiting times and the sizes of pieces.
 //!
 //! All are off by default and then cost one relaxed load per passage. The control socket
-//! (`admin::control`) switches points, singly or by family. The values are kept as a uniform sample
-//! of bounded size ([`reservoir`]) and dumped as a cumulative distribution. Each point is also a
-//! USDT probe ([`points`]): a tracer that attaches opens the same gate. Points record numbers only,
-//! never names.
+//! (`admin::control`) switches points, singly or by family. The values are kept in a
+//! histogram of bounded size ([`recorded`]) and dumped as a cumulative distribution. Each point is
+//! also a USDT probe ([`points`]): a tracer that attaches opens the same gate. Points record numbers
+//! only, never names.
 
 pub mod points;
-pub mod reservoir;
+pub mod recorded;
 pub mod snapshot;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use reservoir::Reservoir;
+use recorded::Recorded;
 
 pub use points::POINTS;
 
@@ -45,7 +45,7 @@ pub struct Point {
     help: &'static str,
     /// Passes the tracers' breakpoint, with the value and its index.
     fire: fn(u64, u64),
-    kept: Mutex<Option<Reservoir>>,
+    kept: Mutex<Option<Recorded>>,
 }
 
 /// The time at which a wait began, or none if the point was not watched then.
@@ -130,7 +130,7 @@ impl Point {
         (self.fire)(value, u64::from(index));
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<Reservoir>> {
+    fn kept(&self) -> MutexGuard<'_, Option<Recorded>> {
         // A panic while the lock is held leaves numbers that are still usable.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,14 +160,14 @@ impl Point {
         self.gate.load(Ordering::Relaxed) & (SWITCH - 1)
     }
 
-    /// Switches the point. The sample is kept until the point is next switched on, which empties
-    /// it.
+    /// Switches the point. The values are kept until the point is next switched on, which drops
+    /// them.
     pub fn switch(&self, on: bool) {
         let mut kept = self.kept();
         if !on {
             self.gate.fetch_and(!SWITCH, Ordering::Relaxed);
         } else if !self.is_on() {
-            *kept = Some(Reservoir::new(seed(self.family, self.name)));
+            *kept = Some(Recorded::new());
             self.gate.fetch_or(SWITCH, Ordering::Relaxed);
         }
     }
@@ -190,14 +190,6 @@ impl Stamp {
     }
 }
 
-/// Returns the seed of a point's sample (FNV-1a of its name), the same in every run.
-fn seed(family: &str, name: &str) -> u64 {
-    let bytes = family.bytes().chain(*b".").chain(name.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +205,7 @@ mod tests {
     #[test]
     fn point_keeps_values_while_it_is_on() {
         static POINT: Point = Point::new("test", "point", Unit::Bytes, "", fire);
-        let count = || POINT.kept().as_ref().map_or(0, Reservoir::count);
+        let count = || POINT.kept().as_ref().map_or(0, Recorded::count);
         POINT.note(1, 0);
         POINT.stop(POINT.start(), 0);
         assert!(!POINT.is_watched() && POINT.start().is_none() && count() == 0);

@@ -38,7 +38,8 @@ pub struct Distribution {
     pub max: u64,
     /// The mean of all values.
     pub mean: f64,
-    /// The distribution of a uniform sample: each value with the share of values up to it.
+    /// The cumulative distribution: each value, to within a thousandth, with the share of values up
+    /// to it.
     pub distribution: Vec<(u64, f64)>,
 }
 
@@ -57,7 +58,7 @@ impl Point {
 
     /// Returns the recorded values, or `None` if there are none.
     pub fn dumped(&self) -> Option<Distribution> {
-        // The values are sorted outside the lock, because data paths wait for it.
+        // The distribution is computed outside the lock, because data paths wait for it.
         let kept = self.kept().clone()?;
         let ((min, max), mean) = kept.range().zip(kept.mean())?;
         let distribution = kept.distribution();
