@@ -26,12 +26,12 @@ pub mod failure;
 pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-pub mod gauge;
 pub mod learned;
 pub mod log_limit;
 pub mod metrics;
 pub mod middle;
 pub mod path;
+pub mod path_speed;
 pub mod priority;
 pub mod probe;
 pub mod renewal;

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use tandem_predict::{Candidate, Exchange, Worth};
 use tandem_push::gateway::Predictor;
 
-use crate::gauge::{Gauge, Measure};
 use crate::learned::Learned;
+use crate::path_speed::{Measure, PathSpeed};
 
 /// The predictor for one event of one session.
 pub(super) struct SessionPredictor<'a> {
     pub(super) learned: &'a Arc<Learned>,
     pub(super) session: u64,
     pub(super) user: u64,
-    /// The gauge of the session's path, if that is to decide which pushes pay.
-    pub(super) gauge: Option<&'a Gauge>,
+    /// The speed of the session's path, if that is to decide which pushes pay.
+    pub(super) speed: Option<&'a PathSpeed>,
 }
 
 impl Predictor for SessionPredictor<'_> {
     fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
         let worth = self
-            .gauge
-            .and_then(Gauge::measure)
+            .speed
+            .and_then(PathSpeed::measure)
             .map(|Measure { round_trip, rate }| Worth::Path { round_trip, rate });
         let exchange = Exchange {
             session: self.session,

@@ -18,9 +18,9 @@ use tandem_push::gateway::{
 use super::Pushing;
 use super::predictor::SessionPredictor;
 use crate::exchange::Peer;
-use crate::gauge::Gauge;
 use crate::metrics::METRICS;
 use crate::path::Facts;
+use crate::path_speed::PathSpeed;
 use crate::priority::{Precedence, SharedPriority};
 use crate::stage::Stage;
 
@@ -30,7 +30,7 @@ pub(super) struct Session {
     session: u64,
     user: u64,
     pushing: Rc<Pushing>,
-    gauge: Option<Gauge>,
+    speed: Option<PathSpeed>,
     next: Rc<dyn Stage>,
 }
 
@@ -84,12 +84,12 @@ impl Session {
             fetches: IdMap::default(),
             timer: None,
         };
-        let gauge = learned.filter(|_| pushing.by_path);
+        let speed = learned.filter(|_| pushing.by_path);
         Rc::new(Self {
             state: RefCell::new(state),
             session: peer.session,
             user: learned.map_or(0, |learned| learned.user(peer.session, peer.address)),
-            gauge: gauge.and_then(|_| Gauge::of(path)),
+            speed: speed.and_then(|_| PathSpeed::of(path)),
             pushing: Rc::clone(pushing),
             next,
         })
@@ -123,7 +123,7 @@ impl Session {
                 learned,
                 session: self.session,
                 user: self.user,
-                gauge: self.gauge.as_ref(),
+                speed: self.speed.as_ref(),
             });
         let predictor = predictor
             .as_mut()

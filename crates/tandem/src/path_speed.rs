@@ -15,13 +15,13 @@ pub use crate::path::Measure;
 const GOOD_FOR: Duration = Duration::from_millis(100);
 
 /// Measures a path while its session uses it. It returns no measurements after the path's end.
-pub struct Gauge {
+pub struct PathSpeed {
     facts: Weak<dyn Facts>,
     last: Cell<Option<(Instant, Measure)>>,
 }
 
-impl Gauge {
-    /// Creates the gauge of a path from its facts, or returns `None` if the path does not leave
+impl PathSpeed {
+    /// Creates the meter of a path from its facts, or returns `None` if the path does not leave
     /// this machine.
     pub fn of(facts: &Rc<dyn Facts>) -> Option<Self> {
         let peer = facts.peer_address()?.ip().to_canonical();
@@ -82,24 +82,24 @@ mod tests {
     }
 
     #[test]
-    fn gauge_keeps_the_highest_rate_of_a_path() {
+    fn path_speed_keeps_the_highest_rate_of_a_path() {
         let path = path("203.0.113.5:443");
-        let gauge = Gauge::of(&path).expect("another machine");
-        let first = gauge.measure();
-        assert_eq!(gauge.measure(), first, "within the same tenth of a second");
+        let speed = PathSpeed::of(&path).expect("another machine");
+        let first = speed.measure();
+        assert_eq!(speed.measure(), first, "within the same tenth of a second");
         assert_eq!(path.measure().map(|now| now.rate), Some(4.0));
         let earlier = Instant::now().checked_sub(GOOD_FOR);
-        gauge.last.set(earlier.zip(first));
-        assert_eq!(gauge.measure().map(|now| now.rate), Some(8.0));
-        gauge.last.set(None);
+        speed.last.set(earlier.zip(first));
+        assert_eq!(speed.measure().map(|now| now.rate), Some(8.0));
+        speed.last.set(None);
         drop(path);
-        assert_eq!(gauge.measure(), None, "the path has ended");
+        assert_eq!(speed.measure(), None, "the path has ended");
     }
 
     #[test]
-    fn gauge_leaves_local_paths_alone() {
+    fn path_speed_leaves_local_paths_alone() {
         for peer in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", ""] {
-            assert!(Gauge::of(&path(peer)).is_none(), "{peer}");
+            assert!(PathSpeed::of(&path(peer)).is_none(), "{peer}");
         }
     }
 }
