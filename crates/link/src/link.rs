@@ -1,4 +1,4 @@
-//! One direction of a link: loss, duplication and damage, then queue and rate, then delay.
+//! The model of one direction: loss, duplication and damage, then queue and rate, then delay.
 //!
 //! Three functions drive it by the caller's clock: [`Link::ingress`], [`Link::next_due`] and
 //! [`Link::pop_due`]. Each event between two calls happens at its own virtual time, not at the time

@@ -96,7 +96,7 @@ impl Histogram {
         self.count
     }
 
-    /// Arithmetic mean; zero of nothing.
+    /// Returns the arithmetic mean, or zero without values.
     pub fn mean(&self) -> Duration {
         if self.count == 0 {
             Duration::ZERO
@@ -105,12 +105,13 @@ impl Histogram {
         }
     }
 
-    /// Longest time recorded.
+    /// Returns the longest time.
     pub fn max(&self) -> Duration {
         self.max
     }
 
-    /// The time below which a share `q` of all lies, to within a bucket; zero of nothing.
+    /// Returns the time below which a share `q` of the values lies, to within a bucket. Returns zero
+    /// without values.
     pub fn quantile(&self, q: f64) -> Duration {
         let rank = (q.clamp(0.0, 1.0) * self.count as f64).ceil() as u64;
         let mut seen = 0;

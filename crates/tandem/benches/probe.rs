@@ -1,5 +1,4 @@
-//! What an observation point costs: nobody watches (the price that everyone pays), its switch is
-//! on, a wait that is measured.
+//! The cost of an observation point: switched off, switched on, and for a measured wait.
 
 use std::hint::black_box;
 

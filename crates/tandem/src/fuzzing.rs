@@ -1,4 +1,4 @@
-//! What fuzz targets reach of parsers that are private otherwise. Built with `--cfg fuzzing` only;
+//! Private parsers, as fuzz targets call them. This module exists under `--cfg fuzzing` only and is
 //! no part of the library.
 
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use crate::transport::tor::circuits::{may_share, parse_circuits, parse_relay};
 use crate::transport::tor::control::Control;
 use crate::transport::tor::directory::{announces, parse_gateways, parse_weights};
 
-/// The gateways at `address` and `port` that a consensus and descriptors tell of.
+/// Returns the gateways at `address` and `port` that a consensus and descriptors list.
 pub fn gateways(
     consensus: &str,
     descriptors: &str,
@@ -19,12 +19,12 @@ pub fn gateways(
     parse_gateways(descriptors, &parse_weights(consensus), address, port)
 }
 
-/// Whether one descriptor announces a gateway.
+/// Returns whether a descriptor announces a gateway.
 pub fn is_gateway(descriptor: &str, address: Ipv4Addr, port: u16) -> bool {
     announces(descriptor, address, port)
 }
 
-/// The paths of the circuits that Tor tells of.
+/// Returns the paths of the circuits in a reply of Tor.
 pub fn circuit_paths(status: &str) -> Vec<Vec<String>> {
     parse_circuits(status)
         .into_iter()
@@ -32,8 +32,8 @@ pub fn circuit_paths(status: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Whether relays with these entries in the consensus and descriptions may share a circuit, either
-/// before the other; none if too little is known of one.
+/// Returns whether two relays with these entries in the consensus and descriptions may share a
+/// circuit, in both orders. Returns `None` if one description is incomplete.
 pub fn may_share_circuit(
     relays: [(&str, &str, &str); 2],
     distinct_subnets: bool,
@@ -44,7 +44,7 @@ pub fn may_share_circuit(
     Some([[a.clone(), b.clone()], [b, a]].map(|relays| may_share(&relays, distinct_subnets)))
 }
 
-/// What Tor's control port says of `key`, where `reply` is all that it says.
+/// Returns the value of `key` if `reply` is the whole output of Tor's control port.
 pub fn control_reply(reply: &'static [u8], key: &str) -> Result<Option<String>, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

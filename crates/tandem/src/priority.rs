@@ -16,17 +16,17 @@ use std::task::{Context, Poll, Waker};
 
 use tandem_http::Priority;
 
-/// A place in a queue. The smallest goes first: requests before pushes, then by urgency.
+/// A place in a queue. The smallest is first: requests before pushes, then by urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
-    /// Whether this is a push that no request waits for.
+    /// True for a push that no request waits for.
     pub push: bool,
     /// The urgency.
     pub priority: Priority,
 }
 
 impl Precedence {
-    /// The precedence of a request.
+    /// Returns the precedence of a request.
     pub const fn request(priority: Priority) -> Self {
         Self {
             push: false,
@@ -34,7 +34,7 @@ impl Precedence {
         }
     }
 
-    /// The precedence of a push that no request waits for.
+    /// Returns the precedence of a push that no request waits for.
     pub const fn push(priority: Priority) -> Self {
         Self {
             push: true,
@@ -124,7 +124,7 @@ impl fmt::Debug for SharedPriority {
     }
 }
 
-/// One reader of a [`SharedPriority`], which remembers the value that it has seen.
+/// A reader of a [`SharedPriority`] that remembers the last value.
 #[derive(Debug)]
 pub struct PriorityWatch {
     shared: SharedPriority,

@@ -108,7 +108,7 @@ pub(super) struct Stage {
     pub(super) sets: [usize; 2],
 }
 
-/// All that is learned beside the store.
+/// The learned weights and rates beside the store.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Model {
     pub(super) fetch: Mixer<FETCH_INPUTS>,

@@ -6,8 +6,9 @@
 //!   status \n                                    ─▶   the same
 //! ```
 //!
-//! Only its owner may use it. It holds at most [`MAX_CLIENTS`] connections, each for one request of
-//! at most [`MAX_REQUEST`] bytes and [`PATIENCE`].
+//! Only the owner of the process may connect. The socket serves at most [`MAX_CLIENTS`] connections
+//! at a time. Each carries one request of at most [`MAX_REQUEST`] bytes and ends after
+//! [`PATIENCE`].
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -25,33 +26,33 @@ use crate::probe::snapshot::{Distribution, State};
 use crate::probe::{POINTS, Point};
 use crate::status::{Status, StatusSource};
 
-/// Bytes of a request, its line end included.
+/// The greatest length of a request in bytes, with its line end.
 pub const MAX_REQUEST: usize = 128;
 
-/// Bytes after a request that are read so that the answer arrives.
+/// The bytes after a request that are read and ignored, so that the response arrives.
 const MAX_IGNORED: u64 = 64 << 10;
 
-/// Connections at once; more wait.
+/// The number of connections at a time. Others wait.
 pub const MAX_CLIENTS: usize = 8;
 
-/// Time for one request and its answer.
+/// The time for one request and its response.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is to be done.
+/// The operation that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Say what there is.
+    /// Lists points with their state.
     List,
-    /// Keep what passes.
+    /// Switches points on.
     On,
-    /// No longer.
+    /// Switches points off.
     Off,
-    /// Say what was kept.
+    /// Returns the values that were kept.
     Dump,
 }
 
 impl Verb {
-    /// As it is written.
+    /// Returns the name in a request.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -68,15 +69,15 @@ pub enum BadRequest {
     /// The line is too long.
     #[error("a request is one line of at most {MAX_REQUEST} bytes")]
     TooLong,
-    /// It is not what a request looks like.
+    /// The line has another form.
     #[error("a request is one of list, on, off and dump, and a point, a family or all")]
     Form,
-    /// There is no such point.
-    #[error("no point or family is called {0:?}; list says what there is")]
+    /// No point or family has this name.
+    #[error("no point or family is called {0:?}; `list all` names the points")]
     Unknown(String),
 }
 
-/// Reads a request: what to do with which points.
+/// Parses a request into its operation and the points that it names.
 pub fn parse(line: &[u8]) -> Result<(Verb, Vec<&'static Point>), BadRequest> {
     if line.len() > MAX_REQUEST {
         return Err(BadRequest::TooLong);
@@ -107,21 +108,21 @@ fn is_chosen(point: &Point, of: &str) -> bool {
         || of.split_once('.') == Some((point.family(), point.name()))
 }
 
-/// What comes back.
+/// The response to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// To all but dump: the points as they are now.
+    /// The state of the points after the request, unless that was `dump`.
     Points(Vec<State>),
-    /// To dump.
+    /// The distributions of the points, after `dump`.
     Distributions(Vec<Distribution>),
-    /// To `status`: the snapshot of the process.
+    /// The snapshot of the process, after `status`.
     Status(Status),
-    /// What is wrong with the request.
+    /// The reason for which the request was refused.
     Error(String),
 }
 
-/// Does what a request says.
+/// Carries out a request about points.
 pub fn answer(line: &[u8]) -> Answer {
     let (verb, points) = match parse(line) {
         Ok(parsed) => parsed,
@@ -138,37 +139,40 @@ pub fn answer(line: &[u8]) -> Answer {
     Answer::Points(points.into_iter().map(Point::state).collect())
 }
 
-/// Why there is no control socket.
+/// The reason for which the control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Something else has that name.
+    /// A file that is no socket has that name.
     #[error("control: {0} exists and is no socket: give another path")]
     NotASocket(String),
-    /// Another process listens there.
+    /// Another process listens on that socket.
     #[error("control: another process listens on {0}")]
     InUse(String),
-    /// The system refused.
+    /// The operating system refused.
     #[error("control: cannot listen on {path}: {error}")]
     System {
-        /// Where.
+        /// The path of the socket.
         path: String,
-        /// Why.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
-/// The listening socket; its name goes with it.
+/// The listening socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
-    /// Device and inode, so that only our own name is removed.
+    /// The device and inode of the file, so that no other file is removed.
     identity: (u64, u64),
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Control {
-    /// Listens at `path`, in a task of the current runtime. A socket left behind by a process that
-    /// has ended is replaced, nothing else is.
+    /// Listens at `path`, in a task of the current runtime. The socket of a process that has ended
+    /// is replaced.
+    ///
+    /// # Errors
+    /// Fails if another file has that name, another process listens there, or the system refuses.
     pub fn listen(path: &Path, status: StatusSource) -> Result<Self, ControlError> {
         let shown = path.display().to_string();
         make_way(path, &shown)?;
@@ -197,7 +201,7 @@ impl Drop for Control {
         if fs::symlink_metadata(&self.path)
             .is_ok_and(|named| (named.dev(), named.ino()) == self.identity)
         {
-            // Whoever cannot remove it leaves a name behind at which nobody listens.
+            // A file that cannot be removed is left behind, and the next process replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -227,8 +231,7 @@ fn make_way(path: &Path, shown: &str) -> Result<(), ControlError> {
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-    // Linux gives the name the mode that the socket has: it is never open to others, not even for a
-    // moment.
+    // Linux gives the file the mode of the socket, so other users cannot connect at any time.
     let file = File::from(OwnedFd::from(socket));
     file.set_permissions(Permissions::from_mode(0o600))?;
     let socket = socket2::Socket::from(OwnedFd::from(file));
@@ -254,7 +257,7 @@ async fn serve(listener: UnixListener, status: StatusSource) {
     }
 }
 
-/// One request and its answer. Whoever goes away early gets none.
+/// Reads one request and writes its response.
 async fn converse(mut stream: UnixStream, status: StatusSource) -> io::Result<()> {
     let mut line = Vec::with_capacity(MAX_REQUEST + 1);
     while line.len() <= MAX_REQUEST && !line.ends_with(b"\n") {
@@ -271,7 +274,7 @@ async fn converse(mut stream: UnixStream, status: StatusSource) -> io::Result<()
     let text = serde_json::to_vec(&answer).map_err(io::Error::other)?;
     stream.write_all(&text).await?;
     stream.shutdown().await?;
-    // Closed over unread bytes, the connection would be reset and the answer with it.
+    // Closing a socket with unread bytes would reset the connection and lose the response.
     tokio::io::copy(&mut stream.take(MAX_IGNORED), &mut tokio::io::sink()).await?;
     Ok(())
 }
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_chosen_singly_by_family_and_all() {
+    fn parse_selects_points_by_name_family_and_all() {
         let (verb, points) = parse(b"on queue.core\n").expect("a request");
         assert_eq!(
             (verb, points.len(), points[0].full_name()),
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn request_errors_name_the_problem() {
         for line in [
             "", "\n", "list", "on", "On all", " on all", "off\tall", "dump-all",
         ] {
@@ -338,9 +341,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: an answer, and what is taken for a request reads the same again.
+        /// Any line gets a response, and an accepted request is parsed the same when it is written.
         #[test]
-        fn takes_anything(line in prop_oneof![
+        fn control_answers_any_line(line in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..200),
             "(list|on|off|dump|o)[ .]?(all|queue|queue\\.core|flow\\.x|[a-z.]{0,9})\n?".prop_map(String::into_bytes),
         ]) {
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_its_owner_may_use_it_and_its_name_goes_with_it() {
+    async fn control_admits_its_owner_and_removes_its_file() {
         let path = scratch("mode");
         let control = listen(&path).expect("listens");
         let named = fs::symlink_metadata(&path).expect("there");
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn replaces_what_a_killed_process_left_and_nothing_else() {
+    async fn control_replaces_only_the_socket_of_a_dead_process() {
         let path = scratch("left");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
         drop(listen(&path).expect("nobody listens there"));
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_became_another_file_is_left_alone() {
+    async fn control_keeps_a_file_that_replaced_its_socket() {
         let path = scratch("moved");
         let control = listen(&path).expect("listens");
         fs::remove_file(&path).expect("ours");
@@ -421,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_lines_and_nothing_longer() {
+    async fn control_refuses_long_lines() {
         let path = scratch("lines");
         let _control = listen(&path).expect("listens");
         let silent: Vec<_> = (0..MAX_CLIENTS - 1)

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_ends_it() {
+    fn warm_up_ends_with_a_request() {
         let session = stage(true);
         let mut warming = session.call(exchange(1 << 20));
         assert_eq!(taken(&mut warming, 3), (200, 2 * NOTHING.len() as u64));
