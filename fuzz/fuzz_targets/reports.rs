@@ -1,8 +1,9 @@
-//! The body of a companion gives the same reports however it is cut; each has five bytes.
+//! The body of a companion gives the same reports however it is cut, and each has five bytes. The
+//! values of the fields about pushes are written as they were read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem_push::wire::{Report, ReportReader, Treatment};
+use tandem_push::wire::{Report, ReportReader, RequestHashes, Treatment};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&step, data)) = data.split_first() else {
@@ -18,6 +19,9 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(read(&written, 7), whole);
     if let Some(treatment) = Treatment::parse(data) {
         assert_eq!(treatment.as_str().as_bytes(), data);
+    }
+    if let Some(hashes) = RequestHashes::parse(data) {
+        assert_eq!(hashes.encode().as_bytes(), data.to_ascii_lowercase());
     }
 });
 

@@ -146,6 +146,8 @@ impl Gateway {
             return;
         };
         answer.ended = true;
+        // A head that comes after the end begins no page, which nothing would remove.
+        answer.request = None;
         if let (true, Some(size), Some(url), Some(predictor)) =
             (complete, answer.unsized_body, &answer.url, predictor)
         {

@@ -3,6 +3,7 @@
 
 mod both;
 mod client;
+mod events;
 mod pair;
 mod returning;
 
@@ -525,4 +526,13 @@ fn page_that_was_left_is_not_pushed_on() {
     pair.run();
     let asked = pair.take_asked().len();
     assert!((50..100).contains(&asked), "{asked} requests");
+}
+
+proptest::proptest! {
+    #[test]
+    fn gateway_survives_events_in_any_order(
+        data in proptest::collection::vec(proptest::num::u8::ANY, 0..600),
+    ) {
+        events::run(&data);
+    }
 }
