@@ -38,7 +38,7 @@ impl Kind {
         Self::Download,
     ];
 
-    /// Number of kinds.
+    /// The number of kinds.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Returns whether pages load such a resource on their own.
@@ -50,7 +50,7 @@ impl Kind {
         )
     }
 
-    /// By the path's ending.
+    /// Returns the kind that the ending of a path shows.
     #[must_use]
     pub fn of_path(path: &str) -> Self {
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// By the response's media type, where it says more than the path.
+    /// Returns the kind that a response's media type shows, if it tells more than the path.
     #[must_use]
     pub fn of_media_type(media_type: &str) -> Option<Self> {
         let essence = media_type
@@ -109,7 +109,7 @@ impl Kind {
         })
     }
 
-    /// By the request's `Sec-Fetch-Dest`.
+    /// Returns the kind that the request's `Sec-Fetch-Dest` shows.
     #[must_use]
     pub fn of_destination(destination: &str) -> Option<Self> {
         Some(match destination {
@@ -125,18 +125,21 @@ impl Kind {
     }
 }
 
-/// A URL taken apart.
+/// The parts of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts<'a> {
-    /// Scheme, host and port; empty for a URL that is a path.
+    /// The scheme, host and port, or nothing for a path.
     pub site: &'a str,
-    /// Path, `/` if empty.
+    /// The path, `/` if it is empty.
     pub path: &'a str,
-    /// Query without its question mark.
+    /// The query without its question mark.
     pub query: Option<&'a str>,
 }
 
-/// Takes a URL apart; whatever is no URL is taken for a path.
+/// Splits a URL into its parts. Text that is no absolute URL counts as a path.
+///
+/// The crate `url` does not fit: access logs hold paths without a host, and its normalisation would
+/// allocate for each response and change the recorded figures.
 #[must_use]
 pub fn parts(url: &str) -> Parts<'_> {
     let url = url.split('#').next().unwrap_or(url);
@@ -158,8 +161,8 @@ pub fn parts(url: &str) -> Parts<'_> {
     }
 }
 
-/// The name of the kind of page: directories with digits masked, the last name reduced to its
-/// ending, the names of the query's keys. Pages of a kind tend to need the same things.
+/// Returns the template of a page: its directories with masked digits, the ending of its last name,
+/// and the keys of its query. Pages of one template tend to need the same resources.
 #[must_use]
 pub fn template(parts: &Parts<'_>) -> String {
     let mut template = String::with_capacity(parts.site.len() + parts.path.len());
@@ -194,7 +197,7 @@ pub fn template(parts: &Parts<'_>) -> String {
     template
 }
 
-/// Copies `text` with every run of digits written as one `0`.
+/// Copies `text`, with each run of digits as one `0`.
 fn mask_digits(text: &str, out: &mut String) {
     let mut in_digits = false;
     for c in text.chars() {
