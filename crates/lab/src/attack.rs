@@ -9,7 +9,7 @@
 //!
 //! Attack traffic goes to loopback only. Each attack is bounded in time, sessions and frames. The
 //! attacker's threads use only processor time that the victim and the honest user leave, as if the
-//! attacker had a machine of its own.
+//! attacker had a separate machine.
 
 pub mod floods;
 pub mod gateway;
@@ -61,6 +61,8 @@ pub struct Bounds {
 enum Kind {
     Flood(&'static Flood),
     Slow(slow::Attack),
+    /// Against a gateway that requires a token and permits few connections.
+    Few(slow::Attack),
     Origin(&'static origin::Origin),
     Gateway(&'static gateway::Gateway),
 }
@@ -133,6 +135,11 @@ pub fn all() -> Vec<Attack> {
             kind: Kind::Slow(attack),
         });
     }
+    all.push(Attack {
+        name: "half-open-full",
+        bounds: bounds(24, 5000),
+        kind: Kind::Few(slow::half_open_full),
+    });
     for origin in origin::ALL {
         all.push(Attack {
             name: origin.name,
@@ -187,14 +194,21 @@ impl Attack {
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let honest = HonestOrigin::start().map_err(BenchError::system("start an origin"))?;
-        let gateway = Gateway::start(workshop, tandem)?;
-        let user = HonestUser::of_gateway(gateway.h2, honest.address)
-            .map_err(BenchError::system("reach the gateway"))?;
+        let (gateway, user) = if let Kind::Few(_) = self.kind {
+            let gateway = Gateway::start_with_token(workshop, tandem)?;
+            (gateway, HonestUser::with_token(gateway.h2, honest.address))
+        } else {
+            let gateway = Gateway::start(workshop, tandem)?;
+            (gateway, HonestUser::of_gateway(gateway.h2, honest.address))
+        };
+        let user = user.map_err(BenchError::system("reach the gateway"))?;
         let before = Usage::of(gateway.pid)?;
         let until = Instant::now() + time;
         let tally = as_attacker(|| match self.kind {
             Kind::Flood(flood) => run_flood(flood, gateway, honest.address, until),
-            Kind::Slow(attack) => attack(gateway, honest.address, until).map(Tally::of),
+            Kind::Slow(attack) | Kind::Few(attack) => {
+                attack(gateway, honest.address, until).map(Tally::of)
+            }
             Kind::Origin(origin) => {
                 let origin = origin.start()?;
                 origin::ask(gateway, origin.address, until).map(Tally::of)

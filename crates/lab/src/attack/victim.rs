@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::wire::{Protocol, Wire, frame, h2, request_block};
+use super::wire::{Protocol, Wire, frame, h2, literal, request_block};
 use crate::bench::workshop::{Program, Workshop, free_address};
 use crate::bench::{BenchError, usage};
 
@@ -31,13 +31,42 @@ pub struct Gateway {
     pub spdy: SocketAddr,
 }
 
+/// The access token of [`Gateway::start_with_token`].
+const TOKEN: &str = "correct-horse-battery-staple";
+/// The number of connections that [`Gateway::start_with_token`] permits.
+pub const FEW: usize = 50;
+
 impl Gateway {
-    /// Starts the program and waits until it listens.
+    /// Starts the program without authentication, and waits until it listens.
     pub fn start(workshop: &Workshop, tandem: &Path) -> Result<Self, BenchError> {
+        Self::start_with(workshop, tandem, &["--open".into()])
+    }
+
+    /// Starts the program with an access token and [`FEW`] connections, and waits until it listens.
+    pub fn start_with_token(workshop: &Workshop, tandem: &Path) -> Result<Self, BenchError> {
+        let token = workshop.write("token", TOKEN)?;
+        let (auth, few) = (format!("token-file={}", token.display()), FEW.to_string());
+        let most = [
+            "--max-connections",
+            &few,
+            "--max-connections-per-client",
+            &few,
+        ];
+        let arguments = ["--auth", &auth].into_iter().chain(most);
+        let arguments: Vec<String> = arguments.map(str::to_owned).collect();
+        Self::start_with(workshop, tandem, &arguments)
+    }
+
+    fn start_with(
+        workshop: &Workshop,
+        tandem: &Path,
+        arguments: &[String],
+    ) -> Result<Self, BenchError> {
         let (h2, spdy) = (free_address()?, free_address()?);
         let mut command = Command::new(tandem);
         command
-            .args(["gateway", "--open", "--workers", "2", "--predict=false"])
+            .args(["gateway", "--workers", "2", "--predict=false"])
+            .args(arguments)
             .args(["--allow-dest", "127.0.0.0/8"])
             .args(["--listen", &format!("h2+tcp://{h2}")])
             .args(["--listen", &format!("spdy3.1+tcp://{spdy}")]);
@@ -156,17 +185,34 @@ impl HonestUser {
     /// Asks a gateway for the origin's answer, in one HTTP/2 session after the other. Returns once
     /// the first request has been answered.
     pub fn of_gateway(gateway: SocketAddr, origin: SocketAddr) -> io::Result<Self> {
+        Self::of_sessions(
+            gateway,
+            &request_block("GET", &origin.to_string(), "/"),
+            REQUESTS,
+        )
+    }
+
+    /// Asks a gateway that requires the token, with one session for each request.
+    pub fn with_token(gateway: SocketAddr, origin: SocketAddr) -> io::Result<Self> {
+        let token = literal(0, "proxy-authorization", &format!("Bearer {TOKEN}"));
+        let request = [request_block("GET", &origin.to_string(), "/"), token].concat();
+        Self::of_sessions(gateway, &request, 1)
+    }
+
+    /// Sends a request `most` times in each session.
+    fn of_sessions(gateway: SocketAddr, request: &[u8], most: u32) -> io::Result<Self> {
+        let request = request.to_vec();
         let mut wire = Wire::connect(gateway, Protocol::H2)?;
-        ask(&mut wire, 1, origin)?;
+        ask(&mut wire, 1, &request)?;
         let mut asked = 1;
         Ok(Self::start(move || {
-            if asked == REQUESTS {
+            if asked == most {
                 wire = Wire::connect(gateway, Protocol::H2)?;
                 asked = 0;
             }
             asked += 1;
             // A session with a failed request is not used again.
-            ask(&mut wire, 2 * asked - 1, origin).inspect_err(|_| asked = REQUESTS)
+            ask(&mut wire, 2 * asked - 1, &request).inspect_err(|_| asked = most)
         }))
     }
 
@@ -221,13 +267,12 @@ impl HonestUser {
 }
 
 /// Sends a request on an HTTP/2 session, and expects the response `ok`.
-fn ask(wire: &mut Wire, id: u32, origin: SocketAddr) -> io::Result<()> {
-    let block = request_block("GET", &origin.to_string(), "/");
+fn ask(wire: &mut Wire, id: u32, block: &[u8]) -> io::Result<()> {
     wire.send(&frame(
         h2::HEADERS,
         h2::END_HEADERS | h2::END_STREAM,
         id,
-        &block,
+        block,
     ))?;
     let mut body = Vec::new();
     while let Some(arrived) = wire.receive()? {
