@@ -81,7 +81,7 @@ impl Origin {
             .collect();
         format!(
             "daemon off;\nmaster_process off;\npid {directory}/nginx.pid;\nworker_rlimit_nofile 16384;\n\
-             events {{ worker_connections 8192; }}\nhttp {{\n{temporary}  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  \
+             events {{ worker_connections 16000; }}\nhttp {{\n{temporary}  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  \
              types {{ image/jpeg jpg; }}\n  default_type application/octet-stream;\n  open_file_cache max=1000;\n  \
              keepalive_requests 100000000;\n  keepalive_timeout 600s;\n  server {{\n    listen {address};\n    root {root};\n    {lines}\n  }}\n}}\n",
             directory = directory.display(),

@@ -6,16 +6,15 @@
 //! sessions, each after one exchange.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::client::{Protocol, Session, Work};
 use super::programs::{self, H2load, Origin, Proxy};
-use super::usage::{self, Memory};
-use super::workshop::{self, Program, Workshop};
-use super::{BenchError, Size, browser, ratios, turns};
+use super::rig::{IDLE_SIZE, Rig, Running};
+use super::usage::Memory;
+use super::workshop::{self, Workshop};
+use super::{BenchError, Size, ratios, turns};
 use tandem_net::stats::Summary;
 
 /// The settings of a measurement.
@@ -104,7 +103,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
         workshop::pin_this_process(core)?;
     }
     let mut sizes = plan.sizes.clone();
-    sizes.push(Size(1024));
+    sizes.push(IDLE_SIZE);
     let origin = Origin {
         address: workshop::free_address()?,
         lines: String::new(),
@@ -113,13 +112,14 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     origin.start(&workshop, rest, None)?;
     let mut all = vec![Proxy::Tandem];
     all.extend(&plan.peers);
-    let bench = Bench {
-        plan,
+    let rig = Rig {
+        tandem: &plan.tandem,
         workshop: &workshop,
         origin: origin.address,
         own_core,
         rest,
     };
+    let bench = Bench { plan, rig };
     let memory = all
         .iter()
         .filter(|_| plan.sessions > 0)
@@ -127,7 +127,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
         .collect::<Result<_, _>>()?;
     let running = all
         .iter()
-        .map(|proxy| bench.start(*proxy))
+        .map(|proxy| bench.rig.start(*proxy))
         .collect::<Result<Vec<_>, _>>()?;
     let sizes = plan
         .sizes
@@ -139,16 +139,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
 
 struct Bench<'a> {
     plan: &'a Plan,
-    workshop: &'a Workshop,
-    origin: SocketAddr,
-    own_core: Option<usize>,
-    rest: Option<usize>,
-}
-
-struct Running {
-    proxy: Proxy,
-    pid: u32,
-    address: SocketAddr,
+    rig: Rig<'a>,
 }
 
 /// The totals of a proxy over all its turns.
@@ -160,24 +151,6 @@ struct Turns {
 }
 
 impl Bench<'_> {
-    fn start(&self, proxy: Proxy) -> Result<Running, BenchError> {
-        let address = workshop::free_address()?;
-        let command = proxy.command(self.workshop, &self.plan.tandem, address, self.origin)?;
-        let name = proxy.name();
-        let pid = self.workshop.start(Program {
-            name,
-            command,
-            core: self.own_core,
-            network: None,
-        })?;
-        self.workshop.wait_for(pid, name, address, None)?;
-        Ok(Running {
-            proxy,
-            pid,
-            address,
-        })
-    }
-
     fn size(
         &self,
         size: Size,
@@ -245,56 +218,22 @@ impl Bench<'_> {
         load: &H2load,
         turns: &mut Turns,
     ) -> Result<(), BenchError> {
-        let before = usage::cpu_time(one.pid)?;
-        let counted = load.run(
-            self.workshop,
-            self.rest,
-            &format!("http://{}/{}", one.address, size.0),
-        )?;
-        let used = usage::cpu_time(one.pid)?.saturating_sub(before);
-        turns.failed += load.requests.saturating_sub(counted.succeeded);
-        turns.best_rate = turns.best_rate.max(counted.rate);
-        turns
-            .cpu_ms_per_1000
-            .push(used.as_secs_f64() * 1e6 / counted.succeeded.max(1) as f64);
+        let cost = self.rig.load(one, size, load)?;
+        turns.failed += cost.failed;
+        turns.best_rate = turns.best_rate.max(cost.rate);
+        turns.cpu_ms_per_1000.push(cost.cpu_us);
         Ok(())
     }
 
-    /// Measures the memory of a fresh proxy, with a heap that no other work has shaped.
+    /// Measures the memory of idle sessions.
     fn memory(&self, proxy: Proxy, say: &mut dyn FnMut(&str)) -> Result<MemoryReport, BenchError> {
         let count = self.plan.sessions;
         say(&format!(
             "{}: memory of {count} idle sessions",
             proxy.name()
         ));
-        let running = self.start(proxy)?;
-        let before = usage::memory(running.pid)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let idle = runtime
-            .map_err(BenchError::system("start a runtime"))?
-            .block_on(async {
-                let mut request = browser::requests(&running.address.to_string()).swap_remove(0);
-                request.path = "/1024".into();
-                let mut sessions = Vec::new();
-                for _ in 0..count {
-                    let mut session = Session::connect(Protocol::H2, running.address).await?;
-                    session
-                        .run(Work {
-                            requests: std::slice::from_ref(&request),
-                            count: 1,
-                            streams: 1,
-                            size: 1024,
-                        })
-                        .await?;
-                    sessions.push(session);
-                }
-                // Idle sessions do not hold memory that a proxy frees after a moment.
-                tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-                usage::memory(running.pid)
-            })?;
-        self.workshop.end(running.pid);
+        let memory = self.rig.idle(proxy, &[count])?;
+        let (before, idle) = (memory[0], memory[1]);
         let each = |before: u64, idle: u64| (idle as f64 - before as f64) / count as f64;
         Ok(MemoryReport {
             proxy: proxy.name(),

@@ -316,6 +316,29 @@ pub fn pin_this_process(core: usize) -> Result<(), BenchError> {
     }
 }
 
+/// Raises the number of files that this process, and programs that it starts from now on, may open
+/// to the hard limit of the system.
+pub fn raise_open_files() -> Result<(), BenchError> {
+    let limits = std::fs::read_to_string("/proc/self/limits")
+        .map_err(BenchError::system("read this process's limits"))?;
+    let most = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))
+        .and_then(|line| line.split_whitespace().nth(1))
+        .ok_or_else(|| BenchError::Value("no limit of open files in /proc/self/limits".into()))?;
+    let mut command = Command::new("prlimit");
+    command.args(["--pid", &std::process::id().to_string()]);
+    command.arg(format!("--nofile={most}:{most}"));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(BenchError::Value(format!("prlimit: {status}"))),
+        Err(_) => Err(BenchError::Missing {
+            program: "prlimit",
+            package: "util-linux",
+        }),
+    }
+}
+
 /// Raises the priority of this process, and of the programs that it starts from now on. Returns
 /// true if the system allows it.
 pub fn raise_priority() -> bool {

@@ -11,7 +11,8 @@ use serde::Serialize;
 use tandem_lab::bench::client::Protocol;
 use tandem_lab::bench::programs::{self, Proxy};
 use tandem_lab::bench::quiet::Pair;
-use tandem_lab::bench::{Size, proxy, quiet, session};
+use tandem_lab::bench::sessions::Load;
+use tandem_lab::bench::{Size, proxy, quiet, session, sessions};
 use tandem_link::text;
 use tandem_net::emulator::topology::LinkText;
 
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Proxy(ProxyArguments),
     /// Session protocols beside each other: CPU time and bytes
     Session(SessionArguments),
+    /// A reverse gateway's CPU time and memory with few and with many sessions, beside a proxy's
+    Sessions(SessionsArguments),
     /// Delay of small answers beside bulk, over an emulated link
     Quiet(Box<QuietArguments>),
 }
@@ -92,6 +95,32 @@ pub(crate) struct SessionArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct SessionsArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Sessions and requests in flight on each; the first is the baseline
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "10x10,1000x10",
+        value_name = "SESSIONSxSTREAMS"
+    )]
+    loads: Vec<Load>,
+    /// Proxy to compare with
+    #[arg(long, default_value = "nghttpx", value_name = "PROXY")]
+    peer: Proxy,
+    /// Size of the responses
+    #[arg(long, default_value = "1k", value_name = "SIZE")]
+    size: Size,
+    /// Requests of one turn
+    #[arg(long, default_value_t = 20_000, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    requests: u32,
+    /// Numbers of idle sessions for the memory measurement; 0 for none
+    #[arg(long, value_delimiter = ',', default_value = "10,1000,10000", value_name = "NUMBERS", value_parser = clap::value_parser!(u16).range(0..=15_000))]
+    idle: Vec<u16>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct QuietArguments {
     #[command(flatten)]
     common: Common,
@@ -134,6 +163,11 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
             let report = session::run(&plan, &mut say)?;
             answer(arguments.common.json, &report, || report.table())
         }
+        Command::Sessions(arguments) => {
+            let json = arguments.common.json;
+            let report = sessions::run(&sessions_plan(arguments)?, &mut say)?;
+            answer(json, &report, || report.table())
+        }
         Command::Quiet(arguments) => {
             let json = arguments.common.json;
             let report = quiet::run(&quiet_plan(*arguments)?, &mut say)?;
@@ -163,6 +197,21 @@ fn session_plan(arguments: &SessionArguments) -> Result<session::Plan, Box<dyn E
         requests: arguments.requests as usize,
         streams: arguments.streams.into(),
         passes: arguments.common.passes.into(),
+    })
+}
+
+fn sessions_plan(arguments: SessionsArguments) -> Result<sessions::Plan, Box<dyn Error>> {
+    let mut idle: Vec<usize> = arguments.idle.into_iter().map(usize::from).collect();
+    idle.retain(|sessions| *sessions > 0);
+    idle.sort_unstable();
+    Ok(sessions::Plan {
+        tandem: programs::tandem(arguments.common.tandem.as_deref())?,
+        loads: arguments.loads,
+        peer: arguments.peer,
+        size: arguments.size,
+        requests: arguments.requests as usize,
+        passes: arguments.common.passes.into(),
+        idle,
     })
 }
 

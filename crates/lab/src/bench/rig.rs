@@ -1,0 +1,124 @@
+//! The rig of a comparison between proxies: one origin, and each proxy alone on its processor.
+//!
+//! [`super::proxy`] and [`super::sessions`] use it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::client::{Protocol, Session, Work};
+use super::programs::{H2load, Proxy};
+use super::usage::{self, Memory};
+use super::workshop::{Program, Workshop};
+use super::{BenchError, Size, browser};
+
+/// The size of the responses that precede a measurement of idle sessions, in bytes.
+pub(super) const IDLE_SIZE: Size = Size(1024);
+
+/// The pause before memory is read. A proxy frees some memory a moment after a response.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// The programs that a comparison shares.
+pub(super) struct Rig<'a> {
+    /// The program under test.
+    pub(super) tandem: &'a Path,
+    /// The place of all programs.
+    pub(super) workshop: &'a Workshop,
+    /// The address of the origin.
+    pub(super) origin: SocketAddr,
+    /// The processor of the proxies.
+    pub(super) own_core: Option<usize>,
+    /// The processor of everything else.
+    pub(super) rest: Option<usize>,
+}
+
+/// A proxy that is running.
+pub(super) struct Running {
+    pub(super) proxy: Proxy,
+    pub(super) pid: u32,
+    pub(super) address: SocketAddr,
+}
+
+/// The cost of one run of the load program.
+pub(super) struct Cost {
+    /// CPU microseconds for each successful request.
+    pub(super) cpu_us: f64,
+    /// Successful requests per second.
+    pub(super) rate: f64,
+    /// The number of requests without a whole response.
+    pub(super) failed: usize,
+}
+
+impl Rig<'_> {
+    /// Starts a proxy, and waits until it listens.
+    pub(super) fn start(&self, proxy: Proxy) -> Result<Running, BenchError> {
+        let address = super::workshop::free_address()?;
+        let command = proxy.command(self.workshop, self.tandem, address, self.origin)?;
+        let name = proxy.name();
+        let pid = self.workshop.start(Program {
+            name,
+            command,
+            core: self.own_core,
+            network: None,
+        })?;
+        self.workshop.wait_for(pid, name, address, None)?;
+        Ok(Running {
+            proxy,
+            pid,
+            address,
+        })
+    }
+
+    /// Runs the load program against a proxy, and measures the proxy meanwhile.
+    pub(super) fn load(
+        &self,
+        running: &Running,
+        size: Size,
+        load: &H2load,
+    ) -> Result<Cost, BenchError> {
+        let before = usage::cpu_time(running.pid)?;
+        let url = format!("http://{}/{}", running.address, size.0);
+        let counted = load.run(self.workshop, self.rest, &url)?;
+        let used = usage::cpu_time(running.pid)?.saturating_sub(before);
+        Ok(Cost {
+            cpu_us: used.as_secs_f64() * 1e6 / counted.succeeded.max(1) as f64,
+            rate: counted.rate,
+            failed: load.requests.saturating_sub(counted.succeeded),
+        })
+    }
+
+    /// Measures the memory of a fresh proxy, with a heap that no other work has shaped: before any
+    /// session, and with each of the given numbers of idle sessions. Each session carries one
+    /// exchange first. The numbers must rise.
+    pub(super) fn idle(&self, proxy: Proxy, counts: &[usize]) -> Result<Vec<Memory>, BenchError> {
+        let running = self.start(proxy)?;
+        let mut memory = vec![usage::memory(running.pid)?];
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(BenchError::system("start a runtime"))?;
+        runtime.block_on(async {
+            let mut request = browser::requests(&running.address.to_string()).swap_remove(0);
+            request.path = format!("/{}", IDLE_SIZE.0);
+            let mut sessions = Vec::new();
+            for &count in counts {
+                while sessions.len() < count {
+                    let mut session = Session::connect(Protocol::H2, running.address).await?;
+                    let work = Work {
+                        requests: std::slice::from_ref(&request),
+                        count: 1,
+                        streams: 1,
+                        size: IDLE_SIZE.0,
+                    };
+                    session.run(work).await?;
+                    sessions.push(session);
+                }
+                tokio::time::sleep(SETTLING).await;
+                memory.push(usage::memory(running.pid)?);
+            }
+            Ok::<_, BenchError>(())
+        })?;
+        self.workshop.end(running.pid);
+        Ok(memory)
+    }
+}
