@@ -6,8 +6,8 @@
 //!   programs.
 //! - [`client`]: our client of every session protocol. [`browser`]: the request of a browser and
 //!   the response of a web server.
-//! - [`proxy`]: a gateway's CPU and memory beside other proxies. [`sessions`]: the same with growing
-//!   numbers of sessions. [`session`]: the session protocols beside each other.
+//! - [`proxy`]: a gateway's CPU and memory beside other proxies. [`sessions`]: the same with many
+//!   sessions. [`session`]: the session protocols beside each other.
 //! - [`quiet`]: the delay of a small response beside bulk, over an emulated link.
 
 pub mod browser;

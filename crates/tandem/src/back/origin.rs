@@ -7,24 +7,24 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt;
+use std::future::Future;
 use std::rc::Rc;
-use std::str::FromStr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tandem_http::Scheme;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::back::places::{Place, Places};
-use crate::endpoint::{literal_ip, split_authority};
+use crate::back::starts::{Start, Starts};
+use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::path::Path;
+use crate::priority::{Precedence, SharedPriority};
 use crate::probe::Stamp;
 use crate::probe::points::{ORIGIN_DIAL, ORIGIN_HEAD};
 use crate::session::http1::{Http1Client, Http1Session};
@@ -41,6 +41,7 @@ const IDLE_PER_TARGET: usize = 512;
 /// The time for which an idle connection is kept: less than the 60 s or more of most servers.
 const IDLE_FOR: Duration = Duration::from_secs(45);
 
+pub use crate::back::hosts::HostPattern;
 pub use crate::back::places::Limits;
 
 /// The largest number of attempts at an exchange: the origin may have just closed a kept
@@ -68,89 +69,6 @@ pub enum Mode {
     },
 }
 
-/// A pattern of host names that a gateway in front of one origin accepts: `NAME`, `*.SUFFIX`, or
-/// `*` for all. Ports are not compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostPattern {
-    /// Any host.
-    Any,
-    /// Exactly this host.
-    Name(String),
-    /// The hosts that end in a dot and this suffix.
-    Below(String),
-}
-
-impl HostPattern {
-    /// Returns whether the pattern matches `host`, which is in lower case.
-    pub fn covers(&self, host: &str) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Name(name) => host == name,
-            Self::Below(suffix) => host
-                .strip_suffix(suffix.as_str())
-                .and_then(|rest| rest.strip_suffix('.'))
-                .is_some_and(|label| !label.is_empty()),
-        }
-    }
-}
-
-impl FromStr for HostPattern {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no host name, *.SUFFIX or *");
-        if text == "*" {
-            return Ok(Self::Any);
-        }
-        let (below, name) = text
-            .strip_prefix("*.")
-            .map_or((false, text), |suffix| (true, suffix));
-        let name = name
-            .strip_prefix('[')
-            .and_then(|name| name.strip_suffix(']'))
-            .unwrap_or(name);
-        let written = if name.contains(':') {
-            format!("[{name}]")
-        } else {
-            name.to_owned()
-        };
-        // A port is refused: it would seem to restrict the pattern, but ports are not compared.
-        let (host, _) = split_authority(&format!("{written}:0"), None).map_err(|_| bad())?;
-        if name.is_empty() || name.starts_with('.') || (below && literal_ip(name).is_some()) {
-            return Err(bad());
-        }
-        Ok(if below {
-            Self::Below(host)
-        } else {
-            Self::Name(host)
-        })
-    }
-}
-
-impl fmt::Display for HostPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Any => f.write_str("*"),
-            Self::Name(name) => f.write_str(name),
-            Self::Below(suffix) => write!(f, "*.{suffix}"),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for HostPattern {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
-impl Serialize for HostPattern {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// The last stage of the gateway's pipeline.
 pub struct Origin {
     /// The rule by which requests get their origin.
@@ -168,7 +86,15 @@ pub struct Origin {
     pub h2: Rc<MuxSession>,
     limits: Limits,
     places: Rc<Places<Wanted>>,
+    /// The exchanges that all sessions of a reverse gateway start at once.
+    starts: Option<Rc<Starts>>,
     pool: RefCell<Pool>,
+}
+
+/// The right to an exchange over a separate connection.
+struct Permit {
+    _start: Option<Start>,
+    _place: Place<Wanted>,
 }
 
 /// The identity of an origin in the count of places.
@@ -179,6 +105,8 @@ struct Pool {
     idle: HashMap<Key, Vec<Idle>>,
     multiplexed: HashMap<Key, Rc<dyn Connected>>,
     sweeper: Option<Task>,
+    /// The task of [`Starts::run`].
+    starter: Option<Task>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -207,6 +135,9 @@ impl Origin {
         limits: Limits,
     ) -> Rc<Self> {
         let (places, pool) = (Places::new(limits), RefCell::default());
+        // The sessions of a reverse gateway share connections, and thus the limit on them.
+        let is_shared = matches!(mode, Mode::Reverse { .. });
+        let starts = is_shared.then(|| Starts::new(limits.per_session));
         let secure = |connector| {
             let below = Rc::clone(&transport);
             Rc::new(Tls::dialling(
@@ -228,8 +159,11 @@ impl Origin {
             h2,
             limits,
             places,
+            starts,
             pool,
         });
+        let starter = this.starts.clone().map(|starts| Task::spawn(starts.run()));
+        this.pool.borrow_mut().starter = starter;
         let weak = Rc::downgrade(&this);
         this.pool.borrow_mut().sweeper = Some(Task::spawn(async move {
             loop {
@@ -339,11 +273,11 @@ impl Origin {
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
-        let place = self.place(exchange, key).await?;
+        let permit = self.permit(exchange, key).await?;
         // While this exchange waited, another exchange may have found that the origin supports
         // HTTP/2.
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
-            drop(place);
+            drop(permit);
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
@@ -357,7 +291,7 @@ impl Origin {
                 self.make_room(key.session);
                 let path = self.dial(exchange, key).await?;
                 if path.facts().alpn() == Some(b"h2") {
-                    drop(place);
+                    drop(permit);
                     return self.over_h2(exchange, key, path, sink).await;
                 }
                 Http1Client::over(self.http1.clone(), path)
@@ -367,30 +301,34 @@ impl Origin {
         if connection.is_ready() {
             self.keep(key, connection);
         }
-        drop(place);
+        drop(permit);
         result
     }
 
     /// Returns the right to use a separate connection. An exchange that becomes a tunnel needs
     /// none: it may last without limit, and a queue behind tunnels might never move. The limit of
     /// streams bounds tunnels.
-    async fn place(&self, exchange: &Exchange, key: &Key) -> Result<Option<Place<Wanted>>, Error> {
+    async fn permit(&self, exchange: &Exchange, key: &Key) -> Result<Option<Permit>, Error> {
         if exchange.request.protocol.is_some() {
             return Ok(None);
         }
+        let session = exchange.peer.session;
         let wanted = (key.scheme, key.target.clone());
-        let mut priority = exchange.priority.watch();
-        let place = async {
-            loop {
-                let precedence = priority.get();
-                tokio::select! {
-                    biased;
-                    _ = priority.changed() => {}
-                    place = self.places.take(exchange.peer.session, &wanted, precedence) => {
-                        return place;
-                    }
-                }
-            }
+        let permit = async {
+            let place = with_precedence(&exchange.priority, |precedence| {
+                self.places.take(session, &wanted, precedence)
+            });
+            let _place = place.await;
+            let _start = match &self.starts {
+                None => None,
+                Some(starts) => Some(
+                    with_precedence(&exchange.priority, |precedence| {
+                        starts.take(session, precedence)
+                    })
+                    .await,
+                ),
+            };
+            Permit { _start, _place }
         };
         let busy = || {
             Error::new(
@@ -399,7 +337,7 @@ impl Origin {
                 "all connections to that origin are in use, and none got free",
             )
         };
-        tokio::time::timeout(self.http1.response_timeout, place)
+        tokio::time::timeout(self.http1.response_timeout, permit)
             .await
             .map(Some)
             .map_err(|_| busy())
@@ -548,6 +486,22 @@ impl Origin {
             .await;
         let (read, write) = tokio::io::split(path);
         crate::session::http1::tunnel(read, write, exchange.body.share(), Bytes::new(), sink).await
+    }
+}
+
+/// Waits in a queue. A change of the precedence changes the place in the queue.
+async fn with_precedence<T, F: Future<Output = T>>(
+    priority: &SharedPriority,
+    take: impl Fn(Precedence) -> F,
+) -> T {
+    let mut priority = priority.watch();
+    loop {
+        let precedence = priority.get();
+        tokio::select! {
+            biased;
+            _ = priority.changed() => {}
+            taken = take(precedence) => return taken,
+        }
     }
 }
 

@@ -139,7 +139,8 @@ with_path! {
         /// Maximum number of connections to one origin for one session; more requests wait, pushes
         /// last [default: 64]
         max_connections_per_origin: Option<usize> [help_heading = "Destinations", value_name = "N"],
-        /// Maximum number of connections to all origins for one session [default: 256]
+        /// Maximum number of connections to all origins for one session, and of exchanges that all
+        /// sessions start at once with the origin of mode=reverse [default: 256]
         max_origin_connections: Option<usize> [help_heading = "Destinations", value_name = "N"],
         /// Time limit for an origin's response, and for each pause within it [default: 1m]
         response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
