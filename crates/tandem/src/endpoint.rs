@@ -72,7 +72,7 @@ impl Usage {
     const fn sessions(self) -> &'static [SessionKind] {
         match self {
             Self::Gateway => &[SessionKind::H2, SessionKind::Spdy3, SessionKind::Spdy31],
-            Self::ClientListener => &[SessionKind::Http, SessionKind::Socks5],
+            Self::ClientListener => &[SessionKind::Http, SessionKind::H2, SessionKind::Socks5],
             Self::GatewayListener => &[
                 SessionKind::H2,
                 SessionKind::Spdy3,
@@ -477,7 +477,8 @@ mod tests {
             "{words}"
         );
         assert!(Usage::Gateway.parse("h2+tls://gw.example:443").is_ok());
-        assert!(Usage::ClientListener.parse("h2://127.0.0.1:1").is_err());
+        assert!(Usage::ClientListener.parse("spdy3://127.0.0.1:1").is_err());
+        assert!(Usage::ClientListener.parse("h2+tls://127.0.0.1:1").is_ok());
         assert!(Usage::GatewayListener.parse("http://127.0.0.1:1").is_ok());
     }
 

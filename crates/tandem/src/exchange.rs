@@ -116,6 +116,10 @@ pub struct SessionMark {
     pub promises_have_fields: bool,
 }
 
+/// The field that marks, between client and gateway, a success response that did not agree to an
+/// upgrade.
+pub const UPGRADE_DECLINED: &str = "upgrade-declined";
+
 /// A part of a reply.
 #[derive(Debug)]
 pub enum Part {

@@ -1,7 +1,7 @@
 //! Client and gateway as compositions of the same parts: front, middle, back.
 //!
 //! ```text
-//!  client    http1 │ socks5 ─▶ isolate ─▶ local pages │ early ─▶ count ─▶ loads ─▶ pushed ─▶ gateways (pool by isolation)
+//!  client    http1 │ h2 │ socks5 ─▶ isolate ─▶ local pages │ early ─▶ count ─▶ loads ─▶ pushed ─▶ gateways (pool by isolation)
 //!  gateway   h2 (per session: auth)    ─▶ warm-up ─▶ count ─▶ push ─▶ origin (pool, policy)
 //! ```
 
@@ -124,6 +124,7 @@ fn mux_session(
         write_limit: WRITE_LIMIT,
         header_compression: path.header_compression,
         token: None,
+        who: "gateway",
     }
 }
 

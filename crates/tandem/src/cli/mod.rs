@@ -8,6 +8,7 @@ mod gateways;
 mod probe;
 mod serve;
 mod shell;
+mod trust;
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -61,6 +62,9 @@ pub enum Command {
     Client(ClientArgs),
     /// Run the proxy at the far end: it accepts the client's session and fetches from the origins
     Gateway(GatewayArgs),
+    /// Let browsers on this machine trust the client's h2+tls listener, by a local authority that
+    /// can certify this machine only
+    Trust(trust::TrustArgs),
     /// Observe the queues and delays in the data path of a running client or gateway
     #[command(subcommand, after_help = probe::EXAMPLES)]
     Probe(probe::ProbeCommand),
@@ -120,6 +124,7 @@ pub fn run(
     match command {
         Command::Client(args) => serve::client(args, transports),
         Command::Gateway(args) => serve::gateway(args, transports),
+        Command::Trust(args) => trust::run(&args),
         Command::Probe(command) => probe::run(&command),
         Command::Gateways(args) => gateways::run(&args),
         Command::Mhd2Spdy(args) => compat::mhd2spdy(&args),

@@ -1,6 +1,6 @@
 //! The options of the client, and the configuration that they make.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
 use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
 use crate::transport::registry::Transports;
+use crate::transport::tls::authority::{certificate_file, default_directory};
 use crate::transport::tor::Exit;
 use crate::warm_up;
 
@@ -34,9 +35,13 @@ with_path! {
     ]
     /// Options of `tandem client`; each is a flag and a key of `[client]`.
     ClientOptions {
-        /// Listener for the browser: http://ADDRESS:PORT or socks5://ADDRESS:PORT (repeatable)
-        /// [default: http://127.0.0.1:8118, socks5://127.0.0.1:9150]
+        /// Listener for the browser: http://ADDRESS:PORT, h2+tls://127.0.0.1:PORT or
+        /// socks5://ADDRESS:PORT (repeatable) [default: http://127.0.0.1:8118,
+        /// socks5://127.0.0.1:9150]
         listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::ClientListener.parse(text)] with "listeners",
+        /// Directory of the local authority for h2+tls:// listeners, which `tandem trust` creates
+        /// [default: ~/.local/share/tandem]
+        authority: Option<PathBuf> [help_heading = "Listening", value_name = "DIR"],
         /// URL of the gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable,
         /// best first)
         gateway: Vec<Endpoint> [help_heading = "Gateway", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "gateways",
@@ -121,6 +126,8 @@ pub struct GatewayEndpoint {
 pub struct ClientConfig {
     /// The endpoints of the listeners.
     pub listen: Vec<Endpoint>,
+    /// The directory of the local authority, which certifies TLS listeners.
+    pub authority: Option<PathBuf>,
     /// The gateways, best first.
     pub gateways: Vec<GatewayEndpoint>,
     /// The proxy on the way to the gateway.
@@ -189,15 +196,7 @@ impl ClientOptions {
         };
         distinct(&listen, transports)?;
         for endpoint in &listen {
-            endpoint.options(&[])?;
-            if !matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5)
-                || endpoint.transport != "tcp"
-            {
-                return Err(ConfigError::value(
-                    "listen",
-                    format!("{endpoint}: a client listens on http:// or socks5://"),
-                ));
-            }
+            check_listener(endpoint, transports)?;
         }
         if self.gateway.is_empty() {
             return Err(ConfigError::value(
@@ -227,6 +226,7 @@ impl ClientOptions {
         };
         let secret_files = secret_files(&gateways, [&self.token_file, &self.tor_password_file]);
         Ok(ClientConfig {
+            authority: authority(&listen, self.authority)?,
             listen,
             secret_files,
             gateways,
@@ -263,6 +263,61 @@ impl ClientOptions {
             via,
         })
     }
+}
+
+/// Checks the form of a listener's endpoint.
+fn check_listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigError> {
+    let bad = |problem| ConfigError::value("listen", format!("{endpoint}: {problem}"));
+    match (endpoint.session, endpoint.transport.as_str()) {
+        (SessionKind::Http | SessionKind::Socks5, "tcp") => {
+            endpoint.options(&[])?;
+        }
+        (SessionKind::H2, "tls") if !is_certified_locally(endpoint) => {
+            transports.of(endpoint)?.check_listener(endpoint)?;
+        }
+        (SessionKind::H2, "tls") => {
+            let certified = [
+                IpAddr::V4(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ];
+            if !endpoint.ip().is_some_and(|ip| certified.contains(&ip)) {
+                return Err(bad(
+                    "the local authority certifies 127.0.0.1, ::1 and localhost only: listen \
+                     there, or add ?cert=FILE&key=FILE",
+                ));
+            }
+        }
+        _ => return Err(bad("a client listens on http://, h2+tls:// or socks5://")),
+    }
+    Ok(())
+}
+
+/// Returns true if a listener's certificate comes from the local authority.
+pub(super) fn is_certified_locally(endpoint: &Endpoint) -> bool {
+    let given = ["cert", "key"].map(|key| endpoint.option(key).is_some());
+    endpoint.session == SessionKind::H2 && given == [false, false]
+}
+
+/// Returns the directory of the local authority, if a listener needs it.
+fn authority(listen: &[Endpoint], given: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(endpoint) = listen.iter().find(|it| is_certified_locally(it)) else {
+        return Ok(given);
+    };
+    let directory = given.or_else(default_directory).ok_or_else(|| {
+        let problem = "neither HOME nor XDG_DATA_HOME is set: give the directory";
+        ConfigError::value("authority", problem)
+    })?;
+    if certificate_file(&directory).exists() {
+        return Ok(Some(directory));
+    }
+    Err(ConfigError::value(
+        "listen",
+        format!(
+            "{endpoint} needs the local authority, and {} has none: run `tandem trust` first, or \
+             add ?cert=FILE&key=FILE",
+            directory.display()
+        ),
+    ))
 }
 
 /// Returns the files that no other user may read.
@@ -419,6 +474,34 @@ mod tests {
                 .address,
             None
         );
+    }
+
+    #[test]
+    fn tls_listener_needs_the_local_authority() {
+        let with = |listen: &str| {
+            let options = ClientOptions {
+                listen: vec![Usage::ClientListener.parse(listen).expect("an endpoint")],
+                authority: Some("/nonexistent".into()),
+                ..options("h2://127.0.0.1:1", None)
+            };
+            options.typed().map(drop).map_err(|error| error.to_string())
+        };
+        for (listen, part) in [
+            ("h2+tls://127.0.0.1:8119", "run `tandem trust` first"),
+            ("h2+tls://192.0.2.1:8119", "certifies 127.0.0.1, ::1"),
+            ("h2+tls://127.0.0.1:8119?cert=a", "?cert=FILE&key=FILE"),
+            ("h2+tcp://127.0.0.1:8119", "http://, h2+tls:// or socks5://"),
+            (
+                "http+tls://127.0.0.1:8119",
+                "http://, h2+tls:// or socks5://",
+            ),
+            ("http://127.0.0.1:8119?cert=a", "unknown option"),
+        ] {
+            let error = with(listen).expect_err(listen);
+            assert!(error.contains(part), "{listen}: {error}");
+        }
+        // The files of a given certificate are read later.
+        assert_eq!(with("h2+tls://192.0.2.1:8119?cert=a&key=b"), Ok(()));
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::SystemTime;
 
-use super::client::GatewayEndpoint;
+use super::client::{GatewayEndpoint, is_certified_locally};
 use super::{ClientConfig, GatewayConfig};
 use crate::endpoint::{Endpoint, Via};
+use crate::transport::tls::authority::validity;
 use crate::transport::tls::files::Validity;
 
 impl ClientConfig {
@@ -17,11 +18,28 @@ impl ClientConfig {
         let mut warnings = Vec::new();
         for endpoint in &self.listen {
             if endpoint.ip().is_some_and(|ip| !ip.is_loopback()) {
+                let how = if endpoint.transport == "tls" {
+                    ""
+                } else {
+                    "unencrypted and "
+                };
                 warnings.push(format!(
                     "{endpoint}: anyone who reaches this listener uses the gateway through it, \
-                     unencrypted and with this client's token"
+                     {how}with this client's token"
                 ));
             }
+            warnings.extend(certificate(endpoint));
+        }
+        if let Some(directory) = &self.authority
+            && self.listen.iter().any(is_certified_locally)
+            && let Some(problem) = validity(directory)
+                .ok()
+                .and_then(|validity| validity.warning(SystemTime::now()))
+        {
+            let directory = directory.display();
+            warnings.push(format!(
+                "the local authority in {directory} {problem}: tandem trust"
+            ));
         }
         for gateway in &self.gateways {
             if self.token.is_some() && is_exposed(gateway, self.via.as_ref()) {

@@ -27,6 +27,13 @@ pub type NewStage = Rc<dyn Fn(&Rc<dyn Facts>, Peer, &Rc<Connection>) -> Rc<dyn S
 pub enum Protocol {
     /// A session protocol.
     Session(Rc<dyn Session>),
+    /// HTTP/2, or HTTP/1.1 for a client that did not negotiate HTTP/2 (ALPN, RFC 7301).
+    Negotiated {
+        /// The session of a client that negotiated HTTP/2.
+        h2: Rc<dyn Session>,
+        /// The session of any other client.
+        http1: Rc<dyn Session>,
+    },
     /// SOCKS5 connections, which carry HTTP or any other protocol.
     Socks(Rc<socks::SocksFront>),
 }
@@ -130,6 +137,11 @@ impl Front {
         let drain = connection.drain();
         Ok(match &self.protocol {
             Protocol::Session(session) => session.serve(carrier, peer, stage, drain),
+            Protocol::Negotiated { h2, http1 } => {
+                let is_h2 = carrier.facts().alpn() == Some(b"h2");
+                let session = if is_h2 { h2 } else { http1 };
+                session.serve(carrier, peer, stage, drain)
+            }
             Protocol::Socks(socks) => {
                 // The SOCKS handshake has a time limit of its own.
                 connection.authenticate();

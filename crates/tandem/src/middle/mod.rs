@@ -4,6 +4,7 @@
 //! - [`max_forwards`] handles `Max-Forwards`.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
 //! - [`count`] counts exchanges, and [`access_log`] logs them.
+//! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2.
 //! - [`warm_up`] opens the congestion window of a new session.
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
@@ -19,3 +20,4 @@ pub mod push;
 pub mod pushed;
 pub mod track;
 pub mod warm_up;
+pub mod websocket;

@@ -26,10 +26,11 @@ use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::track::Track;
+use crate::middle::websocket::WebSocketKey;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::session::http1::{Http1Session, OriginForm};
-use crate::session::mux::Multiplexed;
+use crate::session::mux::{Multiplexed, MuxSession};
 use crate::stage::Stage;
 use crate::transport::registry::{DialContext, ListenContext, Transports};
 use crate::transport::socks::Socks;
@@ -99,8 +100,18 @@ impl Role for ClientConfig {
             head: self.path.timeouts.head,
         });
         let mut fronts = Vec::new();
+        let proxies = pac::Proxies {
+            https: self.listener_of(SessionKind::H2, listening),
+            http: self.listener_of(SessionKind::Http, listening),
+        };
         for (listener, (endpoint, address)) in self.listen.iter().zip(listening).enumerate() {
-            let front = self.front(endpoint, *address, &out, &to_gateway, &connections, drain)?;
+            let parts = FrontParts {
+                out: &out,
+                to_gateway: &to_gateway,
+                connections: &connections,
+                drain,
+            };
+            let front = self.front(endpoint, *address, proxies, &parts)?;
             fronts.push(Rc::new(Front { listener, ..front }));
         }
         Ok(Built {
@@ -115,7 +126,59 @@ impl Role for ClientConfig {
     }
 }
 
+/// Creates the stage behind a listener for HTTP. It answers requests to the listener itself, whose
+/// authorities are `own`.
+fn from_browser(
+    own: Rc<[String]>,
+    proxies: pac::Proxies,
+    is_h2: bool,
+    out: Rc<dyn Stage>,
+) -> Rc<dyn Stage> {
+    let isolate = Isolate {
+        next: if is_h2 {
+            Rc::new(WebSocketKey { next: out })
+        } else {
+            out
+        },
+    };
+    Rc::new(move |exchange: Exchange| {
+        let request = &exchange.request;
+        let is_own = |authority: &String| authority.eq_ignore_ascii_case(&request.authority);
+        if !request.is_connect() && own.iter().any(is_own) {
+            pac::answer(&exchange, proxies)
+        } else {
+            isolate.call(exchange)
+        }
+    })
+}
+
+/// The parts of a client that all its fronts share.
+struct FrontParts<'a> {
+    out: &'a Rc<dyn Stage>,
+    to_gateway: &'a Rc<ToGateway>,
+    connections: &'a Rc<Connections>,
+    drain: &'a Drain,
+}
+
+/// The protocols of a TLS listener for browsers, best first.
+const BROWSER_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The streams that a browser may open at once on a listener. Chromium asks for 100 at most.
+const BROWSER_STREAMS: u32 = 256;
+
 impl ClientConfig {
+    /// Returns the address of the first listener with a session protocol.
+    fn listener_of(
+        &self,
+        session: SessionKind,
+        listening: &[std::net::SocketAddr],
+    ) -> Option<std::net::SocketAddr> {
+        let mut listeners = self.listen.iter().zip(listening);
+        listeners
+            .find(|(endpoint, _)| endpoint.session == session)
+            .map(|(_, address)| *address)
+    }
+
     /// Creates the stage that accepts pushes.
     fn pushed(&self, to_gateway: &Rc<ToGateway>) -> Pushed {
         let options = PushOptions {
@@ -139,10 +202,8 @@ impl ClientConfig {
         &self,
         endpoint: &Endpoint,
         address: std::net::SocketAddr,
-        out: &Rc<dyn Stage>,
-        to_gateway: &Rc<ToGateway>,
-        connections: &Rc<Connections>,
-        drain: &Drain,
+        proxies: pac::Proxies,
+        parts: &FrontParts<'_>,
     ) -> Result<Front, ConfigError> {
         let provider = self.transports.of(endpoint)?;
         let timeout = self.path.timeouts.head;
@@ -150,41 +211,34 @@ impl ClientConfig {
             if endpoint.session == SessionKind::Socks5 {
                 let socks = SocksFront {
                     http1: http1_session("client", &self.path),
-                    sessions: Rc::clone(to_gateway) as _,
+                    sessions: Rc::clone(parts.to_gateway) as _,
                     handshake: timeout,
                     early_connect: self.early_connect,
                 };
-                (Protocol::Socks(Rc::new(socks)), Rc::clone(out))
+                (Protocol::Socks(Rc::new(socks)), Rc::clone(parts.out))
             } else {
-                let scheme = provider.scheme();
-                let own: Rc<[String]> = own_authorities(address, scheme).into();
+                let own: Rc<[String]> = own_authorities(address, provider.scheme()).into();
                 let http1 = Http1Session {
                     form: Form::Absolute,
-                    scheme,
+                    scheme: provider.scheme(),
                     origin_form: OriginForm::Only(Rc::clone(&own)),
                     ..http1_session("client", &self.path)
                 };
-                let isolate = Isolate {
-                    next: Rc::clone(out),
+                let is_h2 = endpoint.session == SessionKind::H2;
+                let protocol = if is_h2 {
+                    self.negotiated(http1)
+                } else {
+                    Protocol::Session(Rc::new(http1))
                 };
-                let listener = address.to_string();
-                let stage = move |exchange: Exchange| {
-                    let to_itself = !exchange.request.is_connect()
-                        && own.iter().any(|authority| {
-                            authority.eq_ignore_ascii_case(&exchange.request.authority)
-                        });
-                    if to_itself {
-                        pac::answer(&exchange, &listener)
-                    } else {
-                        isolate.call(exchange)
-                    }
-                };
-                (Protocol::Session(Rc::new(http1)), Rc::new(stage))
+                let stage = from_browser(own, proxies, is_h2, Rc::clone(parts.out));
+                (protocol, stage)
             };
         let context = ListenContext {
             socket: None,
             client_ca: None,
             optional_certificate: false,
+            alpn: Some(&BROWSER_ALPN),
+            authority: self.authority.as_deref(),
             timeout,
         };
         let transport = provider.listening(endpoint, context)?;
@@ -197,10 +251,23 @@ impl ClientConfig {
                     next: Rc::clone(&stage),
                 })
             }),
-            connections: Rc::clone(connections),
+            connections: Rc::clone(parts.connections),
             listener: 0,
-            drain: drain.clone(),
+            drain: parts.drain.clone(),
         })
+    }
+
+    /// Creates the protocol of a TLS listener, on which a browser chooses HTTP/2 or HTTP/1.1.
+    fn negotiated(&self, http1: Http1Session) -> Protocol {
+        let head = http1.limits.head;
+        let h2 = mux_session(Multiplexed::H2, &self.path, BROWSER_STREAMS, head);
+        Protocol::Negotiated {
+            h2: Rc::new(MuxSession {
+                who: http1.who,
+                ..h2
+            }),
+            http1: Rc::new(http1),
+        }
     }
 
     fn gateway(&self, gateway: &GatewayEndpoint) -> Result<Gateway, ConfigError> {

@@ -131,6 +131,8 @@ impl GatewayConfig {
             socket: Some(self.path.socket.clone()),
             client_ca: self.client_ca.as_deref(),
             optional_certificate: !self.tokens.is_empty(),
+            alpn: None,
+            authority: None,
             timeout: self.path.timeouts.head,
         };
         let provider = self.transports.of(endpoint)?;

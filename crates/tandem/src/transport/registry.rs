@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,6 +119,10 @@ pub struct ListenContext<'a> {
     pub client_ca: Option<&'a str>,
     /// True if clients without a certificate may connect and send a token instead.
     pub optional_certificate: bool,
+    /// The protocols to accept (ALPN), best first; `None` for the endpoint's own.
+    pub alpn: Option<&'a [&'a [u8]]>,
+    /// The directory of the local authority, which certifies an endpoint without a certificate.
+    pub authority: Option<&'a Path>,
     /// The time for the handshake.
     pub timeout: Duration,
 }

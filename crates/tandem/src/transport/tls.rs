@@ -1,8 +1,9 @@
 //! TLS (by rustls) as a layer over another transport, for gateways, origins and listeners.
 //!
-//! [`files`] reads certificates and keys, and `identity` renews them. [`records`] is the path over
-//! TLS, and [`layer`] the transport.
+//! [`files`] reads certificates and keys, and `identity` renews them. [`authority`] certifies
+//! listeners on this machine. [`records`] is the path over TLS, and [`layer`] the transport.
 
+pub mod authority;
 pub mod files;
 mod identity;
 pub mod layer;
@@ -10,6 +11,7 @@ pub mod records;
 
 pub use layer::{Tls, TlsProvider};
 
+use std::path::Path as FilePath;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::{Facts, Path};
+use authority::LocalIdentity;
 use files::roots;
 use identity::Identity;
 use records::TlsPath;
@@ -44,6 +47,14 @@ pub enum TlsError {
         cert: String,
         /// The key's file.
         key: String,
+    },
+    /// The local authority cannot be used.
+    #[error("the local authority in {directory}: {problem}")]
+    Authority {
+        /// The directory of its certificate and key.
+        directory: String,
+        /// The reason.
+        problem: String,
     },
     /// The certificate and the key cannot be used together.
     #[error("certificate and key cannot be used: {0}")]
@@ -201,6 +212,17 @@ pub fn acceptor(
         }
     };
     let mut config = builder.with_cert_resolver(identity);
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Creates the acceptor of a listener on this machine, with a certificate by the local authority in
+/// `directory`.
+pub fn local_acceptor(directory: &FilePath, alpn: &[&[u8]]) -> Result<TlsAcceptor, TlsError> {
+    let identity = Arc::new(LocalIdentity::watch(directory)?);
+    let mut config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_cert_resolver(identity);
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -7,6 +7,7 @@
 )]
 
 mod admission;
+mod browser;
 mod carrying;
 mod certificates;
 mod edges;

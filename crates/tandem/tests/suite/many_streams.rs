@@ -99,6 +99,8 @@ impl Role for Proxy {
             socket: None,
             client_ca: None,
             optional_certificate: false,
+            alpn: None,
+            authority: None,
             timeout: Duration::from_secs(20),
         };
         let listen = &self.listen[0];
@@ -163,6 +165,7 @@ fn gateway(_: &Network) -> Parts {
         write_limit: 16 << 10,
         header_compression: HeaderCompression::Safe,
         token: None,
+        who: "gateway",
     };
     let origin = Origin::new(
         Mode::Forward,

@@ -26,9 +26,7 @@ use crate::error::Error;
 use crate::exchange::Peer;
 use crate::stage::Stage;
 
-/// The field that marks, between client and gateway, a success response that did not agree to an
-/// upgrade.
-pub(in crate::session) const DECLINED: &str = "upgrade-declined";
+pub(in crate::session) use crate::exchange::UPGRADE_DECLINED as DECLINED;
 
 /// HTTP/1.1 as a session protocol.
 #[derive(Clone, Debug)]

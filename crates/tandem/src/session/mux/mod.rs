@@ -93,6 +93,8 @@ pub struct MuxSession {
     pub header_compression: HeaderCompression,
     /// The access token that the client sends until the gateway has accepted it.
     pub token: Option<Arc<Renewable<String>>>,
+    /// The name of this proxy in its own responses: `client` or `gateway`.
+    pub who: &'static str,
 }
 
 impl NewCore for MuxSession {

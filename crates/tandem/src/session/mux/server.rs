@@ -20,6 +20,9 @@ use crate::probe::points::HEADERS_ENCODE;
 use crate::session::Drain;
 use crate::stage::Stage;
 
+/// The name of a proxy whose peer is a browser.
+const CLIENT: &str = "client";
+
 /// Serves one path until its session ends.
 pub(super) fn serve(
     session: &MuxSession,
@@ -33,6 +36,7 @@ pub(super) fn serve(
         shared: Rc::clone(&shared),
         peer,
         stage,
+        who: session.who,
     };
     let mut driver = Driver::new(
         shared,
@@ -50,6 +54,8 @@ struct Answering {
     shared: Rc<Shared>,
     peer: Peer,
     stage: Rc<dyn Stage>,
+    /// The name of this proxy in its own responses.
+    who: &'static str,
 }
 
 impl Owner for Answering {
@@ -103,6 +109,7 @@ impl Owner for Answering {
             id,
             priority: priority.watch(),
             reply: self.stage.call(exchange),
+            who: self.who,
             held: None,
             bodyless,
             pushed: false,
@@ -143,6 +150,8 @@ struct Pump {
     id: StreamId,
     priority: PriorityWatch,
     reply: Reply,
+    /// The name of this proxy in its own responses.
+    who: &'static str,
     held: Option<Part>,
     /// True for HEAD: the response has no body, not even that of an error page.
     bodyless: bool,
@@ -290,12 +299,15 @@ impl Pump {
             let mut core = self.shared.core.borrow_mut();
             core.reset_after_data(self.id, error.reason());
         } else if self.pushed
-            // The client takes a refusal for the gateway's own and repeats the request.
-            || (error.reason() == Reason::Refused && error.side != crate::error::Side::Origin)
+            // The client takes a refusal for the gateway's own and repeats the request. A browser
+            // would repeat it at once, and gets a page instead.
+            || (self.who != CLIENT
+                && error.reason() == Reason::Refused
+                && error.side != crate::error::Side::Origin)
         {
             self.shared.core.borrow_mut().reset(self.id, error.reason());
         } else {
-            let (head, body) = failure::response(error, "gateway");
+            let (head, body) = failure::response(error, self.who);
             let mut core = self.shared.core.borrow_mut();
             core.respond(self.id, &head, self.bodyless);
             if !self.bodyless {
@@ -340,6 +352,7 @@ fn push(
         id,
         priority: priority.watch(),
         reply,
+        who: "gateway",
         held: None,
         bodyless: false,
         pushed: true,
@@ -416,6 +429,7 @@ mod tests {
                 head: Some(ResponseHead::new(200)),
                 taken: Rc::clone(&taken),
             }),
+            who: "gateway",
             held: None,
             bodyless: false,
             pushed: false,

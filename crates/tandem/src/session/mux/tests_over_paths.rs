@@ -24,6 +24,7 @@ fn session(protocol: Multiplexed) -> MuxSession {
         write_limit: 16 << 10,
         header_compression: HeaderCompression::Safe,
         token: None,
+        who: "gateway",
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tandem_http::Scheme;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::{ClientCertificates, ClientTls, acceptor, connect, wrap};
+use super::{ClientCertificates, ClientTls, acceptor, connect, local_acceptor, wrap};
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
@@ -226,8 +226,14 @@ impl Provider for TlsProvider {
             let missing = || endpoint.bad("tls needs ?cert=FILE&key=FILE");
             endpoint.option(key).ok_or_else(missing)
         };
-        let alpn = endpoint.session.alpn();
-        let acceptor = acceptor(file("cert")?, file("key")?, clients, &[alpn])?;
+        let own = [endpoint.session.alpn()];
+        let alpn = context.alpn.unwrap_or(&own);
+        let acceptor = match context.authority {
+            Some(directory) if endpoint.option("cert").is_none() => {
+                local_acceptor(directory, alpn)?
+            }
+            _ => acceptor(file("cert")?, file("key")?, clients, alpn)?,
+        };
         let tcp = Tcp {
             options: context.socket,
             pinned: None,

@@ -1,0 +1,488 @@
+//! The stores of trusted certificates: the NSS databases of Chromium and Firefox, which `certutil`
+//! changes, and the store of the system.
+//!
+//! A file in the authority's directory records each changed store. Thus `--remove` also finds the
+//! stores that a later environment would not name. Tor Browser's profile is none of the places.
+
+use std::fmt;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::transport::tls::authority::NAME;
+
+/// A kind of store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Kind {
+    /// The databases of Chromium and its relatives
+    Chromium,
+    /// The profiles of Firefox
+    Firefox,
+    /// The store of the system, for curl and other programs; only root can change it
+    System,
+}
+
+/// The failure of a change.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoreError {
+    /// A program is missing.
+    #[error("{program} is missing: {remedy}")]
+    Missing {
+        program: &'static str,
+        remedy: &'static str,
+    },
+    /// A program failed.
+    #[error("{program} failed: {output}")]
+    Program { program: String, output: String },
+    /// A file could not be read or written.
+    #[error("{path}: {error}")]
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    /// A line of the record names no store.
+    #[error("{path}: line {line:?} names no store")]
+    Record { path: PathBuf, line: String },
+    /// The wanted store cannot be changed.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+fn file_error(path: &Path, error: std::io::Error) -> StoreError {
+    StoreError::File {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// A place that holds trusted certificates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Store {
+    kind: Kind,
+    /// The directory of an NSS database, or of the system's own certificates.
+    directory: PathBuf,
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owner = match self.kind {
+            Kind::Chromium => "Chromium's store",
+            Kind::Firefox => "Firefox's profile",
+            Kind::System => "the system's store",
+        };
+        write!(f, "{owner} {}", self.directory.display())
+    }
+}
+
+/// The directories in which stores are looked for.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    home: PathBuf,
+    data: PathBuf,
+    config: PathBuf,
+    is_root: bool,
+    /// The directories of the system's certificates, each with the program that reads it.
+    system: Vec<(PathBuf, &'static [&'static str])>,
+}
+
+/// The directories of common systems, and the program that takes over their content.
+const SYSTEM: [(&str, &[&str]); 3] = [
+    (
+        "/usr/local/share/ca-certificates",
+        &["update-ca-certificates"],
+    ),
+    ("/etc/pki/ca-trust/source/anchors", &["update-ca-trust"]),
+    (
+        "/etc/ca-certificates/trust-source/anchors",
+        &["trust", "extract-compat"],
+    ),
+];
+
+/// The name of the certificate in the system's store.
+const SYSTEM_FILE: &str = "tandem-local-authority.crt";
+
+/// The name of the record.
+const RECORD: &str = "trusted-by";
+
+impl Places {
+    pub(super) fn of_environment() -> Result<Self, StoreError> {
+        let path = |name| std::env::var_os(name).map(PathBuf::from);
+        let absolute = |name| path(name).filter(|path| path.is_absolute());
+        let home = absolute("HOME")
+            .ok_or_else(|| StoreError::Unavailable("HOME is not set, or not absolute".into()))?;
+        let this = Path::new("/proc/self");
+        let owner = std::fs::metadata(this).map_err(|error| file_error(this, error))?;
+        Ok(Self {
+            data: absolute("XDG_DATA_HOME").unwrap_or_else(|| home.join(".local/share")),
+            config: absolute("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")),
+            home,
+            is_root: owner.uid() == 0,
+            system: SYSTEM.map(|(at, update)| (at.into(), update)).into(),
+        })
+    }
+
+    /// Returns the databases of Chromium that exist.
+    fn chromium(&self) -> Vec<Store> {
+        let home = |path: &str| self.home.join(path);
+        let databases = [
+            home(".pki/nssdb"),
+            self.data.join("pki/nssdb"),
+            home("snap/chromium/current/.pki/nssdb"),
+            home(".var/app/org.chromium.Chromium/.pki/nssdb"),
+            home(".var/app/com.google.Chrome/.pki/nssdb"),
+        ];
+        let found = databases.into_iter().filter(|at| has_database(at));
+        found.map(|at| Store::nss(Kind::Chromium, at)).collect()
+    }
+
+    /// Returns the profiles of Firefox.
+    fn firefox(&self) -> Vec<Store> {
+        let parents = [
+            self.home.join(".mozilla/firefox"),
+            self.config.join("mozilla/firefox"),
+            self.home.join("snap/firefox/common/.mozilla/firefox"),
+            self.home
+                .join(".var/app/org.mozilla.firefox/.mozilla/firefox"),
+        ];
+        let profiles = |parent: PathBuf| {
+            let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+            let mut found: Vec<_> = entries.map(|entry| entry.path()).collect();
+            found.retain(|profile| has_database(profile));
+            found.sort();
+            found
+        };
+        let all = parents.into_iter().flat_map(profiles);
+        all.map(|at| Store::nss(Kind::Firefox, at)).collect()
+    }
+
+    fn system(&self) -> Option<Store> {
+        let found = self.system.iter().find(|(at, _)| at.is_dir());
+        found.map(|(at, _)| Store::nss(Kind::System, at.clone()))
+    }
+}
+
+fn has_database(directory: &Path) -> bool {
+    directory.join("cert9.db").is_file()
+}
+
+/// The stores to change, and reasons for those that are left out.
+pub(super) struct Chosen {
+    pub(super) stores: Vec<Store>,
+    pub(super) left_out: Vec<String>,
+}
+
+/// Chooses the stores that get the authority. Chromium's database is created if it has none.
+pub(super) fn to_install(kinds: &[Kind], places: &Places) -> Chosen {
+    let wants = |kind| kinds.is_empty() || kinds.contains(&kind);
+    let (mut stores, mut left_out) = (Vec::new(), Vec::new());
+    if wants(Kind::Chromium) {
+        let mut found = places.chromium();
+        if found.is_empty() {
+            found.push(Store::nss(Kind::Chromium, places.home.join(".pki/nssdb")));
+        }
+        stores.extend(found);
+    }
+    if wants(Kind::Firefox) {
+        let found = places.firefox();
+        if found.is_empty() {
+            left_out.push("Firefox: no profile was found; start it once".into());
+        }
+        stores.extend(found);
+    }
+    if wants(Kind::System) {
+        match places.system() {
+            None => left_out.push("the system's store: its directory is not known".into()),
+            Some(_) if !places.is_root => {
+                left_out
+                    .push("the system's store: only root can change it (--store system)".into());
+            }
+            Some(store) => stores.push(store),
+        }
+    }
+    Chosen { stores, left_out }
+}
+
+/// Returns the stores that hold the authority: those found now, and those of the record.
+pub(super) fn to_remove(
+    kinds: &[Kind],
+    places: &Places,
+    recorded: &[Store],
+) -> Result<Vec<Store>, StoreError> {
+    let mut all = recorded.to_vec();
+    all.extend(places.chromium());
+    all.extend(places.firefox());
+    all.extend(places.system());
+    let mut chosen: Vec<Store> = Vec::new();
+    for store in all {
+        let is_wanted = kinds.is_empty() || kinds.contains(&store.kind);
+        if is_wanted && !chosen.contains(&store) && store.has_authority()? {
+            chosen.push(store);
+        }
+    }
+    Ok(chosen)
+}
+
+/// Checks that the programs that change the stores exist.
+pub(super) fn check_tools(stores: &[Store]) -> Result<(), StoreError> {
+    if stores.iter().any(|store| store.kind != Kind::System) {
+        run(certutil().arg("-H"))
+            .map(drop)
+            .or_else(|error| match error {
+                // The help ends with an error status.
+                StoreError::Program { .. } => Ok(()),
+                other => Err(other),
+            })?;
+    }
+    Ok(())
+}
+
+impl Store {
+    const fn nss(kind: Kind, directory: PathBuf) -> Self {
+        Self { kind, directory }
+    }
+
+    /// Adds the authority, in place of an earlier one.
+    pub(super) fn add(&self, certificate: &Path) -> Result<(), StoreError> {
+        if self.kind == Kind::System {
+            let file = self.directory.join(SYSTEM_FILE);
+            std::fs::copy(certificate, &file).map_err(|error| file_error(&file, error))?;
+            return self.update_system();
+        }
+        if !has_database(&self.directory) {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.directory)
+                .map_err(|error| file_error(&self.directory, error))?;
+            run(self.certutil().args(["-N", "--empty-password"]))?;
+        }
+        self.remove()?;
+        // "C,," trusts the authority for TLS servers only.
+        let mut add = self.certutil();
+        add.args(["-A", "-t", "C,,", "-n", NAME, "-i"]);
+        run(add.arg(certificate)).map(drop)
+    }
+
+    /// Removes every authority of this name.
+    pub(super) fn remove(&self) -> Result<(), StoreError> {
+        if self.kind == Kind::System {
+            let file = self.directory.join(SYSTEM_FILE);
+            std::fs::remove_file(&file).map_err(|error| file_error(&file, error))?;
+            return self.update_system();
+        }
+        while self.has_authority()? {
+            run(self.certutil().args(["-D", "-n", NAME]))?;
+        }
+        Ok(())
+    }
+
+    fn has_authority(&self) -> Result<bool, StoreError> {
+        if self.kind == Kind::System {
+            return Ok(self.directory.join(SYSTEM_FILE).exists());
+        }
+        if !has_database(&self.directory) {
+            return Ok(false);
+        }
+        let list = run(self.certutil().arg("-L"))?;
+        Ok(list.lines().any(|line| line.starts_with(NAME)))
+    }
+
+    fn certutil(&self) -> Command {
+        let mut command = certutil();
+        let database = format!("sql:{}", self.directory.display());
+        command.args(["-d", &database]);
+        command
+    }
+
+    fn update_system(&self) -> Result<(), StoreError> {
+        let known = SYSTEM
+            .iter()
+            .find(|(at, _)| Path::new(at) == self.directory);
+        let Some((program, arguments)) = known.and_then(|(_, update)| update.split_first()) else {
+            let problem = format!("{}: its program is not known", self.directory.display());
+            return Err(StoreError::Unavailable(problem));
+        };
+        run(Command::new(program).args(arguments)).map(drop)
+    }
+}
+
+fn certutil() -> Command {
+    Command::new("certutil")
+}
+
+/// Runs a program and returns its output.
+fn run(command: &mut Command) -> Result<String, StoreError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    // A database with a password makes certutil ask for it. Without input it fails instead.
+    let output = command.stdin(Stdio::null()).output().map_err(|error| {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            return file_error(Path::new(&program), error);
+        }
+        match program.as_str() {
+            "certutil" => StoreError::Missing {
+                program: "certutil",
+                remedy: "apt-get install libnss3-tools (Fedora: nss-tools, Arch: nss)",
+            },
+            _ => StoreError::Missing {
+                program: "the program of the system's store",
+                remedy: "install the package ca-certificates",
+            },
+        }
+    })?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(StoreError::Program {
+            program,
+            output: format!("{} {}", text(&output.stdout), text(&output.stderr)),
+        })
+    }
+}
+
+/// Adds a store to the record in the authority's directory.
+pub(super) fn record(directory: &Path, store: &Store) -> Result<(), StoreError> {
+    if recorded(directory)?.contains(store) {
+        return Ok(());
+    }
+    let path = directory.join(RECORD);
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.append(true).create(true).open(&path);
+    file.and_then(|mut file| writeln!(file, "{}", line(store)))
+        .map_err(|error| file_error(&path, error))
+}
+
+/// Removes a store from the record.
+pub(super) fn forget(directory: &Path, store: &Store) -> Result<(), StoreError> {
+    let mut left = recorded(directory)?;
+    left.retain(|known| known != store);
+    let path = directory.join(RECORD);
+    let written = if left.is_empty() {
+        std::fs::remove_file(&path)
+    } else {
+        let lines: String = left.iter().map(|store| line(store) + "\n").collect();
+        std::fs::write(&path, lines)
+    };
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error(&path, error)),
+        _ => Ok(()),
+    }
+}
+
+fn line(store: &Store) -> String {
+    let kind = match store.kind {
+        Kind::Chromium => "chromium",
+        Kind::Firefox => "firefox",
+        Kind::System => "system",
+    };
+    format!("{kind} {}", store.directory.display())
+}
+
+/// Reads the record.
+pub(super) fn recorded(directory: &Path) -> Result<Vec<Store>, StoreError> {
+    let path = directory.join(RECORD);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(file_error(&path, error)),
+    };
+    let store = |line: &str| {
+        let (kind, directory) = line.split_once(' ')?;
+        let kind = clap::ValueEnum::from_str(kind, false).ok()?;
+        Some(Store::nss(kind, directory.into()))
+    };
+    text.lines()
+        .map(|line| {
+            store(line).ok_or_else(|| StoreError::Record {
+                path: path.clone(),
+                line: line.to_owned(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Home(PathBuf);
+
+    impl Home {
+        fn new(name: &str) -> Self {
+            let name = format!("tandem-stores-{name}-{}", std::process::id());
+            let home = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&home).expect("a directory");
+            Self(home)
+        }
+
+        fn places(&self, is_root: bool) -> Places {
+            let system = self.0.join("anchors");
+            std::fs::create_dir_all(&system).expect("a directory");
+            Places {
+                home: self.0.clone(),
+                data: self.0.join(".local/share"),
+                config: self.0.join(".config"),
+                is_root,
+                system: vec![(system, &[])],
+            }
+        }
+
+        fn database(&self, path: &str) {
+            let directory = self.0.join(path);
+            std::fs::create_dir_all(&directory).expect("a directory");
+            std::fs::write(directory.join("cert9.db"), "").expect("a file");
+        }
+
+        fn store(&self, kind: Kind, path: &str) -> Store {
+            Store::nss(kind, self.0.join(path))
+        }
+    }
+
+    impl Drop for Home {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn stores_are_found_by_kind() {
+        let home = Home::new("found");
+        let new = to_install(&[], &home.places(false));
+        assert_eq!(new.stores, [home.store(Kind::Chromium, ".pki/nssdb")]);
+        assert_eq!(new.left_out.len(), 2, "{:?}", new.left_out);
+        home.database(".local/share/pki/nssdb");
+        home.database(".mozilla/firefox/abc.default");
+        std::fs::create_dir_all(home.0.join(".mozilla/firefox/Crash Reports")).expect("made");
+        let all = to_install(&[], &home.places(true));
+        assert_eq!(
+            all.stores,
+            [
+                home.store(Kind::Chromium, ".local/share/pki/nssdb"),
+                home.store(Kind::Firefox, ".mozilla/firefox/abc.default"),
+                home.store(Kind::System, "anchors"),
+            ]
+        );
+        let one = to_install(&[Kind::Firefox], &home.places(true));
+        assert_eq!(one.stores, all.stores[1..2]);
+    }
+
+    #[test]
+    fn record_lists_each_store_once() {
+        let home = Home::new("record");
+        let stores = [
+            home.store(Kind::Chromium, "with a space/nssdb"),
+            home.store(Kind::System, "anchors"),
+        ];
+        for store in stores.iter().chain(&stores) {
+            record(&home.0, store).expect("recorded");
+        }
+        assert_eq!(recorded(&home.0).expect("read"), stores);
+        forget(&home.0, &stores[0]).expect("forgotten");
+        assert_eq!(recorded(&home.0).expect("read"), stores[1..]);
+        forget(&home.0, &stores[1]).expect("forgotten");
+        assert!(!home.0.join(RECORD).exists());
+        std::fs::write(home.0.join(RECORD), "nonsense\n").expect("written");
+        assert!(matches!(recorded(&home.0), Err(StoreError::Record { .. })));
+    }
+}

@@ -1,0 +1,437 @@
+//! The local authority of `tandem trust`. Browsers then accept the certificate of a client's TLS
+//! listener on this machine.
+//!
+//! Critical name constraints (RFC 5280 section 4.2.1.10) limit the authority to 127.0.0.1, ::1 and
+//! localhost, so that a thief of its key cannot open connections to other hosts. The key is a file
+//! of mode 0600. The keys of certificates exist in memory only.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PublicKeyData as _,
+};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::TlsError;
+use super::files::{Validity, certificates};
+use crate::renewal::{Renewable, watch};
+
+/// The common name of every local authority, before the digits of its key.
+pub const NAME: &str = "Tandem local authority";
+
+/// The names that the authority can certify.
+pub const HOSTS: [&str; 3] = ["127.0.0.1", "::1", "localhost"];
+
+/// The validity of the authority.
+const AUTHORITY_LIFE: Duration = Duration::from_secs(2 * 365 * 86_400);
+
+/// The validity of a certificate, which is replaced after half of it.
+const LEAF_LIFE: Duration = Duration::from_secs(7 * 86_400);
+
+/// The time by which a certificate begins early, for clocks that are set back.
+const BACK_DATED: Duration = Duration::from_secs(86_400);
+
+/// Returns the path of the authority's certificate.
+pub fn certificate_file(directory: &Path) -> PathBuf {
+    directory.join("authority.pem")
+}
+
+/// Returns the path of the authority's key.
+pub fn key_file(directory: &Path) -> PathBuf {
+    directory.join("authority.key")
+}
+
+/// Returns the user's directory for the authority, by the XDG Base Directory Specification, or
+/// `None` if the environment names no home.
+pub fn default_directory() -> Option<PathBuf> {
+    let absolute = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    absolute("XDG_DATA_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
+        .map(|data| data.join("tandem"))
+}
+
+fn failed(directory: &Path, problem: impl ToString) -> TlsError {
+    TlsError::Authority {
+        directory: directory.display().to_string(),
+        problem: problem.to_string(),
+    }
+}
+
+/// Creates an authority in `directory`.
+///
+/// # Errors
+/// Fails if the files cannot be written or exist already.
+pub fn create(directory: &Path, now: SystemTime) -> Result<(), TlsError> {
+    let failed = |problem: &dyn ToString| failed(directory, problem.to_string());
+    let key = KeyPair::generate().map_err(|error| failed(&error))?;
+    let authority = parameters(&key, now).map_err(|error| failed(&error))?;
+    let certificate = authority
+        .self_signed(&key)
+        .map_err(|error| failed(&error))?;
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(directory).map_err(|error| failed(&error))?;
+    let write = |path: PathBuf, mode: u32, text: String| {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(mode);
+        options
+            .open(&path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|error| failed(&format!("{}: {error}", path.display())))
+    };
+    write(key_file(directory), 0o600, key.serialize_pem())?;
+    write(certificate_file(directory), 0o644, certificate.pem())
+}
+
+/// Returns the content of the authority's certificate.
+fn parameters(key: &KeyPair, now: SystemTime) -> Result<CertificateParams, rcgen::Error> {
+    let mut authority = CertificateParams::new(Vec::new())?;
+    let digits: String = authority
+        .key_identifier(key)
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    // Every authority has its own name. Databases of certificates would confuse two of one name.
+    let name = &mut authority.distinguished_name;
+    name.remove(DnType::CommonName);
+    name.push(DnType::CommonName, format!("{NAME} {digits}"));
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    authority.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    authority.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![
+            GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
+                IpAddr::V4(Ipv4Addr::LOCALHOST),
+                32,
+            )),
+            GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
+                IpAddr::V6(Ipv6Addr::LOCALHOST),
+                128,
+            )),
+            GeneralSubtree::DnsName("localhost".into()),
+        ],
+        excluded_subtrees: Vec::new(),
+    });
+    authority.not_before = (now - BACK_DATED).into();
+    authority.not_after = (now + AUTHORITY_LIFE).into();
+    Ok(authority)
+}
+
+/// An authority that was read from its directory.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+impl Authority {
+    /// Reads the authority in `directory`.
+    ///
+    /// # Errors
+    /// Fails if the files are missing or malformed, if others can read the key, or if the key does
+    /// not belong to the certificate.
+    pub fn load(directory: &Path) -> Result<Self, TlsError> {
+        let failed = |problem: &dyn ToString| failed(directory, problem.to_string());
+        let (certificate, key) = (certificate_file(directory), key_file(directory));
+        let text = std::fs::read_to_string(&key)
+            .map_err(|error| failed(&format!("{}: {error}", key.display())))?;
+        let mode = std::fs::metadata(&key)
+            .map_err(|error| failed(&error))?
+            .permissions()
+            .mode();
+        if mode & 0o077 != 0 {
+            let key = key.display();
+            let problem = format!("other users can read or change {key}: chmod 600 it");
+            return Err(failed(&problem));
+        }
+        let pair = KeyPair::from_pem(&text)
+            .map_err(|error| failed(&format!("{}: {error}", key.display())))?;
+        let chain = certificates(&certificate.display().to_string())?;
+        let certificate = chain
+            .into_iter()
+            .next()
+            .ok_or_else(|| failed(&"no certificate"))?;
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(&certificate).map_err(|error| failed(&error))?;
+        if parsed.public_key().raw != pair.subject_public_key_info() {
+            return Err(failed(&"the key does not belong to the certificate"));
+        }
+        let issuer =
+            Issuer::from_ca_cert_der(&certificate, pair).map_err(|error| failed(&error))?;
+        Ok(Self {
+            issuer,
+            certificate,
+        })
+    }
+
+    /// Certifies `hosts` with a new key. The result is the chain that a listener presents.
+    ///
+    /// # Errors
+    /// Fails if a host cannot stand in a certificate. A host outside the name constraints is
+    /// certified all the same, and browsers refuse the certificate.
+    pub fn certify(
+        &self,
+        hosts: &[&str],
+        now: SystemTime,
+    ) -> Result<(Vec<CertificateDer<'static>>, KeyPair), rcgen::Error> {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut leaf = CertificateParams::new(hosts)?;
+        let name = &mut leaf.distinguished_name;
+        name.remove(DnType::CommonName);
+        name.push(DnType::CommonName, "Tandem client");
+        leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        leaf.use_authority_key_identifier_extension = true;
+        leaf.not_before = (now - BACK_DATED).into();
+        leaf.not_after = (now + LEAF_LIFE).into();
+        let key = KeyPair::generate()?;
+        let certificate = leaf.signed_by(&key, &self.issuer)?;
+        Ok((
+            vec![certificate.der().clone(), self.certificate.clone()],
+            key,
+        ))
+    }
+}
+
+/// Returns the validity of the authority in `directory`.
+///
+/// # Errors
+/// Fails if the certificate cannot be read.
+pub fn validity(directory: &Path) -> Result<Validity, TlsError> {
+    Validity::of_file(&certificate_file(directory).display().to_string())
+}
+
+/// The certificate of a listener on this machine, which is replaced while the program runs.
+pub(super) struct LocalIdentity(Arc<Renewable<Local>>);
+
+/// An authority with the certificate that it issued last.
+struct Local {
+    authority: Authority,
+    leaf: Mutex<Leaf>,
+}
+
+struct Leaf {
+    issued: SystemTime,
+    certified: Arc<CertifiedKey>,
+}
+
+impl LocalIdentity {
+    /// Reads the authority in `directory` and watches its files.
+    pub(super) fn watch(directory: &Path) -> Result<Self, TlsError> {
+        let name = format!("the local authority in {}", directory.display());
+        let files = vec![certificate_file(directory), key_file(directory)];
+        let directory = directory.to_owned();
+        let load = move || {
+            let authority = Authority::load(&directory)?;
+            let leaf = Leaf::issue(&authority, SystemTime::now())
+                .map_err(|problem| failed(&directory, problem))?;
+            Ok::<_, TlsError>(Local {
+                authority,
+                leaf: Mutex::new(leaf),
+            })
+        };
+        Ok(Self(watch(Renewable::new(name, files, load)?)))
+    }
+}
+
+impl Leaf {
+    fn issue(authority: &Authority, now: SystemTime) -> Result<Self, String> {
+        let (chain, key) = authority
+            .certify(&HOSTS, now)
+            .map_err(|error| error.to_string())?;
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let certified = CertifiedKey::from_der(chain, key.into(), &default_provider())
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            issued: now,
+            certified: Arc::new(certified),
+        })
+    }
+
+    /// Returns true if the certificate is so old, or so far from the clock, that a new one is due.
+    fn is_stale(&self, now: SystemTime) -> bool {
+        now.duration_since(self.issued).map_or_else(
+            |back| back.duration() > BACK_DATED / 2,
+            |age| age > LEAF_LIFE / 2,
+        )
+    }
+}
+
+impl Local {
+    fn certificate(&self, now: SystemTime) -> Arc<CertifiedKey> {
+        // The certificate is replaced in one step, so a panic elsewhere leaves it whole.
+        let mut leaf = self.leaf.lock().unwrap_or_else(PoisonError::into_inner);
+        if leaf.is_stale(now) {
+            match Leaf::issue(&self.authority, now) {
+                Ok(new) => *leaf = new,
+                Err(problem) => {
+                    tracing::warn!("the listener keeps its old certificate: {problem}");
+                }
+            }
+        }
+        Arc::clone(&leaf.certified)
+    }
+}
+
+impl std::fmt::Debug for LocalIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LocalIdentity")
+    }
+}
+
+impl ResolvesServerCert for LocalIdentity {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.get().certificate(SystemTime::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls::pki_types::{ServerName, UnixTime};
+    use rustls::{CertificateError, RootCertStore};
+
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let name = format!("tandem-authority-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Verifies a certificate for `host` as a TLS client that trusts the authority.
+    fn verify(directory: &Path, host: &str) -> Result<(), rustls::Error> {
+        let authority = Authority::load(directory).expect("an authority");
+        let (chain, _) = authority
+            .certify(&[host], SystemTime::now())
+            .expect("a certificate");
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(authority.certificate.clone())
+            .expect("a trusted root");
+        let verifier = WebPkiServerVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::new(default_provider()),
+        )
+        .build()
+        .expect("a verifier");
+        let name = ServerName::try_from(host.to_owned()).expect("a name");
+        verifier
+            .verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now())
+            .map(drop)
+    }
+
+    #[test]
+    fn authority_certifies_this_machine_only() {
+        let directory = Directory::new("hosts");
+        create(&directory.0, SystemTime::now()).expect("an authority");
+        for host in HOSTS {
+            assert_eq!(verify(&directory.0, host), Ok(()), "{host}");
+        }
+        for host in [
+            "site.test",
+            "127.0.0.2",
+            "192.0.2.1",
+            "::2",
+            "localhost.test",
+        ] {
+            let refused = verify(&directory.0, host);
+            assert!(
+                matches!(
+                    refused,
+                    Err(rustls::Error::InvalidCertificate(CertificateError::Other(
+                        _
+                    )))
+                ),
+                "{host}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn authority_has_critical_constraints() {
+        let directory = Directory::new("critical");
+        create(&directory.0, SystemTime::now()).expect("an authority");
+        let authority = Authority::load(&directory.0).expect("an authority");
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(&authority.certificate).expect("a certificate");
+        let names = parsed.name_constraints().expect("one").expect("present");
+        assert!(names.critical);
+        let permitted = names.value.permitted_subtrees.as_ref().expect("some");
+        assert_eq!(permitted.len(), HOSTS.len());
+        let basic = parsed.basic_constraints().expect("one").expect("present");
+        assert!(basic.critical && basic.value.ca);
+        assert_eq!(basic.value.path_len_constraint, Some(0));
+    }
+
+    #[test]
+    fn authority_key_is_private() {
+        let directory = Directory::new("mode");
+        create(&directory.0, SystemTime::now()).expect("an authority");
+        let key = key_file(&directory.0);
+        let mode =
+            |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&key), mode(&directory.0)), (0o600, 0o700));
+        assert!(
+            create(&directory.0, SystemTime::now()).is_err(),
+            "the files exist"
+        );
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).expect("set");
+        let refused = Authority::load(&directory.0).err().map(|e| e.to_string());
+        assert!(refused.is_some_and(|words| words.contains("chmod 600")));
+    }
+
+    #[test]
+    fn authority_refuses_another_key() {
+        let directory = Directory::new("pair");
+        create(&directory.0, SystemTime::now()).expect("an authority");
+        let other = KeyPair::generate().expect("a key").serialize_pem();
+        std::fs::write(key_file(&directory.0), other).expect("written");
+        let refused = Authority::load(&directory.0).err().map(|e| e.to_string());
+        assert!(refused.is_some_and(|words| words.contains("does not belong")));
+    }
+
+    #[test]
+    fn listener_replaces_its_certificate() {
+        let directory = Directory::new("renewal");
+        create(&directory.0, SystemTime::now()).expect("an authority");
+        let authority = Authority::load(&directory.0).expect("an authority");
+        let now = SystemTime::now();
+        let local = Local {
+            leaf: Mutex::new(Leaf::issue(&authority, now).expect("a certificate")),
+            authority,
+        };
+        let at = |time| local.certificate(time).cert[0].clone();
+        let first = at(now);
+        assert_eq!(at(now + LEAF_LIFE / 2 - BACK_DATED), first);
+        let later = now + LEAF_LIFE / 2 + Duration::from_secs(1);
+        let second = at(later);
+        assert_ne!(second, first);
+        assert_eq!(at(later), second);
+        assert_ne!(at(now - BACK_DATED), second, "the clock was set back");
+    }
+}
