@@ -19,8 +19,8 @@
 //! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
 //! returns `None`; then [`Gateway::poll_timeout`] tells when the machine wants to run again.
 //!
-//! Drilling down: `session` holds the state; `answers`, `promises`, `fetches` and `reports` are the
-//! events and decisions on it; the other files are the records and policies below.
+//! `session` holds the state. `answers`, `promises`, `fetches` and `reports` handle the events and
+//! make the decisions. The other files hold the records and policies.
 
 mod answers;
 mod client_cache;

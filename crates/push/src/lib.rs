@@ -1,5 +1,5 @@
-//! Push without I/O: the gateway's half decides which resources are sent before the browser asks,
-//! the client's half keeps them until it does.
+//! Push without I/O. The gateway's half decides which resources are sent before the browser requests
+//! them. The client's half keeps them until the browser does.
 //!
 //! ```text
 //!            gateway                                      client
@@ -10,12 +10,12 @@
 //!                  └────────────── reports ◀──────────────────┘
 //! ```
 //!
-//! - [`wire`]: the fields, names and reports by which the two halves talk.
+//! - [`wire`]: the fields, names and reports that the two halves exchange.
 //! - [`fetch_standard`]: the requests of browsers, as the Fetch and Referrer Policy standards
 //!   define them.
 //! - [`answer`]: the answers that may be pushed.
 //! - [`hints`]: the resources that the head of an answer names.
-//! - [`site`]: which hosts belong to one site.
+//! - [`site`]: the comparison of sites.
 //! - [`gateway`]: the state machine of one session at the gateway.
 //! - [`client`]: the state machine of one session at the client.
 //!

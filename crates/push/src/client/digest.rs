@@ -8,7 +8,7 @@ use tandem_http::{RequestHead, ResponseHead};
 use super::lifetime::fresh_for;
 use crate::wire::{Report, url_hash};
 
-/// The answers that a digest remembers, the latest ones.
+/// The number of answers that a digest remembers. The oldest are dropped.
 const MAX_ANSWERS: usize = 1024;
 
 /// The shortest lifetime that is worth a report: one that outlasts a companion.
@@ -19,7 +19,7 @@ const MIN_LIFETIME: Duration = Duration::from_secs(15);
 pub struct Digest(VecDeque<(u32, Instant)>);
 
 impl Digest {
-    /// Takes note of an answer that the browser receives.
+    /// Notes an answer that the browser receives.
     pub fn note(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
         let lifetime = fresh_for(head).filter(|lifetime| *lifetime > MIN_LIFETIME);
         let Some(until) = lifetime.and_then(|lifetime| now.checked_add(lifetime)) else {
@@ -31,7 +31,7 @@ impl Digest {
         self.0.push_back((url_hash(request), until));
     }
 
-    /// Forgets the answers that are stale, and appends a report on each other one.
+    /// Drops the stale answers, and appends a report for each of the others.
     pub fn encode(&mut self, now: Instant, out: &mut Vec<u8>) {
         self.0.retain(|(_, until)| *until > now);
         for (url, _) in &self.0 {

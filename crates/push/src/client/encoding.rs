@@ -24,7 +24,7 @@ fn accepts(asked: &Fields, coding: &[u8]) -> bool {
     weight_of(coding).or_else(|| weight_of(b"*")) == Some(true)
 }
 
-/// The current name of a coding (RFC 9110 section 8.4.1).
+/// Returns the current name of a coding (RFC 9110 section 8.4.1).
 fn canonical(coding: &[u8]) -> &[u8] {
     match coding {
         b"x-gzip" => b"gzip",
@@ -38,7 +38,8 @@ fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     members.filter(|member| !member.is_empty())
 }
 
-/// The coding of a list member, and whether its weight is above zero. A malformed weight is zero.
+/// Returns the coding of a list member, and true if its weight is above zero. A malformed weight is
+/// zero.
 fn member(member: &[u8]) -> (&[u8], bool) {
     let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
     let coding = parts.next().unwrap_or_default();

@@ -85,7 +85,7 @@ impl PageLoad {
         }
     }
 
-    /// Takes note of a request or a push.
+    /// Notes a request or a push.
     pub(super) fn note(&mut self, now: Instant) {
         if now.saturating_duration_since(self.last) > LOAD_GAP {
             self.began = now;

@@ -10,21 +10,22 @@ use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
 use super::matching::{Mismatch, PushFacts};
 use crate::wire::{Fate, RequestHashes};
 
-/// The time for which a request waits for a push without a head; later ones go to the gateway.
+/// The age of a promise without a head up to which a request waits for it. Later requests go to the
+/// gateway.
 const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The bytes that a push counts with beside its fields and its body: entry, task and stream.
+/// The bytes counted for a push beside its fields and its body: entry, task and stream.
 const PUSH_OVERHEAD: usize = 1024;
 
-/// The bytes that a field counts with beside its text.
+/// The bytes counted for a field beside its text.
 const FIELD_OVERHEAD: usize = 16;
 
-/// Returns the bytes that fields count with.
+/// Returns the bytes counted for fields.
 pub(super) fn size_of_fields(fields: &Fields) -> usize {
     fields.text_len() + fields.len() * FIELD_OVERHEAD
 }
 
-/// Returns the bytes that a promise counts with.
+/// Returns the bytes counted for a promise.
 pub(super) fn size_of_promise(request: &RequestHead) -> usize {
     // The target is a key of the store as well.
     let target = 2 * (request.authority.len() + request.path.len());
@@ -43,7 +44,7 @@ pub(super) struct Pushed {
     pub(super) used: u64,
     /// The fate that was reported.
     pub(super) reported: Option<Fate>,
-    /// More of it is to arrive.
+    /// True until the push has ended.
     pub(super) is_arriving: bool,
 }
 
@@ -77,7 +78,7 @@ pub(super) struct Kept {
     pub(super) answer: Option<ArrivedAnswer>,
     pub(super) body: VecDeque<Bytes>,
     pub(super) trailers: Option<Fields>,
-    /// The bytes that the push counts with now.
+    /// The bytes counted for the push now.
     pub(super) held: usize,
 }
 
@@ -123,7 +124,7 @@ impl Kept {
 }
 
 impl Phase {
-    /// The parts of a push that are held.
+    /// Returns the parts of a push that are held.
     pub(super) fn kept_mut(&mut self) -> Option<&mut Kept> {
         match self {
             Self::Kept(kept) | Self::Claimed(kept, _) => Some(kept),

@@ -1,7 +1,7 @@
 //! The reports of one session, and the companion that carries them.
 //!
 //! The companion is opened with the request for a page, or when the gateway says that it pushes. It
-//! ends when the session has been quiet for a while, so that a session at rest stays at rest.
+//! ends after the session has been silent for a while, so that an idle session sends nothing.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ const GATHER: Duration = Duration::from_millis(250);
 /// The silence after which a companion ends: no other exchange, and no report.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// The bytes of reports that wait for a companion. Later ones are lost, which disturbs statistics
-/// only.
+/// The bytes of reports that wait for a companion. Later reports are dropped, which affects
+/// statistics only.
 const MAX_WAITING: usize = 64 << 10;
 
 /// The next step of a companion's body.
@@ -40,7 +40,7 @@ enum Companion {
     },
     /// The body has ended at this time; the answer may go on.
     Finished(Instant),
-    /// The gateway knows no companion.
+    /// The gateway does not support companions.
     Refused,
 }
 
@@ -88,7 +88,7 @@ impl ReportQueue {
         true
     }
 
-    /// Takes note that the companion's exchange has ended. `was_accepted`: the gateway answered it
+    /// Notes that the companion's exchange has ended. `was_accepted`: the gateway answered it
     /// as a companion, so another may be opened.
     pub fn on_companion_end(&mut self, was_accepted: bool) {
         self.companion = match was_accepted {
@@ -130,13 +130,14 @@ impl ReportQueue {
         }
     }
 
-    /// Returns whether the gateway should have ended its answer by now: all was said long ago.
+    /// Returns whether the gateway should have ended its answer by now, since the body ended long
+    /// ago.
     pub fn is_answer_overdue(&self, now: Instant) -> bool {
         matches!(self.companion, Companion::Finished(at)
             if now.saturating_duration_since(at) >= QUIET)
     }
 
-    /// The time after which [`ReportQueue::is_answer_overdue`] should be asked.
+    /// Returns the time after which the caller checks [`ReportQueue::is_answer_overdue`].
     pub const fn answer_patience() -> Duration {
         QUIET
     }

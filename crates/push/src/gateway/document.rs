@@ -1,5 +1,5 @@
-//! The reader of documents that pass: HTML, CSS or the head of a module, plain or compressed with
-//! `gzip` or `deflate`, up to a bound.
+//! The reader of documents on their way to the client: HTML, CSS or the imports of a module, plain
+//! or compressed with `gzip` or `deflate`. It reads a bounded number of bytes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const MAX_PAGE: usize = 8 << 20;
 /// The number of bytes of a style sheet that are read.
 const MAX_STYLE: usize = 1 << 20;
 
-/// The number of bytes of a script that are read: imports stand at its beginning.
+/// The number of bytes of a script that are read. Imports are at its beginning.
 const MAX_SCRIPT: usize = 128 << 10;
 
 /// The purpose for which an answer was requested.

@@ -73,14 +73,14 @@ pub enum Output {
 pub struct Interest {
     /// Promises may wait for its stream.
     pub promises: bool,
-    /// The bytes of its body are to be told.
+    /// The bytes of its body are to be passed to the machine.
     pub body: bool,
 }
 
-/// A point of time on two clocks: the monotonic one of all events, and the one of dates.
+/// A moment on two clocks: the monotonic clock of events, and the clock of dates.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// The time on the clock of all events.
+    /// The time on the clock of events.
     pub instant: Instant,
     /// The time in seconds since 1970, UTC.
     pub unix_time: u64,
@@ -93,10 +93,10 @@ impl Clock {
     }
 }
 
-/// The answer to the question whether an event must wait for promises.
+/// The order of an event and the promises that it caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// It may be passed on.
+    /// The event may be passed on.
     Now,
     /// The event mentions resources with promises on the companion. Those promises go first.
     AfterPromises,

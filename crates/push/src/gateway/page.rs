@@ -32,7 +32,7 @@ const MAX_FOREIGN: usize = 256;
 /// pushed if other users needed them.
 const MAX_LAZY: usize = 16;
 
-/// The number of hosts that a page names, as far as they are remembered.
+/// The number of hosts named by a page that are remembered.
 const MAX_NAMED_HOSTS: usize = 1024;
 
 /// The length in bytes above which a cookie does not fit a header table, so that each promise
@@ -44,13 +44,13 @@ const LONG_COOKIE: usize = 2048;
 pub struct Promise {
     /// The fetch that provides the answer.
     pub fetch: FetchId,
-    /// The request that the answer answers.
+    /// The request of the push.
     pub request: RequestHead,
     /// The place of the answer in the order of sending.
     pub priority: Priority,
 }
 
-/// The amounts that may still be spent on a page.
+/// The amounts that may still be spent on one page.
 struct Budget {
     body_bytes: u64,
     promise_bytes: usize,

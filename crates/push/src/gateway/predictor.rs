@@ -1,9 +1,9 @@
 //! The predictor from the view of the gateway's half: a record of all answers, which lists the
 //! needs of other users for each of them.
 //!
-//! It is a trait that the caller passes in, and not a pair of decision and event, because its
-//! answer is needed at once: promises must leave before the current head. All sessions of a process
-//! share the predictor, so the core cannot own it.
+//! It is a trait that the caller passes in, because its list is needed at once: promises must leave
+//! before the current head. All sessions of a process share the predictor, so the core cannot own
+//! it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::fetch_standard::{has_only_browser_fields, wants_one_format};
 /// A predictor of the resources that pages need. One value stands for one session.
 pub trait Predictor {
     /// Records an answer, and returns the resources that are worth a push with it. The fields
-    /// `session`, `user` and `now` of the exchange are the implementation's to fill in.
+    /// `session`, `user` and `now` of the exchange are filled in by the implementation.
     fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate>;
 
     /// Records the referrer with which a URL was requested.
@@ -97,7 +97,7 @@ pub(super) fn learn(
 }
 
 /// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
-/// is not the page. A page is the reader's to choose, so it is no need.
+/// is not the page. A candidate that is a page is no need, since the user chooses pages.
 fn need_of(candidate: &Candidate, referrer: Option<String>) -> Option<Need> {
     let (kind, urgency) = match candidate.kind {
         ResourceKind::Style => (Kind::Style, 1),

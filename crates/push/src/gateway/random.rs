@@ -1,4 +1,4 @@
-//! Numbers that decide which pages are held out, from a seed of the caller.
+//! The random choice of pages that are held out, from a seed of the caller.
 
 /// The generator SplitMix64. An attacker gains nothing by guessing its numbers.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,5 @@
-//! Records by number. A number is never given twice, so a stale one finds nothing. A table without
-//! records holds no memory.
+//! Tables of records by number. No number is used twice, so a stale number finds no record. A
+//! table without records holds no memory.
 
 use std::hash::Hash;
 
