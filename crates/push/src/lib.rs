@@ -1,5 +1,5 @@
-//! Push without I/O. The gateway's half decides which resources are sent before the browser requests
-//! them. The client's half keeps them until the browser does.
+//! Push without I/O. The gateway's half decides which resources are sent before the browser
+//! requests them. The client's half keeps them until the browser does.
 //!
 //! ```text
 //!            gateway                                      client

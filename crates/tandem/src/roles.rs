@@ -1,9 +1,6 @@
 //! Client and gateway as compositions of the same parts: front, middle, back.
 //!
-//! ```text
-//!  client    http1 │ h2 │ socks5 ─▶ isolate ─▶ local pages │ early ─▶ count ─▶ loads ─▶ pushed ─▶ gateways (pool by isolation)
-//!  gateway   h2 (per session: auth)    ─▶ warm-up ─▶ count ─▶ push ─▶ origin (pool, policy)
-//! ```
+//! `ARCHITECTURE.md` lists the stages of each role in their order.
 
 mod client;
 mod gateway;
