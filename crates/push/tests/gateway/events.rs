@@ -213,9 +213,8 @@ impl Scene<'_> {
                 self.now += Duration::from_millis(u64::from(self.choices.byte()) * 16);
                 self.on_timeout();
             }
-            _ => match self.choices.below(8) {
+            _ => match self.choices.below(4) {
                 0 => self.gateway.close_companion(),
-                7 => self.gateway.close(),
                 _ => drop(self.gateway.open_companion()),
             },
         }
