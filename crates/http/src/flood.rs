@@ -34,8 +34,10 @@ const LATE_SHORT_DATA: u64 = FRAME / 2;
 /// The size of the reserve. A browser that leaves a page with 1,300 images resets as many streams
 /// at once; three frames of a request for each unit stay below 5,000.
 const RESERVE: u64 = 1536 * FRAME;
+/// The number of frames in the part of the reserve that a second restores.
+pub const RESTORED_PER_SECOND: u64 = 64;
 /// The part of the reserve that a second restores.
-const RESERVE_PER_SECOND: u64 = 64 * FRAME;
+const RESERVE_PER_SECOND: u64 = RESTORED_PER_SECOND * FRAME;
 /// The part of the reserve that a completed exchange restores: one reset for two exchanges.
 const RESERVE_PER_EXCHANGE: u64 = FRAME / 2;
 /// The largest earned balance. A window of 8 MiB is returned in pieces of 4 KiB while the reserve
