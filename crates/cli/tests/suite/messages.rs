@@ -276,10 +276,10 @@ fn option_errors_list_valid_values() {
                 "--gateway",
                 "h2://127.0.0.1:1",
                 "--listen",
-                "h2://127.0.0.1:1",
+                "spdy3://127.0.0.1:1",
             ],
-            "it may be http, socks5",
-            "spdy3",
+            "it may be http, h2, socks5",
+            "spdy3.1",
         ),
         (
             vec![
