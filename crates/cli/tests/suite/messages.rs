@@ -10,7 +10,7 @@ use crate::process::{Process, file, run};
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// Returns an address without a listener.
-fn nowhere() -> SocketAddr {
+pub(crate) fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -46,7 +46,7 @@ fn refusing_proxy(code: u8) -> SocketAddr {
 
 /// Creates a self-signed certificate for 127.0.0.1, valid between two years; returns the paths of
 /// certificate and key.
-fn self_signed(name: &str, from: i32, until: i32) -> (String, String) {
+pub(crate) fn self_signed(name: &str, from: i32, until: i32) -> (String, String) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     params.not_before = rcgen::date_time_ymd(from, 3, 3);

@@ -32,6 +32,37 @@ pub struct Announcer {
     lines: Cell<(u32, Option<Instant>)>,
 }
 
+/// Returns the sentence that tells of a failure on the way to `gateway`, with the remedy if one is
+/// known. It may name addresses, so it is for the user of this machine only.
+pub fn explain(gateway: &str, error: &Error) -> String {
+    let detail = &error.detail;
+    let address = error
+        .address
+        .as_ref()
+        .map_or_else(String::new, |address| format!(" ({address})"));
+    match (error.side, error.kind) {
+        (Side::Via, _) => format!(
+            "the proxy on the way to gateway {gateway} does not answer: {detail}{address}: \
+             is Tor running, and is --via right?"
+        ),
+        (_, Kind::Unauthorized) => {
+            format!("gateway {gateway} does not let this client in: {detail}")
+        }
+        (_, Kind::Tls | Kind::Protocol) => {
+            format!("gateway {gateway} cannot be used: {detail}{address}")
+        }
+        (_, Kind::ConnectionRefused) => format!(
+            "gateway {gateway} does not answer: {detail}{address}: \
+             is it running, and is the port right?"
+        ),
+        (_, Kind::Timeout) => format!(
+            "gateway {gateway} does not answer: {detail}{address}: \
+             is the address right, and does a firewall let the port through?"
+        ),
+        _ => format!("gateway {gateway} does not answer: {detail}{address}"),
+    }
+}
+
 impl Announcer {
     /// Creates the announcer of `gateway`, which is reached by `protocol`.
     pub fn new(gateway: String, protocol: String) -> Self {
@@ -72,7 +103,7 @@ impl Announcer {
             return;
         }
         *self.told.borrow_mut() = Some((error.clone(), now));
-        tracing::warn!("{}", self.words(error));
+        tracing::warn!("{}", explain(&self.gateway, error));
     }
 
     /// Logs that the gateway has not answered after `waited`.
@@ -84,36 +115,6 @@ impl Announcer {
                 waited.as_secs(),
                 self.protocol
             );
-        }
-    }
-
-    fn words(&self, error: &Error) -> String {
-        let gateway = &self.gateway;
-        let detail = &error.detail;
-        let address = error
-            .address
-            .as_ref()
-            .map_or_else(String::new, |address| format!(" ({address})"));
-        match (error.side, error.kind) {
-            (Side::Via, _) => format!(
-                "the proxy on the way to gateway {gateway} does not answer: {detail}{address}: \
-                 is Tor running, and is --via right?"
-            ),
-            (_, Kind::Unauthorized) => {
-                format!("gateway {gateway} does not let this client in: {detail}")
-            }
-            (_, Kind::Tls | Kind::Protocol) => {
-                format!("gateway {gateway} cannot be used: {detail}{address}")
-            }
-            (_, Kind::ConnectionRefused) => format!(
-                "gateway {gateway} does not answer: {detail}{address}: \
-                 is it running, and is the port right?"
-            ),
-            (_, Kind::Timeout) => format!(
-                "gateway {gateway} does not answer: {detail}{address}: \
-                 is the address right, and does a firewall let the port through?"
-            ),
-            _ => format!("gateway {gateway} does not answer: {detail}{address}"),
         }
     }
 
@@ -146,7 +147,7 @@ mod tests {
     fn the_proxy_on_the_way_is_told_from_the_gateway() {
         let down = |side| {
             let error = Error::new(Kind::ConnectionRefused, side, "connection refused");
-            announcer().words(&error.with_address("127.0.0.1:9050"))
+            explain("gw.example:443", &error.with_address("127.0.0.1:9050"))
         };
         assert_eq!(
             down(Side::Via),

@@ -66,21 +66,22 @@ impl Gateway {
     /// Logs whether the gateway admits the session that has answered.
     fn answered(&self, session: &dyn SessionState) {
         match session.admission() {
-            Some(false) => self.announcer.down(&self.unauthorized()),
+            Some(false) => self.announcer.down(&unauthorized(self.has_token)),
             _ => self.announcer.up(session.answered_in()),
         }
     }
+}
 
-    /// Returns the error for a gateway that demands an access token.
-    fn unauthorized(&self) -> Error {
-        let detail = if self.has_token {
-            "it does not accept the access token: compare the first line of --token-file with \
-             that of the gateway's --auth token-file=FILE"
-        } else {
-            "it wants an access token: ask its operator, and give it by --token-file FILE"
-        };
-        Error::new(Kind::Unauthorized, Side::Peer, detail)
-    }
+/// Returns the error for a gateway that demands an access token. `has_token` is true if the client
+/// sent one.
+pub fn unauthorized(has_token: bool) -> Error {
+    let detail = if has_token {
+        "it does not accept the access token: compare the first line of --token-file with \
+         that of the gateway's --auth token-file=FILE"
+    } else {
+        "it wants an access token: ask its operator, and give it by --token-file FILE"
+    };
+    Error::new(Kind::Unauthorized, Side::Peer, detail)
 }
 
 /// The limits and the behaviour of a pool of sessions.
@@ -175,7 +176,7 @@ impl Gateways {
             match session.established().await {
                 Ok(()) => {
                     if session.admission() == Some(false) {
-                        return Err(self.gateways[index].unauthorized());
+                        return Err(unauthorized(self.gateways[index].has_token));
                     }
                     self.gateways[index].answered(&*session);
                     return Ok(());

@@ -4,6 +4,7 @@
 //! the proxies.
 
 mod compat;
+mod doctor;
 mod gateways;
 mod probe;
 mod serve;
@@ -62,6 +63,9 @@ pub enum Command {
     Client(ClientArgs),
     /// Run the proxy at the far end: it accepts the client's session and fetches from the origins
     Gateway(GatewayArgs),
+    /// Check a configuration and the path to the gateway, and name each fault with its remedy
+    #[command(subcommand, after_help = doctor::EXAMPLES)]
+    Doctor(doctor::DoctorCommand),
     /// Let browsers on this machine trust the client's h2+tls listener, by a local authority that
     /// can certify this machine only
     Trust(trust::TrustArgs),
@@ -124,6 +128,7 @@ pub fn run(
     match command {
         Command::Client(args) => serve::client(args, transports),
         Command::Gateway(args) => serve::gateway(args, transports),
+        Command::Doctor(command) => doctor::run(&command, transports),
         Command::Trust(args) => trust::run(&args),
         Command::Probe(command) => probe::run(&command),
         Command::Gateways(args) => gateways::run(&args),

@@ -140,7 +140,7 @@ fn warn_of_congestion(options: &SocketOptions) {
     }
 }
 
-fn read(file: Option<&Path>) -> Result<File, ConfigError> {
+pub(super) fn read(file: Option<&Path>) -> Result<File, ConfigError> {
     file.map_or_else(|| Ok(File::default()), File::read)
 }
 

@@ -16,6 +16,9 @@ use crate::stage::Stage;
 /// The name of the field.
 const FIELD: &str = "max-forwards";
 
+/// The field of an answer with the version of the program. Only the two proxies see it.
+pub const VERSION_FIELD: &str = "tandem-version";
+
 /// The methods that are passed on.
 const ALLOW: &str = "GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE, PATCH";
 
@@ -65,6 +68,9 @@ fn forwards_left(request: &RequestHead) -> Result<Option<u32>, Error> {
 /// Answers as the final recipient (RFC 9110 sections 9.3.7 and 9.3.8).
 fn answer(request: &RequestHead) -> Reply {
     let mut head = ResponseHead::new(200);
+    let date = httpdate::fmt_http_date(std::time::SystemTime::now());
+    head.fields.push("date", date);
+    head.fields.push(VERSION_FIELD, env!("CARGO_PKG_VERSION"));
     let body = if request.method == Method::Trace {
         head.fields.push("content-type", "message/http");
         echo(request)

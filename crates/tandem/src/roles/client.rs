@@ -179,6 +179,20 @@ impl ClientConfig {
             .map(|(_, address)| *address)
     }
 
+    /// Creates a stage that sends requests to one gateway only, and logs nothing else.
+    ///
+    /// # Errors
+    /// Fails if the certificates or the token of the gateway cannot be read.
+    pub fn path_to(&self, gateway: &GatewayEndpoint) -> Result<Rc<dyn Stage>, ConfigError> {
+        let limits = PoolLimits {
+            max_age: None,
+            max_sessions: 1,
+            reconnect: false,
+        };
+        let pool = Gateways::new(vec![self.gateway(gateway)?], limits, None);
+        Ok(Rc::new(ToGateway(pool)))
+    }
+
     /// Creates the stage that accepts pushes.
     fn pushed(&self, to_gateway: &Rc<ToGateway>) -> Pushed {
         let options = PushOptions {

@@ -107,6 +107,8 @@ fn pair_decrements_max_forwards_twice() {
             for (number, echoed) in [("0", "0"), ("1", "0")] {
                 let answer = ask(number);
                 assert_eq!(answer.status, 200, "{session} {method} {number}");
+                assert_eq!(answer.field("tandem-version"), None, "{session}");
+                assert!(answer.field("date").is_some(), "{session}");
                 let body = String::from_utf8(answer.body.clone()).unwrap();
                 if method == "TRACE" {
                     assert_eq!(answer.field("content-type"), Some("message/http"));

@@ -128,7 +128,7 @@ impl Gateways {
             match part? {
                 Part::Head(head) if head.status == 407 => {
                     let gateway = &self.gateways[self.preferred.get()];
-                    let error = gateway.unauthorized();
+                    let error = super::unauthorized(gateway.has_token);
                     gateway.announcer.down(&error);
                     return Err(error);
                 }

@@ -1,0 +1,456 @@
+//! `tandem doctor`: checks the configuration of one end and everything that it needs, and names each
+//! fault and its remedy in one line.
+//!
+//! The client's checks include a request to each gateway, which the gateway answers by itself
+//! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client looks up no name, and connects to
+//! nothing but the gateways through `--via`. The gateway's checks include a look-up of one name.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::time::{Duration, Instant, SystemTime};
+
+use tandem_http::{Fields, Method, RequestHead, Scheme};
+
+use super::{ClientArgs, Failure, GatewayArgs, serve};
+use crate::back::announce::explain;
+use crate::back::gateways::unauthorized;
+use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
+use crate::endpoint::{Endpoint, Via};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer};
+use crate::middle::max_forwards::VERSION_FIELD;
+use crate::priority::SharedPriority;
+use crate::roles::Role;
+use crate::services::Services;
+use crate::session::Drain;
+use crate::stage::Stage;
+use crate::transport::registry::Transports;
+use crate::transport::tor::Control;
+
+pub(super) const EXAMPLES: &str = "Examples:
+  tandem doctor client -c client.toml
+      Check a client, and the path to its gateways
+  tandem doctor client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
+      Check the same without a file
+  tandem doctor gateway -c /etc/tandem/gateway.toml
+      Check a gateway";
+
+/// The role whose options are checked.
+#[derive(Debug, clap::Subcommand)]
+pub enum DoctorCommand {
+    /// Check a client and the path to its gateways; the arguments are those of `tandem client`
+    Client(Box<ClientArgs>),
+    /// Check a gateway; the arguments are those of `tandem gateway`
+    Gateway(Box<GatewayDoctorArgs>),
+}
+
+/// Arguments of `tandem doctor gateway`.
+#[derive(Debug, clap::Args)]
+pub struct GatewayDoctorArgs {
+    /// Host name for the check of the resolver
+    #[arg(long, value_name = "NAME", default_value = "example.com")]
+    resolve: String,
+    #[command(flatten)]
+    gateway: GatewayArgs,
+}
+
+/// The time for a gateway's answer, beyond the time limit of its connection.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The difference between both clocks above which certificates and lifetimes go wrong.
+const MAX_SKEW: Duration = Duration::from_secs(300);
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    /// The program works, but more slowly or less safely.
+    Warning,
+    Fault,
+}
+
+/// A line of the output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    verdict: Verdict,
+    check: &'static str,
+    text: String,
+}
+
+impl Finding {
+    fn good(check: &'static str, text: impl Into<String>) -> Self {
+        Self::new(Verdict::Good, check, text)
+    }
+
+    fn warning(check: &'static str, text: impl Into<String>) -> Self {
+        Self::new(Verdict::Warning, check, text)
+    }
+
+    fn fault(check: &'static str, text: impl Into<String>) -> Self {
+        Self::new(Verdict::Fault, check, text)
+    }
+
+    fn new(verdict: Verdict, check: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            check,
+            text: text.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Good => "ok",
+            Verdict::Warning => "warning",
+            Verdict::Fault => "FAULT",
+        };
+        // An operating system may put line ends into its errors.
+        let text = self.text.replace('\n', " ");
+        write!(f, "{verdict:<8} {:<13} {text}", self.check)
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the command's output")]
+pub(super) fn run(command: &DoctorCommand, transports: &Transports) -> Result<(), Failure> {
+    let local = tokio::task::LocalSet::new();
+    let findings = local.block_on(&super::runtime()?, async {
+        match command {
+            DoctorCommand::Client(args) => client(args, transports).await,
+            DoctorCommand::Gateway(args) => gateway(args, transports).await,
+        }
+    })?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let is_fault = |finding: &&Finding| finding.verdict == Verdict::Fault;
+    match findings.iter().filter(is_fault).count() {
+        0 => Ok(()),
+        count => Err(format!("{count} fault(s)").into()),
+    }
+}
+
+async fn client(args: &ClientArgs, transports: &Transports) -> Result<Vec<Finding>, Failure> {
+    let file = serve::read(args.config.as_deref())?;
+    let options = args.options.clone().or(file.client.unwrap_or_default());
+    let config = match options.typed_with(transports) {
+        Ok(config) => config,
+        Err(error) => return Ok(vec![configuration(&error)]),
+    };
+    let mut findings = vec![Finding::good("configuration", "can be used")];
+    findings.extend(config.warnings().into_iter().map(warning));
+    findings.extend(ports(&config.listen));
+    findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_rmem"));
+    if let Some(via @ (Via::TorPort(_) | Via::TorSocket(_))) = &config.via {
+        let control = Control::connect(via, config.tor_password.as_deref()).await;
+        findings.push(match control {
+            Ok(_) => Finding::good("Tor", format!("{via} answers, and lets this program in")),
+            Err(error) => fault(via, &error),
+        });
+    }
+    for gateway in &config.gateways {
+        match config.path_to(gateway) {
+            Ok(path) => findings.extend(reach(&config, &gateway.endpoint, &*path).await),
+            Err(error) => findings.push(configuration(&error)),
+        }
+    }
+    Ok(findings)
+}
+
+async fn gateway(
+    args: &GatewayDoctorArgs,
+    transports: &Transports,
+) -> Result<Vec<Finding>, Failure> {
+    let file = serve::read(args.gateway.config.as_deref())?;
+    let options = args.gateway.options.clone();
+    let options = options.or(file.gateway.unwrap_or_default());
+    let config = match options.typed_with(transports) {
+        Ok(config) => config,
+        Err(error) => return Ok(vec![configuration(&error)]),
+    };
+    let mut findings = vec![Finding::good("configuration", "can be used")];
+    findings.extend(config.warnings().into_iter().map(warning));
+    findings.push(certificates(&config));
+    findings.extend(ports(&config.listen));
+    findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_wmem"));
+    let name = args.resolve.clone();
+    let looked_up = tokio::task::spawn_blocking(move || (name.as_str(), 443).to_socket_addrs());
+    findings.push(match looked_up.await? {
+        Ok(found) => {
+            let count = found.count();
+            Finding::good("DNS", format!("{} has {count} address(es)", args.resolve))
+        }
+        Err(error) => Finding::fault(
+            "DNS",
+            format!(
+                "{} cannot be resolved ({error}): check /etc/resolv.conf and the network",
+                args.resolve
+            ),
+        ),
+    });
+    Ok(findings)
+}
+
+/// Classifies an error of the configuration by the part that it concerns.
+fn configuration(error: &ConfigError) -> Finding {
+    let check = match error {
+        ConfigError::Value { key, .. } if key.contains("token") || *key == "auth" => "token",
+        ConfigError::Tls(_) => "certificate",
+        _ => "configuration",
+    };
+    Finding::fault(check, error.to_string())
+}
+
+fn warning(text: String) -> Finding {
+    let is_certificate = text.starts_with("the certificate") || text.starts_with("the local auth");
+    let check = if is_certificate {
+        "certificate"
+    } else {
+        "configuration"
+    };
+    Finding::warning(check, text)
+}
+
+/// Builds the whole role, which reads the certificates and keys, and opens no listener.
+fn certificates(config: &GatewayConfig) -> Finding {
+    let addresses: Vec<_> = config
+        .listen
+        .iter()
+        .filter_map(Endpoint::socket_addr)
+        .collect();
+    match config.build(&Services::default(), &addresses, &Drain::new()) {
+        Ok(_) => Finding::good("certificate", "every certificate and its key can be used"),
+        Err(error) => configuration(&error),
+    }
+}
+
+/// Checks whether the addresses of the listeners are free.
+fn ports(listen: &[Endpoint]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for endpoint in listen {
+        let Some(address) = endpoint.socket_addr() else {
+            continue;
+        };
+        findings.push(match TcpListener::bind(address) {
+            Ok(_) => Finding::good("port", format!("{endpoint} is free")),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Finding::warning(
+                "port",
+                format!("{endpoint} is taken: stop the other program, unless it is this one"),
+            ),
+            Err(error) => Finding::fault("port", port_fault(endpoint, address, &error)),
+        });
+    }
+    findings
+}
+
+fn port_fault(endpoint: &Endpoint, address: SocketAddr, error: &std::io::Error) -> String {
+    let remedy = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "use a port above 1023, or give the program CAP_NET_BIND_SERVICE"
+        }
+        std::io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address",
+        _ => "choose another address",
+    };
+    format!("cannot listen on {endpoint} at {address} ({error}): {remedy}")
+}
+
+/// Checks the kernel: the congestion control, and the largest buffer of the file `buffers`.
+fn system(path: &PathConfig, buffers: &str) -> Vec<Finding> {
+    let name = &path.socket.congestion;
+    let congestion = match path.socket.congestion_refused() {
+        None if name.is_empty() => Finding::good("congestion", "the kernel's default is used"),
+        None => Finding::good("congestion", format!("the kernel has {name}")),
+        Some(error) => Finding::fault(
+            "congestion",
+            format!(
+                "the kernel lacks {name} ({error}), so that losses slow sessions down: \
+                 modprobe tcp_bbr, or set congestion = \"\""
+            ),
+        ),
+    };
+    let text = std::fs::read_to_string(buffers).unwrap_or_default();
+    let buffer = buffer(&text, path.stream_window, buffers);
+    [Some(congestion), buffer].into_iter().flatten().collect()
+}
+
+/// Compares the largest TCP buffer with the product of rate and round trip. `text` is the content
+/// of the kernel's file.
+fn buffer(text: &str, window: u32, file: &str) -> Option<Finding> {
+    let largest: u64 = text.split_whitespace().nth(2)?.parse().ok()?;
+    // A window is 1.6 times the product of the path's rate and round trip.
+    let product = u64::from(window) * 10 / 16;
+    let name = file.trim_start_matches("/proc/sys/").replace('/', ".");
+    Some(if largest >= product {
+        Finding::good("buffers", format!("{name} allows {largest} bytes"))
+    } else {
+        Finding::warning(
+            "buffers",
+            format!(
+                "{name} allows {largest} bytes of the {product} that path-rate and path-rtt need: \
+                 sysctl -w {name}=\"4096 131072 {product}\", or set a lower path-rate"
+            ),
+        )
+    })
+}
+
+/// Sends a request to a gateway, which answers by itself.
+async fn reach(config: &ClientConfig, gateway: &Endpoint, stage: &dyn Stage) -> Vec<Finding> {
+    let mut request = RequestHead::get(Scheme::Http, gateway.authority(), "/");
+    request.method = Method::Options;
+    request.fields.push("max-forwards", "0");
+    let mut reply = stage.call(Exchange {
+        request,
+        body: Body::empty(),
+        isolation: Isolation::none(),
+        peer: Peer {
+            session: 0,
+            address: None,
+            push: false,
+        },
+        priority: SharedPriority::default(),
+    });
+    let begun = Instant::now();
+    let head = async {
+        loop {
+            match reply.part().await {
+                Some(Ok(Part::Head(head))) => return Ok(head),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error),
+                None => {
+                    let detail = "it answered with nothing";
+                    return Err(Error::new(Kind::Protocol, Side::Peer, detail));
+                }
+            }
+        }
+    };
+    let limit = config.path.socket.connect_timeout + PATIENCE;
+    let timeout = || Error::new(Kind::Timeout, Side::Peer, "no answer in time");
+    match tokio::time::timeout(limit, head)
+        .await
+        .unwrap_or_else(|_| Err(timeout()))
+    {
+        Ok(head) if head.status == 407 => {
+            vec![fault(gateway, &unauthorized(config.token.is_some()))]
+        }
+        Ok(head) => {
+            let time = begun.elapsed().as_millis();
+            let text = format!("{gateway} answers with status {} in {time} ms", head.status);
+            let mut findings = vec![Finding::good("gateway", text)];
+            findings.extend(clock(&head.fields, SystemTime::now()));
+            findings.push(version(&head.fields));
+            findings
+        }
+        Err(error) => vec![fault(gateway, &error)],
+    }
+}
+
+/// Names the fault of a path by the part that it concerns.
+fn fault(other_end: &impl fmt::Display, error: &Error) -> Finding {
+    let text = explain(&other_end.to_string(), error);
+    let is_about = |part: &str| error.detail.contains(part);
+    let check = match (error.side, error.kind) {
+        (Side::Via, _) => "Tor",
+        (_, Kind::Unauthorized) => "token",
+        (_, Kind::Tls) if is_about("clock of this machine") => "clock",
+        (_, Kind::Tls) => "certificate",
+        (_, Kind::ConnectionRefused | Kind::Timeout | Kind::Unreachable) => "port",
+        _ => "gateway",
+    };
+    if is_about("not valid for name") {
+        let remedy = "use the name of the certificate, or add ?sni=NAME";
+        return Finding::fault(check, format!("{text}: {remedy}"));
+    }
+    Finding::fault(check, text)
+}
+
+/// Compares both clocks, if the gateway tells its own.
+fn clock(fields: &Fields, now: SystemTime) -> Option<Finding> {
+    let date = std::str::from_utf8(fields.get("date")?).ok()?;
+    let theirs = httpdate::parse_http_date(date).ok()?;
+    let skew = now
+        .duration_since(theirs)
+        .unwrap_or_else(|ahead| ahead.duration());
+    Some(if skew <= MAX_SKEW {
+        Finding::good("clock", "agrees with the gateway's")
+    } else {
+        Finding::fault(
+            "clock",
+            format!(
+                "this machine says {}, and the gateway says {date}: set the clock that is wrong",
+                httpdate::fmt_http_date(now)
+            ),
+        )
+    })
+}
+
+/// Compares the versions of both ends.
+fn version(fields: &Fields) -> Finding {
+    let ours = env!("CARGO_PKG_VERSION");
+    let theirs = fields.get(VERSION_FIELD).map(String::from_utf8_lossy);
+    match theirs.as_deref() {
+        Some(theirs) if theirs == ours => {
+            Finding::good("versions", format!("both ends are Tandem {ours}"))
+        }
+        Some(theirs) => Finding::warning(
+            "versions",
+            format!("this end is Tandem {ours}, and the gateway is {theirs}: update the older one"),
+        ),
+        None => Finding::warning(
+            "versions",
+            "the gateway tells no version: it is another program, or older than this one",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(name: &str, value: &str) -> Fields {
+        [(name, value)].into_iter().collect()
+    }
+
+    #[test]
+    fn clock_of_the_gateway_is_compared() {
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let now = httpdate::parse_http_date(date).expect("a date");
+        let verdict = |now| clock(&fields("date", date), now).map(|finding| finding.verdict);
+        let hour = Duration::from_secs(3600);
+        assert_eq!(verdict(now), Some(Verdict::Good));
+        assert_eq!(verdict(now + hour), Some(Verdict::Fault));
+        assert_eq!(verdict(now - hour), Some(Verdict::Fault));
+        assert_eq!(clock(&fields("x", "y"), now), None);
+    }
+
+    #[test]
+    fn versions_of_both_ends_are_compared() {
+        let ours = env!("CARGO_PKG_VERSION");
+        let verdict = |value: &str| version(&fields(VERSION_FIELD, value)).verdict;
+        assert_eq!(verdict(ours), Verdict::Good);
+        assert_eq!(verdict("0.0.1"), Verdict::Warning);
+        assert_eq!(version(&Fields::new()).verdict, Verdict::Warning);
+    }
+
+    #[test]
+    fn buffers_are_compared_with_the_path() {
+        let file = "/proc/sys/net/ipv4/tcp_rmem";
+        let of = |text: &str| buffer(text, 8_000_000, file);
+        let small = of("4096\t131072\t4999999\n").expect("a number");
+        assert_eq!(small.verdict, Verdict::Warning);
+        assert!(
+            small
+                .text
+                .contains("net.ipv4.tcp_rmem=\"4096 131072 5000000\"")
+        );
+        let large = of("4096\t131072\t5000000\n").expect("a number");
+        assert_eq!(large.verdict, Verdict::Good);
+        assert_eq!(of(""), None);
+    }
+
+    #[test]
+    fn finding_is_one_line() {
+        let finding = Finding::fault("port", "one\ntwo");
+        assert_eq!(finding.to_string(), "FAULT    port          one two");
+    }
+}
