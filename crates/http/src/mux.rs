@@ -356,6 +356,9 @@ pub trait Mux {
     /// session is ending.
     fn is_open(&self) -> bool;
 
+    /// Returns true if the peer permits one more stream of this end now.
+    fn has_room(&self) -> bool;
+
     /// Returns true if the peer's settings permit [`Mux::push`].
     fn peer_takes_pushes(&self) -> bool;
 

@@ -401,6 +401,10 @@ impl Mux for Connection {
             && self.next_id <= MAX_STREAM_ID
     }
 
+    fn has_room(&self) -> bool {
+        self.own_active < self.peer.max_streams
+    }
+
     fn peer_takes_pushes(&self) -> bool {
         !self.is_client() && self.peer.enable_push
     }

@@ -547,6 +547,10 @@ impl Mux for Connection {
     }
 
     /// SPDY has no extended CONNECT: tunnels are plain CONNECT.
+    fn has_room(&self) -> bool {
+        self.own_streams < self.peer_max_streams as usize
+    }
+
     fn peer_takes_pushes(&self) -> bool {
         !self.is_client() && self.peer_max_streams > 0
     }

@@ -2,14 +2,18 @@
 //! ([`origin`]).
 //!
 //! [`policy`] decides which addresses an origin may have. `places` limits the connections of a
-//! session, and `starts` the exchanges that all sessions start at once. [`announce`] logs whether
-//! gateways answer, and `failures` remembers the tunnels that failed.
+//! session, and `starts` the exchanges that all sessions start at once. `multiplexed` holds the
+//! HTTP/2 sessions with origins. [`announce`] logs whether gateways answer, and `failures`
+//! remembers the tunnels that failed.
 
 pub mod announce;
 mod failures;
 pub mod gateways;
 mod hosts;
+mod multiplexed;
 pub mod origin;
 mod places;
 pub mod policy;
 mod starts;
+#[cfg(test)]
+mod tests_over_paths;

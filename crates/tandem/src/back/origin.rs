@@ -17,6 +17,7 @@ use tandem_http::Scheme;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+use crate::back::multiplexed::Multiplexed;
 use crate::back::places::{Place, Places};
 use crate::back::starts::{Start, Starts};
 use crate::endpoint::split_authority;
@@ -43,6 +44,10 @@ const IDLE_FOR: Duration = Duration::from_secs(45);
 
 pub use crate::back::hosts::HostPattern;
 pub use crate::back::places::Limits;
+
+/// The largest number of HTTP/2 sessions with the origin of a reverse gateway. A visitor that fills
+/// one with responses that it does not read must not keep the others from the origin.
+const SHARED_H2: usize = 64;
 
 /// The largest number of attempts at an exchange: the origin may have just closed a kept
 /// connection.
@@ -103,7 +108,7 @@ type Wanted = (Scheme, Target);
 #[derive(Default)]
 struct Pool {
     idle: HashMap<Key, Vec<Idle>>,
-    multiplexed: HashMap<Key, Rc<dyn Connected>>,
+    multiplexed: Multiplexed<Key>,
     sweeper: Option<Task>,
     /// The task of [`Starts::run`].
     starter: Option<Task>,
@@ -180,7 +185,7 @@ impl Origin {
     pub fn end_session(&self, session: u64) {
         let mut pool = self.pool.borrow_mut();
         pool.idle.retain(|key, _| key.session != session);
-        pool.multiplexed.retain(|key, _| key.session != session);
+        pool.multiplexed.close(|key| key.session == session);
     }
 
     fn sweep(&self) {
@@ -190,7 +195,7 @@ impl Origin {
             idle.retain(|kept| now - kept.since < IDLE_FOR);
             !idle.is_empty()
         });
-        pool.multiplexed.retain(|_, session| !session.is_closed());
+        pool.multiplexed.sweep();
     }
 
     fn key(&self, exchange: &Exchange) -> Result<Key, Error> {
@@ -269,7 +274,9 @@ impl Origin {
     ) -> Result<(), Error> {
         // A WebSocket needs a separate connection: few origins support extended CONNECT (RFC 8441).
         let is_upgrade = exchange.request.protocol.is_some();
-        if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
+        // The streams of a shared session are limited for each session of a client.
+        let is_shared = self.starts.is_some();
+        if !is_shared && let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
@@ -277,7 +284,7 @@ impl Origin {
         // While this exchange waited, another exchange may have found that the origin supports
         // HTTP/2.
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
-            drop(permit);
+            let _permit = permit.filter(|_| is_shared);
             METRICS.origin_reused.add(1);
             return self.over(&*session, exchange, sink).await;
         }
@@ -291,7 +298,7 @@ impl Origin {
                 self.make_room(key.session);
                 let path = self.dial(exchange, key).await?;
                 if path.facts().alpn() == Some(b"h2") {
-                    drop(permit);
+                    let _permit = permit.filter(|_| is_shared);
                     return self.over_h2(exchange, key, path, sink).await;
                 }
                 Http1Client::over(self.http1.clone(), path)
@@ -344,23 +351,15 @@ impl Origin {
     }
 
     fn multiplexed(&self, key: &Key) -> Option<Rc<dyn Connected>> {
-        self.pool
-            .borrow()
-            .multiplexed
-            .get(key)
-            .filter(|session| session.is_ready())
-            .cloned()
+        let most = if self.starts.is_some() { SHARED_H2 } else { 1 };
+        self.pool.borrow().multiplexed.get(key, most)
     }
 
     /// Closes an idle connection of a session that has too many, before the session gets another
     /// one.
     fn make_room(&self, session: u64) {
         let mut pool = self.pool.borrow_mut();
-        let multiplexed = pool
-            .multiplexed
-            .keys()
-            .filter(|key| key.session == session)
-            .count();
+        let multiplexed = pool.multiplexed.count(|key| key.session == session);
         let idle = pool.idle.iter().filter(|(key, _)| key.session == session);
         let (count, oldest) = idle.fold(
             (0, None),
@@ -378,14 +377,8 @@ impl Origin {
         }
         if let Some(key) = oldest.map(|(_, key)| key.clone()) {
             pool.drop_oldest(&key);
-        } else if let Some(key) = pool
-            .multiplexed
-            .keys()
-            .find(|key| key.session == session)
-            .cloned()
-            && let Some(unused) = pool.multiplexed.remove(&key)
-        {
-            unused.drain();
+        } else {
+            pool.multiplexed.drain_one(|key| key.session == session);
         }
     }
 
@@ -420,7 +413,7 @@ impl Origin {
         self.pool
             .borrow_mut()
             .multiplexed
-            .insert(key.clone(), Rc::clone(&session));
+            .insert(key, Rc::clone(&session));
         self.over(&*session, exchange, sink).await
     }
 

@@ -56,6 +56,11 @@ pub trait SessionState {
     /// Returns true if the session accepts another exchange now.
     fn is_ready(&self) -> bool;
 
+    /// Returns true if an exchange could begin now, without a wait for another one's end.
+    fn has_room(&self) -> bool {
+        self.is_ready()
+    }
+
     /// Returns true if the session will never accept another exchange.
     fn is_closed(&self) -> bool;
 

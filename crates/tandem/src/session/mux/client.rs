@@ -258,6 +258,10 @@ impl SessionState for MuxClient {
         !self.is_closed()
     }
 
+    fn has_room(&self) -> bool {
+        self.is_ready() && self.shared.core.borrow().has_room()
+    }
+
     fn is_closed(&self) -> bool {
         self.shared.ended.borrow().is_some()
             || self.shared.draining.get()

@@ -1,0 +1,194 @@
+//! Tests of connections to origins over paths within the process: visitors of one reverse gateway
+//! share HTTP/2 sessions with its origin.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::h1::{Form, Limits as HeadLimits};
+use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
+
+use super::origin::{HostPattern, Limits, Mode, Origin, ToOrigin};
+use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::error::Error;
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use crate::path::{Facts, Path};
+use crate::priority::SharedPriority;
+use crate::session::http1::{Http1Session, OriginForm};
+use crate::session::mux::{HeaderCompression, Multiplexed, MuxSession};
+use crate::session::{Drain, Session, Timeouts};
+use crate::stage::Stage;
+use crate::transport::tls::ClientTls;
+use crate::transport::{Target, Transport};
+
+/// The facts about a path on which HTTP/2 was negotiated.
+struct Negotiated;
+
+impl Facts for Negotiated {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn alpn(&self) -> Option<&[u8]> {
+        Some(b"h2")
+    }
+}
+
+/// An origin over HTTP/2. It never responds to requests for `/stall`.
+struct Stalling {
+    session: MuxSession,
+    dialled: Cell<usize>,
+    stalled: Rc<Cell<usize>>,
+}
+
+struct Responding(Rc<Cell<usize>>);
+
+impl Stage for Responding {
+    fn call(&self, exchange: Exchange) -> Reply {
+        if exchange.request.path != "/stall" {
+            return Reply::ready(ResponseHead::new(200), Bytes::from_static(b"ok"));
+        }
+        self.0.set(self.0.get() + 1);
+        Reply::generate(|_sink| std::future::pending())
+    }
+}
+
+impl Transport for Stalling {
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        self.dialled.set(self.dialled.get() + 1);
+        let (near, far) = Path::pair(1 << 20);
+        let stage = Rc::new(Responding(Rc::clone(&self.stalled)));
+        let drain = Drain::new();
+        let served = self
+            .session
+            .serve(Carrier::Bytes(far), peer(0), stage, drain);
+        tokio::task::spawn_local(async move {
+            // The end of the session does not matter to the tests.
+            let _ = served.await;
+        });
+        Box::pin(std::future::ready(Ok(Path::new(near, Rc::new(Negotiated)))))
+    }
+}
+
+fn peer(session: u64) -> Peer {
+    Peer {
+        session,
+        address: None,
+        push: false,
+    }
+}
+
+fn h2(max_streams: u32) -> MuxSession {
+    MuxSession {
+        protocol: Multiplexed::H2,
+        config: MuxConfig {
+            max_streams,
+            ..MuxConfig::new(Role::Client)
+        },
+        timeouts: Timeouts::default(),
+        write_limit: 16 << 10,
+        header_compression: HeaderCompression::Safe,
+        token: None,
+        who: "gateway",
+    }
+}
+
+/// A reverse gateway in front of an origin that allows `streams` streams on each session.
+fn gateway(streams: u32, per_origin: usize) -> (Rc<Stalling>, ToOrigin) {
+    let origin = Rc::new(Stalling {
+        session: h2(streams),
+        dialled: Cell::new(0),
+        stalled: Rc::default(),
+    });
+    let mode = Mode::Reverse {
+        scheme: Scheme::Http,
+        target: Target {
+            host: "origin.example".into(),
+            port: 80,
+        },
+        hosts: vec![HostPattern::Any],
+    };
+    let http1 = Http1Session {
+        form: Form::Origin,
+        limits: HeadLimits::default(),
+        timeouts: Timeouts::default(),
+        response_timeout: Duration::from_secs(60),
+        who: "gateway",
+        scheme: Scheme::Http,
+        origin_form: OriginForm::Any,
+    };
+    let stage = Origin::new(
+        mode,
+        Rc::clone(&origin) as _,
+        ClientTls::default()
+            .connector()
+            .expect("public authorities"),
+        http1,
+        Rc::new(h2(256)),
+        Duration::from_secs(30),
+        Limits {
+            per_origin,
+            per_session: 256,
+        },
+    );
+    (origin, ToOrigin(stage))
+}
+
+fn ask(gateway: &ToOrigin, visitor: u64, path: &str) -> Reply {
+    gateway.call(Exchange {
+        request: RequestHead::get(Scheme::Http, "site.example", path),
+        body: Body::empty(),
+        isolation: Isolation::none(),
+        peer: peer(visitor),
+        priority: SharedPriority::default(),
+    })
+}
+
+/// Requests stalled responses, and waits until `count` of them have reached the origin.
+async fn stall(gateway: &ToOrigin, origin: &Stalling, visitor: u64, requests: usize, count: usize) {
+    for _ in 0..requests {
+        let mut reply = ask(gateway, visitor, "/stall");
+        tokio::task::spawn_local(async move { reply.part().await });
+    }
+    while origin.stalled.get() < count {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn status(mut reply: Reply) -> u16 {
+    match reply.part().await {
+        Some(Ok(Part::Head(head))) => head.status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn full_h2_session_gets_a_second_one() {
+    let local = tokio::task::LocalSet::new();
+    let test = async {
+        let (origin, gateway) = gateway(4, 64);
+        assert_eq!(status(ask(&gateway, 1, "/")).await, 200);
+        stall(&gateway, &origin, 1, 4, 4).await;
+        assert_eq!(status(ask(&gateway, 2, "/")).await, 200);
+        assert_eq!(origin.dialled.get(), 2);
+    };
+    local.run_until(test).await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn visitor_gets_a_share_of_an_h2_session() {
+    let local = tokio::task::LocalSet::new();
+    let test = async {
+        let (origin, gateway) = gateway(8, 3);
+        assert_eq!(status(ask(&gateway, 1, "/")).await, 200);
+        stall(&gateway, &origin, 1, 8, 3).await;
+        assert_eq!(status(ask(&gateway, 2, "/")).await, 200);
+        assert_eq!((origin.stalled.get(), origin.dialled.get()), (3, 1));
+    };
+    local.run_until(test).await;
+}
