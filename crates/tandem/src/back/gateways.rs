@@ -172,8 +172,18 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         for attempt in 0..self.gateways.len() {
             let index = (self.preferred.get() + attempt) % self.gateways.len();
-            let (session, _use) = self.begin(isolation, index);
-            match session.established().await {
+            let (mut session, mut in_use) = self.begin(isolation, index);
+            let mut established = session.established().await;
+            for _ in 1..TRIES {
+                // A reload drains sessions that wait for their gateway too.
+                if established.is_ok() || session.ended().await.is_some() {
+                    break;
+                }
+                (session, in_use) = self.begin(isolation, index);
+                established = session.established().await;
+            }
+            drop(in_use);
+            match established {
                 Ok(()) => {
                     if session.admission() == Some(false) {
                         return Err(unauthorized(self.gateways[index].has_token));

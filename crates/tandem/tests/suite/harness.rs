@@ -446,6 +446,11 @@ impl Way {
         self.state.down.load(Ordering::SeqCst)
     }
 
+    /// Drops the bytes of the first `count` connections, without closing them.
+    pub(crate) fn lose_first(&self, count: usize) {
+        self.state.silent.store(count, Ordering::SeqCst);
+    }
+
     /// Drops all further bytes of the present connections, without closing them.
     pub(crate) fn lose(&self) {
         self.state

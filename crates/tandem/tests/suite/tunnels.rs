@@ -1,9 +1,13 @@
 //! Tests of CONNECT, upgrades and SOCKS.
 
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::harness::{Client, PATIENCE, Pair, Scene, client_options, request, start_client};
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, Way, block_on, client_options, endpoint, gateway_options,
+    request, start_client, start_gateway,
+};
 
 /// Starts a server that echoes until the client closes its half, then sends a farewell.
 fn echo() -> Scene {
@@ -397,4 +401,37 @@ fn socks_attempt_after_failed_tunnel_waits() {
     assert!(client.is_closed());
     let mut client = Client::to(pair.socks);
     assert_eq!(client.socks("127.0.0.1:22", None), 2, "not allowed");
+}
+
+/// A reload drains the session that a SOCKS connection waits for.
+#[test]
+fn reload_lets_a_waiting_socks_connection_through() {
+    let origin = echo();
+    for session in ["h2", "spdy3.1"] {
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        let (_gateway, gateway) = start_gateway(options);
+        let way = Way::to(gateway);
+        way.lose_first(1);
+        let mut options = client_options(&format!("{session}+tcp://{}", way.address));
+        options.preconnect = Some(false);
+        let (mut running, _, socks) = start_client(options.clone());
+        let target = origin.address.to_string();
+        let waiting = std::thread::spawn(move || {
+            let mut client = Client::to(socks);
+            assert_eq!(client.socks(&target, None), 0);
+            client.send("a");
+            client.read_exact(1)
+        });
+        while way.connections() == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        options.listen = vec![
+            endpoint("http://127.0.0.1:0"),
+            endpoint("socks5://127.0.0.2:0"),
+        ];
+        block_on(running.reload(Arc::new(options.typed().unwrap()))).unwrap();
+        assert_eq!(waiting.join().unwrap(), b"a", "{session}");
+        assert_eq!(way.connections(), 2, "{session}");
+    }
 }
