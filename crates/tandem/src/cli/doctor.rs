@@ -1,5 +1,5 @@
-//! `tandem doctor`: checks the configuration of one end and everything that it needs, and names each
-//! fault and its remedy in one line.
+//! `tandem doctor`: checks the configuration of one end, its machine and its path. It names each
+//! fault and the remedy in one line.
 //!
 //! The client's checks include a request to each gateway, which the gateway answers by itself
 //! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client looks up no name, and connects to
@@ -35,7 +35,7 @@ pub(super) const EXAMPLES: &str = "Examples:
   tandem doctor gateway -c /etc/tandem/gateway.toml
       Check a gateway";
 
-/// The role whose options are checked.
+/// Selects the role of the checked options.
 #[derive(Debug, clap::Subcommand)]
 pub enum DoctorCommand {
     /// Check a client and the path to its gateways; the arguments are those of `tandem client`
