@@ -164,28 +164,37 @@ impl Gateway {
         None
     }
 
-    /// Gives up the fetches that were held for too long. The browser is thought to have their
-    /// resources, so that the next page does not promise them again.
+    /// Gives up the fetches that were held for too long.
     pub(super) fn end_holds(&mut self, now: Instant) {
         while let Some((_, id)) = self.holds.pop_front_if(|(at, _)| *at <= now) {
-            let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| fetch.held) else {
-                continue;
-            };
-            fetch.held = false;
-            fetch.phase = Phase::Over;
-            // The client has no report to make on it.
-            fetch.reported = true;
-            let hash = fetch.target.hash;
-            if self
-                .unreported
-                .get(&hash)
-                .is_some_and(|push| push.fetch == id)
-            {
-                self.unreported.remove(&hash);
-                self.cache.note_refusal(hash);
-            }
-            self.counts.withheld += 1;
-            self.outputs.push_back(Output::Cancel { fetch: id });
+            self.end_hold(id);
         }
+    }
+
+    /// Gives up all held fetches.
+    pub(super) fn end_all_holds(&mut self) {
+        for (_, id) in std::mem::take(&mut self.holds) {
+            self.end_hold(id);
+        }
+    }
+
+    /// Gives up a fetch that is still held. The browser is thought to have the resource, so that
+    /// the next page does not promise it again.
+    fn end_hold(&mut self, id: FetchId) {
+        let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| fetch.held) else {
+            return;
+        };
+        fetch.held = false;
+        fetch.phase = Phase::Over;
+        // The client has no report to make on it.
+        fetch.reported = true;
+        let hash = fetch.target.hash;
+        let push = self.unreported.get(&hash);
+        if push.is_some_and(|push| push.fetch == id) {
+            self.unreported.remove(&hash);
+            self.cache.note_refusal(hash);
+        }
+        self.counts.withheld += 1;
+        self.outputs.push_back(Output::Cancel { fetch: id });
     }
 }

@@ -183,7 +183,7 @@ impl Gateway {
     pub fn close(&mut self) {
         self.closed = true;
         self.releases.clear();
-        self.holds.clear();
+        self.end_all_holds();
         let waiting = self.hosts.begin_page();
         self.collect_pages(waiting);
         if let Some(page) = self.skipping.take() {

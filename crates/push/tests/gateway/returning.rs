@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tandem_push::gateway::Output;
 use tandem_push::wire::Fate;
 
 use crate::pair::{Page, Pair, page};
@@ -184,4 +185,15 @@ fn conditional_request_passes_a_held_push() {
     let (reply, asked) = pair.get(&url("00.png"), &condition);
     assert!(!reply.is_pushed);
     assert_eq!(asked, [url("00.png")]);
+}
+
+#[test]
+fn end_of_session_gives_held_fetches_up() {
+    let mut pair = pair(&site(3, html));
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    pair.gateway.close();
+    let outputs = std::iter::from_fn(|| pair.gateway.poll_output());
+    let cancelled = outputs.filter(|output| matches!(output, Output::Cancel { .. }));
+    assert_eq!(cancelled.count(), 4);
+    assert_eq!(pair.gateway.take_counts().withheld, 4);
 }
