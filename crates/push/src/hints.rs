@@ -119,6 +119,35 @@ mod tests {
         assert!(!head.fields.contains(ASSOCIATED) && head.fields.contains("link"));
     }
 
+    #[test]
+    fn preload_has_the_kind_of_its_destination() {
+        let mut head = ResponseHead::new(200);
+        assert!(!names_resources(&head));
+        head.fields.push(
+            "link",
+            "</a.css>; rel=preload; as=style, </b.js>; rel=preload; as=script, \
+             </c.woff2>; rel=preload; as=font, </d.png>; rel=preload; as=image, \
+             </e>; rel=preload; as=track",
+        );
+        assert!(names_resources(&head));
+        let needs = named_resources("http://h/", &mut head);
+        let found: Vec<_> = needs
+            .iter()
+            .map(|need| (need.kind, need.urgency, need.anonymous))
+            .collect();
+        let expected = [
+            (Kind::Style, 1, false),
+            (Kind::Script, 2, false),
+            (Kind::Font, 3, true),
+            (Kind::Image, 4, false),
+            (Kind::Other, 4, false),
+        ];
+        assert_eq!(found, expected);
+        let mut head = ResponseHead::new(200);
+        head.fields.push(ASSOCIATED, "\"/a.css\"");
+        assert!(names_resources(&head));
+    }
+
     proptest::proptest! {
         #[test]
         fn resources_have_absolute_urls(

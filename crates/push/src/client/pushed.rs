@@ -132,3 +132,24 @@ impl Phase {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    #[test]
+    fn size_counts_texts_and_overheads() {
+        let mut request = RequestHead::get(Scheme::Http, "a.example", "/path");
+        assert_eq!(size_of_promise(&request), 2 * (9 + 5) + PUSH_OVERHEAD);
+        request.fields.push("accept", "text/css");
+        request.fields.push("cookie", "a=1");
+        let text = request.fields.text_len();
+        assert_eq!(size_of_fields(&request.fields), text + 2 * FIELD_OVERHEAD);
+        assert_eq!(
+            size_of_promise(&request),
+            text + 2 * FIELD_OVERHEAD + 2 * (9 + 5) + PUSH_OVERHEAD
+        );
+    }
+}

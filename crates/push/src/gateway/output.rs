@@ -134,3 +134,21 @@ pub struct Counts {
     /// Pages without pushes, for comparison.
     pub pages_held_out: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn clock_adds_elapsed_time_to_the_date() {
+        let instant = Instant::now();
+        let clock = Clock {
+            instant,
+            unix_time: 1000,
+        };
+        assert_eq!(clock.unix_time(instant + Duration::from_secs(7)), 1007);
+        assert_eq!(clock.unix_time(instant), 1000);
+    }
+}
