@@ -222,6 +222,8 @@ impl Attack {
             Kind::Gateway(_) => Ok(Tally::default()),
         });
         let tally = tally.map_err(BenchError::system(format!("attack by {}", self.name)))?;
+        // Some floods end early. The user's requests are counted against the whole time.
+        thread::sleep(until.saturating_duration_since(Instant::now()));
         let after = Usage::of(gateway.pid)?;
         Ok(self.judge(tally, before, after, user.end(), time))
     }
