@@ -188,6 +188,7 @@ metrics! {
     pushes_promised "counter" "Gateway: resources offered as pushes.";
     push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
     pages_pushed "counter" "Gateway: pages sent with pushes of the resources that they need.";
+    pages_returning "counter" "Gateway: pages whose resources were promised without bodies, because the browser may have them.";
     pages_held_out "counter" "Gateway: pages sent without pushes, for comparison.";
     pushes_received "counter" "Client: pushes received.";
     push_bytes_received "counter" "Client: bytes of the bodies of pushes.";
@@ -197,7 +198,8 @@ metrics! {
     pushes_cancelled "counter" "Pushes that failed, were refused, or did not match the request.";
     pushes_withheld "counter" "Gateway: promises without a body, because the browser showed no need of it.";
     push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";
-    push_bytes_wasted "counter" "Client: bytes of pushed bodies that served no request.";
+    push_bytes_wasted "counter" "Bytes of pushed bodies that served no request.";
+    origin_extra_requests "counter" "Gateway: requests to origins for pushes that served no request.";
     round_trips_saved "counter" "Client: requests that did not have to cross the slow path.";
     loads_pushed "counter" "Client: completed page loads with push.";
     loads_pushed_ms "counter" "Client: milliseconds of page loads with push.";

@@ -36,8 +36,12 @@ struct Account {
     late: u64,
     wasted: u64,
     cancelled: u64,
+    withheld: u64,
     bytes_used: u64,
     bytes_wasted: u64,
+    extra_requests: u64,
+    pages_new: u64,
+    pages_returning: u64,
     round_trips_saved: u64,
     with_push: Loads,
     held_out: Loads,
@@ -125,8 +129,12 @@ impl Account {
             late: value("pushes_late"),
             wasted: value("pushes_wasted"),
             cancelled: value("pushes_cancelled"),
+            withheld: value("pushes_withheld"),
             bytes_used: value("push_bytes_used"),
             bytes_wasted: value("push_bytes_wasted"),
+            extra_requests: value("origin_extra_requests"),
+            pages_new: value("pages_pushed").saturating_sub(value("pages_returning")),
+            pages_returning: value("pages_returning"),
             round_trips_saved: value("round_trips_saved"),
             saved_s: Interval::between(&held_out, &with_push),
             with_push,
@@ -143,8 +151,12 @@ impl Account {
             ("requested in transit", self.late),
             ("wasted", self.wasted),
             ("cancelled", self.cancelled),
+            ("promised without a body", self.withheld),
             ("bytes used", self.bytes_used),
             ("bytes wasted", self.bytes_wasted),
+            ("extra origin requests", self.extra_requests),
+            ("pages, new visitors", self.pages_new),
+            ("pages, returning visitors", self.pages_returning),
             ("round trips saved", self.round_trips_saved),
         ];
         // Writing to a string cannot fail.
@@ -229,9 +241,14 @@ mod tests {
         let text = "# HELP x y\ntandem_pushes_used_total 7\ntandem_pushes_late_total 2\ntandem_loads_pushed_total 2\n\
             tandem_loads_pushed_ms_total 2000\ntandem_loads_pushed_ms_squared_total 2020000\n\
             tandem_loads_held_out_total 3\ntandem_loads_held_out_ms_total 9000\n\
-            tandem_loads_held_out_ms_squared_total 27020000\n";
+            tandem_loads_held_out_ms_squared_total 27020000\n\
+            tandem_pages_pushed_total 9\ntandem_pages_returning_total 4\ntandem_pushes_withheld_total 5\n\
+            tandem_origin_extra_requests_total 3\ntandem_push_bytes_wasted_total 70\n";
         let account = Account::read(text);
         assert_eq!((account.used, account.late, account.wasted), (7, 2, 0));
+        assert_eq!((account.pages_new, account.pages_returning), (5, 4));
+        assert_eq!((account.withheld, account.extra_requests), (5, 3));
+        assert_eq!(account.bytes_wasted, 70);
         let saved = account.saved_s.as_ref().unwrap();
         // One degree of freedom: 12.706 standard errors of 0.1155 s.
         assert!(

@@ -57,6 +57,8 @@ pub(super) struct Fetch {
     /// The browser claimed the push while it was held. A body that caches can keep then shows that
     /// the browser has no copy.
     pub(super) is_sign: bool,
+    /// The push serves no request, so that further bytes of its body are wasted.
+    pub(super) is_wasted: bool,
     /// A request waits for it.
     pub(super) requested: bool,
     /// The client received its head, and will report its fate.

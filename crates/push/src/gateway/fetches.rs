@@ -84,6 +84,13 @@ impl Gateway {
         };
         let length = data.len() as u64;
         fetch.received += length;
+        if fetch.is_wasted {
+            self.counts.wasted_bytes += length;
+        } else if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
+            && push.fetch == id
+        {
+            push.bytes += length;
+        }
         let fits = fetch.sized
             || self
                 .pages
@@ -157,6 +164,11 @@ impl Gateway {
             match phase {
                 Phase::Waiting(request) if !is_left => {
                     fetch.phase = Phase::Fetching;
+                    if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
+                        && push.fetch == id
+                    {
+                        push.begun = true;
+                    }
                     self.slow.push_back((now + SLOT_PERIOD, id));
                     self.outputs.push_back(Output::Fetch { fetch: id, request });
                 }
@@ -217,7 +229,9 @@ impl Gateway {
         let hash = fetch.target.hash;
         let push = self.unreported.get(&hash);
         if push.is_none_or(|push| push.fetch == id) {
-            self.unreported.remove(&hash);
+            if let Some(push) = self.unreported.remove(&hash) {
+                self.count_waste(&push);
+            }
             self.cache.forget(hash);
         }
     }

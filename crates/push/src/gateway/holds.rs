@@ -73,6 +73,9 @@ impl Gateway {
             (is_own_answer && is_first_visit(request, head))
                 || (is_own_site && gets_first_cookie(request, head))
         });
+        if trust != Trust::Full {
+            self.counts.pages_returning += 1;
+        }
         page.hold = match trust {
             Trust::Full => None,
             Trust::Bodies(allowance) => Some(Hold {

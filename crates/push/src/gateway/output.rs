@@ -129,6 +129,12 @@ pub struct Counts {
     pub cancelled: u64,
     /// Promises whose bodies were never sent, because the browser showed no need of them.
     pub withheld: u64,
+    /// Bytes of bodies that origins sent for pushes that served no request.
+    pub wasted_bytes: u64,
+    /// Requests to origins for pushes that served no request.
+    pub extra_requests: u64,
+    /// Pages whose resources were promised without bodies.
+    pub pages_returning: u64,
     /// Pages with pushes.
     pub pages_pushed: u64,
     /// Pages without pushes, for comparison.

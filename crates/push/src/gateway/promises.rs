@@ -173,6 +173,7 @@ impl Gateway {
             held: false,
             promised: false,
             is_sign: false,
+            is_wasted: false,
             requested: false,
             reported: false,
             reader: None,
@@ -209,10 +210,13 @@ impl Gateway {
             page_url,
             fetch,
             asked: target.asked,
+            begun: false,
+            bytes: 0,
         };
-        if self.unreported.insert(target.hash, push).is_some() {
+        if let Some(replaced) = self.unreported.insert(target.hash, push) {
             // The client drops the push that is replaced, and does not report it.
             self.counts.wasted += 1;
+            self.count_waste(&replaced);
         }
     }
 

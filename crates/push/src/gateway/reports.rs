@@ -71,7 +71,10 @@ impl Gateway {
         }
         match fate {
             Fate::Used | Fate::Late => self.note_wanted(now, url::authority(&push.url), hash),
-            Fate::Wasted | Fate::Cancelled => self.cache.note_refusal(hash),
+            Fate::Wasted | Fate::Cancelled => {
+                self.count_waste(&push);
+                self.cache.note_refusal(hash);
+            }
         }
         match (fate, predictor) {
             (Fate::Used | Fate::Late, Some(predictor)) => predictor.used(&push.page_url, &push.url),

@@ -50,6 +50,10 @@ pub(super) struct Unreported {
     pub(super) page_url: Arc<str>,
     pub(super) fetch: FetchId,
     pub(super) asked: RequestHashes,
+    /// Its request was made.
+    pub(super) begun: bool,
+    /// The bytes of its body so far.
+    pub(super) bytes: u64,
 }
 
 /// The companion of the session, and the promises that wait for one.
@@ -179,11 +183,20 @@ impl Gateway {
     }
 
     /// Ends the session: nothing is promised any more, and promises that no stream has taken are
-    /// withdrawn.
+    /// withdrawn. Pushes that the client has not reported on can serve no request any more.
     pub fn close(&mut self) {
         self.closed = true;
-        self.releases.clear();
+        // A held promise counts as withheld here, and no longer waits for a report.
         self.end_all_holds();
+        for (_, push) in std::mem::take(&mut self.unreported) {
+            if push.begun {
+                self.counts.wasted += 1;
+            } else {
+                self.counts.withheld += 1;
+            }
+            self.count_waste(&push);
+        }
+        self.releases.clear();
         let waiting = self.hosts.begin_page();
         self.collect_pages(waiting);
         if let Some(page) = self.skipping.take() {
@@ -207,6 +220,15 @@ impl Gateway {
     /// Returns the number of answers, pages and fetches that the machine knows.
     pub fn records(&self) -> [usize; 3] {
         [self.answers.len(), self.pages.len(), self.fetches.len()]
+    }
+
+    /// Counts the cost of a push that serves no request.
+    pub(super) fn count_waste(&mut self, push: &Unreported) {
+        self.counts.wasted_bytes += push.bytes;
+        self.counts.extra_requests += u64::from(push.begun);
+        if let Some(fetch) = self.fetches.get_mut(push.fetch) {
+            fetch.is_wasted = true;
+        }
     }
 
     /// Notes that the client wants a resource of a host.

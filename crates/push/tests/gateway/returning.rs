@@ -197,3 +197,46 @@ fn end_of_session_gives_held_fetches_up() {
     assert_eq!(cancelled.count(), 4);
     assert_eq!(pair.gateway.take_counts().withheld, 4);
 }
+
+#[test]
+fn end_of_session_counts_unused_pushes() {
+    let mut first = pair(&site(3, html));
+    assert_eq!(fetches_with(&mut first, "page", NAVIGATION), 4);
+    first.report(Fate::Used, &url("00.png"));
+    first.run();
+    first.gateway.close();
+    let counts = first.gateway.take_counts();
+    assert_eq!((counts.used, counts.wasted, counts.withheld), (1, 3, 0));
+    assert_eq!((counts.wasted_bytes, counts.extra_requests), (3, 3));
+    assert_eq!(counts.pages_returning, 0);
+    assert_eq!(first.gateway.unreported(), 0);
+
+    let mut later = pair(&site(3, html));
+    assert_eq!(fetches_with(&mut later, "page", WITH_COOKIE), 0);
+    later.gateway.close();
+    let counts = later.gateway.take_counts();
+    assert_eq!((counts.wasted, counts.withheld), (0, 4));
+    assert_eq!((counts.wasted_bytes, counts.extra_requests), (0, 0));
+    assert_eq!(counts.pages_returning, 1);
+}
+
+#[test]
+fn push_without_use_is_an_extra_request() {
+    let mut pages = site(2, html);
+    let personal = image().with("cache-control", "no-store");
+    for (of, page) in &mut pages {
+        if *of == url("pixel.png") {
+            *page = personal.clone();
+        }
+    }
+    let mut pair = pair(&pages);
+    assert_eq!(fetches_with(&mut pair, "page", NAVIGATION), 3);
+    let counts = pair.gateway.take_counts();
+    assert_eq!((counts.extra_requests, counts.wasted_bytes), (1, 0));
+    pair.report(Fate::Wasted, &url("00.png"));
+    pair.report(Fate::Cancelled, &url("01.png"));
+    pair.run();
+    let counts = pair.gateway.take_counts();
+    assert_eq!((counts.extra_requests, counts.wasted_bytes), (2, 2));
+    assert_eq!((counts.wasted, counts.cancelled), (1, 1));
+}

@@ -206,8 +206,6 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let unreported = self.state.borrow().machine.unreported();
-        METRICS.pushes_wasted.add(unreported as u64);
         if let Some(learned) = &self.pushing.learned {
             learned.session_closed(self.session);
         }
@@ -256,6 +254,9 @@ fn count(counts: Counts) {
     METRICS.pushes_wasted.add(counts.wasted);
     METRICS.pushes_cancelled.add(counts.cancelled);
     METRICS.pushes_withheld.add(counts.withheld);
+    METRICS.push_bytes_wasted.add(counts.wasted_bytes);
+    METRICS.origin_extra_requests.add(counts.extra_requests);
+    METRICS.pages_returning.add(counts.pages_returning);
     METRICS.pages_pushed.add(counts.pages_pushed);
     METRICS.pages_held_out.add(counts.pages_held_out);
 }

@@ -35,6 +35,7 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
         },
         priority: SharedPriority::default(),
     };
+    let stage = Rc::clone(&shared);
     let mut reply = Reply::new(Observed {
         reply: shared.next.call(exchange),
         request: None,
@@ -56,6 +57,7 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
         }
     }
     pushes.on_companion_end(was_accepted);
+    stage.forget_ended();
 }
 
 /// The body of a companion.

@@ -79,6 +79,15 @@ impl Pushed {
     }
 }
 
+impl Drop for Pushed {
+    /// Ends the pushes of all sessions, so that those without a request count as wasted.
+    fn drop(&mut self) {
+        for pushes in self.shared.sessions.take().into_values().flatten() {
+            pushes.close();
+        }
+    }
+}
+
 impl Stage for Pushed {
     fn call(&self, exchange: Exchange) -> Reply {
         let shared = &self.shared;
@@ -179,14 +188,17 @@ impl Shared {
         }
         self.forget_ended();
         let digest = self.options.digest.then(|| self.digest(isolation));
-        let pushes = SessionPushes::new(self.options.store, mark, digest);
+        let (pool, key) = (Rc::clone(&self.pool), isolation.clone());
+        let is_current = move |mark: &Rc<SessionMark>| pool.is_current(&key, mark);
+        let store = self.options.store;
+        let pushes = SessionPushes::new(store, mark, digest, Box::new(is_current));
         let mut sessions = self.sessions.borrow_mut();
         let of_key = sessions.entry(isolation.clone()).or_default();
         of_key.push(Rc::clone(&pushes));
         pushes
     }
 
-    /// Forgets the pushes of sessions that have ended.
+    /// Forgets the pushes of sessions that have ended. They can serve no request any more.
     fn forget_ended(&self) {
         let mut ended = Vec::new();
         self.sessions.borrow_mut().retain(|isolation, sessions| {

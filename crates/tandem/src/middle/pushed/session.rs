@@ -17,6 +17,9 @@ use crate::exchange::{Part, Parts, Reply, SessionMark};
 use crate::metrics::METRICS;
 use crate::priority::{Precedence, SharedPriority};
 
+/// The test whether the pool still gives requests to a session.
+type CurrencyCheck = Box<dyn Fn(&Rc<SessionMark>) -> bool>;
+
 /// The pushes of one session.
 pub(super) struct SessionPushes {
     mark: Rc<SessionMark>,
@@ -26,6 +29,7 @@ pub(super) struct SessionPushes {
     report_waker: Cell<Option<Waker>>,
     tasks: RefCell<HashMap<PushId, PushTasks>>,
     digest: Option<Rc<RefCell<Digest>>>,
+    is_current: CurrencyCheck,
     /// True if a task waits for the store's next timeout.
     is_swept: Cell<bool>,
 }
@@ -49,6 +53,7 @@ impl SessionPushes {
         limits: StoreLimits,
         mark: Rc<SessionMark>,
         digest: Option<Rc<RefCell<Digest>>>,
+        is_current: CurrencyCheck,
     ) -> Rc<Self> {
         let mut reports = Vec::new();
         if let Some(digest) = &digest {
@@ -61,6 +66,7 @@ impl SessionPushes {
             report_waker: Cell::default(),
             tasks: RefCell::default(),
             digest,
+            is_current,
             is_swept: Cell::default(),
         })
     }
@@ -168,7 +174,12 @@ impl SessionPushes {
                 let at = this.store.borrow().next_timeout();
                 let Some(at) = at else { break };
                 tokio::time::sleep_until(at.into()).await;
-                this.with_store(|store| store.handle_timeout(now()));
+                if (this.is_current)(&this.mark) {
+                    this.with_store(|store| store.handle_timeout(now()));
+                } else {
+                    this.close();
+                    break;
+                }
             }
             this.is_swept.set(false);
         });

@@ -1,0 +1,65 @@
+//! The counters of pushes, as a running client reports them.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, PATIENCE, Scene, block_on, gateway_options, request, start_gateway};
+use crate::process::Process;
+
+/// Waits until the metrics have this line.
+fn wait_for(metrics: SocketAddr, line: &str) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut scrape = Client::to(metrics);
+        let host = format!("Host: {metrics}\r\n\r\n");
+        scrape.send(format!("GET /metrics HTTP/1.1\r\n{host}"));
+        let text = String::from_utf8(scrape.answer("GET").body).unwrap();
+        if text.contains(&format!("\n{line}\n")) {
+            return;
+        }
+        assert!(Instant::now() < end, "{line}: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A push that no request has claimed when its session ends is waste at once.
+#[test]
+fn client_counts_pushes_of_an_ended_session() {
+    let origin = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            let (fields, body) = if asked.line.contains("/page") {
+                ("Content-Type: text/html\r\nSet-Cookie: a=b", "<img src=/i>")
+            } else {
+                ("Cache-Control: max-age=600", "0123456789")
+            };
+            let length = body.len();
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\n{fields}\r\nContent-Length: {length}\r\n\r\n{body}"
+            ));
+        }
+    });
+    let mut options = gateway_options();
+    options.hold_out = Some(0.0);
+    let (running, gateway) = start_gateway(options);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = listener.local_addr().unwrap();
+    drop(listener);
+    let process = Process::start(&[
+        "client",
+        "--listen",
+        "http://127.0.0.1:0",
+        "--gateway",
+        &format!("h2+tcp://{gateway}"),
+        "--metrics",
+        &metrics.to_string(),
+    ]);
+    let mut browser = Client::to(process.address);
+    let navigation = "Accept: text/html\r\n";
+    browser.send(request("GET", &origin.url("/page"), navigation));
+    assert_eq!(browser.answer("GET").status, 200);
+    wait_for(metrics, "tandem_push_bytes_received_total 10");
+    wait_for(metrics, "tandem_push_bytes_wasted_total 0");
+    block_on(running.drain(Duration::ZERO));
+    wait_for(metrics, "tandem_push_bytes_wasted_total 10");
+    wait_for(metrics, "tandem_pushes_wasted_total 1");
+}
