@@ -23,6 +23,7 @@ mod preload;
 mod pushed;
 mod reports;
 mod store;
+mod stored_head;
 
 pub use digest::Digest;
 pub use lifetime::fresh_for;

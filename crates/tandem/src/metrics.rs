@@ -188,7 +188,7 @@ metrics! {
     pushes_promised "counter" "Gateway: resources offered as pushes.";
     push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
     pages_pushed "counter" "Gateway: pages sent with pushes of the resources that they need.";
-    pages_returning "counter" "Gateway: pages whose resources were promised without bodies, because the browser may have them.";
+    pages_returning "counter" "Gateway: pages with promises without bodies for a returning browser.";
     pages_held_out "counter" "Gateway: pages sent without pushes, for comparison.";
     pushes_received "counter" "Client: pushes received.";
     push_bytes_received "counter" "Client: bytes of the bodies of pushes.";
@@ -196,6 +196,7 @@ metrics! {
     pushes_late "counter" "Pushes whose resource was requested while they were under way.";
     pushes_wasted "counter" "Pushes that were not requested in time, or that could not be kept.";
     pushes_cancelled "counter" "Pushes that failed, were refused, or did not match the request.";
+    pushes_validated "counter" "Pushes whose head answered a conditional request with 304.";
     pushes_withheld "counter" "Gateway: promises without a body, because the browser showed no need of it.";
     push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";
     push_bytes_wasted "counter" "Bytes of pushed bodies that served no request.";

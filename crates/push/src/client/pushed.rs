@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tandem_http::{Fields, RequestHead, ResponseHead};
+use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 
 use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
 use super::matching::{Mismatch, PushFacts};
@@ -32,6 +32,28 @@ pub(super) fn size_of_promise(request: &RequestHead) -> usize {
     size_of_fields(&request.fields) + target + PUSH_OVERHEAD
 }
 
+/// The URL of a push.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Target {
+    scheme: Scheme,
+    authority: String,
+    path: String,
+}
+
+impl Target {
+    pub(super) fn of(request: &RequestHead) -> Self {
+        Self {
+            scheme: request.scheme,
+            authority: request.authority.to_ascii_lowercase(),
+            path: request.path.clone(),
+        }
+    }
+
+    pub(super) fn has_origin_of(&self, other: &Self) -> bool {
+        self.scheme == other.scheme && self.authority == other.authority
+    }
+}
+
 /// A push that is kept, or only read to its end.
 #[derive(Debug)]
 pub(super) struct Pushed {
@@ -55,6 +77,8 @@ pub(super) enum Phase {
     Kept(Box<Kept>),
     /// A request is answered with the push.
     Claimed(Box<Kept>, Reader),
+    /// The browser holds a copy, and its request is answered with this 304.
+    Confirmed(Option<Box<ResponseHead>>),
     /// The push is of no use. It has this fate, unless another was reported.
     Useless(Fate),
 }
@@ -128,7 +152,7 @@ impl Phase {
     pub(super) fn kept_mut(&mut self) -> Option<&mut Kept> {
         match self {
             Self::Kept(kept) | Self::Claimed(kept, _) => Some(kept),
-            Self::Useless(_) => None,
+            Self::Confirmed(_) | Self::Useless(_) => None,
         }
     }
 }

@@ -63,12 +63,12 @@ impl ReportQueue {
     }
 
     /// Adds the outcome of a push. A late outcome is urgent, because some protocols cannot raise a
-    /// push by themselves.
+    /// push by themselves. After a validation the gateway must not send the body.
     pub fn push(&mut self, fate: Fate, url: u32) {
         if self.waiting.len() < MAX_WAITING {
             Report::Became(fate, url).encode(&mut self.waiting);
         }
-        self.is_urgent |= fate == Fate::Late;
+        self.is_urgent |= matches!(fate, Fate::Late | Fate::Validated);
     }
 
     /// Returns whether a report must be sent at once.

@@ -7,12 +7,15 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tandem_http::cache::{RequestPolicy, ResponsePolicy, validation::is_conditional};
-use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
+use tandem_http::cache::{RequestPolicy, validation::is_conditional};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
-use super::lifetime::{Lifetime, MAX_UNSPECIFIED_WAIT, PageLoad, may_wait};
+use super::lifetime::{Lifetime, PageLoad, may_wait};
 use super::matching::check_request;
-use super::pushed::{ArrivedAnswer, Kept, Phase, Pushed, Reader, size_of_fields, size_of_promise};
+use super::pushed::{
+    ArrivedAnswer, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
+};
+use super::stored_head::{confirms_copy, not_modified, with_age};
 use crate::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 
 /// The pushes that a session may have at once, whatever their size.
@@ -48,7 +51,8 @@ pub enum Intake {
 pub struct Serve {
     /// The push that answers the request.
     pub push: PushId,
-    /// The answer is complete in the store; otherwise the request joins it as it arrives.
+    /// The answer is complete in the store, or a 304 that needs its head alone. Otherwise the
+    /// request joins it as it arrives.
     pub is_complete: bool,
 }
 
@@ -96,24 +100,6 @@ pub enum Piece {
     Broken,
     /// The next piece has not arrived. [`Output::WakeReader`] tells when it has.
     Pending,
-}
-
-/// The URL of a push.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Target {
-    scheme: Scheme,
-    authority: String,
-    path: String,
-}
-
-impl Target {
-    fn of(request: &RequestHead) -> Self {
-        Self {
-            scheme: request.scheme,
-            authority: request.authority.to_ascii_lowercase(),
-            path: request.path.clone(),
-        }
-    }
 }
 
 /// The pushes of one session.
@@ -361,6 +347,12 @@ impl PushStore {
             return None;
         }
         self.waiting.remove(&target);
+        let answer = kept.answer.as_ref();
+        let confirmed = answer.filter(|answer| confirms_copy(asked, &answer.head));
+        if let Some(answer) = confirmed {
+            let head = not_modified(&with_age(&answer.head, now - kept.promised));
+            return self.confirm(id, head);
+        }
         let reader = Reader {
             request: asked.clone(),
             has_head: false,
@@ -384,13 +376,27 @@ impl PushStore {
         })
     }
 
+    /// Answers the request of a browser that holds a copy of the push. The body is of no use.
+    fn confirm(&mut self, id: PushId, head: ResponseHead) -> Option<Serve> {
+        let pushed = self.pushes.get_mut(&id)?;
+        let phase = Phase::Confirmed(Some(Box::new(head)));
+        if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, phase) {
+            self.held -= kept.held;
+        }
+        pushed.reported = Some(Fate::Validated);
+        let url = pushed.url;
+        self.report(Fate::Validated, url, true);
+        Some(Serve {
+            push: id,
+            is_complete: true,
+        })
+    }
+
     /// Drops the waiting answers of an origin: a request may have changed the resources behind them
     /// (RFC 9111 section 4.4).
     pub fn invalidate_origin(&mut self, request: &RequestHead) {
         let of = Target::of(request);
-        self.drop_waiting(|target, _| {
-            target.scheme == of.scheme && target.authority == of.authority
-        });
+        self.drop_waiting(|target, _| target.has_origin_of(&of));
     }
 
     /// Takes the next piece of a claimed push.
@@ -399,6 +405,9 @@ impl PushStore {
             return Piece::Broken;
         };
         let is_arriving = pushed.is_arriving;
+        if let Phase::Confirmed(head) = &mut pushed.phase {
+            return head.take().map_or(Piece::End, |head| Piece::Head(*head));
+        }
         let Phase::Claimed(kept, reader) = &mut pushed.phase else {
             return Piece::Broken;
         };
@@ -438,6 +447,11 @@ impl PushStore {
 
     /// Takes note that the reader of a push is gone. The rest of the push is thrown away.
     pub fn on_reader_gone(&mut self, id: PushId) {
+        if let Some(pushed) = self.pushes.get_mut(&id)
+            && matches!(pushed.phase, Phase::Confirmed(_))
+        {
+            pushed.phase = Phase::Useless(Fate::Validated);
+        }
         self.discard(id, Fate::Cancelled);
         self.release(id);
     }
@@ -495,8 +509,8 @@ impl PushStore {
         let (kept, is_claimed) = match std::mem::replace(&mut pushed.phase, Phase::Useless(fate)) {
             Phase::Kept(kept) => (kept, false),
             Phase::Claimed(kept, _) => (kept, true),
-            useless @ Phase::Useless(_) => {
-                pushed.phase = useless;
+            rest @ (Phase::Confirmed(_) | Phase::Useless(_)) => {
+                pushed.phase = rest;
                 return;
             }
         };
@@ -576,19 +590,6 @@ impl PushStore {
             self.release(id);
         }
     }
-}
-
-/// A stored head after `waited`. During its page load a push is as good as an answer from the
-/// origin (RFC 9113 section 8.4.2); later it is a stored one and tells its age (RFC 9111 section
-/// 5.1).
-fn with_age(head: &ResponseHead, waited: Duration) -> ResponseHead {
-    let mut head = head.clone();
-    if waited > MAX_UNSPECIFIED_WAIT {
-        let policy = ResponsePolicy::of(&head);
-        let age = policy.age.saturating_add(waited);
-        head.fields.set("age", age.as_secs().to_string());
-    }
-    head
 }
 
 #[cfg(test)]

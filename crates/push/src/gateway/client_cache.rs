@@ -42,6 +42,11 @@ impl ClientCache {
             || self.earlier.contains(&url)
     }
 
+    /// Returns whether the browser can use this URL after a validation.
+    pub(super) fn is_validatable(&self, url: u32) -> bool {
+        self.get(url) == Some(Holding::Validatable)
+    }
+
     /// Returns whether the browser surely received this URL, so that a plain request for it shows
     /// that the cache was lost.
     pub(super) fn has_received(&self, url: u32) -> bool {

@@ -57,6 +57,10 @@ pub(super) struct Fetch {
     /// The browser claimed the push while it was held. A body that caches can keep then shows that
     /// the browser has no copy.
     pub(super) is_sign: bool,
+    /// The browser has a copy that it must validate, so the head alone may suffice.
+    pub(super) validates: bool,
+    /// The head was passed on, and the body waits for a request that needs it.
+    pub(super) body_held: bool,
     /// The push serves no request, so that further bytes of its body are wasted.
     pub(super) is_wasted: bool,
     /// A request waits for it.
@@ -68,4 +72,11 @@ pub(super) struct Fetch {
     pub(super) sized: bool,
     /// The bytes of its body so far.
     pub(super) received: u64,
+}
+
+impl Fetch {
+    /// Returns whether the fetch or its body waits for a request.
+    pub(super) const fn waits(&self) -> bool {
+        self.held || self.body_held
+    }
 }

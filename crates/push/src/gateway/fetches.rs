@@ -65,6 +65,7 @@ impl Gateway {
             self.note_claim(now, page);
         }
         self.begin_push(id, head);
+        self.hold_body(now, id, head);
         if let Some(fetch) = self.fetches.get(id) {
             head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
         }
@@ -195,7 +196,7 @@ impl Gateway {
     }
 
     /// Moves a fetch to its next phase, and frees its place in the queue.
-    fn end_fetching(&mut self, now: Instant, id: FetchId, next: Phase) {
+    pub(super) fn end_fetching(&mut self, now: Instant, id: FetchId, next: Phase) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };

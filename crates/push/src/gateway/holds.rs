@@ -3,6 +3,9 @@
 //! A held fetch is promised, which costs about 100 bytes, and is not begun. A request of the browser
 //! for it begins it. If its answer is one that caches keep, the browser has no copy, and further
 //! fetches of the page begin (see `visitors`). The others are given up after [`HOLD_PERIOD`].
+//!
+//! If the browser must validate a copy that the session brought, only the head is sent. The client
+//! answers the conditional request with 304, and the body follows if it is needed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,11 +14,12 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::fetch::Phase;
+use super::fetch::{Fetch, Phase};
 use super::output::Output;
-use super::session::Gateway;
+use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::{Trust, gets_first_cookie, is_first_visit, visited_site};
+use crate::answer::Reuse;
 use crate::fetch_standard::is_navigation;
 use crate::site::{is_same_site, site_of};
 use crate::url;
@@ -33,7 +37,7 @@ pub(super) struct Hold {
 }
 
 impl Gateway {
-    /// Notes what a request and its answer tell about earlier visits. `hash` is that of the URL.
+    /// Notes the signs of earlier visits in a request and its answer. `hash` is that of the URL.
     pub(super) fn note_signs(&mut self, request: &RequestHead, hash: u32, head: &ResponseHead) {
         if validation::is_conditional(&request.fields) {
             if !self.cache.has_received(hash) {
@@ -108,11 +112,49 @@ impl Gateway {
         }
     }
 
-    /// Lets a held fetch begin when its turn comes.
+    /// Holds the body of a push back if the browser must validate its copy: the head suffices to
+    /// answer 304.
+    pub(super) fn hold_body(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
+        let has_validator = head.fields.contains("etag") || head.fields.contains("last-modified");
+        let waits = fetch.validates && !fetch.requested && head.status == 200 && has_validator;
+        if waits && self.companion.known {
+            fetch.body_held = true;
+            self.holds.push_back((now + HOLD_PERIOD, id));
+        }
+    }
+
+    /// Returns whether the body of a push must not be read yet. [`Output::Body`] tells when it may.
+    pub fn holds_body(&self, id: FetchId) -> bool {
+        self.fetches.get(id).is_some_and(|fetch| fetch.body_held)
+    }
+
+    /// Notes that the head of a push has served a request.
+    pub(super) fn note_validation(&mut self, now: Instant, hash: u32, push: &Unreported) {
+        self.counts.validated += 1;
+        self.counts.wasted_bytes += push.bytes;
+        self.cache.note_answer(hash, Reuse::Validate);
+        // A report on a head that was not sent is false, and its promise may not be on a stream yet.
+        let fetch = self.fetches.get_mut(push.fetch);
+        let Some(fetch) = fetch.filter(|fetch| fetch.reported) else {
+            return;
+        };
+        fetch.body_held = false;
+        fetch.is_wasted = true;
+        self.end_fetching(now, push.fetch, Phase::Over);
+        self.outputs.push_back(Output::Cancel { fetch: push.fetch });
+    }
+
+    /// Lets a held fetch begin when its turn comes, and a held body follow its head.
     pub(super) fn release_hold(&mut self, now: Instant, id: FetchId) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
+        if std::mem::replace(&mut fetch.body_held, false) {
+            self.outputs.push_back(Output::Body { fetch: id });
+        }
         if std::mem::replace(&mut fetch.held, false) && fetch.promised {
             let turn = fetch.turn;
             self.queue.wait(turn, id);
@@ -142,7 +184,7 @@ impl Gateway {
                 while hold.allowance > 0
                     && let Some(fetch) = hold.waiting.pop_front()
                 {
-                    // One that was claimed or given up meanwhile counts for nothing.
+                    // A fetch that was claimed or given up meanwhile takes no allowance.
                     if self.fetches.get(fetch).is_some_and(|fetch| fetch.held) {
                         hold.allowance -= 1;
                         released.push(fetch);
@@ -159,7 +201,7 @@ impl Gateway {
     /// Returns the time at which the next held fetch is given up.
     pub(super) fn next_hold_end(&mut self) -> Option<Instant> {
         while let Some(&(at, id)) = self.holds.front() {
-            if self.fetches.get(id).is_some_and(|fetch| fetch.held) {
+            if self.fetches.get(id).is_some_and(Fetch::waits) {
                 return Some(at);
             }
             self.holds.pop_front();
@@ -184,20 +226,25 @@ impl Gateway {
     /// Gives up a fetch that is still held. The browser is thought to have the resource, so that
     /// the next page does not promise it again.
     fn end_hold(&mut self, id: FetchId) {
-        let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| fetch.held) else {
+        let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| fetch.waits()) else {
             return;
         };
         fetch.held = false;
-        fetch.phase = Phase::Over;
+        fetch.body_held = false;
+        if matches!(fetch.phase, Phase::Waiting(_)) {
+            fetch.phase = Phase::Over;
+        }
         // The client has no report to make on it.
         fetch.reported = true;
         let hash = fetch.target.hash;
         let push = self.unreported.get(&hash);
-        if push.is_some_and(|push| push.fetch == id) {
-            self.unreported.remove(&hash);
+        if push.is_some_and(|push| push.fetch == id)
+            && let Some(push) = self.unreported.remove(&hash)
+        {
+            self.counts.withheld += 1;
+            self.count_waste(&push);
             self.cache.note_refusal(hash);
         }
-        self.counts.withheld += 1;
         self.outputs.push_back(Output::Cancel { fetch: id });
     }
 }

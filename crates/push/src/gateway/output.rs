@@ -61,7 +61,12 @@ pub enum Output {
         /// The push.
         fetch: FetchId,
     },
-    /// The request of a push is not to be made, and its stream is to be reset.
+    /// The body of a push may be read now: see [`holds_body`](super::Gateway::holds_body).
+    Body {
+        /// The push.
+        fetch: FetchId,
+    },
+    /// The request of a push is not to be made or ends here, and its stream is to be reset.
     Cancel {
         /// The push.
         fetch: FetchId,
@@ -127,6 +132,8 @@ pub struct Counts {
     pub wasted: u64,
     /// Pushes that the client refused.
     pub cancelled: u64,
+    /// Pushes whose heads answered a conditional request.
+    pub validated: u64,
     /// Promises whose bodies were never sent, because the browser showed no need of them.
     pub withheld: u64,
     /// Bytes of bodies that origins sent for pushes that served no request.

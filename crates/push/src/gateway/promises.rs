@@ -173,6 +173,8 @@ impl Gateway {
             held: false,
             promised: false,
             is_sign: false,
+            validates: self.cache.is_validatable(target.hash),
+            body_held: false,
             is_wasted: false,
             requested: false,
             reported: false,

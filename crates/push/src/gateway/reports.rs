@@ -68,9 +68,12 @@ impl Gateway {
             }
             Fate::Wasted => self.counts.wasted += 1,
             Fate::Cancelled => self.counts.cancelled += 1,
+            Fate::Validated => self.note_validation(now, hash, &push),
         }
         match fate {
-            Fate::Used | Fate::Late => self.note_wanted(now, url::authority(&push.url), hash),
+            Fate::Used | Fate::Late | Fate::Validated => {
+                self.note_wanted(now, url::authority(&push.url), hash)
+            }
             Fate::Wasted | Fate::Cancelled => {
                 self.count_waste(&push);
                 self.cache.note_refusal(hash);
@@ -78,7 +81,8 @@ impl Gateway {
         }
         match (fate, predictor) {
             (Fate::Used | Fate::Late, Some(predictor)) => predictor.used(&push.page_url, &push.url),
-            (Fate::Cancelled, Some(predictor)) => predictor.cancelled(&push.url),
+            // A body that would have been a 304 was a mistake.
+            (Fate::Cancelled | Fate::Validated, Some(predictor)) => predictor.cancelled(&push.url),
             _ => {}
         }
     }

@@ -50,7 +50,7 @@ pub(super) struct Unreported {
     pub(super) page_url: Arc<str>,
     pub(super) fetch: FetchId,
     pub(super) asked: RequestHashes,
-    /// Its request was made.
+    /// The request of the push was made.
     pub(super) begun: bool,
     /// The bytes of its body so far.
     pub(super) bytes: u64,

@@ -120,8 +120,8 @@ const fn released(claim: u32) -> usize {
     RELEASED_PER_CLAIM * claim as usize
 }
 
-/// Returns the site whose visit a request belongs to: its own for a page, and that of its referrer
-/// for a part of one.
+/// Returns the site that a request visits: for a page the site of the target, and for a part of a
+/// page that of the referrer.
 pub(super) fn visited_site(request: &RequestHead) -> String {
     match referring_authority(request) {
         Some(referrer) if !is_navigation(request) => site_of(referrer),

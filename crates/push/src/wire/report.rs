@@ -11,10 +11,18 @@ pub enum Fate {
     Wasted,
     /// The client refused the push, or could not use it.
     Cancelled,
+    /// The browser validated its own copy, and the head of the push sufficed as the answer.
+    Validated,
 }
 
 /// The fates in the order of their codes on the wire.
-const FATES: [Fate; 4] = [Fate::Used, Fate::Late, Fate::Wasted, Fate::Cancelled];
+const FATES: [Fate; 5] = [
+    Fate::Used,
+    Fate::Late,
+    Fate::Wasted,
+    Fate::Cancelled,
+    Fate::Validated,
+];
 
 /// The code of [`Report::Holds`].
 const HOLDS: u8 = 16;
@@ -87,14 +95,14 @@ mod tests {
         }
         Report::Holds(5).encode(&mut body);
         let codes: Vec<u8> = body.chunks(REPORT_LEN).map(|report| report[0]).collect();
-        assert_eq!(codes, [0, 1, 2, 3, 16]);
+        assert_eq!(codes, [0, 1, 2, 3, 4, 16]);
         assert_eq!(body[1..5], [1, 2, 3, 4]);
     }
 
     #[test]
     fn report_with_unknown_code_is_skipped() {
         let mut read = Vec::new();
-        let body = [4, 0, 0, 0, 1, 15, 0, 0, 0, 1, 17, 0, 0, 0, 1, 3, 0, 0, 0, 9];
+        let body = [5, 0, 0, 0, 1, 15, 0, 0, 0, 1, 17, 0, 0, 0, 1, 3, 0, 0, 0, 9];
         ReportReader::default().read(&body, |report| read.push(report));
         assert_eq!(read, [Report::Became(Fate::Cancelled, 9)]);
     }
@@ -102,7 +110,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn reader_joins_pieces_of_any_length(
-            reports in proptest::collection::vec((0usize..5, proptest::num::u32::ANY), 0..20),
+            reports in proptest::collection::vec((0usize..6, proptest::num::u32::ANY), 0..20),
             cut in 1usize..9,
         ) {
             let reports: Vec<Report> = reports

@@ -53,7 +53,13 @@ const LINKS: [&str; 3] = [
     "<http://cdn.a.example/font.woff2>; rel=preload; as=font; crossorigin",
 ];
 
-const FATES: [Fate; 4] = [Fate::Used, Fate::Late, Fate::Wasted, Fate::Cancelled];
+const FATES: [Fate; 5] = [
+    Fate::Used,
+    Fate::Late,
+    Fate::Wasted,
+    Fate::Cancelled,
+    Fate::Validated,
+];
 
 /// The bytes that decide. After their end, each choice is the first.
 struct Choices<'a>(&'a [u8]);
@@ -136,6 +142,7 @@ struct Scene<'a> {
     /// The fetches without a head, and the time at which each began.
     running: BTreeMap<FetchId, Instant>,
     decided: HashSet<FetchId>,
+    cancelled: HashSet<FetchId>,
     hashes: BTreeSet<u32>,
     counted: [u64; 5],
 }
@@ -166,6 +173,7 @@ pub(crate) fn run(data: &[u8]) {
         queued: BTreeSet::new(),
         running: BTreeMap::new(),
         decided: HashSet::new(),
+        cancelled: HashSet::new(),
         hashes: BTreeSet::new(),
         counted: [0; 5],
     };
@@ -265,6 +273,9 @@ impl Scene<'_> {
         if options & 4 != 0 {
             head.fields.push("cache-control", "max-age=600");
         }
+        if options & 32 != 0 {
+            head.fields.push("etag", "\"1\"");
+        }
         if options & 24 == 24 {
             let length = self.choices.one_of(&["0", "1000", "5000000", "40000000"]);
             head.fields.push("content-length", length);
@@ -334,8 +345,8 @@ impl Scene<'_> {
             bytes.extend_from_slice(self.choices.raw());
         } else {
             let hash = url_hash(&request(self.choices.one_of(&URLS)));
-            match self.choices.below(5) {
-                4 => Report::Holds(hash).encode(&mut bytes),
+            match self.choices.below(6) {
+                5 => Report::Holds(hash).encode(&mut bytes),
                 fate => Report::Became(FATES[fate], hash).encode(&mut bytes),
             }
         }
@@ -394,13 +405,15 @@ impl Scene<'_> {
                 Output::Fetch { fetch, request } => {
                     assert_eq!(request.method, Method::Get);
                     assert!(self.decided.insert(fetch), "decided twice");
+                    assert!(!self.cancelled.contains(&fetch), "cancelled before");
                     // The caller may have released it before it looked at the output.
                     if self.queued.remove(&fetch) {
                         self.running.insert(fetch, self.now);
                     }
                 }
+                Output::Body { fetch } => assert!(!self.gateway.holds_body(fetch)),
                 Output::Cancel { fetch } => {
-                    assert!(self.decided.insert(fetch), "decided twice");
+                    assert!(self.cancelled.insert(fetch), "cancelled twice");
                     self.release(fetch);
                 }
                 Output::Raise { fetch } => self.gateway.raise_fetch(self.now, fetch),

@@ -103,6 +103,8 @@ pub(crate) struct Pair {
     due: BTreeMap<(Duration, u64), (Asker, RequestHead)>,
     count: u64,
     asked: Vec<Asked>,
+    /// The bodies of pushes that the gateway holds back.
+    held: HashMap<FetchId, (String, String)>,
     /// The unfinished answer.
     unfinished: Option<AnswerId>,
     /// The messages that the client received, as text.
@@ -164,6 +166,7 @@ impl Pair {
             due: BTreeMap::new(),
             count: 0,
             asked: Vec::new(),
+            held: HashMap::new(),
             unfinished: None,
             received: Vec::new(),
             treatment: None,
@@ -461,6 +464,20 @@ impl Pair {
         }
         let asker = Asker::Fetch(id);
         self.transmit(Message::Head(asker, url.to_owned(), head));
+        if self.gateway.holds_body(id) {
+            self.held.insert(id, (url.to_owned(), body.to_owned()));
+            return;
+        }
+        self.pass_push_body(id, url, body);
+    }
+
+    fn pass_held_body(&mut self, id: FetchId) {
+        let (url, body) = self.held.remove(&id).expect("a body is held");
+        self.pass_push_body(id, &url, &body);
+    }
+
+    fn pass_push_body(&mut self, id: FetchId, url: &str, body: &str) {
+        let (now, asker) = (self.start + self.now, Asker::Fetch(id));
         let order = self.gateway.handle_fetch_data(now, id, body.as_bytes());
         self.obey(order.expect("short bodies fit"));
         self.transmit(Message::Data(asker, url.to_owned(), body.to_owned()));
@@ -488,8 +505,12 @@ impl Pair {
                 Output::Promise(carrier) => self.carry_promises(carrier),
                 Output::Fetch { fetch, request } => self.ask(Asker::Fetch(fetch), request),
                 Output::Cancel { fetch } => {
+                    if let Some((url, _)) = self.held.remove(&fetch) {
+                        self.transmit(Message::Reset(fetch, url));
+                    }
                     self.gateway.release_fetch(self.start + self.now, fetch);
                 }
+                Output::Body { fetch } => self.pass_held_body(fetch),
                 Output::Raise { fetch } => {
                     self.gateway.raise_fetch(self.start + self.now, fetch);
                 }

@@ -240,3 +240,64 @@ fn push_without_use_is_an_extra_request() {
     assert_eq!((counts.extra_requests, counts.wasted_bytes), (2, 2));
     assert_eq!((counts.wasted, counts.cancelled), (1, 1));
 }
+
+/// A page with a style sheet that the browser must validate, after a first load of both.
+fn with_validated_sheet(promises: bool) -> Pair {
+    let sheet = page("text/css", "sheet");
+    let sheet = sheet
+        .with("cache-control", "no-cache")
+        .with("etag", "\"1\"");
+    let mut pages = Vec::new();
+    for name in ["first", "second"] {
+        pages.push((url(name), html("<link rel=stylesheet href=s.css>")));
+    }
+    pages.push((url("s.css"), sheet));
+    let mut pair = pair(&pages).with_client(promises);
+    assert_eq!(pair.get(&url("first"), NAVIGATION).1.len(), 2);
+    let (reply, asked) = pair.get(&url("s.css"), &[]);
+    assert!(reply.is_pushed && reply.body == "sheet" && asked.is_empty());
+    pair.browse_for(LOADED, &url("second"), NAVIGATION);
+    assert_eq!(pair.take_asked().len(), 2);
+    pair.gateway.take_counts();
+    pair
+}
+
+#[test]
+fn pushed_head_answers_a_conditional_request() {
+    for promises in [true, false] {
+        let mut pair = with_validated_sheet(promises);
+        pair.received.clear();
+        let condition = [("if-none-match", "\"1\"")];
+        let (reply, asked) = pair.get(&url("s.css"), &condition);
+        assert_eq!((reply.head.status, reply.body.as_str()), (304, ""));
+        assert!(reply.is_pushed && asked.is_empty());
+        assert_eq!(reply.head.fields.get("etag"), Some(&b"\"1\""[..]));
+        assert_eq!(pair.received, ["reset http://a.test/s.css"]);
+        let counts = pair.gateway.take_counts();
+        assert_eq!((counts.validated, counts.wasted_bytes), (1, 0));
+        assert_eq!(pair.gateway.records()[2], 0);
+    }
+}
+
+#[test]
+fn body_follows_its_head_if_the_copy_is_gone() {
+    for condition in [None, Some(("if-none-match", "\"0\""))] {
+        let mut pair = with_validated_sheet(true);
+        let fields: Vec<_> = condition.into_iter().collect();
+        let (reply, asked) = pair.get(&url("s.css"), &fields);
+        assert_eq!((reply.head.status, reply.body.as_str()), (200, "sheet"));
+        assert!(reply.is_pushed && asked.is_empty(), "{condition:?}");
+        assert_eq!(pair.gateway.take_counts().late, 1);
+    }
+}
+
+#[test]
+fn held_body_is_given_up_without_a_request() {
+    let mut pair = with_validated_sheet(true);
+    pair.run();
+    let counts = pair.gateway.take_counts();
+    assert_eq!((counts.withheld, counts.extra_requests), (1, 1));
+    assert_eq!(counts.wasted_bytes, 0);
+    assert_eq!(pair.gateway.unreported(), 0);
+    assert_eq!(pair.gateway.records()[2], 0);
+}

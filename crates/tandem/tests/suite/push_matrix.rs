@@ -19,6 +19,9 @@ const BASE: [(&str, &str); 5] = [
     ("accept", "image/avif,image/webp,*/*"),
 ];
 
+/// The condition that the tag of `/a` fulfils.
+const CONDITION: &str = "If-None-Match: \"a\"\r\n";
+
 /// A difference to [`BASE`]: a field with its value, or `None` for a request without it.
 const DIFFERENCES: [(&str, Option<&str>); 37] = [
     ("accept", Some("application/json")),
@@ -126,7 +129,7 @@ fn origin() -> (Scene, Arc<Log>) {
                         ""
                     };
                     (
-                        format!("{coding}Cache-Control: max-age=600\r\n"),
+                        format!("{coding}Cache-Control: max-age=600\r\nETag: \"a\"\r\n"),
                         noted.note(&path, asked).to_string(),
                     )
                 }
@@ -189,12 +192,14 @@ fn pushed_response_serves_only_matching_requests() {
         let (origin, log) = origin();
         let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
         let (mut browser, mut other) = (pair.connect(), pair.connect());
-        for (case, (name, value)) in DIFFERENCES.into_iter().enumerate() {
+        let conditions = ["", CONDITION].into_iter();
+        let cases = conditions.flat_map(|condition| DIFFERENCES.map(|of| (condition, of)));
+        for (case, (condition, (name, value))) in cases.enumerate() {
             let page = load_page(&mut browser, &origin, case);
             let path = format!("/a?{case}");
-            let asked = fields(Some((name, value)), &page);
+            let asked = fields(Some((name, value)), &page) + condition;
             let (number, is_coded) = ask(&mut other, &origin.url(&path), &asked);
-            let context = format!("{session}: {name}: {value:?}");
+            let context = format!("{session}: {name}: {value:?} {condition}");
             assert_ne!(number, 0, "{context}: the push answered");
             let seen = log.field(&path, number, name);
             if name != "sec-fetch-mode" || value != Some("websocket") {
@@ -243,5 +248,27 @@ fn pushed_response_serves_equivalent_requests() {
                 "{session}: {difference:?}"
             );
         }
+    }
+}
+
+#[test]
+fn pushed_head_answers_the_condition_of_its_browser() {
+    for session in ["h2", "spdy3.1"] {
+        let (origin, log) = origin();
+        let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
+        let mut browser = pair.connect();
+        let page = load_page(&mut browser, &origin, 0);
+        let asked = fields(None, &page) + CONDITION;
+        browser.send(request("GET", &origin.url("/a?0"), &asked));
+        let answer = browser.answer("GET");
+        assert_eq!((answer.status, answer.body.as_slice()), (304, &b""[..]));
+        assert_eq!(answer.field("etag"), Some("\"a\""), "{session}");
+        assert_eq!(answer.field("content-encoding"), None);
+        let other = format!("{asked}Proxy-Authorization: Key other\r\n");
+        load_page(&mut browser, &origin, 1);
+        let (number, _) = ask(&mut pair.connect(), &origin.url("/a?1"), &other);
+        assert_eq!(number, 1, "{session}: another key has no part in the push");
+        let asked = log.requests.lock().unwrap()["/a?0"].len();
+        assert_eq!(asked, 1, "{session}: the push alone");
     }
 }

@@ -1,5 +1,7 @@
 //! Scenes of one session's pushes in virtual time, and random ones against the store's invariants.
 
+use tandem_http::Scheme;
+
 use super::*;
 
 const LIMITS: StoreLimits = StoreLimits {
@@ -536,7 +538,7 @@ fn kept_text(store: &PushStore) -> usize {
         .values()
         .filter_map(|pushed| match &pushed.phase {
             Phase::Kept(kept) | Phase::Claimed(kept, _) => Some(kept),
-            Phase::Useless(_) => None,
+            Phase::Confirmed(_) | Phase::Useless(_) => None,
         });
     kept.map(|kept| {
         let head = kept
@@ -567,6 +569,7 @@ fn assert_consistent(store: &PushStore) {
                 held += kept.held;
                 assert!(pushed.reported.is_some());
             }
+            Phase::Confirmed(_) => assert_eq!(pushed.reported, Some(Fate::Validated)),
             Phase::Useless(_) => assert!(pushed.is_arriving, "nothing holds it"),
         }
     }

@@ -132,6 +132,11 @@ impl Parts for Fetch {
             return Poll::Ready(Some(Ok(part)));
         }
         loop {
+            let id = self.id;
+            if self.session.handle(|machine, _| machine.holds_body(id)) {
+                self.session.set_timer();
+                return Poll::Pending;
+            }
             let Some(reply) = &mut self.reply else {
                 return Poll::Ready(None);
             };

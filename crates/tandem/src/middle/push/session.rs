@@ -225,6 +225,11 @@ impl State {
                         wakers.extend(reply.waker.take());
                     }
                 }
+                Output::Body { fetch } => {
+                    if let Some(reply) = self.fetches.get_mut(&fetch) {
+                        wakers.extend(reply.waker.take());
+                    }
+                }
                 Output::Cancel { fetch } => {
                     if let Some(reply) = self.fetches.get_mut(&fetch) {
                         reply.cancelled = true;
@@ -253,6 +258,7 @@ fn count(counts: Counts) {
     METRICS.pushes_late.add(counts.late);
     METRICS.pushes_wasted.add(counts.wasted);
     METRICS.pushes_cancelled.add(counts.cancelled);
+    METRICS.pushes_validated.add(counts.validated);
     METRICS.pushes_withheld.add(counts.withheld);
     METRICS.push_bytes_wasted.add(counts.wasted_bytes);
     METRICS.origin_extra_requests.add(counts.extra_requests);

@@ -256,6 +256,7 @@ fn count(fate: Fate) {
         Fate::Late => METRICS.pushes_late.add(1),
         Fate::Wasted => METRICS.pushes_wasted.add(1),
         Fate::Cancelled => METRICS.pushes_cancelled.add(1),
+        Fate::Validated => METRICS.pushes_validated.add(1),
     }
 }
 
