@@ -29,6 +29,8 @@ pub(super) struct ClientCache {
     recent: HashMap<u32, Holding>,
     older: HashMap<u32, Holding>,
     earlier: HashSet<u32>,
+    /// The URLs whose answers must not be pushed, so that each is fetched for nothing once only.
+    unpushable: HashSet<u32>,
 }
 
 impl ClientCache {
@@ -67,6 +69,18 @@ impl ClientCache {
             Reuse::Validate => self.insert(url, Holding::Validatable),
             Reuse::Never => self.forget(url),
         }
+    }
+
+    /// Notes that the answer of this URL must not be pushed. A set that is full starts again.
+    pub(super) fn note_unpushable(&mut self, url: u32) {
+        if self.unpushable.len() >= GENERATION {
+            self.unpushable.clear();
+        }
+        self.unpushable.insert(url);
+    }
+
+    pub(super) fn is_unpushable(&self, url: u32) -> bool {
+        self.unpushable.contains(&url)
     }
 
     /// Notes that the client did not take a push.

@@ -53,6 +53,10 @@ impl Gateway {
                 .pages
                 .get_mut(fetch.page)
                 .is_some_and(|page| page.spend_body(length));
+        if length > MAX_PUSH_BYTES || !may_be_pushed(head) {
+            let hash = fetch.target.hash;
+            self.cache.note_unpushable(hash);
+        }
         if !fits || !may_be_pushed(head) {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);

@@ -6,10 +6,8 @@
 //! only:
 //!
 //! * style sheets and fonts, without which the page is not shown;
-//! * resources that several users needed (`tandem_predict`), unless this client was offered a
-//!   resource of that host and did not want it;
 //! * all others once the client has requested a resource of that host, or has used a push of it.
-//!   Until then they wait.
+//!   Until then they wait, even if other users needed them.
 
 use std::collections::HashSet;
 
@@ -19,7 +17,7 @@ use super::table::PageId;
 use crate::url;
 use crate::wire::url_hash_of;
 
-/// The number of hosts in each set. A set that is full starts again.
+/// The number of hosts that are remembered. A set that is full starts again.
 const MAX_HOSTS: usize = 1024;
 
 /// The number of resources that wait.
@@ -31,37 +29,22 @@ pub(super) struct WaitingNeed {
     pub(super) need: Need,
 }
 
-/// The source of a need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// The page's own bytes name it.
-    Page,
-    /// Other users needed it.
-    Predictor,
-}
-
 /// The hosts of a session, as authorities.
 #[derive(Default)]
 pub(super) struct ForeignHosts {
     /// The client wants resources of these hosts.
     wanted: HashSet<String>,
-    /// The last page has resources of these hosts, and the client has requested none so far.
-    offered: HashSet<String>,
-    /// An earlier page had resources of these hosts, and the client requested none.
-    shunned: HashSet<String>,
     waiting: Vec<WaitingNeed>,
 }
 
 impl ForeignHosts {
     /// Returns whether a need of another site may be pushed now. Otherwise it waits.
-    pub(super) fn admits(&mut self, page: PageId, need: &Need, source: Source) -> bool {
+    pub(super) fn admits(&mut self, page: PageId, need: &Need) -> bool {
         let host = url::authority(&need.url);
         if self.wanted.contains(host) {
             return true;
         }
-        remember(&mut self.offered, host);
-        let admitted = matches!(need.kind, Kind::Style | Kind::Font)
-            || (source == Source::Predictor && !self.shunned.contains(host));
+        let admitted = matches!(need.kind, Kind::Style | Kind::Font);
         if !admitted && self.waiting.len() < MAX_WAITING {
             let need = need.clone();
             self.waiting.push(WaitingNeed { page, need });
@@ -71,11 +54,6 @@ impl ForeignHosts {
 
     /// Records that another page begins, and returns the pages with needs that no longer wait.
     pub(super) fn begin_page(&mut self) -> Vec<PageId> {
-        for host in self.offered.drain() {
-            if !self.wanted.contains(&host) {
-                remember(&mut self.shunned, &host);
-            }
-        }
         self.waiting.drain(..).map(|waiting| waiting.page).collect()
     }
 
@@ -92,11 +70,7 @@ impl ForeignHosts {
     /// Notes that the client wants a resource of `host`. Returns whether needs of that host are to
     /// be released: it is the first one, and some wait.
     pub(super) fn note_wanted(&mut self, host: &str) -> bool {
-        let first = remember(&mut self.wanted, host);
-        if first {
-            self.shunned.remove(host);
-        }
-        first && !self.waiting.is_empty()
+        remember(&mut self.wanted, host) && !self.waiting.is_empty()
     }
 
     /// Takes the needs that wait for `host`.
@@ -154,10 +128,10 @@ mod tests {
     fn style_and_font_are_admitted_at_once() {
         let mut hosts = ForeignHosts::default();
         for kind in [Kind::Style, Kind::Font] {
-            assert!(hosts.admits(page(), &need("http://b/x", kind), Source::Page));
+            assert!(hosts.admits(page(), &need("http://b/x", kind)));
         }
         for kind in [Kind::Script, Kind::Image, Kind::Document, Kind::Fetch] {
-            assert!(!hosts.admits(page(), &need("http://b/y", kind), Source::Page));
+            assert!(!hosts.admits(page(), &need("http://b/y", kind)));
         }
         assert!(hosts.is_awaited(page()) && !hosts.is_awaited(PageId::from(2)));
     }
@@ -166,7 +140,7 @@ mod tests {
     fn first_request_to_a_host_releases_its_needs() {
         let mut hosts = ForeignHosts::default();
         for url in ["http://b/1", "http://c/2", "http://b/3", "http://b/4"] {
-            assert!(!hosts.admits(page(), &need(url, Kind::Image), Source::Page));
+            assert!(!hosts.admits(page(), &need(url, Kind::Image)));
         }
         let requested = url_hash_of("http://b/3").unwrap();
         assert_eq!(hosts.drop_requested(requested), [page()]);
@@ -178,26 +152,21 @@ mod tests {
             hosts.is_awaited(page()),
             "the other host's need still waits"
         );
-        assert!(hosts.admits(page(), &need("http://b/5", Kind::Image), Source::Page));
+        assert!(hosts.admits(page(), &need("http://b/5", Kind::Image)));
         assert!(hosts.note_wanted("c"));
         assert_eq!(released(&mut hosts, "c"), ["http://c/2"]);
         assert!(!hosts.note_wanted("d"), "nothing waits");
     }
 
     #[test]
-    fn predicted_needs_are_refused_once_a_host_is_shunned() {
+    fn needs_wait_until_the_next_page() {
         let mut hosts = ForeignHosts::default();
-        let image = need("http://b/1", Kind::Image);
-        assert!(!hosts.admits(page(), &image, Source::Page));
-        assert!(hosts.admits(page(), &image, Source::Predictor));
-        assert!(!hosts.admits(page(), &need("http://b/2", Kind::Image), Source::Page));
+        for url in ["http://b/1", "http://c/2"] {
+            assert!(!hosts.admits(page(), &need(url, Kind::Image)));
+        }
         assert_eq!(hosts.begin_page(), [page(), page()]);
         assert!(!hosts.is_awaited(page()));
-        assert!(!hosts.admits(page(), &image, Source::Predictor), "shunned");
-        hosts.note_wanted("b");
-        assert!(hosts.admits(page(), &image, Source::Predictor));
-        hosts.begin_page();
-        assert!(!hosts.shunned.contains("b"), "wanted hosts are not shunned");
+        assert!(!hosts.note_wanted("b"), "nothing waits");
     }
 
     #[test]
@@ -205,12 +174,12 @@ mod tests {
         let mut hosts = ForeignHosts::default();
         for host in 0..3000 {
             let image = need(&format!("http://h{host}/"), Kind::Image);
-            assert!(!hosts.admits(page(), &image, Source::Page));
+            assert!(!hosts.admits(page(), &image));
             hosts.note_wanted(&format!("w{host}"));
         }
         assert_eq!(hosts.waiting.len(), MAX_WAITING);
-        assert!(hosts.offered.len() <= MAX_HOSTS && hosts.wanted.len() <= MAX_HOSTS);
+        assert!(hosts.wanted.len() <= MAX_HOSTS);
         hosts.begin_page();
-        assert!(hosts.shunned.len() <= MAX_HOSTS && hosts.waiting.is_empty());
+        assert!(hosts.waiting.is_empty());
     }
 }

@@ -7,7 +7,6 @@ use tandem_preload::Need;
 
 use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, Phase, Target};
-use super::foreign_hosts::Source;
 use super::output::{Carrier, Output};
 use super::page::{MAX_RESOURCES, Promise, push_priority};
 use super::session::{Gateway, Unreported};
@@ -15,6 +14,15 @@ use super::table::{FetchId, PageId};
 use crate::fetch_standard::target_origin;
 use crate::url;
 use crate::wire::{RequestHashes, url_hash};
+
+/// The source of a need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The page's own bytes name it.
+    Page,
+    /// Other users needed it.
+    Predictor,
+}
 
 impl Gateway {
     /// Reads bytes of a document, and promises the resources that they name. Returns the reader
@@ -92,7 +100,7 @@ impl Gateway {
         if page.refuses(&need) || (source == Source::Page && !page.is_near(&need)) {
             return;
         }
-        if page.is_same_site(&need.url) || self.hosts.admits(id, &need, source) {
+        if page.is_same_site(&need.url) || self.hosts.admits(id, &need) {
             self.promise_one(id, need);
         }
     }
@@ -114,7 +122,7 @@ impl Gateway {
             asked: RequestHashes::of(&request.fields),
             url: need.url.as_str().into(),
         };
-        if self.requested.contains(&target.hash) {
+        if self.requested.contains(&target.hash) || self.cache.is_unpushable(target.hash) {
             return;
         }
         if self.is_held_by_client(&target, &request) {

@@ -416,6 +416,8 @@ fn answers_that_depend_on_the_user_are_reset() {
         assert_eq!(pair.gateway.unreported(), 0, "the promise is withdrawn");
         let own = pair.load("http://a.test/c.png", &[]);
         assert_eq!(own, ["http://a.test/c.png"]);
+        let again = pair.load("http://a.test/page", NAVIGATION);
+        assert_eq!(again, ["http://a.test/page"], "{value}: fetched once only");
     }
 }
 
