@@ -90,6 +90,9 @@ pub(super) struct Reader {
     pub(super) request: RequestHead,
     /// The head has been read.
     pub(super) has_head: bool,
+    /// The head came alone. The gateway may hold the body and reset the stream, so the head waits
+    /// for the body: a request without a head can still be sent to the origin.
+    pub(super) awaits_body: bool,
 }
 
 /// The promise and the parts of its answer that have arrived.

@@ -356,6 +356,7 @@ impl PushStore {
         let reader = Reader {
             request: asked.clone(),
             has_head: false,
+            awaits_body: answer.is_some() && kept.body.is_empty(),
         };
         let useless = Phase::Useless(Fate::Cancelled);
         if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) {
@@ -412,7 +413,8 @@ impl PushStore {
             return Piece::Broken;
         };
         if !reader.has_head {
-            let Some(answer) = &kept.answer else {
+            let is_held = reader.awaits_body && is_arriving && kept.body.is_empty();
+            let Some(answer) = kept.answer.as_ref().filter(|_| !is_held) else {
                 return Piece::Pending;
             };
             reader.has_head = true;

@@ -136,7 +136,7 @@ impl Gateway {
         self.counts.validated += 1;
         self.counts.wasted_bytes += push.bytes;
         self.cache.note_answer(hash, Reuse::Validate);
-        // A report on a head that was not sent is false, and its promise may not be on a stream yet.
+        // A report on a head that was not sent is false, and its promise may wait for a stream.
         let fetch = self.fetches.get_mut(push.fetch);
         let Some(fetch) = fetch.filter(|fetch| fetch.reported) else {
             return;

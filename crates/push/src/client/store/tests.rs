@@ -182,6 +182,25 @@ fn broken_push_never_looks_whole() {
 }
 
 #[test]
+fn head_without_its_body_is_not_read() {
+    for is_reset in [false, true] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.promise("/a");
+        scene.store.on_head(scene.now, id, ok(&[("etag", "\"1\"")]));
+        assert!(!scene.ask("/a").expect("it arrives").is_complete);
+        assert_eq!(scene.piece(id), Piece::Pending);
+        if is_reset {
+            scene.store.on_end(id, false);
+            assert_eq!(scene.piece(id), Piece::Broken);
+        } else {
+            scene.store.on_data(scene.now, id, Bytes::from("body"));
+            assert_eq!(scene.piece(id), Piece::Head(ok(&[("etag", "\"1\"")])));
+            assert_eq!(scene.piece(id), Piece::Data(Bytes::from("body")));
+        }
+    }
+}
+
+#[test]
 fn head_that_does_not_fit_breaks_a_join() {
     let mut scene = Scene::new(LIMITS);
     let intake = scene.store.on_promise(scene.now, get("/a"), false);
