@@ -37,7 +37,7 @@ pub struct Gateway {
 
 /// The memory of a client that keeps nothing.
 const SMALL: u64 = 24 << 20;
-/// The memory of a client that keeps pushes: `push-memory` and 16 MiB.
+/// The memory of a client that keeps pushes or promises: `push-memory` and 16 MiB.
 const PUSHES: u64 = (32 + 16) << 20;
 
 const fn over_h2(
@@ -96,7 +96,7 @@ pub const ALL: &[Gateway] = &[
     over_h2("gateway-ping-storm", SMALL, |play, _| {
         play.forever(|_| frame(h2::PING, 0, 0, &[0; 8]))
     }),
-    over_h2("gateway-endless-promises", SMALL, |play, id| {
+    over_h2("gateway-endless-promises", PUSHES, |play, id| {
         loop {
             let promised = play.next_push();
             play.h2_promise(id, promised, &[])?;
