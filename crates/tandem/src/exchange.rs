@@ -38,6 +38,20 @@ pub struct Exchange {
     pub priority: SharedPriority,
 }
 
+impl Exchange {
+    /// Returns an exchange that this process makes for itself. It has no body, no isolation key and
+    /// no peer, and the default priority.
+    pub fn internal(request: RequestHead) -> Self {
+        Self {
+            request,
+            body: Body::empty(),
+            isolation: Isolation::none(),
+            peer: Peer::none(),
+            priority: SharedPriority::default(),
+        }
+    }
+}
+
 /// The connection from which an exchange came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
@@ -47,6 +61,17 @@ pub struct Peer {
     pub address: Option<std::net::IpAddr>,
     /// True if the other end accepts pushes.
     pub push: bool,
+}
+
+impl Peer {
+    /// Returns the peer of exchanges that this process makes for itself.
+    pub const fn none() -> Self {
+        Self {
+            session: 0,
+            address: None,
+            push: false,
+        }
+    }
 }
 
 /// The isolation key of a request. Requests with different keys share no session, circuit or store.

@@ -1,9 +1,10 @@
 //! The counters of pushes, as a running client reports them.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Client, PATIENCE, Scene, block_on, gateway_options, request, start_gateway};
+use crate::messages::nowhere;
 use crate::process::Process;
 
 /// Waits until the metrics have this line.
@@ -41,9 +42,7 @@ fn client_counts_pushes_of_an_ended_session() {
     let mut options = gateway_options();
     options.hold_out = Some(0.0);
     let (running, gateway) = start_gateway(options);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let metrics = listener.local_addr().unwrap();
-    drop(listener);
+    let metrics = nowhere();
     let process = Process::start(&[
         "client",
         "--listen",

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::harness::{Client, Scene, gateway_options, start_gateway};
+use crate::messages::nowhere;
 
 pub(crate) fn tandem(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
@@ -269,10 +270,7 @@ fn sighup_reloads_and_sigterm_drains() {
         }
     });
     let (_gateway, gateway) = start_gateway(gateway_options());
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let nowhere = nowhere();
     let text = |gateway: std::net::SocketAddr| {
         format!(
             "[client]\nlisten = [\"http://127.0.0.1:0\"]\ngateway = [\"h2+tcp://{gateway}\"]\nlog = \"info\"\n"
@@ -380,10 +378,7 @@ fn client_warns_of_listeners_beyond_loopback() {
 fn metrics_count_exchanges_without_urls() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let (_gateway, gateway) = start_gateway(gateway_options());
-    let metrics = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let metrics = nowhere();
     let process = Process::start(&[
         "client",
         "--listen",
@@ -438,14 +433,7 @@ fn metrics_count_exchanges_without_urls() {
 #[test]
 fn compatibility_commands_accept_old_flags() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let free = || {
-        std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port()
-            .to_string()
-    };
+    let free = || nowhere().port().to_string();
     let (front, back) = (free(), free());
     let gateway = Process::start(&[
         "microspdy2http",

@@ -174,7 +174,6 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::{Body, Isolation};
 
     /// Returns the head of the response to a GET request.
     async fn get(authority: &str, path: &str, fields: &[(&str, &str)]) -> ResponseHead {
@@ -184,18 +183,7 @@ mod tests {
         };
         let mut request = RequestHead::get(Scheme::Http, authority, path);
         request.fields = fields.iter().copied().collect();
-        let exchange = Exchange {
-            request,
-            body: Body::empty(),
-            isolation: Isolation::none(),
-            peer: Peer {
-                session: 0,
-                address: None,
-                push: false,
-            },
-            priority: Default::default(),
-        };
-        match admin.call(exchange).part().await {
+        match admin.call(Exchange::internal(request)).part().await {
             Some(Ok(Part::Head(head))) => head,
             part => panic!("no head: {part:?}"),
         }

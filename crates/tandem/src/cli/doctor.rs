@@ -17,9 +17,8 @@ use crate::back::gateways::unauthorized;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
 use crate::endpoint::{Endpoint, Via};
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Body, Exchange, Isolation, Part, Peer};
+use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
-use crate::priority::SharedPriority;
 use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
@@ -299,17 +298,7 @@ async fn reach(config: &ClientConfig, gateway: &Endpoint, stage: &dyn Stage) -> 
     let mut request = RequestHead::get(Scheme::Http, gateway.authority(), "/");
     request.method = Method::Options;
     request.fields.push("max-forwards", "0");
-    let mut reply = stage.call(Exchange {
-        request,
-        body: Body::empty(),
-        isolation: Isolation::none(),
-        peer: Peer {
-            session: 0,
-            address: None,
-            push: false,
-        },
-        priority: SharedPriority::default(),
-    });
+    let mut reply = stage.call(Exchange::internal(request));
     let begun = Instant::now();
     let head = async {
         loop {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Gateways;
 use crate::error::Error;
-use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use crate::exchange::{Exchange, Isolation, Part, Reply};
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::Connected;
 use crate::warm_up;
@@ -153,15 +153,8 @@ impl Gateways {
 /// Returns the request for `bytes` filler bytes.
 fn warm_up_exchange(bytes: u64) -> Exchange {
     Exchange {
-        request: warm_up::request(bytes),
-        body: Body::empty(),
-        isolation: Isolation::none(),
-        peer: Peer {
-            session: 0,
-            address: None,
-            push: false,
-        },
         priority: SharedPriority::new(Precedence::request(Priority(7))),
+        ..Exchange::internal(warm_up::request(bytes))
     }
 }
 

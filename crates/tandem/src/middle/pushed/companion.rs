@@ -13,8 +13,7 @@ use tokio::time::{Instant, Sleep};
 use super::session::SessionPushes;
 use super::{Observed, Shared};
 use crate::error::Error;
-use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
-use crate::priority::SharedPriority;
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Reply};
 
 /// Keeps a companion open while the session is in use.
 pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, isolation: Isolation) {
@@ -25,15 +24,9 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
         wait: Box::pin(tokio::time::sleep_until(Instant::now())),
     };
     let exchange = Exchange {
-        request: companion_request(),
         body: Body::new(reports, None),
         isolation: isolation.clone(),
-        peer: Peer {
-            session: 0,
-            address: None,
-            push: false,
-        },
-        priority: SharedPriority::default(),
+        ..Exchange::internal(companion_request())
     };
     let stage = Rc::clone(&shared);
     let mut reply = Reply::new(Observed {

@@ -351,11 +351,7 @@ mod tests {
     async fn server_reads_origin_form_in_its_own_scheme() {
         for (scheme, name) in [(Scheme::Http, "http"), (Scheme::Https, "https")] {
             let (mut near, far) = Path::pair(1 << 16);
-            let peer = Peer {
-                session: 0,
-                address: None,
-                push: false,
-            };
+            let peer = Peer::none();
             let stage = |exchange: Exchange| {
                 let read = format!(
                     "{}://{}",
@@ -386,11 +382,7 @@ mod tests {
     #[tokio::test]
     async fn drain_lets_a_new_connection_ask_once() {
         let (mut near, far) = Path::pair(1 << 16);
-        let peer = Peer {
-            session: 0,
-            address: None,
-            push: false,
-        };
+        let peer = Peer::none();
         let stage = |_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new());
         let drain = Drain::new();
         drain.begin();

@@ -11,9 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{HeaderCompression, Multiplexed, MuxClient, MuxSession, NewCore};
 use crate::carrier::Carrier;
 use crate::error::Error;
-use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use crate::exchange::{Exchange, Part, Reply};
 use crate::path::Path;
-use crate::priority::SharedPriority;
 use crate::session::{Connected, Timeouts};
 
 fn session(protocol: Multiplexed) -> MuxSession {
@@ -29,17 +28,7 @@ fn session(protocol: Multiplexed) -> MuxSession {
 }
 
 fn exchange() -> Exchange {
-    Exchange {
-        request: RequestHead::get(Scheme::Http, "site.example", "/"),
-        body: Body::empty(),
-        isolation: Isolation::none(),
-        peer: Peer {
-            session: 0,
-            address: None,
-            push: false,
-        },
-        priority: SharedPriority::default(),
-    }
+    Exchange::internal(RequestHead::get(Scheme::Http, "site.example", "/"))
 }
 
 /// The peer responds, sends GOAWAY and closes at once, while the client has more to send. The write
