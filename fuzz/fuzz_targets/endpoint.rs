@@ -5,11 +5,12 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use libfuzzer_sys::fuzz_target;
-use tandem::back::origin::HostPattern;
 use tandem::back::policy::AllowDest;
 use tandem::config::gateway::ModeOption;
+use tandem::config::gateways::RouteOption;
 use tandem::config::units::{Rate, Size, Span};
 use tandem::endpoint::{Endpoint, Via, split_authority};
+use tandem::hosts::HostPattern;
 use tandem::transport::tor::Exit;
 
 fuzz_target!(|text: &str| {
@@ -18,6 +19,7 @@ fuzz_target!(|text: &str| {
     same::<ModeOption>(text);
     same::<AllowDest>(text);
     same::<HostPattern>(text);
+    same::<RouteOption>(text);
     let _ = text.parse::<Exit>();
     if let Ok((host, port)) = split_authority(text, Some(1)) {
         let written = if host.contains(':') {

@@ -26,6 +26,7 @@ pub mod failure;
 pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+pub mod hosts;
 pub mod learned;
 pub mod log_limit;
 pub mod metrics;

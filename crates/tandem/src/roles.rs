@@ -4,6 +4,7 @@
 
 mod client;
 mod gateway;
+mod lanes;
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -55,6 +55,12 @@ pub trait SessionPool {
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;
 }
 
+/// Informs the listeners about the pools of sessions that exchanges will take.
+pub trait SessionPools {
+    /// Returns the pool for requests to an authority.
+    fn of(&self, authority: &str) -> Rc<dyn SessionPool>;
+}
+
 impl<F: Fn(Exchange) -> Reply> Stage for F {
     fn call(&self, exchange: Exchange) -> Reply {
         self(exchange)

@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("priority", &[]),
     ("exchange", &["error", "priority"]),
     ("endpoint", &[]),
+    ("hosts", &["endpoint"]),
     ("metrics", &[]),
     ("log_limit", &[]),
     ("renewal", &[]),
@@ -43,6 +44,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "carrier",
+            "hosts",
             "renewal",
             "error",
             "exchange",
@@ -62,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "back",
         &[
+            "hosts",
             "error",
             "exchange",
             "priority",
@@ -117,6 +121,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
+            "hosts",
             "endpoint",
             "learned",
             "warm_up",
@@ -180,6 +185,7 @@ const EVERYTHING: &[&str] = &[
     "priority",
     "stage",
     "endpoint",
+    "hosts",
     "metrics",
     "log_limit",
     "learned",

@@ -243,6 +243,33 @@ fn check_config_names_the_error() {
 }
 
 #[test]
+fn explain_reads_routes_of_a_file() {
+    let routes = file(
+        "routes.toml",
+        "[[route]]\nhosts = [\"*.a.test\"]\ngateway = \"h2+tls://gw.test:443?resolve=system\"\n\
+         [client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\n",
+    );
+    let path = routes.to_str().unwrap();
+    // The name of the gateway cannot be resolved, and no step needs its address.
+    let (ok, out, error) = run(&["explain", "-c", path, "http://www.a.test/x"]);
+    assert!(
+        ok && out.contains("gateway h2+tls://gw.test:443"),
+        "{out}{error}"
+    );
+    assert!(out.contains("the route for *.a.test"), "{out}");
+    let (ok, out, _) = run(&["explain", "-c", path, "https://a.test/"]);
+    assert!(ok && out.contains("gateway h2+tcp://127.0.0.1:1"), "{out}");
+    std::fs::remove_file(routes).unwrap();
+    let wrong = file(
+        "wrong-route.toml",
+        "[[route]]\nhost = [\"a.test\"]\ngateway = \"h2+tcp://127.0.0.1:1\"\n",
+    );
+    let (ok, _, error) = run(&["explain", "-c", wrong.to_str().unwrap(), "a.test"]);
+    assert!(!ok && error.contains("did you mean `hosts`?"), "{error}");
+    std::fs::remove_file(wrong).unwrap();
+}
+
+#[test]
 fn bind_error_names_the_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();

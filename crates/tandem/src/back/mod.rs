@@ -9,7 +9,6 @@
 pub mod announce;
 mod failures;
 pub mod gateways;
-mod hosts;
 mod multiplexed;
 pub mod origin;
 mod places;

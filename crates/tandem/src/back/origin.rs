@@ -23,6 +23,7 @@ use crate::back::starts::{Start, Starts};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
+use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::priority::{Precedence, SharedPriority};
@@ -42,7 +43,6 @@ const IDLE_PER_TARGET: usize = 512;
 /// The time for which an idle connection is kept: less than the 60 s or more of most servers.
 const IDLE_FOR: Duration = Duration::from_secs(45);
 
-pub use crate::back::hosts::HostPattern;
 pub use crate::back::places::Limits;
 
 /// The largest number of HTTP/2 sessions with the origin of a reverse gateway. A visitor that fills

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use tandem_http::h1::{Form, Limits as HeadLimits};
 use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 
-use super::origin::{HostPattern, Limits, Mode, Origin, ToOrigin};
+use super::origin::{Limits, Mode, Origin, ToOrigin};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::Error;
 use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use crate::hosts::HostPattern;
 use crate::path::{Facts, Path};
 use crate::priority::SharedPriority;
 use crate::session::http1::{Http1Session, OriginForm};

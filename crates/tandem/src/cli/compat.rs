@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::Failure;
 use super::serve::{Fixed, Loaded, serve};
-use crate::back::origin::HostPattern;
 use crate::back::policy::Family;
 use crate::config::units::{Size, Span};
 use crate::config::{ClientOptions, ConfigError, GatewayOptions};
+use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 
 /// Flags of mhd2spdy.

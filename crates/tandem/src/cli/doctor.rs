@@ -14,6 +14,7 @@ use tandem_http::{Fields, Method, RequestHead, Scheme};
 use super::{ClientArgs, Failure, GatewayArgs, serve};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
+use crate::config::gateways::GatewayEndpoint;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
 use crate::endpoint::{Endpoint, Via};
 use crate::error::{Error, Kind, Side};
@@ -148,9 +149,9 @@ async fn client(args: &ClientArgs, transports: &Transports) -> Result<Vec<Findin
             Err(error) => fault(via, &error),
         });
     }
-    for gateway in &config.gateways {
+    for gateway in config.all_gateways() {
         match config.path_to(gateway) {
-            Ok(path) => findings.extend(reach(&config, &gateway.endpoint, &*path).await),
+            Ok(path) => findings.extend(reach(&config, gateway, &*path).await),
             Err(error) => findings.push(configuration(&error)),
         }
     }
@@ -294,7 +295,13 @@ fn buffer(text: &str, window: u32, file: &str) -> Option<Finding> {
 }
 
 /// Sends a request to a gateway, which answers by itself.
-async fn reach(config: &ClientConfig, gateway: &Endpoint, stage: &dyn Stage) -> Vec<Finding> {
+async fn reach(
+    config: &ClientConfig,
+    gateway: &GatewayEndpoint,
+    stage: &dyn Stage,
+) -> Vec<Finding> {
+    let has_token = gateway.token_file.is_some();
+    let gateway = &gateway.endpoint;
     let mut request = RequestHead::get(Scheme::Http, gateway.authority(), "/");
     request.method = Method::Options;
     request.fields.push("max-forwards", "0");
@@ -320,7 +327,7 @@ async fn reach(config: &ClientConfig, gateway: &Endpoint, stage: &dyn Stage) -> 
         .unwrap_or_else(|_| Err(timeout()))
     {
         Ok(head) if head.status == 407 => {
-            vec![fault(gateway, &unauthorized(config.token.is_some()))]
+            vec![fault(gateway, &unauthorized(has_token))]
         }
         Ok(head) => {
             let time = begun.elapsed().as_millis();

@@ -5,6 +5,7 @@
 
 mod compat;
 mod doctor;
+mod explain;
 mod gateways;
 mod probe;
 mod serve;
@@ -66,6 +67,8 @@ pub enum Command {
     /// Check a configuration and the path to the gateway, and name each fault with its remedy
     #[command(subcommand, after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorCommand),
+    /// Tell which gateway a URL goes to, and why, without any connection or look-up
+    Explain(Box<explain::ExplainArgs>),
     /// Let browsers on this machine trust the client's h2+tls listener, by a local authority that
     /// can certify this machine only
     Trust(trust::TrustArgs),
@@ -129,6 +132,7 @@ pub fn run(
         Command::Client(args) => serve::client(args, transports),
         Command::Gateway(args) => serve::gateway(args, transports),
         Command::Doctor(command) => doctor::run(&command, transports),
+        Command::Explain(args) => explain::run(&args, transports),
         Command::Trust(args) => trust::run(&args),
         Command::Probe(command) => probe::run(&command),
         Command::Gateways(args) => gateways::run(&args),

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
 use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
+use crate::hosts::HostMap;
 use crate::transport::registry::Transports;
 use crate::transport::tls::authority::{certificate_file, default_directory};
-use crate::transport::tor::Exit;
 use crate::warm_up;
 
 /// The behaviour of the client if no gateway answers.
@@ -44,10 +45,14 @@ with_path! {
         authority: Option<PathBuf> [help_heading = "Listening", value_name = "DIR"],
         /// URL of the gateway: h2+tls://HOST:PORT, h2+tcp://HOST:PORT?exit=auto, … (repeatable,
         /// best first)
-        gateway: Vec<Endpoint> [help_heading = "Gateway", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "gateways",
+        gateway: Vec<Endpoint> [help_heading = "Gateway", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "default_gateways",
         /// Proxy on the way to the gateway: socks5://ADDRESS:PORT, or Tor's control port as
         /// tor://ADDRESS:PORT or tor:///PATH
         via: Option<Via> [help_heading = "Gateway", value_name = "URL"],
+        /// Route of some hosts to another gateway: NAME,*.SUFFIX=URL (repeatable). The most
+        /// specific name decides. The access token is not sent there; a file can name one for each
+        /// route
+        route: Vec<RouteOption> [help_heading = "Gateway", value_name = "HOSTS=URL"],
         /// File with the password of Tor's control port, if the port requires one
         tor_password_file: Option<String> [help_heading = "Gateway", value_name = "FILE"],
         /// File with the access token that the gateway requires
@@ -106,19 +111,8 @@ fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>
     Usage::ClientListener.read_list(deserializer)
 }
 
-fn gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+fn default_gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
     Usage::Gateway.read_list(deserializer)
-}
-
-/// A gateway to dial.
-#[derive(Clone, Debug)]
-pub struct GatewayEndpoint {
-    /// The endpoint as given.
-    pub endpoint: Endpoint,
-    /// The address, if the client connects directly.
-    pub address: Option<SocketAddr>,
-    /// The exit of the gateway, for `via tor://`.
-    pub exit: Option<Exit>,
 }
 
 /// The checked configuration of a client.
@@ -128,16 +122,16 @@ pub struct ClientConfig {
     pub listen: Vec<Endpoint>,
     /// The directory of the local authority, which certifies TLS listeners.
     pub authority: Option<PathBuf>,
-    /// The gateways, best first.
+    /// The default gateways, best first. They serve the hosts without a route.
     pub gateways: Vec<GatewayEndpoint>,
+    /// The routes of other hosts.
+    pub routes: Vec<Route>,
+    /// The choice among the routes.
+    pub route_map: HostMap,
     /// The proxy on the way to the gateway.
     pub via: Option<Via>,
     /// The password of Tor's control port.
     pub tor_password: Option<String>,
-    /// The access token for the gateway.
-    pub token: Option<String>,
-    /// The file that it is read from.
-    pub token_file: Option<String>,
     /// The behaviour if no gateway answers.
     pub fallback: Fallback,
     /// The age at which sessions are replaced; `None` means never.
@@ -180,6 +174,14 @@ pub struct ClientConfig {
     pub secret_files: Vec<String>,
 }
 
+impl ClientConfig {
+    /// Returns the gateways of all routes, the default ones first.
+    pub fn all_gateways(&self) -> impl Iterator<Item = &GatewayEndpoint> {
+        let routed = self.routes.iter().flat_map(|route| &route.gateways);
+        self.gateways.iter().chain(routed)
+    }
+}
+
 impl ClientOptions {
     /// Checks the options without network access; the endpoints may name the standard transports.
     pub fn typed(self) -> Result<ClientConfig, ConfigError> {
@@ -187,7 +189,20 @@ impl ClientOptions {
     }
 
     /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
-    pub fn typed_with(mut self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
+    pub fn typed_with(self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
+        self.checked(transports, Lookups::Allowed)
+    }
+
+    /// Checks the options, and leaves the address open where a gateway has `resolve=system`.
+    pub fn typed_offline(self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
+        self.checked(transports, Lookups::Refused)
+    }
+
+    fn checked(
+        mut self,
+        transports: &Transports,
+        lookups: Lookups,
+    ) -> Result<ClientConfig, ConfigError> {
         let path = self.take_path();
         let listen = if self.listen.is_empty() {
             default_listen()
@@ -198,18 +213,29 @@ impl ClientOptions {
         for endpoint in &listen {
             check_listener(endpoint, transports)?;
         }
-        if self.gateway.is_empty() {
+        let via = self.via;
+        if self.gateway.is_empty() && self.route.is_empty() {
             return Err(ConfigError::value(
                 "gateway",
                 "give at least one, such as h2+tls://gw.example:443",
             ));
         }
-        let via = self.via;
-        let gateways = self
-            .gateway
-            .into_iter()
-            .map(|endpoint| gateway(endpoint, via.as_ref(), transports))
-            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(file) = self.token_file.as_ref().filter(|_| self.gateway.is_empty()) {
+            return Err(ConfigError::value(
+                "token-file",
+                format!(
+                    "{file} is for the default gateway, and there is none: name the file in the \
+                     [[route]] that needs it"
+                ),
+            ));
+        }
+        let dialled = Dialled {
+            via: via.as_ref(),
+            transports,
+            lookups,
+        };
+        let gateways = dialled.gateways(self.gateway, self.token_file.as_deref())?;
+        let (routes, route_map) = dialled.routes(self.route)?;
         let fallback = self.fallback.unwrap_or_default();
         if fallback == Fallback::Via && via.is_none() {
             return Err(ConfigError::value(
@@ -224,7 +250,10 @@ impl ClientOptions {
             // the same circuit still in use.
             None => via.as_ref().map(|_| Duration::from_secs(615)),
         };
-        let secret_files = secret_files(&gateways, [&self.token_file, &self.tor_password_file]);
+        let all = gateways
+            .iter()
+            .chain(routes.iter().flat_map(|route| &route.gateways));
+        let secret_files = secret_files(all, self.tor_password_file.as_ref());
         Ok(ClientConfig {
             authority: authority(&listen, self.authority)?,
             listen,
@@ -234,12 +263,8 @@ impl ClientOptions {
                 .tor_password_file
                 .map(|file| read_secret("tor-password-file", &file))
                 .transpose()?,
-            token: self
-                .token_file
-                .as_deref()
-                .map(|file| read_secret("token-file", file))
-                .transpose()?,
-            token_file: self.token_file,
+            routes,
+            route_map,
             fallback,
             max_age,
             max_sessions: self.max_sessions.unwrap_or(4096).max(1),
@@ -321,12 +346,19 @@ fn authority(listen: &[Endpoint], given: Option<PathBuf>) -> Result<Option<PathB
 }
 
 /// Returns the files that no other user may read.
-fn secret_files(gateways: &[GatewayEndpoint], named: [&Option<String>; 2]) -> Vec<String> {
-    let keys = gateways
-        .iter()
-        .filter_map(|gateway| gateway.endpoint.option("key"));
-    let named = named.into_iter().flatten().map(String::as_str);
-    named.chain(keys).map(str::to_owned).collect()
+fn secret_files<'a>(
+    gateways: impl Iterator<Item = &'a GatewayEndpoint>,
+    password: Option<&String>,
+) -> Vec<String> {
+    let secrets = |gateway: &'a GatewayEndpoint| {
+        let key = gateway.endpoint.option("key").map(str::to_owned);
+        [key, gateway.token_file.clone()]
+    };
+    let mut files: Vec<_> = gateways.flat_map(secrets).flatten().collect();
+    files.extend(password.cloned());
+    files.sort();
+    files.dedup();
+    files
 }
 
 /// Returns the default listeners: Privoxy's port and Tor Browser's port.
@@ -373,72 +405,6 @@ fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
     }
 }
 
-fn gateway(
-    endpoint: Endpoint,
-    via: Option<&Via>,
-    transports: &Transports,
-) -> Result<GatewayEndpoint, ConfigError> {
-    let bad = |problem: &str| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
-    let provider = transports.of(&endpoint)?;
-    let options = [&["exit", "ip", "resolve"], provider.dial_options()].concat();
-    endpoint.options(&options)?;
-    provider.check_dial(&endpoint)?;
-    if matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5) {
-        return Err(bad("a session over the slow path is h2, spdy3 or spdy3.1"));
-    }
-    let exit = endpoint
-        .option("exit")
-        .map(Exit::from_str)
-        .transpose()
-        .map_err(|problem| bad(&problem))?;
-    let over_tor = matches!(via, Some(Via::TorPort(_) | Via::TorSocket(_)));
-    if exit.is_some() && !over_tor {
-        return Err(bad("exit= needs --via tor://…, Tor's control port"));
-    }
-    let at_an_exit = endpoint.ip().is_some_and(|ip| match ip {
-        std::net::IpAddr::V4(ip) => ip.octets()[..3] == [192, 0, 2],
-        std::net::IpAddr::V6(_) => false,
-    });
-    if at_an_exit && exit.is_none() && via.is_some() {
-        return Err(bad(
-            "Tor would pick a wrong exit for that address: add ?exit=auto or ?exit=FINGERPRINT and --via tor://…",
-        ));
-    }
-    let address = match via {
-        Some(_) => None,
-        None => Some(own_address(&endpoint)?),
-    };
-    Ok(GatewayEndpoint {
-        endpoint,
-        address,
-        exit,
-    })
-}
-
-/// Returns the address of a gateway for a direct connection. The client asks a resolver only if the
-/// endpoint says so.
-fn own_address(endpoint: &Endpoint) -> Result<SocketAddr, ConfigError> {
-    let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
-    if let Some(ip) = endpoint.option("ip") {
-        let ip = ip.parse().map_err(|_| bad("ip= is no address".into()))?;
-        return Ok(SocketAddr::new(ip, endpoint.port));
-    }
-    if let Some(address) = endpoint.socket_addr() {
-        return Ok(address);
-    }
-    match endpoint.option("resolve") {
-        Some("system") => {
-            use std::net::ToSocketAddrs;
-            let found = (endpoint.host.as_str(), endpoint.port).to_socket_addrs().map_err(|error| bad(error.to_string()))?;
-            found.into_iter().next().ok_or_else(|| bad("the name has no address".into()))
-        }
-        Some(_) => Err(bad("resolve= can only be system".into())),
-        None => Err(bad(
-            "the client resolves no names: add ?ip=ADDRESS, or ?resolve=system to ask this machine's resolver for this one name, or --via".into(),
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,30 +416,6 @@ mod tests {
             via: via.map(|v| v.parse().unwrap()),
             ..ClientOptions::default()
         }
-    }
-
-    #[test]
-    fn client_does_not_resolve_names_by_default() {
-        let error = options("h2+tls://gw.example:443", None)
-            .typed()
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("resolves no names"), "{error}");
-        let config = options("h2+tls://gw.example:443?ip=203.0.113.5", None)
-            .typed()
-            .unwrap();
-        assert_eq!(
-            config.gateways[0].address,
-            Some("203.0.113.5:443".parse().unwrap())
-        );
-        assert_eq!(
-            options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050"))
-                .typed()
-                .unwrap()
-                .gateways[0]
-                .address,
-            None
-        );
     }
 
     #[test]
@@ -502,31 +444,6 @@ mod tests {
         }
         // The files of a given certificate are read later.
         assert_eq!(with("h2+tls://192.0.2.1:8119?cert=a&key=b"), Ok(()));
-    }
-
-    #[test]
-    fn client_refuses_exit_address_without_tor() {
-        let error = options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050"))
-            .typed()
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("exit=auto"), "{error}");
-        assert!(
-            options(
-                "h2+tcp://192.0.2.80:9980?exit=auto",
-                Some("socks5://127.0.0.1:9050")
-            )
-            .typed()
-            .is_err()
-        );
-        assert!(
-            options(
-                "h2+tcp://192.0.2.80:9980?exit=auto",
-                Some("tor://127.0.0.1:9051")
-            )
-            .typed()
-            .is_ok()
-        );
     }
 
     #[test]

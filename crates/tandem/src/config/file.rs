@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::gateways::RouteOption;
 use super::{ClientOptions, ConfigError, GatewayOptions};
 
 /// A configuration file.
@@ -12,6 +13,8 @@ use super::{ClientOptions, ConfigError, GatewayOptions};
 pub struct File {
     /// The options of the table `[client]`.
     pub client: Option<ClientOptions>,
+    /// The routes of the client, each a table `[[route]]`. Reading moves them to `client`.
+    pub route: Vec<RouteOption>,
     /// The options of the table `[gateway]`.
     pub gateway: Option<GatewayOptions>,
 }
@@ -24,11 +27,18 @@ impl File {
             file: file.clone(),
             error,
         })?;
-        toml::from_str(&text).map_err(|error| ConfigError::Parse {
+        let read: Result<Self, _> = toml::from_str(&text);
+        let problem = |error| ConfigError::Parse {
             file,
             problem: unknown_key(&error, &text)
                 .unwrap_or_else(|| error.to_string().trim_end().into()),
-        })
+        };
+        let mut read = read.map_err(problem)?;
+        if !read.route.is_empty() {
+            let routes = std::mem::take(&mut read.route);
+            read.client.get_or_insert_default().route.extend(routes);
+        }
+        Ok(read)
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod client;
 pub mod file;
 pub mod gateway;
+pub mod gateways;
 pub mod units;
 mod warnings;
 

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::SystemTime;
 
-use super::client::{GatewayEndpoint, is_certified_locally};
+use super::client::is_certified_locally;
+use super::gateways::GatewayEndpoint;
 use super::{ClientConfig, GatewayConfig};
 use crate::endpoint::{Endpoint, Via};
 use crate::transport::tls::authority::validity;
@@ -41,8 +42,8 @@ impl ClientConfig {
                 "the local authority in {directory} {problem}: tandem trust"
             ));
         }
-        for gateway in &self.gateways {
-            if self.token.is_some() && is_exposed(gateway, self.via.as_ref()) {
+        for gateway in self.all_gateways() {
+            if gateway.token_file.is_some() && is_exposed(gateway, self.via.as_ref()) {
                 warnings.push(format!(
                     "{}: the access token goes there in clear text, and others on the way can \
                      read it: use h2+tls",

@@ -29,7 +29,7 @@ use crate::path::Path;
 use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::session::http1::{Http1Server, Http1Session};
-use crate::stage::{SessionPool, Stage};
+use crate::stage::{SessionPool, SessionPools, Stage};
 
 /// The silence after which a connection counts as one where the far end sends first. It does not
 /// apply on port 80, where browsers open connections for later use.
@@ -39,8 +39,8 @@ const SNIFF: Duration = Duration::from_millis(200);
 pub struct SocksFront {
     /// The settings for HTTP inside a connection.
     pub http1: Http1Session,
-    /// The pool that knows the sessions.
-    pub sessions: Rc<dyn SessionPool>,
+    /// The pools that know the sessions.
+    pub pools: Rc<dyn SessionPools>,
     /// The time for the handshake.
     pub handshake: Duration,
     /// True if ports other than 80 may get a reply before the far end has answered.
@@ -82,16 +82,17 @@ impl SocksFront {
             return answer(&mut path, &mut server, SocksReply::AddressTypeNotSupported).await;
         };
         let stage = isolated(stage, isolation.clone());
-        let is_late = port != 80
-            && (!self.early_connect || self.sessions.has_failed(&isolation, &request.target));
-        if is_late || (port == 443 && !self.sessions.is_live(&isolation)) {
+        let sessions = self.pools.of(&request.target);
+        let is_late =
+            port != 80 && (!self.early_connect || sessions.has_failed(&isolation, &request.target));
+        if is_late || (port == 443 && !sessions.is_live(&isolation)) {
             let early = BytesMut::from(&server.take_rest()[..]);
             let reply = TunnelReply::Late(server);
             return tunnel(path, reply, early, &request.target, peer, &*stage).await;
         }
         if port != 80
-            && !self.sessions.is_live(&isolation)
-            && let Err(error) = self.sessions.establish(&isolation).await
+            && !sessions.is_live(&isolation)
+            && let Err(error) = sessions.establish(&isolation).await
         {
             return answer(&mut path, &mut server, socks_reply(&error)).await;
         }
@@ -104,7 +105,7 @@ impl SocksFront {
                 .await
         } else {
             let reply = TunnelReply::Sent {
-                sessions: Rc::clone(&self.sessions),
+                sessions,
                 isolation,
             };
             tunnel(path, reply, early, &request.target, peer, &*stage).await

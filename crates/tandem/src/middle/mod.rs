@@ -3,6 +3,7 @@
 //! - [`isolate`] reads isolation keys, and [`pair_fields`] removes the pair's own fields.
 //! - [`max_forwards`] handles `Max-Forwards`.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
+//! - [`routes`] chooses the client's route by the host of a request.
 //! - [`count`] counts exchanges, and [`access_log`] logs them.
 //! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2.
 //! - [`warm_up`] opens the congestion window of a new session.
@@ -18,6 +19,7 @@ pub mod max_forwards;
 pub mod pair_fields;
 pub mod push;
 pub mod pushed;
+pub mod routes;
 pub mod track;
 pub mod warm_up;
 pub mod websocket;

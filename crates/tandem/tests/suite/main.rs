@@ -26,5 +26,6 @@ mod priorities;
 mod push_matrix;
 mod pushes;
 mod roundtrips;
+mod routes;
 mod spdy;
 mod tunnels;

@@ -1,0 +1,191 @@
+//! `tandem explain`: names the route of a URL and the reason, from the configuration alone. It
+//! opens no connection and looks up no name.
+
+use std::fmt::Write as _;
+
+use tandem_http::Scheme;
+
+use super::{ClientArgs, Failure, serve};
+use crate::config::ClientConfig;
+use crate::config::client::Fallback;
+use crate::config::gateways::GatewayEndpoint;
+use crate::endpoint::split_authority;
+use crate::transport::registry::Transports;
+
+const EXAMPLES: &str = "Examples:
+  tandem explain -c client.toml http://www.example.onion/
+      Tell which gateway of the file serves the site
+  tandem explain --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' https://www.example/
+      Tell the same for options";
+
+/// Arguments of `tandem explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ExplainArgs {
+    /// The URL or the host
+    #[arg(value_name = "URL")]
+    url: String,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[expect(clippy::print_stdout, reason = "the command's output")]
+pub(super) fn run(args: &ExplainArgs, transports: &Transports) -> Result<(), Failure> {
+    let file = serve::read(args.client.config.as_deref())?;
+    let options = args.client.options.clone();
+    let options = options.or(file.client.unwrap_or_default());
+    let config = options.typed_offline(transports)?;
+    print!("{}", explain(&config, &args.url)?);
+    Ok(())
+}
+
+/// The parts of a URL that decide about its route.
+struct Asked {
+    host: String,
+    port: u16,
+    /// `None` for another scheme, which a browser sends through a tunnel.
+    scheme: Option<Scheme>,
+}
+
+impl Asked {
+    fn parse(url: &str) -> Result<Self, Failure> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let (scheme, default) = match scheme.to_ascii_lowercase().as_str() {
+            "http" => (Some(Scheme::Http), Some(80)),
+            "https" => (Some(Scheme::Https), Some(443)),
+            "ws" => (None, Some(80)),
+            "wss" => (None, Some(443)),
+            _ => (None, None),
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        // User information is not a part of the authority (RFC 9110 section 4.2.4).
+        let authority = rest[..end].rsplit_once('@').map_or(&rest[..end], |it| it.1);
+        let (host, port) = split_authority(authority, default)
+            .map_err(|problem| format!("{url}: {problem}: give a URL such as http://HOST/"))?;
+        Ok(Self { host, port, scheme })
+    }
+}
+
+/// Returns the text of the command.
+fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
+    let asked = Asked::parse(url)?;
+    let found = config.route_map.find(&asked.host);
+    let gateways = found
+        .and_then(|(_, index)| config.routes.get(index))
+        .map_or(&config.gateways, |route| &route.gateways);
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<8} {value}");
+    };
+    line("host", &format!("{}, port {}", asked.host, asked.port));
+    line("route", &route(config, gateways));
+    line(
+        "reason",
+        &match found {
+            Some((pattern, _)) => format!("the route for {pattern} is the most specific one"),
+            None if config.routes.is_empty() => "the configuration has no other route".into(),
+            None => "no route covers the host".into(),
+        },
+    );
+    if let Some(failure) = failure(config, gateways) {
+        line("failure", failure);
+    }
+    line("content", content(&asked, gateways));
+    Ok(text)
+}
+
+/// Describes the way of a request.
+fn route(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> String {
+    let through = config
+        .via
+        .as_ref()
+        .map_or_else(String::new, |via| format!(", through {via}"));
+    let names: Vec<_> = gateways.iter().map(|it| it.endpoint.to_string()).collect();
+    match (names.is_empty(), config.fallback) {
+        (false, _) => format!("gateway {}{through}", names.join(", then ")),
+        (true, Fallback::Via) => format!("no gateway{through}"),
+        (true, Fallback::None) => {
+            "none: requests fail; add --route HOSTS=URL, or --gateway URL for all other sites"
+                .into()
+        }
+    }
+}
+
+/// Describes the behaviour if no gateway answers.
+fn failure(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> Option<&'static str> {
+    (!gateways.is_empty()).then_some(match config.fallback {
+        Fallback::None => "if no gateway answers, requests fail",
+        Fallback::Via => "if no gateway answers, requests go through the same proxy without one",
+    })
+}
+
+/// Describes the party that can read the content.
+fn content(asked: &Asked, gateways: &[GatewayEndpoint]) -> &'static str {
+    match (asked.scheme, gateways.is_empty()) {
+        (Some(Scheme::Http), false) => {
+            "plain HTTP: the gateway reads it, compresses its fields and pushes resources"
+        }
+        (Some(Scheme::Http), true) => "plain HTTP: no gateway reads it",
+        (_, false) => "a tunnel: the gateway sees the host and the port, and no content",
+        (_, true) => "a tunnel",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClientOptions;
+
+    fn told(options: ClientOptions, url: &str) -> String {
+        let config = options.typed_offline(&Transports::default());
+        explain(&config.expect("a configuration"), url).expect("a text")
+    }
+
+    fn options() -> ClientOptions {
+        let route = "*.example.onion=h2+tcp://gw.onion:9980";
+        ClientOptions {
+            gateway: vec!["h2+tls://gw.example:443".parse().expect("an endpoint")],
+            route: vec![route.parse().expect("a route")],
+            via: Some("socks5://127.0.0.1:9050".parse().expect("a proxy")),
+            ..ClientOptions::default()
+        }
+    }
+
+    #[test]
+    fn explain_names_route_and_reason() {
+        let text = told(options(), "http://user@WWW.example.onion:8080/x?y");
+        let expected = "\
+host     www.example.onion, port 8080
+route    gateway h2+tcp://gw.onion:9980, through socks5://127.0.0.1:9050
+reason   the route for *.example.onion is the most specific one
+failure  if no gateway answers, requests fail
+content  plain HTTP: the gateway reads it, compresses its fields and pushes resources
+";
+        assert_eq!(text, expected);
+        let text = told(options(), "https://www.example/");
+        assert!(text.contains("h2+tls://gw.example:443"), "{text}");
+        assert!(text.contains("no route covers the host"), "{text}");
+        assert!(
+            text.contains("port 443") && text.contains("a tunnel"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn explain_tells_that_a_host_has_no_route() {
+        let mut only_route = options();
+        only_route.gateway.clear();
+        let text = told(only_route.clone(), "www.example");
+        assert!(text.contains("none: requests fail; add --route"), "{text}");
+        only_route.fallback = Some(Fallback::Via);
+        let text = told(only_route, "www.example");
+        assert!(text.contains("no gateway, through socks5://"), "{text}");
+    }
+
+    #[test]
+    fn explain_refuses_text_without_a_host() {
+        for url in ["http://", "ftp://host/", "http://a b/"] {
+            assert!(Asked::parse(url).is_err(), "{url}");
+        }
+    }
+}

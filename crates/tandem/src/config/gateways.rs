@@ -1,0 +1,358 @@
+//! The gateways that a client may use, and the routes that choose among them by the host of a
+//! request.
+//!
+//! The most specific pattern decides, so the order of the routes has no meaning. The access token
+//! of one gateway is never sent to another one.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{ConfigError, read_secret};
+use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
+use crate::hosts::{HostMap, HostPattern};
+use crate::transport::registry::Transports;
+use crate::transport::tor::Exit;
+
+/// A route as users write it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RouteOption {
+    /// The hosts that the route serves.
+    pub hosts: Vec<HostPattern>,
+    /// The gateways, best first.
+    #[serde(deserialize_with = "one_or_more")]
+    pub gateway: Vec<Endpoint>,
+    /// The file with the access token for these gateways.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<String>,
+}
+
+/// Reads one gateway or a list of them.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "give the URL of a gateway, or a list of them")]
+    enum Given {
+        One(String),
+        More(Vec<String>),
+    }
+    let given = match Given::deserialize(deserializer)? {
+        Given::One(text) => vec![text],
+        Given::More(texts) => texts,
+    };
+    let parse = |text: &String| Usage::Gateway.parse(text).map_err(serde::de::Error::custom);
+    given.iter().map(parse).collect()
+}
+
+impl FromStr for RouteOption {
+    type Err = String;
+
+    /// Parses `HOST,HOST=GATEWAY`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (hosts, gateway) = text
+            .split_once('=')
+            .ok_or("write HOSTS=URL, such as '*.example.onion=h2+tcp://gw.onion:9980'")?;
+        let gateway = Usage::Gateway.parse(gateway);
+        Ok(Self {
+            hosts: hosts.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            gateway: vec![gateway.map_err(|error| error.to_string())?],
+            token_file: None,
+        })
+    }
+}
+
+impl fmt::Display for RouteOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
+        let gateways: Vec<_> = self.gateway.iter().map(ToString::to_string).collect();
+        write!(f, "{}={}", hosts.join(","), gateways.join(" "))
+    }
+}
+
+/// A checked route.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The gateways, best first.
+    pub gateways: Vec<GatewayEndpoint>,
+}
+
+/// A gateway to dial.
+#[derive(Clone, Debug)]
+pub struct GatewayEndpoint {
+    /// The endpoint as given.
+    pub endpoint: Endpoint,
+    /// The address, if the client connects directly.
+    pub address: Option<SocketAddr>,
+    /// The exit of the gateway, for `via tor://`.
+    pub exit: Option<Exit>,
+    /// The file with the access token that the gateway requires.
+    pub token_file: Option<String>,
+}
+
+/// The permission to look up the names of gateways with `resolve=system`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lookups {
+    Allowed,
+    /// The addresses stay unknown. The configuration cannot be run.
+    Refused,
+}
+
+/// The properties that all gateways of a client share.
+pub(super) struct Dialled<'a> {
+    pub(super) via: Option<&'a Via>,
+    pub(super) transports: &'a Transports,
+    pub(super) lookups: Lookups,
+}
+
+impl Dialled<'_> {
+    /// Checks the gateways of one route, and the file with their token.
+    pub(super) fn gateways(
+        &self,
+        endpoints: Vec<Endpoint>,
+        token_file: Option<&str>,
+    ) -> Result<Vec<GatewayEndpoint>, ConfigError> {
+        if let Some(file) = token_file {
+            read_secret("token-file", file)?;
+        }
+        let gateways = endpoints.into_iter();
+        gateways
+            .map(|endpoint| self.gateway(endpoint, token_file))
+            .collect()
+    }
+
+    /// Checks the routes, and joins their patterns into one map.
+    pub(super) fn routes(
+        &self,
+        options: Vec<RouteOption>,
+    ) -> Result<(Vec<Route>, HostMap), ConfigError> {
+        let bad = |problem: String| ConfigError::value("route", problem);
+        let (mut routes, mut patterns) = (Vec::new(), Vec::new());
+        for option in options {
+            if option.hosts.is_empty() || option.gateway.is_empty() {
+                return Err(bad("a route needs at least one host and one gateway".into()));
+            }
+            if option.hosts.contains(&HostPattern::Any) {
+                return Err(bad(
+                    "* is every host: give the gateway of all other hosts by gateway".into(),
+                ));
+            }
+            let index = routes.len();
+            patterns.extend(option.hosts.into_iter().map(|pattern| (pattern, index)));
+            let gateways = self.gateways(option.gateway, option.token_file.as_deref())?;
+            routes.push(Route { gateways });
+        }
+        let map = HostMap::new(patterns)
+            .map_err(|twice| bad(format!("{twice} is given twice: keep one of the two")))?;
+        Ok((routes, map))
+    }
+
+    fn gateway(
+        &self,
+        endpoint: Endpoint,
+        token_file: Option<&str>,
+    ) -> Result<GatewayEndpoint, ConfigError> {
+        let bad = |problem: &str| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
+        let provider = self.transports.of(&endpoint)?;
+        let options = [&["exit", "ip", "resolve"], provider.dial_options()].concat();
+        endpoint.options(&options)?;
+        provider.check_dial(&endpoint)?;
+        if matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5) {
+            return Err(bad("a session over the slow path is h2, spdy3 or spdy3.1"));
+        }
+        let exit = endpoint
+            .option("exit")
+            .map(Exit::from_str)
+            .transpose()
+            .map_err(|problem| bad(&problem))?;
+        let over_tor = matches!(self.via, Some(Via::TorPort(_) | Via::TorSocket(_)));
+        if exit.is_some() && !over_tor {
+            return Err(bad("exit= needs --via tor://…, Tor's control port"));
+        }
+        let at_an_exit = endpoint.ip().is_some_and(|ip| match ip {
+            std::net::IpAddr::V4(ip) => ip.octets()[..3] == [192, 0, 2],
+            std::net::IpAddr::V6(_) => false,
+        });
+        if at_an_exit && exit.is_none() && self.via.is_some() {
+            return Err(bad(
+                "Tor would pick a wrong exit for that address: add ?exit=auto or \
+                 ?exit=FINGERPRINT and --via tor://…",
+            ));
+        }
+        let address = match self.via {
+            Some(_) => None,
+            None => own_address(&endpoint, self.lookups)?,
+        };
+        Ok(GatewayEndpoint {
+            endpoint,
+            address,
+            exit,
+            token_file: token_file.map(str::to_owned),
+        })
+    }
+}
+
+/// Returns the address of a gateway for a direct connection. The client asks a resolver only if the
+/// endpoint says so. Returns `None` if that would need a look-up that is refused.
+fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAddr>, ConfigError> {
+    let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
+    if let Some(ip) = endpoint.option("ip") {
+        let ip = ip.parse().map_err(|_| bad("ip= is no address".into()))?;
+        return Ok(Some(SocketAddr::new(ip, endpoint.port)));
+    }
+    if let Some(address) = endpoint.socket_addr() {
+        return Ok(Some(address));
+    }
+    match endpoint.option("resolve") {
+        Some("system") if lookups == Lookups::Refused => Ok(None),
+        Some("system") => {
+            use std::net::ToSocketAddrs;
+            let found = (endpoint.host.as_str(), endpoint.port)
+                .to_socket_addrs()
+                .map_err(|error| bad(error.to_string()))?;
+            let first = found.into_iter().next();
+            first
+                .map(Some)
+                .ok_or_else(|| bad("the name has no address".into()))
+        }
+        Some(_) => Err(bad("resolve= can only be system".into())),
+        None => Err(bad(
+            "the client resolves no names: add ?ip=ADDRESS, or ?resolve=system to \
+                         ask this machine's resolver for this one name, or --via"
+                .into(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClientOptions;
+
+    fn options(gateway: &str, via: Option<&str>) -> ClientOptions {
+        ClientOptions {
+            gateway: vec![gateway.parse().unwrap()],
+            via: via.map(|v| v.parse().unwrap()),
+            ..ClientOptions::default()
+        }
+    }
+
+    fn problem(options: ClientOptions) -> String {
+        options.typed().expect_err("an error").to_string()
+    }
+
+    fn routed(routes: &[&str]) -> ClientOptions {
+        let routes = routes.iter().map(|text| text.parse().expect("a route"));
+        ClientOptions {
+            route: routes.collect(),
+            ..ClientOptions::default()
+        }
+    }
+
+    #[test]
+    fn client_does_not_resolve_names_by_default() {
+        let error = options("h2+tls://gw.example:443", None)
+            .typed()
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("resolves no names"), "{error}");
+        let config = options("h2+tls://gw.example:443?ip=203.0.113.5", None)
+            .typed()
+            .unwrap();
+        assert_eq!(
+            config.gateways[0].address,
+            Some("203.0.113.5:443".parse().unwrap())
+        );
+        assert_eq!(
+            options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050"))
+                .typed()
+                .unwrap()
+                .gateways[0]
+                .address,
+            None
+        );
+    }
+
+    #[test]
+    fn client_refuses_exit_address_without_tor() {
+        let error = options("h2+tcp://192.0.2.80:9980", Some("socks5://127.0.0.1:9050"))
+            .typed()
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("exit=auto"), "{error}");
+        assert!(
+            options(
+                "h2+tcp://192.0.2.80:9980?exit=auto",
+                Some("socks5://127.0.0.1:9050")
+            )
+            .typed()
+            .is_err()
+        );
+        assert!(
+            options(
+                "h2+tcp://192.0.2.80:9980?exit=auto",
+                Some("tor://127.0.0.1:9051")
+            )
+            .typed()
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn route_flag_reads_hosts_and_gateway() {
+        let text = "a.onion,*.b.onion=h2+tls://gw.example:443?ip=203.0.113.5";
+        let route: RouteOption = text.parse().expect("a route");
+        assert_eq!(route.hosts.len(), 2);
+        assert_eq!(route.to_string(), text);
+        for (text, part) in [
+            ("a.onion", "HOSTS=URL"),
+            ("=h2+tcp://127.0.0.1:1", "no host name"),
+            ("a.onion:80=h2+tcp://127.0.0.1:1", "no host name"),
+            (
+                "a.onion=http://127.0.0.1:1",
+                "no session that can be used here",
+            ),
+        ] {
+            let error = text.parse::<RouteOption>().expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn routes_need_no_default_gateway() {
+        let config = routed(&[
+            "a.onion=h2+tcp://127.0.0.1:1",
+            "*.onion=h2+tcp://127.0.0.1:2",
+        ])
+        .typed()
+        .expect("a configuration");
+        assert_eq!((config.gateways.len(), config.routes.len()), (0, 2));
+        let found = |host| config.route_map.find(host).map(|(_, index)| index);
+        assert_eq!(found("a.onion"), Some(0));
+        assert_eq!(found("b.onion"), Some(1));
+        assert_eq!(found("onion"), None);
+    }
+
+    #[test]
+    fn route_errors_name_the_remedy() {
+        let twice = [
+            "a.onion=h2+tcp://127.0.0.1:1",
+            "A.onion=h2+tcp://127.0.0.1:2",
+        ];
+        assert!(problem(routed(&twice)).contains("a.onion is given twice"));
+        assert!(problem(routed(&["*=h2+tcp://127.0.0.1:1"])).contains("by gateway"));
+        let named = problem(routed(&["a.onion=h2+tls://gw.example:443"]));
+        assert!(named.contains("resolves no names"), "{named}");
+        let mut with_token = routed(&["a.onion=h2+tcp://127.0.0.1:1"]);
+        with_token.token_file = Some("token".into());
+        assert!(problem(with_token).contains("name the file in the [[route]]"));
+    }
+
+    #[test]
+    fn offline_check_looks_up_no_name() {
+        let options = options("h2+tls://gw.invalid:443?resolve=system", None);
+        let config = options.typed_offline(&Transports::default());
+        assert_eq!(config.expect("a configuration").gateways[0].address, None);
+    }
+}

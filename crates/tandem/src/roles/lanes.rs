@@ -1,0 +1,263 @@
+//! The lanes of a client: the stages and the sessions behind each route.
+//!
+//! ```text
+//!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ gateways   for each route
+//!       └──▶ count ─▶ access_log ─▶ the fallback, or an error               without a gateway
+//! ```
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tandem_http::h1::Limits;
+use tandem_push::client::{MAX_PUSHES, StoreLimits};
+
+use super::{client_token, http1_session, logged, mux_session};
+use crate::back::announce::Announcer;
+use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
+use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
+use crate::config::client::Fallback;
+use crate::config::gateways::GatewayEndpoint;
+use crate::config::{ClientConfig, ConfigError};
+use crate::endpoint::Via;
+use crate::exchange::{Exchange, Reply};
+use crate::front::early::EarlyConnect;
+use crate::middle::count::Count;
+use crate::middle::loads::Loads;
+use crate::middle::push::NoPush;
+use crate::middle::pushed::{PushOptions, Pushed};
+use crate::middle::routes::{Lane, NoSessions, Routes, no_route};
+use crate::session::mux::Multiplexed;
+use crate::stage::Stage;
+use crate::transport::registry::DialContext;
+use crate::transport::socks::Socks;
+use crate::transport::tcp::Tcp;
+use crate::transport::tls::ClientTls;
+use crate::transport::tor::Tor;
+use crate::transport::{Target, Transport};
+
+/// The largest number of isolation keys with a digest for `--push-digest`.
+const MAX_DIGESTS: usize = 256;
+
+/// The lanes of a client.
+pub(super) struct Lanes {
+    /// The choice among the lanes.
+    pub(super) routes: Routes,
+    /// The pools of all lanes.
+    pub(super) pools: Vec<Rc<Gateways>>,
+}
+
+impl ClientConfig {
+    /// Creates the lanes of all routes, and opens the first session of the default gateway.
+    pub(super) fn lanes(&self) -> Result<Lanes, ConfigError> {
+        let fallback = self.fallback_stage()?;
+        let (mut lanes, mut pools) = (Vec::new(), Vec::new());
+        for route in &self.routes {
+            let pool = self.pool(&route.gateways, fallback.clone())?;
+            lanes.push(self.lane(&pool));
+            pools.push(pool);
+        }
+        let default = if self.gateways.is_empty() {
+            self.lane_without_gateway(fallback)
+        } else {
+            let pool = self.pool(&self.gateways, fallback)?;
+            // Only a request for one of its hosts contacts the gateway of a route. Otherwise the
+            // operator would learn of people who may visit them.
+            pool.get_ready();
+            if self.preconnect {
+                pool.preconnect(self.warm_up);
+            }
+            let lane = self.lane(&pool);
+            pools.push(pool);
+            lane
+        };
+        let routes = Routes::new(self.route_map.clone(), lanes, default);
+        Ok(Lanes { routes, pools })
+    }
+
+    fn pool(
+        &self,
+        gateways: &[GatewayEndpoint],
+        fallback: Option<Rc<dyn Stage>>,
+    ) -> Result<Rc<Gateways>, ConfigError> {
+        let gateways = gateways
+            .iter()
+            .map(|gateway| self.gateway(gateway))
+            .collect::<Result<Vec<_>, _>>()?;
+        let limits = PoolLimits {
+            max_age: self.max_age,
+            max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
+            // Over Tor, a new circuit every minute would be a recognisable pattern.
+            reconnect: self.via.is_none(),
+        };
+        Ok(Gateways::new(gateways, limits, fallback))
+    }
+
+    fn lane(&self, pool: &Rc<Gateways>) -> Lane {
+        let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
+        let counted = self.counted(Rc::new(Loads::new(Rc::new(self.pushed(&to_gateway)))));
+        let stage: Rc<dyn Stage> = if self.early_connect {
+            Rc::new(EarlyConnect {
+                sessions: Rc::clone(&to_gateway) as _,
+                next: counted,
+            })
+        } else {
+            counted
+        };
+        Lane {
+            stage,
+            sessions: to_gateway,
+        }
+    }
+
+    fn lane_without_gateway(&self, fallback: Option<Rc<dyn Stage>>) -> Lane {
+        let connects = fallback.is_some();
+        let refuse = |_: Exchange| Reply::fail(no_route());
+        let next = fallback.unwrap_or_else(|| Rc::new(refuse));
+        Lane {
+            stage: self.counted(Rc::new(NoPush { next })),
+            sessions: Rc::new(NoSessions { connects }),
+        }
+    }
+
+    fn counted(&self, next: Rc<dyn Stage>) -> Rc<dyn Stage> {
+        Rc::new(Count {
+            next: logged(self.log_requests, self.log_urls, next),
+        })
+    }
+
+    /// Creates a stage that sends requests to one gateway only, and logs nothing else.
+    ///
+    /// # Errors
+    /// Fails if the certificates or the token of the gateway cannot be read.
+    pub fn path_to(&self, gateway: &GatewayEndpoint) -> Result<Rc<dyn Stage>, ConfigError> {
+        let limits = PoolLimits {
+            max_age: None,
+            max_sessions: 1,
+            reconnect: false,
+        };
+        let pool = Gateways::new(vec![self.gateway(gateway)?], limits, None);
+        Ok(Rc::new(ToGateway(pool)))
+    }
+
+    /// Creates the stage that accepts pushes.
+    fn pushed(&self, to_gateway: &Rc<ToGateway>) -> Pushed {
+        let options = PushOptions {
+            store: StoreLimits {
+                memory: if self.push { self.push_memory } else { 0 },
+                cancel_useless: self.cancel_pushes,
+            },
+            early_hints: self.early_hints,
+            cache_status: self.cache_status,
+            digest: self.push_digest,
+            max_keys: self.max_sessions.min(MAX_DIGESTS),
+        };
+        Pushed::new(
+            options,
+            Rc::clone(to_gateway) as _,
+            Rc::clone(to_gateway) as _,
+        )
+    }
+
+    fn gateway(&self, gateway: &GatewayEndpoint) -> Result<Gateway, ConfigError> {
+        let endpoint = &gateway.endpoint;
+        let target = Target {
+            host: endpoint.host.clone(),
+            port: endpoint.port,
+        };
+        let protocol = Multiplexed::of(endpoint.session).ok_or_else(|| {
+            ConfigError::value(
+                "gateway",
+                "a session over the slow path is h2, spdy3 or spdy3.1",
+            )
+        })?;
+        let mut session = mux_session(
+            protocol,
+            &self.path,
+            MAX_PUSHES as u32,
+            Limits::default().head,
+        );
+        session.config.push = self.push;
+        session.token = gateway
+            .token_file
+            .as_deref()
+            .map(client_token)
+            .transpose()?;
+        let context = DialContext {
+            streams: self.byte_streams(gateway),
+            address: gateway.address,
+            timeout: self.path.socket.connect_timeout,
+        };
+        let transport = self.transports.of(endpoint)?.dialling(endpoint, context)?;
+        let way = self
+            .via
+            .as_ref()
+            .map_or_else(String::new, |via| format!(" through {via}"));
+        let carrier = endpoint.transport.to_uppercase();
+        let how = format!("{} over {carrier}{way}", endpoint.session.as_str());
+        Ok(Gateway {
+            blamed: Cell::default(),
+            announcer: Announcer::new(endpoint.authority(), how),
+            has_token: gateway.token_file.is_some(),
+            target,
+            transport,
+            session: Rc::new(session),
+        })
+    }
+
+    /// Opens byte streams to a gateway, through the proxy if there is one.
+    fn byte_streams(&self, gateway: &GatewayEndpoint) -> Rc<dyn Transport> {
+        let options = self.path.socket.clone();
+        match &self.via {
+            None => Rc::new(Tcp {
+                options: Some(options),
+                pinned: gateway.address,
+            }),
+            Some(Via::Socks(proxy)) => Rc::new(Socks::new(*proxy, options)),
+            Some(control) => Rc::new(Tor::new(
+                control.clone(),
+                self.tor_password.clone(),
+                gateway.exit.clone(),
+                options,
+            )),
+        }
+    }
+
+    /// Creates the stage that serves requests without a gateway, over the same proxy, as the
+    /// browser would.
+    fn fallback_stage(&self) -> Result<Option<Rc<dyn Stage>>, ConfigError> {
+        let options = self.path.socket.clone();
+        let transport: Rc<dyn Transport> = match (self.fallback, &self.via) {
+            (Fallback::None, _) | (Fallback::Via, None) => return Ok(None),
+            (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks::new(*proxy, options)),
+            (Fallback::Via, Some(control)) => Rc::new(Tor::new(
+                control.clone(),
+                self.tor_password.clone(),
+                None,
+                options,
+            )),
+        };
+        let http1 = http1_session("gateway", &self.path);
+        let h2 = Rc::new(mux_session(
+            Multiplexed::H2,
+            &self.path,
+            256,
+            Limits::default().head,
+        ));
+        let connector = ClientTls {
+            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            ..ClientTls::default()
+        }
+        .connector()?;
+        let (timeout, limits) = (self.path.socket.connect_timeout, OriginLimits::default());
+        let origin = Origin::new(
+            Mode::Forward,
+            transport,
+            connector,
+            http1,
+            h2,
+            timeout,
+            limits,
+        );
+        Ok(Some(Rc::new(ToOrigin(origin))))
+    }
+}
