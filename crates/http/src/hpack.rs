@@ -7,8 +7,10 @@
 mod decoder;
 mod encoder;
 pub mod huffman;
-mod integer;
-mod table;
+pub(crate) mod index;
+pub(crate) mod integer;
+pub(crate) mod string;
+pub(crate) mod table;
 
 pub use decoder::{Decoder, HpackError};
 pub use encoder::Encoder;

@@ -1,7 +1,9 @@
 //! From header blocks to fields (RFC 7541 sections 3 and 6).
 
+use super::integer::BadInteger;
+use super::string::Text;
 use super::table::{STATIC, Table};
-use super::{DEFAULT_TABLE_SIZE, huffman, integer};
+use super::{DEFAULT_TABLE_SIZE, huffman, integer, string};
 use crate::fields::Field;
 
 /// A header block that breaks RFC 7541. The table is out of step from then on, so the session must
@@ -36,23 +38,6 @@ pub struct Decoder {
     limit: usize,
     /// The strings of the current field that the block does not contain literally.
     scratch: Vec<u8>,
-}
-
-/// The location of a string of the current field.
-#[derive(Clone, Copy)]
-enum Text<'a> {
-    Known(&'a [u8]),
-    /// Range of the scratch buffer.
-    Scratch(usize, usize),
-}
-
-impl<'a> Text<'a> {
-    fn bytes(self, scratch: &'a [u8]) -> &'a [u8] {
-        match self {
-            Self::Known(text) => text,
-            Self::Scratch(from, to) => &scratch[from..to],
-        }
-    }
 }
 
 impl Default for Decoder {
@@ -154,16 +139,11 @@ impl Decoder {
 
     /// A string literal (section 5.2).
     fn string<'a>(&mut self, block: &'a [u8], at: &mut usize) -> Result<Text<'a>, HpackError> {
-        let coded = *block.get(*at).ok_or(HpackError::CutOff)? & 0x80 != 0;
-        let length = integer::decode(block, at, 7).ok_or(HpackError::Integer)?;
-        let raw = block[*at..].get(..length).ok_or(HpackError::CutOff)?;
-        *at += length;
-        if !coded {
-            return Ok(Text::Known(raw));
-        }
-        let from = self.scratch.len();
-        huffman::decode(&mut self.scratch, raw)?;
-        Ok(Text::Scratch(from, self.scratch.len()))
+        let literal = string::read(block, at, 7).map_err(|bad| match bad {
+            BadInteger::CutOff => HpackError::CutOff,
+            BadInteger::TooLong => HpackError::Integer,
+        })?;
+        Ok(literal.decode(&mut self.scratch)?)
     }
 
     fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), HpackError> {

@@ -1,7 +1,7 @@
 //! Integers with an N-bit prefix (RFC 7541 section 5.1).
 
 /// Appends `value` with a prefix of `bits` bits; `pattern` fills the bits above the prefix.
-pub(super) fn encode(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize) {
+pub(crate) fn encode(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize) {
     let mask = (1usize << bits) - 1;
     if value < mask {
         out.push(pattern | value as u8);
@@ -16,25 +16,40 @@ pub(super) fn encode(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize) {
     out.push(rest as u8);
 }
 
+/// The reason for which no integer could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadInteger {
+    /// The bytes end before the integer.
+    CutOff,
+    /// The integer has more bytes than the caller accepts.
+    TooLong,
+}
+
+/// Reads the integer that begins at `*at` and has at most `most` bytes behind its prefix. Moves
+/// `*at` behind it. With `most` up to 8, the value is below 2^57.
+pub(crate) fn read(block: &[u8], at: &mut usize, bits: u8, most: u32) -> Result<usize, BadInteger> {
+    let mask = u8::MAX >> (8 - bits);
+    let first = block.get(*at).ok_or(BadInteger::CutOff)? & mask;
+    *at += 1;
+    if first < mask {
+        return Ok(usize::from(first));
+    }
+    let mut value = 0usize;
+    for place in 0..most {
+        let byte = *block.get(*at).ok_or(BadInteger::CutOff)?;
+        *at += 1;
+        value |= usize::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return Ok(value + usize::from(mask));
+        }
+    }
+    Err(BadInteger::TooLong)
+}
+
 /// Reads the integer that begins at `*at`; moves `*at` behind it. `None` means that the
 /// integer is cut off, or at least 2^28, which no index, length or table size reaches.
 pub(super) fn decode(block: &[u8], at: &mut usize, bits: u8) -> Option<usize> {
-    let mask = u8::MAX >> (8 - bits);
-    let first = block.get(*at)? & mask;
-    *at += 1;
-    if first < mask {
-        return Some(usize::from(first));
-    }
-    let mut value = 0usize;
-    for shift in [0, 7, 14, 21] {
-        let byte = *block.get(*at)?;
-        *at += 1;
-        value |= usize::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value + usize::from(mask));
-        }
-    }
-    None
+    read(block, at, bits, 4).ok()
 }
 
 #[cfg(test)]

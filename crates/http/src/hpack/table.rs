@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 /// The size of an entry, in bytes, in addition to its text (RFC 7541 section 4.1).
-pub(super) const ENTRY_OVERHEAD: usize = 32;
+pub(crate) const ENTRY_OVERHEAD: usize = 32;
 
 /// The text buffer grows and is cleared in steps of about this.
 const STEP: usize = 512;
@@ -80,7 +80,7 @@ pub(super) const STATIC: [(&[u8], &[u8]); 61] = [
 /// The dynamic table, newest entry first. One buffer holds the text of all entries. Removed entries
 /// free its front, which is reclaimed when the buffer is full.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// Oldest first.
     entries: VecDeque<Entry>,
     text: Vec<u8>,
@@ -98,11 +98,18 @@ struct Entry {
     value: u16,
 }
 
+impl Entry {
+    /// Returns the bytes that the entry takes of the table.
+    fn size(&self) -> usize {
+        usize::from(self.name) + usize::from(self.value) + ENTRY_OVERHEAD
+    }
+}
+
 impl Table {
     /// An empty table of at most `max` bytes, which is less than 64 KiB; allocates nothing.
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) const fn new(max: usize) -> Self {
         debug_assert!(
-            max <= usize::from(u16::MAX),
+            max <= u16::MAX as usize,
             "lengths of entries are kept in 16 bits"
         );
         Self {
@@ -114,16 +121,16 @@ impl Table {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn max(&self) -> usize {
+    pub(crate) fn max(&self) -> usize {
         self.max
     }
 
     /// Name and value of the entry at `age`, 0 being the newest.
-    pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8])> {
+    pub(crate) fn get(&self, age: usize) -> Option<(&[u8], &[u8])> {
         let place = self.entries.len().checked_sub(1)?.checked_sub(age)?;
         let entry = self.entries.get(place)?;
         let at = entry.at.wrapping_sub(self.cut) as usize;
@@ -132,7 +139,7 @@ impl Table {
     }
 
     /// Changes the bound, and drops the entries that no longer fit (RFC 7541 section 4.3).
-    pub(super) fn set_max(&mut self, max: usize) {
+    pub(crate) fn set_max(&mut self, max: usize) {
         debug_assert!(
             max <= usize::from(u16::MAX),
             "lengths of entries are kept in 16 bits"
@@ -143,7 +150,7 @@ impl Table {
 
     /// Adds an entry after evicting old ones; returns whether it fitted. An entry larger than the
     /// table only empties it (RFC 7541 section 4.4).
-    pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) -> bool {
+    pub(crate) fn insert(&mut self, name: &[u8], value: &[u8]) -> bool {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.evict(size);
         if size > self.max {
@@ -162,13 +169,38 @@ impl Table {
         true
     }
 
+    /// Returns the number of entries that an entry of `more` bytes would evict, or `None` if it is
+    /// larger than the table.
+    pub(crate) fn evicted_by(&self, more: usize) -> Option<usize> {
+        let mut over = (self.size + more).saturating_sub(self.max);
+        if more > self.max {
+            return None;
+        }
+        let mut count = 0;
+        for old in &self.entries {
+            if over == 0 {
+                break;
+            }
+            over = over.saturating_sub(old.size());
+            count += 1;
+        }
+        Some(count)
+    }
+
+    /// Returns the bytes of the entry at `age` and of all newer entries.
+    pub(crate) fn size_since(&self, age: usize) -> Option<usize> {
+        let place = self.entries.len().checked_sub(age + 1)?;
+        let at = self.entries.get(place)?.at.wrapping_sub(self.cut) as usize;
+        Some(self.text.len() - at + (age + 1) * ENTRY_OVERHEAD)
+    }
+
     /// Drops old entries until `more` bytes fit.
     fn evict(&mut self, more: usize) {
         while self.size + more > self.max {
             let Some(old) = self.entries.pop_front() else {
                 break;
             };
-            self.size -= usize::from(old.name) + usize::from(old.value) + ENTRY_OVERHEAD;
+            self.size -= old.size();
         }
         if self.entries.is_empty() {
             self.cut = self.cut.wrapping_add(self.text.len() as u32);
@@ -230,6 +262,14 @@ mod tests {
                     prop_assert_eq!(table.get(age), Some((&name[..], &value[..])));
                 }
                 prop_assert_eq!(table.get(model.len()), None);
+                let sizes = |pairs: &[(Vec<u8>, Vec<u8>)]| {
+                    pairs.iter().map(|(n, v)| n.len() + v.len() + 32).sum::<usize>()
+                };
+                for age in 0..model.len() {
+                    prop_assert_eq!(table.size_since(age), Some(sizes(&model[..=age])));
+                }
+                let left = (0..=model.len()).rev().find(|left| sizes(&model[..*left]) + 100 <= max);
+                prop_assert_eq!(table.evicted_by(100), left.map(|left| model.len() - left));
                 prop_assert!(table.text.capacity() <= 400 + 3 * STEP);
             }
         }
