@@ -1,5 +1,5 @@
 //! HTTP without I/O: messages ([`message`], [`fields`]), HTTP/1.1 ([`h1`]), HTTP/2 ([`h2`],
-//! [`hpack`]), the parts that all multiplexed session cores share ([`mux`], [`sched`], [`sendbuf`],
+//! [`hpack`]), HTTP/3's field compression ([`qpack`]), the parts that all multiplexed session cores share ([`mux`], [`sched`], [`sendbuf`],
 //! [`flood`]), the rules of caching ([`cache`]), and SOCKS5 ([`socks`]).
 //!
 //! The crate opens no socket, reads no clock and starts no thread: the caller passes bytes and
@@ -15,6 +15,7 @@ pub mod h2;
 pub mod hpack;
 pub mod message;
 pub mod mux;
+pub mod qpack;
 pub mod sched;
 pub mod sendbuf;
 pub mod socks;
