@@ -12,6 +12,7 @@ mod doctor;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
+mod init;
 mod messages;
 mod probes;
 mod process;

@@ -48,7 +48,7 @@ impl Process {
         Self::run(tandem(arguments))
     }
 
-    fn run(mut command: Command) -> Self {
+    pub(crate) fn run(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut process = Self {

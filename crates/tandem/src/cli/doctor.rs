@@ -71,7 +71,7 @@ enum Verdict {
 
 /// A line of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Finding {
+pub(super) struct Finding {
     verdict: Verdict,
     check: &'static str,
     text: String,
@@ -112,7 +112,6 @@ impl fmt::Display for Finding {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn run(command: &DoctorCommand, transports: &Transports) -> Result<(), Failure> {
     let local = tokio::task::LocalSet::new();
     let findings = local.block_on(&super::runtime()?, async {
@@ -121,17 +120,27 @@ pub(super) fn run(command: &DoctorCommand, transports: &Transports) -> Result<()
             DoctorCommand::Gateway(args) => gateway(args, transports).await,
         }
     })?;
-    for finding in &findings {
-        println!("{finding}");
-    }
-    let is_fault = |finding: &&Finding| finding.verdict == Verdict::Fault;
-    match findings.iter().filter(is_fault).count() {
+    match print(&findings) {
         0 => Ok(()),
         count => Err(format!("{count} fault(s)").into()),
     }
 }
 
-async fn client(args: &ClientArgs, transports: &Transports) -> Result<Vec<Finding>, Failure> {
+/// Prints the findings and returns the number of faults.
+#[expect(clippy::print_stdout, reason = "the command's output")]
+pub(super) fn print(findings: &[Finding]) -> usize {
+    for finding in findings {
+        println!("{finding}");
+    }
+    let is_fault = |finding: &&Finding| finding.verdict == Verdict::Fault;
+    findings.iter().filter(is_fault).count()
+}
+
+/// Checks a client and the path to its gateways.
+pub(super) async fn client(
+    args: &ClientArgs,
+    transports: &Transports,
+) -> Result<Vec<Finding>, Failure> {
     let file = serve::read(args.config.as_deref())?;
     let options = args.options.clone().or(file.client.unwrap_or_default());
     let config = match options.typed_with(transports) {

@@ -7,8 +7,10 @@ mod compat;
 mod doctor;
 mod explain;
 mod gateways;
+mod init;
 mod probe;
 mod serve;
+mod share;
 mod shell;
 mod trust;
 
@@ -64,6 +66,11 @@ pub enum Command {
     Client(ClientArgs),
     /// Run the proxy at the far end: it accepts the client's session and fetches from the origins
     Gateway(GatewayArgs),
+    /// Set up one of four roles: write the configuration files, the token and the certificate of
+    /// both ends, and print the commands to run
+    Init(init::InitArgs),
+    /// Print a URL and a QR code that configure another client for the same gateway
+    Share(share::ShareArgs),
     /// Check a configuration and the path to the gateway, and name each fault with its remedy
     #[command(subcommand, after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorCommand),
@@ -131,6 +138,8 @@ pub fn run(
     match command {
         Command::Client(args) => serve::client(args, transports),
         Command::Gateway(args) => serve::gateway(args, transports),
+        Command::Init(args) => init::run(&args, transports),
+        Command::Share(args) => share::run(&args),
         Command::Doctor(command) => doctor::run(&command, transports),
         Command::Explain(args) => explain::run(&args, transports),
         Command::Trust(args) => trust::run(&args),

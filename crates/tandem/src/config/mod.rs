@@ -7,6 +7,7 @@ pub mod client;
 pub mod file;
 pub mod gateway;
 pub mod gateways;
+pub mod share_url;
 pub mod units;
 mod warnings;
 
@@ -299,13 +300,17 @@ pub(crate) fn read_secret(key: &'static str, file: &str) -> Result<String, Confi
     let text = std::fs::read_to_string(file)
         .map_err(|error| ConfigError::value(key, format!("cannot read {file}: {error}")))?;
     let secret = text.lines().next().unwrap_or_default().trim();
-    if secret.len() < 16 || !secret.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(ConfigError::value(
-            key,
-            format!("{file}: the first line must hold at least 16 visible characters"),
-        ));
-    }
+    check_secret(secret)
+        .map_err(|problem| ConfigError::value(key, format!("{file}: the first line {problem}")))?;
     Ok(secret.to_owned())
+}
+
+/// Checks that a secret can stand in a field of HTTP and is not too short to be guessed.
+pub(crate) fn check_secret(secret: &str) -> Result<(), &'static str> {
+    if secret.len() < 16 || !secret.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err("must hold at least 16 visible characters");
+    }
+    Ok(())
 }
 
 /// Checks that no two listeners have the same protocol and address.

@@ -1,13 +1,15 @@
 //! TLS (by rustls) as a layer over another transport, for gateways, origins and listeners.
 //!
 //! [`files`] reads certificates and keys, and `identity` renews them. [`authority`] certifies
-//! listeners on this machine. [`records`] is the path over TLS, and [`layer`] the transport.
+//! listeners on this machine, and [`self_signed`] a gateway. [`records`] is the path over TLS, and
+//! [`layer`] the transport.
 
 pub mod authority;
 pub mod files;
 mod identity;
 pub mod layer;
 pub mod records;
+pub mod self_signed;
 
 pub use layer::{Tls, TlsProvider};
 

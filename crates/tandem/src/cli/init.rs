@@ -1,0 +1,585 @@
+//! `tandem init`: asks at most five questions, writes the files of both ends, prints the commands
+//! to run, and tests the path where this machine can reach both ends.
+//!
+//! `questions` asks, `plan` makes the files of each role, and `files` writes them.
+
+mod files;
+mod plan;
+mod questions;
+
+use std::io::{BufRead, IsTerminal as _, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::{ClientArgs, Failure, doctor, serve};
+use crate::config::ClientOptions;
+use crate::config::gateway::ModeOption;
+use crate::config::share_url::{MAX_LENGTH, ShareUrl};
+use crate::endpoint::{Endpoint, Usage, Via, split_authority};
+use crate::runtime::Running;
+use crate::transport::registry::Transports;
+use plan::{CLIENT, GATEWAY, OwnGateway, Plan};
+use questions::{Question, Questions};
+
+const EXAMPLES: &str = "Examples:
+  tandem init
+      Answer the questions
+  tandem init own-gateway --address gw.example --ip 203.0.113.5
+      Set up a gateway of your own and its client without questions
+  tandem init onion-operator --onion /var/lib/tor/site/hostname
+      Set up a gateway beside an onion service
+  tandem init --from 'tandem://gw.example:443?ip=203.0.113.5&token=…'
+      Set up a client with the URL of `tandem share`";
+
+/// A set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum SetUp {
+    /// A gateway on a server of your own, and its client
+    OwnGateway,
+    /// A gateway beside your onion service
+    OnionOperator,
+    /// A client that reaches a gateway through Tor
+    TorUser,
+    /// A gateway at your Tor exit
+    Exit,
+}
+
+/// Arguments of `tandem init`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InitArgs {
+    /// The set-up [default: ask]
+    #[arg(value_enum, value_name = "ROLE", conflicts_with = "from")]
+    role: Option<SetUp>,
+    /// Set up a client with this tandem:// URL; - reads it from standard input
+    #[arg(long, value_name = "URL")]
+    from: Option<String>,
+    /// own-gateway: the name or address at which clients reach the gateway; exit: its address
+    #[arg(long, value_name = "HOST")]
+    address: Option<String>,
+    /// own-gateway: the address of the name, so that clients look up no name
+    #[arg(long, value_name = "IP")]
+    ip: Option<String>,
+    /// The gateway's port
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
+    /// own-gateway: PEM file of a certificate by a public authority [default: make one]
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// own-gateway: PEM file of its private key
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// onion-operator: the onion address, or Tor's file with it
+    #[arg(long, value_name = "NAME")]
+    onion: Option<String>,
+    /// onion-operator: the URL of the web server
+    #[arg(long, value_name = "URL")]
+    origin: Option<String>,
+    /// tor-user: NAME.onion, a tandem:// URL, an endpoint, or "exit" for gateways at Tor exits
+    #[arg(long, value_name = "GATEWAY")]
+    gateway: Option<String>,
+    /// Clients through Tor: socks5://ADDRESS:PORT or tor://ADDRESS:PORT
+    #[arg(long, value_name = "URL")]
+    via: Option<String>,
+    /// Directory of the files
+    #[arg(long, value_name = "DIR", default_value = "tandem")]
+    to: PathBuf,
+    /// Replace existing files
+    #[arg(short, long)]
+    yes: bool,
+    /// Do not test the path
+    #[arg(long)]
+    no_test: bool,
+}
+
+pub(super) fn run(args: &InitArgs, transports: &Transports) -> Result<(), Failure> {
+    let stdin = std::io::stdin();
+    let mut questions = Questions {
+        asks: stdin.is_terminal() && args.from.as_deref() != Some("-"),
+        input: stdin.lock(),
+        output: std::io::stdout(),
+    };
+    let plan = plan_of(args, &mut questions)?;
+    let directory = std::path::absolute(&args.to)?;
+    let existing = files::existing(&directory, &plan.files);
+    if !existing.is_empty() && !args.yes {
+        let names: Vec<_> = existing
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        let names = names.join(", ");
+        if !questions.asks {
+            return Err(format!("{names}: exists; add --yes to replace, or --to DIR").into());
+        }
+        let question = format!("Replace {names}? Copies of old files elsewhere become useless.");
+        if !questions.confirm(&question)? {
+            return Err("nothing was written".into());
+        }
+    }
+    let written = files::write(&directory, &plan.files)?;
+    let mut out = questions.output;
+    writeln!(out, "Written:")?;
+    for path in written {
+        writeln!(out, "  {}", path.display())?;
+    }
+    print_steps(&mut out, &plan, &directory)?;
+    test(&mut out, args, &plan, &directory, transports)
+}
+
+/// Asks the questions of the set-up.
+fn plan_of<I: BufRead, O: Write>(
+    args: &InitArgs,
+    questions: &mut Questions<I, O>,
+) -> Result<Plan, Failure> {
+    if let Some(from) = &args.from {
+        let url = match from.as_str() {
+            "-" => {
+                let mut line = String::new();
+                let mut limited = std::io::Read::take(&mut questions.input, MAX_LENGTH as u64 + 2);
+                limited.read_line(&mut line)?;
+                line.trim().parse::<ShareUrl>()?
+            }
+            text => text.trim().parse()?,
+        };
+        let via = via(args, questions, &url.endpoint()?)?;
+        return plan::shared(&url, via.as_ref());
+    }
+    let role = match args.role {
+        Some(role) => role,
+        None => questions.ask(&ROLE, None, |text| {
+            <SetUp as clap::ValueEnum>::from_str(text, true)
+        })?,
+    };
+    match role {
+        SetUp::OwnGateway => own_gateway(args, questions),
+        SetUp::OnionOperator => {
+            let host = questions.ask(&ONION, args.onion.as_deref(), onion_host)?;
+            let origin = questions.ask(&ORIGIN, args.origin.as_deref(), |text| {
+                let mode: ModeOption = format!("reverse={text}").parse()?;
+                match mode {
+                    ModeOption::Reverse(url) => Ok(url),
+                    _ => Err(format!("{text:?} is no origin")),
+                }
+            })?;
+            let port = questions.ask(&MARKED_PORT, args.port.as_deref(), port)?;
+            Ok(plan::onion(&host, &origin, port))
+        }
+        SetUp::TorUser => {
+            let gateway = questions.ask(&TOR_GATEWAY, args.gateway.as_deref(), tor_gateway)?;
+            match gateway {
+                Reached::Url(url) => {
+                    let via = via(args, questions, &url.endpoint()?)?;
+                    plan::shared(&url, via.as_ref())
+                }
+                Reached::Endpoint(endpoint) => {
+                    let via = ask_via(args, questions, &endpoint)?;
+                    Ok(plan::visitor(&endpoint, Some(&via)))
+                }
+            }
+        }
+        SetUp::Exit => {
+            let address = questions.ask(&MARKER, args.address.as_deref(), |text| {
+                let ip: Option<Ipv4Addr> = text.parse().ok();
+                ip.filter(|ip| ip.octets()[..3] == [192, 0, 2])
+                    .ok_or_else(|| format!("{text:?} is no address of 192.0.2.0/24"))
+            })?;
+            let port = questions.ask(&MARKED_PORT, args.port.as_deref(), port)?;
+            Ok(plan::exit(address, port))
+        }
+    }
+}
+
+const ROLE: Question = Question {
+    flag: "ROLE",
+    text: "Set-up: own-gateway, onion-operator, tor-user or exit",
+    default: None,
+};
+const ADDRESS: Question = Question {
+    flag: "--address",
+    text: "Name or address at which clients reach the gateway",
+    default: None,
+};
+const IP: Question = Question {
+    flag: "--ip",
+    text: "Address of that name (empty: each client asks its resolver)",
+    default: Some(""),
+};
+const PORT: Question = Question {
+    flag: "--port",
+    text: "Port of the gateway",
+    default: Some("443"),
+};
+const ONION: Question = Question {
+    flag: "--onion",
+    text: "Onion address of the service, or the path of Tor's file with it",
+    default: None,
+};
+const ORIGIN: Question = Question {
+    flag: "--origin",
+    text: "URL of the web server behind the service",
+    default: Some("http://127.0.0.1:80"),
+};
+const MARKED_PORT: Question = Question {
+    default: Some("9980"),
+    ..PORT
+};
+const TOR_GATEWAY: Question = Question {
+    flag: "--gateway",
+    text: "Gateway: NAME.onion, a tandem:// URL, or \"exit\" for gateways at Tor exits",
+    default: None,
+};
+const SOCKS: Question = Question {
+    flag: "--via",
+    text: "Tor's SOCKS port (Tor Browser's own Tor: socks5://127.0.0.1:9150)",
+    default: Some("socks5://127.0.0.1:9050"),
+};
+const CONTROL: Question = Question {
+    flag: "--via",
+    text: "Tor's control port",
+    default: Some("tor://127.0.0.1:9051"),
+};
+const MARKER: Question = Question {
+    flag: "--address",
+    text: "Address of the gateway at the exit",
+    default: Some("192.0.2.80"),
+};
+
+fn own_gateway<I: BufRead, O: Write>(
+    args: &InitArgs,
+    questions: &mut Questions<I, O>,
+) -> Result<Plan, Failure> {
+    let host = questions.ask(&ADDRESS, args.address.as_deref(), host)?;
+    let ip = if host.parse::<IpAddr>().is_ok() {
+        None
+    } else {
+        questions.ask(&IP, args.ip.as_deref(), |text| match text {
+            "" => Ok(None),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|_| format!("{text:?} is no address")),
+        })?
+    };
+    let port = questions.ask(&PORT, args.port.as_deref(), port)?;
+    let identity = match (&args.cert, &args.key) {
+        (Some(cert), Some(key)) => Some([absolute(cert)?, absolute(key)?]),
+        _ => None,
+    };
+    let own = OwnGateway {
+        host,
+        ip,
+        port,
+        identity,
+    };
+    own.plan(SystemTime::now())
+}
+
+/// Returns the absolute path of a file, if an endpoint can name it.
+fn absolute(file: &Path) -> Result<String, Failure> {
+    let path = std::path::absolute(file)?.display().to_string();
+    if path.contains('&') {
+        return Err(format!("{path}: an endpoint cannot name a path with &").into());
+    }
+    Ok(path)
+}
+
+fn host(text: &str) -> Result<String, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(ip.to_string());
+    }
+    match split_authority(text, Some(1)) {
+        Ok((host, _)) if !text.contains([':', '[']) => Ok(host),
+        Ok(_) => Err(format!("{text:?}: give the name without a port")),
+        Err(problem) => Err(format!("{text:?}: {problem}")),
+    }
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("{text:?} is no port from 1 to 65535")),
+    }
+}
+
+/// Reads an onion address of version 3, or the file that holds one.
+fn onion_host(text: &str) -> Result<String, String> {
+    let host = if text.contains('/') {
+        std::fs::read_to_string(text).map_err(|error| format!("{text}: {error}"))?
+    } else {
+        text.to_owned()
+    };
+    let host = host.trim().to_ascii_lowercase();
+    let name = host.strip_suffix(".onion").unwrap_or_default();
+    let is_base32 = |b: u8| b.is_ascii_lowercase() || matches!(b, b'2'..=b'7');
+    if name.len() != 56 || !name.bytes().all(is_base32) {
+        return Err(format!(
+            "{text:?} is no onion address: 56 letters and digits before .onion"
+        ));
+    }
+    Ok(host)
+}
+
+/// The gateway of a Tor user.
+enum Reached {
+    Url(ShareUrl),
+    Endpoint(Endpoint),
+}
+
+fn tor_gateway(text: &str) -> Result<Reached, String> {
+    if text.starts_with("tandem://") {
+        let url: Result<ShareUrl, _> = text.parse();
+        return url.map(Reached::Url).map_err(|error| error.to_string());
+    }
+    let endpoint = if text == "exit" {
+        "h2+tcp://192.0.2.80:9980?exit=auto".into()
+    } else if text.contains("://") {
+        text.to_owned()
+    } else {
+        let (host, port) = split_authority(text, Some(9980))?;
+        if !host.ends_with(".onion") {
+            return Err(format!("{text:?} is neither an onion address nor \"exit\""));
+        }
+        format!("h2+tcp://{host}:{port}")
+    };
+    let endpoint = Usage::Gateway.parse(&endpoint);
+    endpoint
+        .map(Reached::Endpoint)
+        .map_err(|error| error.to_string())
+}
+
+/// Asks for the way to a gateway that needs Tor. A gateway with an address or a public name needs
+/// none.
+fn via<I: BufRead, O: Write>(
+    args: &InitArgs,
+    questions: &mut Questions<I, O>,
+    gateway: &Endpoint,
+) -> Result<Option<Via>, Failure> {
+    let needs_tor = gateway.host.ends_with(".onion") || gateway.option("exit").is_some();
+    if needs_tor || args.via.is_some() || args.role.is_some() {
+        return ask_via(args, questions, gateway).map(Some);
+    }
+    Ok(None)
+}
+
+fn ask_via<I: BufRead, O: Write>(
+    args: &InitArgs,
+    questions: &mut Questions<I, O>,
+    gateway: &Endpoint,
+) -> Result<Via, Failure> {
+    let at_exit = gateway.option("exit").is_some();
+    let question = if at_exit { &CONTROL } else { &SOCKS };
+    questions.ask(question, args.via.as_deref(), |text| {
+        text.parse().map_err(|error| format!("{error}"))
+    })
+}
+
+/// Prints the steps that are left for the user.
+fn print_steps(out: &mut impl Write, plan: &Plan, directory: &Path) -> Result<(), Failure> {
+    let (gateway, client) = (directory.join(GATEWAY), directory.join(CLIENT));
+    for step in &plan.steps {
+        writeln!(out, "\n{step}")?;
+    }
+    if plan.has_gateway {
+        writeln!(
+            out,
+            "\nStart the gateway (if it is another machine, copy the directory there):\n  \
+             cd {} && tandem gateway -c gateway.toml",
+            quoted(&gateway)
+        )?;
+    }
+    let client = quoted(&client);
+    writeln!(
+        out,
+        "\nStart the client beside the browser:\n  cd {client} && tandem client -c client.toml"
+    )?;
+    if plan.has_gateway {
+        writeln!(
+            out,
+            "\nThis command prints a URL for other machines (tandem init --from 'URL'):\n  \
+             cd {client} && tandem share -c client.toml"
+        )?;
+    }
+    writeln!(
+        out,
+        "\nSet the browser's automatic proxy configuration to http://127.0.0.1:8118/proxy.pac"
+    )?;
+    Ok(())
+}
+
+/// Quotes a path for a POSIX shell, where needed.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+".contains(&b);
+    if text.bytes().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Tests the path. The gateway of this machine runs for the time of the test.
+fn test(
+    out: &mut impl Write,
+    args: &InitArgs,
+    plan: &Plan,
+    directory: &Path,
+    transports: &Transports,
+) -> Result<(), Failure> {
+    let is_here = plan
+        .address
+        .is_some_and(|ip| TcpListener::bind((ip, 0)).is_ok());
+    if args.no_test || (plan.has_gateway && !is_here) {
+        let client = quoted(&directory.join(CLIENT));
+        writeln!(
+            out,
+            "\nTest the path when both ends run:\n  \
+             cd {client} && tandem doctor client -c client.toml"
+        )?;
+        return Ok(());
+    }
+    writeln!(out, "\nTest of the path:")?;
+    let local = tokio::task::LocalSet::new();
+    let runtime = super::runtime()?;
+    let faults = local.block_on(&runtime, async {
+        let running = if plan.has_gateway {
+            Some(start_gateway(&directory.join(GATEWAY), transports).await?)
+        } else {
+            None
+        };
+        std::env::set_current_dir(directory.join(CLIENT))?;
+        let client = ClientArgs {
+            config: Some("client.toml".into()),
+            options: ClientOptions::default(),
+        };
+        let findings = doctor::client(&client, transports).await;
+        if let Some(running) = running {
+            running.drain(Duration::ZERO).await;
+        }
+        Ok::<_, Failure>(doctor::print(&findings?))
+    });
+    match faults {
+        Ok(0) => writeln!(out, "The path works.")?,
+        Ok(_) => writeln!(
+            out,
+            "The files are written, and each fault names its remedy."
+        )?,
+        Err(error) => writeln!(out, "The test could not run: {error}")?,
+    }
+    Ok(())
+}
+
+/// Starts the gateway of the written files. Its relative paths start at the working directory.
+async fn start_gateway(directory: &Path, transports: &Transports) -> Result<Running, Failure> {
+    std::env::set_current_dir(directory)?;
+    let file = serve::read(Some(Path::new("gateway.toml")))?;
+    let options = file.gateway.unwrap_or_default();
+    let config = options.typed_with(transports)?;
+    Ok(Running::start(Arc::new(config)).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(input: &str) -> (Result<Plan, String>, usize) {
+        let mut questions = Questions {
+            input: input.as_bytes(),
+            output: Vec::new(),
+            asks: true,
+        };
+        let plan = plan_of(&arguments(&[]), &mut questions).map_err(|error| error.to_string());
+        let output = String::from_utf8(questions.output).expect("text");
+        (plan, output.matches(": ").count())
+    }
+
+    fn arguments(given: &[&str]) -> InitArgs {
+        use clap::{Args as _, FromArgMatches as _};
+        let command = InitArgs::augment_args(clap::Command::new("init"));
+        let matches = command.get_matches_from([&["init"], given].concat());
+        InitArgs::from_arg_matches(&matches).expect("arguments")
+    }
+
+    #[test]
+    fn every_role_asks_at_most_five_questions() {
+        let onion = format!("{}.onion", "a".repeat(56));
+        for (input, files) in [
+            ("own-gateway\ngw.example\n203.0.113.5\n\n".to_owned(), 7),
+            ("own-gateway\n127.0.0.1\n8443\n".to_owned(), 7),
+            (format!("onion-operator\n{onion}\n\n\n"), 2),
+            (format!("tor-user\n{onion}\n\n"), 1),
+            ("tor-user\nexit\n\n".to_owned(), 1),
+            ("exit\n\n\n".to_owned(), 2),
+        ] {
+            let (plan, asked) = answered(&input);
+            let plan = plan.unwrap_or_else(|error| panic!("{input:?}: {error}"));
+            assert_eq!(plan.files.len(), files, "{input:?}");
+            assert!(asked <= 6, "{input:?}: {asked}");
+        }
+    }
+
+    #[test]
+    fn flags_answer_every_question() {
+        let onion = format!("{}.onion", "a".repeat(56));
+        let short = "h2+tcp://gw.example:9980";
+        for (given, part) in [
+            (
+                vec!["own-gateway", "--address", "gw.example"],
+                "resolve=system",
+            ),
+            (vec!["onion-operator", "--onion", &onion], "9980"),
+            (
+                vec!["tor-user", "--gateway", "exit"],
+                "tor://127.0.0.1:9051",
+            ),
+            (
+                vec!["tor-user", "--gateway", short],
+                "socks5://127.0.0.1:9050",
+            ),
+            (vec!["exit"], "exit=auto"),
+            (vec!["--from", "tandem://a.onion:1?transport=tcp"], "9050"),
+            (
+                vec!["--from", "tandem://a.example:1?resolve=system"],
+                "a.example",
+            ),
+        ] {
+            let mut questions = Questions {
+                input: &b""[..],
+                output: Vec::new(),
+                asks: false,
+            };
+            let plan = plan_of(&arguments(&given), &mut questions).expect("a plan");
+            let client = plan
+                .files
+                .iter()
+                .find(|file| file.path == "client/client.toml");
+            let text = &client.expect("a client").text;
+            assert!(text.contains(part), "{given:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn answers_are_checked() {
+        for (text, good) in [
+            ("gw.example", true),
+            ("2001:db8::1", true),
+            ("gw.example:443", false),
+            ("[::1]", false),
+            ("a b", false),
+        ] {
+            assert_eq!(host(text).is_ok(), good, "{text}");
+        }
+        assert!(port("0").is_err() && port("65536").is_err() && port("1").is_ok());
+        assert!(onion_host("short.onion").is_err());
+        assert!(onion_host("/nonexistent/hostname").is_err());
+        assert!(tor_gateway("gw.example").is_err());
+        assert!(tor_gateway("http://gw.example:1").is_err());
+    }
+
+    #[test]
+    fn quoted_path_is_one_word_of_a_shell() {
+        assert_eq!(quoted(Path::new("/srv/tandem")), "/srv/tandem");
+        assert_eq!(quoted(Path::new("/a b/c'd")), r"'/a b/c'\''d'");
+    }
+}

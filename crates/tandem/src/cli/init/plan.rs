@@ -1,0 +1,375 @@
+//! The files of both ends for each role of `tandem init`, made from the answers.
+
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SecureRandom as _;
+use rustls::pki_types::CertificateDer;
+use toml::Value;
+
+use super::files::NewFile;
+use crate::cli::Failure;
+use crate::config::share_url::{CA_FILE, ShareUrl};
+use crate::endpoint::{Endpoint, Via};
+use crate::transport::tls::self_signed::self_signed;
+
+/// The directories of both ends inside the directory of the set-up.
+pub(super) const CLIENT: &str = "client";
+pub(super) const GATEWAY: &str = "gateway";
+
+/// The result of the questions.
+pub(super) struct Plan {
+    pub(super) files: Vec<NewFile>,
+    /// Steps that the user takes beside the commands.
+    pub(super) steps: Vec<String>,
+    /// True if the files include those of a gateway.
+    pub(super) has_gateway: bool,
+    /// The address at which clients reach a gateway without a proxy on the way.
+    pub(super) address: Option<IpAddr>,
+}
+
+/// A gateway with a certificate and a token.
+pub(super) struct OwnGateway {
+    /// The DNS name or address that clients use.
+    pub(super) host: String,
+    /// The address of the DNS name; `None` lets each client ask its resolver.
+    pub(super) ip: Option<IpAddr>,
+    pub(super) port: u16,
+    /// The files of a certificate by a public authority and of its key.
+    pub(super) identity: Option<[String; 2]>,
+}
+
+impl OwnGateway {
+    pub(super) fn plan(&self, now: SystemTime) -> Result<Plan, Failure> {
+        let token = token()?;
+        let address = self.host.parse().ok().or(self.ip);
+        let host = match self.host.parse() {
+            Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+            _ => self.host.clone(),
+        };
+        let any = match address {
+            // A gateway on loopback, for a trial, is not for the network.
+            Some(ip) if ip.is_loopback() => IpAddr::to_string(&ip),
+            Some(IpAddr::V6(_)) => "::".into(),
+            _ => "0.0.0.0".into(),
+        };
+        let any = if any.contains(':') {
+            format!("[{any}]")
+        } else {
+            any
+        };
+        let port = self.port;
+        let mut files = vec![
+            NewFile::secret("gateway/token", format!("{token}\n")),
+            NewFile::secret("client/token", format!("{token}\n")),
+        ];
+        let mut options = match (self.host.parse::<IpAddr>(), self.ip) {
+            (Ok(_), _) => Vec::new(),
+            (Err(_), Some(ip)) => vec![format!("ip={ip}")],
+            (Err(_), None) => vec!["resolve=system".to_owned()],
+        };
+        let [cert, key] = match &self.identity {
+            Some(files) => files.clone(),
+            None => {
+                let made = self_signed(&self.host, now)?;
+                files.push(NewFile::public("gateway/cert.pem", &*made.certificate));
+                files.push(NewFile::secret("gateway/key.pem", made.key));
+                files.push(NewFile::public("client/gateway.pem", made.certificate));
+                options.push(format!("ca={CA_FILE}"));
+                ["cert.pem".into(), "key.pem".into()]
+            }
+        };
+        let listen = format!("h2+tls://{any}:{port}?cert={cert}&key={key}");
+        let auth = list("token-file=token");
+        let gateway = [("listen", list(&listen)), ("auth", auth)];
+        files.push(NewFile::public(
+            "gateway/gateway.toml",
+            table(GATEWAY, &gateway),
+        ));
+        let separator = if options.is_empty() { "" } else { "?" };
+        let url = format!("h2+tls://{host}:{port}{separator}{}", options.join("&"));
+        let client = [("gateway", list(&url)), ("token-file", text("token"))];
+        files.push(NewFile::public(
+            "client/client.toml",
+            table(CLIENT, &client),
+        ));
+        Ok(Plan {
+            files,
+            steps: Vec::new(),
+            has_gateway: true,
+            address,
+        })
+    }
+}
+
+/// Returns the plan for a reverse gateway beside an onion service.
+pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
+    let listen = format!("h2+tcp://127.0.0.1:{port}");
+    let gateway = [
+        ("listen", list(&listen)),
+        ("mode", text(&format!("reverse={origin}"))),
+        ("allow-host", list(host)),
+        ("open", Value::Boolean(true)),
+    ];
+    let url = format!("h2+tcp://{host}:{port}");
+    let via = Via::Socks(([127, 0, 0, 1], 9050).into());
+    Plan {
+        files: vec![
+            NewFile::public("gateway/gateway.toml", table(GATEWAY, &gateway)),
+            client(&url, Some(&via), None),
+        ],
+        steps: vec![format!(
+            "Add this line to the onion service in torrc, and reload Tor:\n  \
+             HiddenServicePort {port} 127.0.0.1:{port}"
+        )],
+        has_gateway: true,
+        address: None,
+    }
+}
+
+/// Returns the plan for a gateway at a Tor exit.
+pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
+    let listen = format!("h2+tcp://{address}:{port}");
+    let gateway = [("listen", list(&listen)), ("open", Value::Boolean(true))];
+    let via = Via::TorPort(([127, 0, 0, 1], 9051).into());
+    Plan {
+        files: vec![
+            NewFile::public("gateway/gateway.toml", table(GATEWAY, &gateway)),
+            client(&format!("{listen}?exit=auto"), Some(&via), None),
+        ],
+        steps: vec![
+            format!(
+                "Give the address to the loopback interface:\n  ip addr add {address}/32 dev lo"
+            ),
+            format!(
+                "Add this line before the other lines of the exit's policy in torrc, and reload \
+                 Tor:\n  ExitPolicy accept {address}:{port}"
+            ),
+        ],
+        has_gateway: true,
+        address: None,
+    }
+}
+
+/// Returns the plan for a client of an existing gateway.
+pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
+    Plan {
+        files: vec![client(&gateway.to_string(), via, None)],
+        steps: Vec::new(),
+        has_gateway: false,
+        address: None,
+    }
+}
+
+/// Returns the plan for a client that a URL describes.
+pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure> {
+    let endpoint = url.endpoint()?;
+    let mut files = vec![client(&endpoint.to_string(), via, url.token())];
+    if let Some(token) = url.token() {
+        files.push(NewFile::secret("client/token", format!("{token}\n")));
+    }
+    if let Some(der) = url.ca() {
+        files.push(NewFile::public(
+            "client/gateway.pem",
+            pem(&CertificateDer::from(der)),
+        ));
+    }
+    Ok(Plan {
+        files,
+        steps: Vec::new(),
+        has_gateway: false,
+        address: None,
+    })
+}
+
+/// Returns the file of a client.
+fn client(gateway: &str, via: Option<&Via>, token: Option<&str>) -> NewFile {
+    let mut entries = vec![("gateway", list(gateway))];
+    if let Some(via) = via {
+        entries.push(("via", text(&via.to_string())));
+        // Tor Browser's own Tor has the port of the default listener.
+        if matches!(via, Via::Socks(address) if address.port() == 9150) {
+            let listen = ["http://127.0.0.1:8118", "socks5://127.0.0.1:9250"];
+            entries.push(("listen", Value::Array(listen.map(text).into())));
+        }
+    }
+    if token.is_some() {
+        entries.push(("token-file", text("token")));
+    }
+    NewFile::public("client/client.toml", table(CLIENT, &entries))
+}
+
+/// Returns a new token of 192 random bits.
+fn token() -> Result<String, Failure> {
+    let mut bytes = [0; 24];
+    ring::rand::SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| "the system has no random numbers")?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn pem(certificate: &CertificateDer<'_>) -> String {
+    let body = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in body.as_bytes().chunks(64) {
+        text.push_str(&String::from_utf8_lossy(line));
+        text.push('\n');
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
+    text
+}
+
+fn text(value: &str) -> Value {
+    Value::String(value.to_owned())
+}
+
+fn list(value: &str) -> Value {
+    Value::Array(vec![text(value)])
+}
+
+/// Returns the text of a configuration file with one table.
+fn table(role: &str, entries: &[(&str, Value)]) -> String {
+    let mut file = format!(
+        "# Written by `tandem init`. `tandem {role} --help` lists all options. Relative paths start\n\
+         # at the working directory of the program.\n[{role}]\n"
+    );
+    for (key, value) in entries {
+        file.push_str(&format!("{key} = {value}\n"));
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::File;
+
+    fn read(plan: &Plan, path: &str) -> File {
+        let file = plan.files.iter().find(|file| file.path == path);
+        toml::from_str(&file.expect("a file").text).expect("valid TOML")
+    }
+
+    fn gateway_of(plan: &Plan) -> String {
+        let client = read(plan, "client/client.toml").client.expect("a client");
+        client.gateway[0].to_string()
+    }
+
+    #[test]
+    fn own_gateway_listens_where_clients_connect() {
+        for (host, ip, listen, gateway) in [
+            (
+                "gw.example",
+                None,
+                "0.0.0.0",
+                "gw.example:443?ca=gateway.pem&resolve=system",
+            ),
+            (
+                "gw.example",
+                Some("2001:db8::5"),
+                "[::]",
+                "gw.example:443?ca=gateway.pem&ip=2001:db8::5",
+            ),
+            (
+                "203.0.113.5",
+                None,
+                "0.0.0.0",
+                "203.0.113.5:443?ca=gateway.pem",
+            ),
+            (
+                "2001:db8::5",
+                None,
+                "[::]",
+                "[2001:db8::5]:443?ca=gateway.pem",
+            ),
+            (
+                "127.0.0.9",
+                None,
+                "127.0.0.9",
+                "127.0.0.9:443?ca=gateway.pem",
+            ),
+        ] {
+            let own = OwnGateway {
+                host: host.into(),
+                ip: ip.map(|ip| ip.parse().expect("an address")),
+                port: 443,
+                identity: None,
+            };
+            let plan = own.plan(SystemTime::now()).expect("a plan");
+            assert_eq!(gateway_of(&plan), format!("h2+tls://{gateway}"));
+            let options = read(&plan, "gateway/gateway.toml").gateway;
+            let endpoint = options.expect("a gateway").listen[0].to_string();
+            let expected = format!("h2+tls://{listen}:443?cert=cert.pem&key=key.pem");
+            assert_eq!(endpoint, expected);
+            let secrets = plan.files.iter().filter(|file| file.is_secret);
+            let secrets: Vec<_> = secrets.map(|file| file.path).collect();
+            assert_eq!(
+                secrets,
+                ["gateway/token", "client/token", "gateway/key.pem"]
+            );
+            assert_eq!(plan.files[0].text, plan.files[1].text, "one token for both");
+        }
+    }
+
+    #[test]
+    fn own_gateway_uses_a_given_certificate() {
+        let own = OwnGateway {
+            host: "gw.example".into(),
+            ip: Some(IpAddr::from([203, 0, 113, 5])),
+            port: 8443,
+            identity: Some(["/etc/a.pem".into(), "/etc/a.key".into()]),
+        };
+        let plan = own.plan(SystemTime::now()).expect("a plan");
+        assert_eq!(gateway_of(&plan), "h2+tls://gw.example:8443?ip=203.0.113.5");
+        assert_eq!(plan.files.len(), 4, "no certificate is made");
+    }
+
+    #[test]
+    fn plans_for_tor_are_valid_configurations() {
+        let host = format!("{}.onion", "a".repeat(56));
+        let plan = onion(&host, "http://127.0.0.1:8080", 9980);
+        let typed = |plan: &Plan| {
+            let client = read(plan, "client/client.toml").client.expect("a client");
+            client.typed().expect("a valid client");
+            read(plan, "gateway/gateway.toml").gateway
+        };
+        let gateway = typed(&plan).expect("a gateway");
+        gateway.typed().expect("a valid gateway");
+        let plan = exit([192, 0, 2, 80].into(), 9980);
+        let gateway = typed(&plan).expect("a gateway");
+        gateway.typed().expect("a valid gateway");
+        assert_eq!(gateway_of(&plan), "h2+tcp://192.0.2.80:9980?exit=auto");
+    }
+
+    #[test]
+    fn client_of_tor_browser_leaves_its_port_free() {
+        let gateway: Endpoint = "h2+tcp://example.onion:9980".parse().expect("an endpoint");
+        let via = |port| Via::Socks(([127, 0, 0, 1], port).into());
+        let listen = |port| {
+            let plan = visitor(&gateway, Some(&via(port)));
+            let client = read(&plan, "client/client.toml").client.expect("a client");
+            client.listen.len()
+        };
+        assert_eq!((listen(9050), listen(9150)), (0, 2));
+    }
+
+    #[test]
+    fn shared_url_becomes_three_files() {
+        let made = self_signed("gw.example", SystemTime::now()).expect("a certificate");
+        let endpoint = "h2+tls://gw.example:443?ip=203.0.113.5".parse();
+        let token = Some("correct-horse-battery".to_owned());
+        let der = made.der.clone();
+        let url = ShareUrl::new(&endpoint.expect("an endpoint"), token, Some(der));
+        let plan = shared(&url.expect("a URL"), None).expect("a plan");
+        let text = |path: &str| {
+            let file = plan.files.iter().find(|file| file.path == path);
+            file.expect("a file").text.clone()
+        };
+        assert_eq!(text("client/token"), "correct-horse-battery\n");
+        let written = text("client/gateway.pem").replace('\n', "");
+        assert_eq!(written, made.certificate.replace(['\r', '\n'], ""));
+        let gateway = "h2+tls://gw.example:443?ca=gateway.pem&ip=203.0.113.5";
+        assert_eq!(gateway_of(&plan), gateway);
+    }
+}

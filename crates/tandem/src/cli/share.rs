@@ -1,0 +1,115 @@
+//! `tandem share`: prints the URL and the QR code that configure another client for the same
+//! gateway.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
+
+use super::{Failure, serve};
+use crate::config::read_secret;
+use crate::config::share_url::ShareUrl;
+use crate::endpoint::Endpoint;
+use crate::transport::tls::files::certificates;
+
+const EXAMPLES: &str = "Examples:
+  tandem share -c client.toml
+      Print the URL and the QR code for the gateway of this client
+  tandem share -c client.toml --no-qr | ssh laptop tandem init --from -
+      Configure a client on another machine";
+
+/// Arguments of `tandem share`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ShareArgs {
+    /// The client's configuration file
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Print the URL only
+    #[arg(long)]
+    no_qr: bool,
+}
+
+pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
+    let url = url(args)?;
+    let text = url.to_string();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    if !args.no_qr {
+        writeln!(out, "\n{}", qr_code(&text, out.is_terminal())?)?;
+    }
+    eprintln!("On the other machine: tandem init --from 'URL'");
+    if url.token().is_some() {
+        eprintln!("Keep the URL secret: its token admits everyone who has it.");
+    }
+    Ok(())
+}
+
+/// Returns the URL for the first gateway of the client's file.
+fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
+    let file = args.config.display();
+    let options = serve::read(Some(&args.config))?
+        .client
+        .ok_or_else(|| format!("{file}: it has no table [client]"))?;
+    let gateway = options
+        .gateway
+        .first()
+        .ok_or_else(|| format!("{file}: it names no gateway"))?;
+    let token = options
+        .token_file
+        .as_deref()
+        .map(|file| read_secret("token-file", file))
+        .transpose()?;
+    Ok(ShareUrl::new(gateway, token, ca(gateway)?)?)
+}
+
+/// Returns the certificate of the option `ca=FILE`.
+fn ca(gateway: &Endpoint) -> Result<Option<Vec<u8>>, Failure> {
+    let Some(file) = gateway.option("ca") else {
+        return Ok(None);
+    };
+    match certificates(file)?.as_slice() {
+        [one] => Ok(Some(one.to_vec())),
+        several => Err(format!(
+            "{file} holds {} certificates, and a URL can carry one: copy the file instead",
+            several.len()
+        )
+        .into()),
+    }
+}
+
+/// Renders the code with two rows of squares in each line.
+fn qr_code(text: &str, is_terminal: bool) -> Result<String, Failure> {
+    let code = QrCode::with_error_correction_level(text, EcLevel::L)
+        .map_err(|_| "the URL is too long for a QR code: use --no-qr")?;
+    let mut image = String::new();
+    for line in code.render::<Dense1x2>().build().lines() {
+        // Black on white is right in terminals of any colour.
+        let _ = if is_terminal {
+            writeln!(image, "\x1b[30;107m{line}\x1b[0m")
+        } else {
+            writeln!(image, "{line}")
+        };
+    }
+    Ok(image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qr_code_is_a_rectangle_with_a_margin() {
+        let image = qr_code("tandem://gw.example:443?ip=203.0.113.5", false).expect("a code");
+        let widths: Vec<_> = image.lines().map(|line| line.chars().count()).collect();
+        assert!(widths.iter().all(|width| *width == widths[0]), "{widths:?}");
+        // Version 3 has 29 squares a side, and the margin has four on each side.
+        assert_eq!(widths[0], 29 + 2 * 4);
+        assert_eq!(widths.len(), widths[0].div_ceil(2));
+        let coloured = qr_code("x", true).expect("a code");
+        assert!(coloured.lines().all(|line| line.ends_with("\x1b[0m")));
+        assert!(qr_code(&"x".repeat(3000), false).is_err());
+    }
+}
