@@ -7,8 +7,8 @@ use std::time::Instant;
 use libfuzzer_sys::fuzz_target;
 use tandem_http::h2::Connection;
 use tandem_http::{
-    Bytes, Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme,
-    SendBuf,
+    ByteMux, Bytes, Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role,
+    Scheme, SendBuf,
 };
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::{Buf as _, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use tandem_http::{
-    Event, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+    ByteMux as _, Event, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role,
+    Scheme, SendBuf,
 };
 use tandem_spdy::frame::{Headers, SynReply, SynStream};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};

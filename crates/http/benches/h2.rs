@@ -14,7 +14,7 @@ use std::time::Instant;
 use tandem_http::fields::Field;
 use tandem_http::h2::Connection;
 use tandem_http::hpack::{Decoder, Encoder};
-use tandem_http::{Bytes, Event, Mux, Priority, RequestHead, ResponseHead, SendBuf};
+use tandem_http::{ByteMux, Bytes, Event, Mux, Priority, RequestHead, ResponseHead, SendBuf};
 
 const LIMIT: usize = 16_384;
 

@@ -13,7 +13,6 @@ mod connection;
 mod control;
 mod flow;
 mod frame;
-mod head;
 mod input;
 mod recv;
 mod send;

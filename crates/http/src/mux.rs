@@ -1,5 +1,5 @@
 //! The interface between a multiplexed session core and the task that drives it. The cores are
-//! HTTP/2 ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`).
+//! HTTP/2 ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`), which use one byte stream.
 //!
 //! ```text
 //!            handle_input(bytes)      poll_event() -> Request · Response · Data · …
@@ -8,7 +8,7 @@
 //!    poll_output(buffer, limit)       open · respond · send_data · send_trailers · reset · release
 //! ```
 //!
-//! After any input or command, drain [`Mux::poll_event`]. Then call [`Mux::poll_output`] whenever
+//! After any input or command, drain [`Mux::poll_event`]. Then call [`ByteMux::poll_output`] whenever
 //! the socket takes bytes. A small `limit` lets the core choose the next stream as late as
 //! possible. A server passes no more input while [`Mux::backlog`] is large, that is, while requests
 //! arrive faster than responses leave.
@@ -261,13 +261,9 @@ impl MuxConfig {
     }
 }
 
-/// A multiplexed session core. All commands take effect in the output; none blocks. Commands on a
-/// stream that no longer exists are ignored.
+/// The events and commands of a multiplexed session core. All commands take effect in the output;
+/// none blocks. Commands on a stream that no longer exists are ignored.
 pub trait Mux {
-    /// Bytes from the peer, cut anywhere. After an error the core takes nothing more; its output
-    /// ends with GOAWAY.
-    fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError>;
-
     /// Time has passed: see [`Mux::poll_timeout`].
     fn handle_timeout(&mut self, now: Instant);
 
@@ -277,13 +273,8 @@ pub trait Mux {
     /// Returns the next event of the input, in wire order.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Appends frames to `out` until it holds about `limit` bytes or no frame may be sent now; a
-    /// frame is never cut. Control frames go first, then streams in the order of [`crate::sched`].
-    /// A client's preface, settings and first request leave together, without waiting for the peer.
-    fn poll_output(&mut self, out: &mut SendBuf, limit: usize);
-
-    /// Returns true if [`Mux::poll_output`] would append bytes that should leave now. Credit and
-    /// acknowledgements that can go along with later frames do not count until they are urgent.
+    /// Returns true if the core has bytes that should leave now. Credit and acknowledgements that can
+    /// go along with later frames do not count until they are urgent.
     fn wants_output(&self) -> bool;
 
     /// Client: starts an exchange. `end`: no body follows.
@@ -326,8 +317,7 @@ pub trait Mux {
     /// stream no longer exists.
     fn unsent(&self, id: StreamId) -> Unsent;
 
-    /// Bytes of heads, resets, credit and the like that wait for [`Mux::poll_output`]. No window
-    /// bounds them.
+    /// Bytes of heads, resets, credit and the like that wait to leave. No window bounds them.
     fn backlog(&self) -> usize;
 
     /// Changes the sending order of a stream.
@@ -365,4 +355,16 @@ pub trait Mux {
     /// Returns true if the peer announced extended CONNECT (RFC 8441); `None` until its settings
     /// arrive.
     fn peer_extended_connect(&self) -> Option<bool>;
+}
+
+/// A session core over one byte stream.
+pub trait ByteMux: Mux {
+    /// Bytes from the peer, cut anywhere. After an error the core takes nothing more; its output
+    /// ends with GOAWAY.
+    fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError>;
+
+    /// Appends frames to `out` until it holds about `limit` bytes or no frame may be sent now; a
+    /// frame is never cut. Control frames go first, then streams in the order of [`crate::sched`].
+    /// A client's preface, settings and first request leave together, without waiting for the peer.
+    fn poll_output(&mut self, out: &mut SendBuf, limit: usize);
 }

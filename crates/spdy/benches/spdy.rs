@@ -7,7 +7,8 @@ use std::time::Instant;
 use bytes::{Buf as _, BytesMut};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tandem_http::{
-    Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+    ByteMux as _, Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role,
+    Scheme, SendBuf,
 };
 use tandem_spdy::frame::{Data, Frame, FrameReader, Piece, WindowUpdate};
 use tandem_spdy::header_block::{Block, Decoder, Encoder, HeaderCompression};

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use tandem_http::{
-    Event, Method, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme,
-    SendBuf,
+    ByteMux as _, Event, Method, Mux as _, MuxConfig, Priority, Reason, RequestHead, ResponseHead,
+    Role, Scheme, SendBuf,
 };
 use tandem_spdy::{Config, Connection, Version};
 

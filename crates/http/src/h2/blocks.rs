@@ -3,9 +3,9 @@
 
 use super::connection::Connection;
 use super::frame::{self, Head, flag, frame_size, protocol, split_u31};
-use super::head::{Flaw, HeadReader};
 use super::recv::on_stream;
 use super::stream::State;
+use crate::head::{Expected, Flaw, HeadReader};
 use crate::{Event, Method, Reason, ResponseHead, SessionError, StreamId};
 
 /// A header block that goes on in CONTINUATION frames.
@@ -177,7 +177,8 @@ impl Connection {
             Err(Flaw::TooLarge) => return self.refuse_large(id, end),
             Err(Flaw::Malformed(_)) => return self.refuse(id),
         };
-        let bad_length = end && request.length.is_some_and(|length| length > 0);
+        let expected = Expected::of_request(&request);
+        let bad_length = end && expected.end().is_err();
         if bad_length || (request.head.protocol.is_some() && !self.config.extended_connect) {
             return self.refuse(id);
         }
@@ -186,7 +187,7 @@ impl Connection {
         stream.head_received = true;
         stream.connect = request.head.is_connect();
         stream.head_request = request.head.method == Method::Head;
-        stream.expected = request.length.filter(|_| !request.head.is_connect());
+        stream.expected = expected;
         if end {
             stream.received_end();
         }
@@ -222,24 +223,20 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
-        let head = response.head;
-        if head.is_informational() {
+        if response.head.is_informational() {
             if end {
                 return Err(Flaw::Malformed("an interim response that ends"));
             }
             self.flood.charge_idle();
+            let head = response.head;
             self.events.push_back(Event::Informational { id, head });
             return Ok(());
         }
-        let tunnel = stream.connect && (200..300).contains(&head.status);
-        let bodiless = stream.head_request || head.status == 204 || head.status == 304;
-        stream.expected = match response.length {
-            _ if bodiless => Some(0),
-            length => length.filter(|_| !tunnel),
-        };
-        if end && stream.expected.is_some_and(|expected| expected > 0) {
-            return Err(Flaw::Malformed("content-length without content"));
+        stream.expected = Expected::of_response(&response, stream.head_request, stream.connect);
+        if end {
+            stream.expected.end()?;
         }
+        let head = response.head;
         stream.head_received = true;
         if stream.state == State::ReservedRemote {
             stream.state = State::HalfClosedLocal;
@@ -259,9 +256,7 @@ impl Connection {
         if !end {
             return Err(Flaw::Malformed("trailers that do not end the stream"));
         }
-        if stream.expected.is_some_and(|expected| expected > 0) {
-            return Err(Flaw::Malformed("less content than promised"));
-        }
+        stream.expected.end()?;
         stream.received_end();
         self.events.push_back(Event::Trailers { id, fields });
         Ok(())

@@ -9,17 +9,18 @@ use bytes::Bytes;
 use super::blocks::Block;
 use super::flow::{DEFAULT_WINDOW, SendWindow, SessionCredit, StreamCredit};
 use super::frame;
-use super::head::Hint;
 use super::input::Input;
 use super::settings::PeerSettings;
-use super::stream::{ById, State, Stream};
+use super::stream::{State, Stream};
 use crate::flood::FloodBudget;
+use crate::head::Hint;
 use crate::hpack::{Decoder, Encoder};
 use crate::mux::{OpenError, Unsent};
+use crate::outgoing::ById;
 use crate::sched::Sched;
 use crate::{
-    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf,
-    SessionError, StreamId,
+    ByteMux, Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role,
+    SendBuf, SessionError, StreamId,
 };
 
 /// The number of own resets that are remembered: frames that were on their way are late, not wrong.
@@ -31,7 +32,7 @@ const KEEP_EVENTS: usize = 64;
 /// Streams are numbered up to 2^31-1 (RFC 9113 section 5.1.1).
 pub(super) const MAX_STREAM_ID: StreamId = 0x7fff_ffff;
 
-/// An endpoint of an HTTP/2 session: an implementation of [`Mux`].
+/// An endpoint of an HTTP/2 session: an implementation of [`ByteMux`].
 ///
 /// An idle session holds a few kB: tables and buffers are allocated on use and freed when large.
 ///
@@ -86,7 +87,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates an endpoint of a new session. It sends nothing before [`Mux::poll_output`].
+    /// Creates an endpoint of a new session. It sends nothing before [`ByteMux::poll_output`].
     pub fn new(config: MuxConfig) -> Self {
         let client = config.role == Role::Client;
         Self {
@@ -268,7 +269,7 @@ const fn is_request(id: StreamId) -> bool {
     id % 2 == 1
 }
 
-impl Mux for Connection {
+impl ByteMux for Connection {
     fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -277,6 +278,12 @@ impl Mux for Connection {
         self.receive(bytes).map_err(|error| self.fail(error))
     }
 
+    fn poll_output(&mut self, out: &mut SendBuf, limit: usize) {
+        self.send(out, limit);
+    }
+}
+
+impl Mux for Connection {
     fn handle_timeout(&mut self, now: Instant) {
         self.flood.advance(now);
     }
@@ -291,10 +298,6 @@ impl Mux for Connection {
             self.free_unused();
         }
         event
-    }
-
-    fn poll_output(&mut self, out: &mut SendBuf, limit: usize) {
-        self.send(out, limit);
     }
 
     fn wants_output(&self) -> bool {

@@ -3,9 +3,9 @@
 
 use super::connection::Connection;
 use super::frame::{self, Head, exact, flag, frame_size, protocol, split_u31};
-use super::head;
 use super::recv::{on_session, on_stream};
 use super::send::PING_MARK;
+use crate::head;
 use crate::{Event, Reason, Role, SessionError, StreamId};
 
 impl Connection {

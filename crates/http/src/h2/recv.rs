@@ -107,15 +107,10 @@ impl Connection {
             return Ok(());
         }
         stream.credit.skip(skip);
-        if let Some(expected) = &mut stream.expected {
-            // RFC 9113 section 8.1.1: content-length is the sum of all DATA.
-            match expected.checked_sub(content as u64) {
-                Some(rest) if rest == 0 || !end => *expected = rest,
-                _ => {
-                    self.fail_stream(id, Reason::Protocol);
-                    return Ok(());
-                }
-            }
+        let fits = stream.expected.take(content);
+        if fits.is_err() || (end && stream.expected.end().is_err()) {
+            self.fail_stream(id, Reason::Protocol);
+            return Ok(());
         }
         if content == 0 && !end {
             self.flood.charge_idle();

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use super::connection::Connection;
 use super::flow::Urgency;
 use super::frame::{self, Head, Kind, MAX_PAYLOAD, PREFACE, flag};
-use super::head::{can_write_request, write_fields, write_request, write_response};
 use super::settings;
-use super::stream::{State, Stream, Tail};
+use super::stream::{State, Stream};
+use crate::head::{can_write_request, write_fields, write_request, write_response};
 use crate::mux::OpenError;
+use crate::outgoing::Tail;
 use crate::{
     Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, SendBuf, StreamId,
 };
@@ -27,7 +28,7 @@ impl Connection {
         !self.ending.is_empty() || (self.window.open() > 0 && !self.ready.is_empty())
     }
 
-    /// See [`crate::Mux::poll_output`].
+    /// See [`crate::ByteMux::poll_output`].
     pub(super) fn send(&mut self, out: &mut SendBuf, limit: usize) {
         if !self.started {
             self.start(out);

@@ -1,16 +1,10 @@
 //! A stream: its state (RFC 9113 section 5.1), its unsent data and its windows.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
-
-use bytes::Bytes;
-
 use super::flow::{SendWindow, StreamCredit};
+use crate::head::Expected;
+use crate::outgoing::{QUANTUM, SendQueue, Tail};
 use crate::sched::Key;
-use crate::{Fields, Priority, Reason, StreamId};
-
-/// The difference in sent bytes below which streams keep their order (see [`crate::sched`]).
-const QUANTUM: u64 = 16_384;
+use crate::{Priority, StreamId};
 
 /// States of RFC 9113 section 5.1. Idle and closed streams are not kept.
 ///
@@ -71,61 +65,6 @@ impl State {
     }
 }
 
-/// How the body that we send ends.
-#[derive(Debug)]
-pub(super) enum Tail {
-    /// Not known yet.
-    More,
-    /// With the last byte.
-    End,
-    /// With trailers.
-    Trailers(Box<Fields>),
-    /// With RST_STREAM, after an incomplete response.
-    Reset(Reason),
-    /// END_STREAM is out.
-    Sent,
-}
-
-/// Bodies to be sent, kept as they were given.
-#[derive(Debug, Default)]
-pub(super) struct SendQueue {
-    front: Bytes,
-    rest: VecDeque<Bytes>,
-    len: usize,
-}
-
-impl SendQueue {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(super) fn push(&mut self, data: Bytes) {
-        self.len += data.len();
-        if self.front.is_empty() {
-            self.front = data;
-        } else if !data.is_empty() {
-            self.rest.push_back(data);
-        }
-    }
-
-    /// Takes `count` bytes, piece by piece.
-    pub(super) fn take(&mut self, mut count: usize, mut put: impl FnMut(Bytes)) {
-        debug_assert!(count <= self.len, "only what is queued is taken");
-        self.len -= count;
-        while count > 0 {
-            if self.front.len() > count {
-                put(self.front.split_to(count));
-                return;
-            }
-            count -= self.front.len();
-            put(std::mem::replace(
-                &mut self.front,
-                self.rest.pop_front().unwrap_or_default(),
-            ));
-        }
-    }
-}
-
 /// A stream that is neither idle nor closed.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -139,8 +78,7 @@ pub(super) struct Stream {
     pub(super) connect: bool,
     /// True if an event told the user of this stream.
     pub(super) announced: bool,
-    /// Content that is still to come, where the length was given.
-    pub(super) expected: Option<u64>,
+    pub(super) expected: Expected,
     pub(super) credit: StreamCredit,
     /// True if the stream's credit may go along with other frames.
     pub(super) riding: bool,
@@ -166,7 +104,7 @@ impl Stream {
             head_request: false,
             connect: false,
             announced: false,
-            expected: None,
+            expected: Expected::default(),
             credit,
             riding: false,
             window: SendWindow::new(window),
@@ -209,30 +147,6 @@ impl Stream {
     }
 }
 
-/// Stream ids come in order, so spreading them is enough; no two sessions need different tables, as
-/// no more streams than allowed are ever open.
-#[derive(Default)]
-pub(super) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(u32::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, id: u32) {
-        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0.rotate_left(32)
-    }
-}
-
-/// A map by stream id.
-pub(super) type ById<T> = HashMap<StreamId, T, BuildHasherDefault<IdHasher>>;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,20 +171,5 @@ mod tests {
             );
         }
         assert!(!Closed.may_send() && !Closed.may_receive());
-    }
-
-    #[test]
-    fn queue_cuts_anywhere() {
-        let mut queue = SendQueue::default();
-        for piece in [&b"ab"[..], b"", b"cdef", b"g"] {
-            queue.push(Bytes::from_static(piece));
-        }
-        let mut all = Vec::new();
-        for count in [1, 3, 0, 3] {
-            let before = all.len();
-            queue.take(count, |piece| all.extend_from_slice(&piece));
-            assert_eq!(all.len() - before, count);
-        }
-        assert_eq!((&all[..], queue.len()), (&b"abcdefg"[..], 0));
     }
 }

@@ -9,7 +9,8 @@ use tandem_http::fields::Field;
 use tandem_http::h2::Connection;
 use tandem_http::hpack::{Decoder, Encoder};
 use tandem_http::{
-    Event, Fields, Mux, MuxConfig, RequestHead, ResponseHead, Role, Scheme, SendBuf, SessionError,
+    ByteMux, Event, Fields, Mux, MuxConfig, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+    SessionError,
 };
 
 pub fn client_config() -> MuxConfig {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf as _, BytesMut};
 use tandem_http::h1::{self, Form, Framing, Limits};
 use tandem_http::{
-    Event, Method, Mux, MuxConfig, Priority, RequestHead, Role, SendBuf, StreamId, h2,
+    ByteMux, Event, Method, MuxConfig, Priority, RequestHead, Role, SendBuf, StreamId, h2,
 };
 use tandem_spdy::Version;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -41,7 +41,7 @@ impl Protocol {
         }
     }
 
-    fn core(self) -> Box<dyn Mux> {
+    fn core(self) -> Box<dyn ByteMux> {
         let mux = MuxConfig::new(Role::Client);
         let spdy = |version| {
             Box::new(tandem_spdy::Connection::new(tandem_spdy::Config::new(
@@ -88,7 +88,7 @@ pub struct Work<'a> {
 
 /// A session.
 pub struct Session {
-    core: Box<dyn Mux>,
+    core: Box<dyn ByteMux>,
     stream: TcpStream,
     out: SendBuf,
     input: Vec<u8>,

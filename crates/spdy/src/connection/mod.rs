@@ -25,8 +25,8 @@ use tandem_http::flood::FloodBudget;
 use tandem_http::mux::{OpenError, Unsent};
 use tandem_http::sched::Sched;
 use tandem_http::{
-    Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf,
-    SessionError, StreamId,
+    ByteMux, Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role,
+    SendBuf, SessionError, StreamId,
 };
 
 use crate::Version;
@@ -427,11 +427,17 @@ impl Connection {
     }
 }
 
-impl Mux for Connection {
+impl ByteMux for Connection {
     fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError> {
         self.receive_bytes(now, bytes)
     }
 
+    fn poll_output(&mut self, out: &mut SendBuf, limit: usize) {
+        self.write_output(out, limit);
+    }
+}
+
+impl Mux for Connection {
     fn handle_timeout(&mut self, now: Instant) {
         self.probe_timeout(now);
     }
@@ -442,10 +448,6 @@ impl Mux for Connection {
 
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    fn poll_output(&mut self, out: &mut SendBuf, limit: usize) {
-        self.write_output(out, limit);
     }
 
     fn wants_output(&self) -> bool {

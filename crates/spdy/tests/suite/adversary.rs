@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Buf as _;
 use proptest::prelude::*;
-use tandem_http::{Event, Mux as _, Priority, Reason, Role, SendBuf};
+use tandem_http::{ByteMux as _, Event, Mux as _, Priority, Reason, Role, SendBuf};
 use tandem_spdy::header_block::{Decoder, Pairs};
 use tandem_spdy::{Connection, Version};
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::support::{config, get, response};
 use bytes::Buf as _;
-use tandem_http::{Event, Mux as _, Priority, Role, SendBuf};
+use tandem_http::{ByteMux as _, Event, Mux as _, Priority, Role, SendBuf};
 use tandem_spdy::{Connection, HeaderCompression, Version};
 
 const SECRET: &str = "9f3k7q2m5x8w1z6v";

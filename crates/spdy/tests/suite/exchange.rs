@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use tandem_http::flood::LEAST_WINDOW;
 use tandem_http::mux::OpenError;
 use tandem_http::{
-    Event, Fields, Method, Mux as _, Priority, Reason, RequestHead, Role, Scheme, SendBuf,
+    ByteMux as _, Event, Fields, Method, Mux as _, Priority, Reason, RequestHead, Role, Scheme,
+    SendBuf,
 };
 use tandem_spdy::Version;
 

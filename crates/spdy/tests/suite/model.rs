@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::{Buf as _, Bytes};
 use proptest::prelude::*;
-use tandem_http::{Event, Mux as _, Priority, Reason, Role, SendBuf};
+use tandem_http::{ByteMux as _, Event, Mux as _, Priority, Reason, Role, SendBuf};
 use tandem_spdy::{Connection, Version};
 
 use crate::support::{

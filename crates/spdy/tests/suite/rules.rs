@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Buf as _;
 use tandem_http::mux::{Unsent, Window};
-use tandem_http::{Event, Mux as _, Priority, Reason, Role, SendBuf};
+use tandem_http::{ByteMux as _, Event, Mux as _, Priority, Reason, Role, SendBuf};
 use tandem_spdy::header_block::DICTIONARY;
 use tandem_spdy::{Connection, Version, status};
 

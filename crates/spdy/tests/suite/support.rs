@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use tandem_http::{
-    Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf,
-    SessionError, StreamId,
+    ByteMux as _, Event, Fields, Mux as _, MuxConfig, Priority, RequestHead, ResponseHead, Role,
+    Scheme, SendBuf, SessionError, StreamId,
 };
 use tandem_spdy::frame::{
     Data, Frame, FrameReader, GoAway, Headers, Piece, Ping, RstStream, Setting, Settings, SynReply,

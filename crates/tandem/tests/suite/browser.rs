@@ -18,8 +18,8 @@ use tandem::runtime::Running;
 use tandem::transport::tls::authority;
 use tandem_http::h2::Connection;
 use tandem_http::{
-    Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
-    StreamId,
+    ByteMux, Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme,
+    SendBuf, StreamId,
 };
 
 use crate::harness::{

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use tandem_http::{Event, Mux, MuxConfig, Reason, ResponseHead, Role, SendBuf};
+use tandem_http::{ByteMux, Event, MuxConfig, Reason, ResponseHead, Role, SendBuf};
 
 use crate::certificates::Certificates;
 use crate::harness::{
@@ -384,7 +384,7 @@ enum End {
 fn leaving(session: &'static str, segments: usize, end: End) -> Scene {
     Scene::new(move |_, mut client| {
         let config = MuxConfig::new(Role::Server);
-        let mut core: Box<dyn Mux> = match session {
+        let mut core: Box<dyn ByteMux> = match session {
             "h2" => Box::new(tandem_http::h2::Connection::new(config)),
             _ => Box::new(tandem_spdy::Connection::new(tandem_spdy::Config::new(
                 config,

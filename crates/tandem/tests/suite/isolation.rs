@@ -240,7 +240,7 @@ fn fallback_uses_the_same_proxy_only() {
 fn client_repeats_refused_request() {
     // This gateway refuses the first stream of each session, unprocessed, and answers the second.
     use tandem_http::h2::Connection;
-    use tandem_http::{Event, Mux, MuxConfig, Reason, ResponseHead, Role, SendBuf};
+    use tandem_http::{ByteMux, Event, Mux, MuxConfig, Reason, ResponseHead, Role, SendBuf};
     let refusing = Scene::new(|_, mut client| {
         let mut core = Connection::new(MuxConfig::new(Role::Server));
         let mut refused = false;

@@ -10,7 +10,7 @@ use bytes::Buf;
 use tandem::config::GatewayOptions;
 use tandem::runtime::Running;
 use tandem_http::{
-    Event, Method, Mux, MuxConfig, Priority, Reason, RequestHead, Role, Scheme, SendBuf, h2,
+    ByteMux, Event, Method, MuxConfig, Priority, Reason, RequestHead, Role, Scheme, SendBuf, h2,
 };
 use tandem_spdy::{Config, Connection, Version};
 
@@ -23,14 +23,14 @@ const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
 /// A scripted session with a gateway, for behaviour that the Tandem client does not have.
 pub(crate) struct Peer {
-    pub(crate) core: Box<dyn Mux>,
+    pub(crate) core: Box<dyn ByteMux>,
     pub(crate) socket: TcpStream,
 }
 
 impl Peer {
     pub(crate) fn to(gateway: SocketAddr, session: &str) -> Self {
         let config = MuxConfig::new(Role::Client);
-        let core: Box<dyn Mux> = match session {
+        let core: Box<dyn ByteMux> = match session {
             "h2" => Box::new(h2::Connection::new(config)),
             "spdy3" => Box::new(Connection::new(Config::new(config, Version::V3))),
             _ => Box::new(Connection::new(Config::new(config, Version::V31))),

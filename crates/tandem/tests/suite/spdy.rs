@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Buf;
 use tandem::config::Compression;
-use tandem_http::{Event, Mux, MuxConfig, Priority, RequestHead, Role, Scheme, SendBuf};
+use tandem_http::{ByteMux, Event, Mux, MuxConfig, Priority, RequestHead, Role, Scheme, SendBuf};
 use tandem_spdy::{Config, Connection, Version};
 
 use crate::harness::{PATIENCE, Scene, endpoint, gateway_options, start_gateway};

@@ -9,7 +9,8 @@ use bytes::{Bytes, BytesMut};
 use tandem_http::h2;
 use tandem_http::mux::OpenError;
 use tandem_http::{
-    Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, StreamId,
+    ByteMux, Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf,
+    StreamId,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

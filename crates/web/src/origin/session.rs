@@ -11,8 +11,8 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use tandem_http::h2::Connection;
 use tandem_http::{
-    Event, Fields, Method, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role, SendBuf,
-    StreamId,
+    ByteMux, Event, Fields, Method, Mux, MuxConfig, Reason, RequestHead, ResponseHead, Role,
+    SendBuf, StreamId,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::sleep_until;

@@ -1,4 +1,4 @@
-//! Multiplexed sessions: one task that drives a sans-IO core ([`tandem_http::Mux`]) on a path, for
+//! Multiplexed sessions: one task that drives a sans-IO core ([`tandem_http::ByteMux`]) on a path, for
 //! HTTP/2 and SPDY alike.
 //!
 //! ```text
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, StreamId};
+use tandem_http::{ByteMux, Event, MuxConfig, Priority, Reason, Role, StreamId};
 
 use stream::{Inbound, Stream, Streams};
 use watch::Watch;
@@ -74,7 +74,7 @@ impl Multiplexed {
 /// Creates the core of one session.
 pub trait NewCore {
     /// Returns a core for one end of a session.
-    fn new_core(&self, role: Role) -> Box<dyn Mux>;
+    fn new_core(&self, role: Role) -> Box<dyn ByteMux>;
 }
 
 /// HTTP/2 or SPDY as a session protocol.
@@ -98,7 +98,7 @@ pub struct MuxSession {
 }
 
 impl NewCore for MuxSession {
-    fn new_core(&self, role: Role) -> Box<dyn Mux> {
+    fn new_core(&self, role: Role) -> Box<dyn ByteMux> {
         let config = MuxConfig {
             role,
             ..self.config.clone()
@@ -141,7 +141,7 @@ impl Session for MuxSession {
 /// The state that the driver and the exchanges of a session share. All of them run on one thread.
 /// No borrow is held across an await.
 struct Shared {
-    core: RefCell<Box<dyn Mux>>,
+    core: RefCell<Box<dyn ByteMux>>,
     streams: RefCell<Streams>,
     driver: RefCell<Option<Waker>>,
     /// Tasks that wait until the peer allows another stream, or the session ends.
@@ -182,7 +182,7 @@ impl Heard {
 }
 
 impl Shared {
-    fn new(core: Box<dyn Mux>, protocol: Multiplexed) -> Rc<Self> {
+    fn new(core: Box<dyn ByteMux>, protocol: Multiplexed) -> Rc<Self> {
         let mark = SessionMark {
             promises_have_fields: protocol == Multiplexed::H2,
         };
@@ -457,7 +457,7 @@ fn reset_error(reason: Reason, side: Side) -> Error {
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use tandem_http::{Scheme, SendBuf, h2};
+    use tandem_http::{Mux, Scheme, SendBuf, h2};
 
     use super::stream::JOINED;
     use super::*;
@@ -466,7 +466,7 @@ mod tests {
     use tandem_http::{RequestHead, ResponseHead};
 
     /// Moves the output of one end into the other.
-    fn pass(from: &mut dyn Mux, to: &mut dyn Mux) {
+    fn pass(from: &mut dyn ByteMux, to: &mut dyn ByteMux) {
         let mut out = SendBuf::new();
         while from.wants_output() {
             from.poll_output(&mut out, usize::MAX);

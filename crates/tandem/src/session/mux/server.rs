@@ -368,7 +368,7 @@ mod tests {
     use std::task::Waker;
 
     use bytes::Buf;
-    use tandem_http::{Mux, MuxConfig, ResponseHead, Scheme, SendBuf, h2};
+    use tandem_http::{ByteMux, Mux, MuxConfig, ResponseHead, Scheme, SendBuf, h2};
 
     use super::super::Multiplexed;
     use super::*;
@@ -397,7 +397,7 @@ mod tests {
     }
 
     /// Moves at most `limit` bytes of output of one end into the other.
-    fn pass(from: &mut dyn Mux, to: &mut dyn Mux, limit: usize) {
+    fn pass(from: &mut dyn ByteMux, to: &mut dyn ByteMux, limit: usize) {
         let mut out = SendBuf::new();
         from.poll_output(&mut out, limit);
         to.handle_input(

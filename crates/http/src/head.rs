@@ -1,5 +1,5 @@
-//! Heads of messages as header lists: reading them under all rules of RFC 9113 section 8, and
-//! writing them.
+//! Heads of messages as field lists: reading them under all rules of RFC 9113 section 8, and writing
+//! them. The rules of HTTP/3 are the same (RFC 9114 sections 4.1 to 4.4), so both cores use them.
 
 use crate::fields::Field;
 use crate::message::{is_framing_lookalike, is_token};
@@ -11,7 +11,7 @@ const FIELD_OVERHEAD: usize = 32;
 
 /// Why a header list gives no head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
+pub(crate) enum Flaw {
     /// A rule was broken (RFC 9113 section 8.1.1).
     Malformed(&'static str),
     /// Over the limit (RFC 9113 section 10.5.1).
@@ -21,28 +21,68 @@ pub(super) enum Flaw {
 use Flaw::Malformed;
 
 /// A request as read.
-pub(super) struct Request {
-    pub(super) head: RequestHead,
-    pub(super) priority: Priority,
-    pub(super) length: Option<u64>,
+pub(crate) struct Request {
+    pub(crate) head: RequestHead,
+    pub(crate) priority: Priority,
+    pub(crate) length: Option<u64>,
 }
 
 /// A response as read.
-pub(super) struct Response {
-    pub(super) head: ResponseHead,
-    pub(super) length: Option<u64>,
+pub(crate) struct Response {
+    pub(crate) head: ResponseHead,
+    pub(crate) length: Option<u64>,
+}
+
+/// The content that a message must still have, if its head gives a length.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Expected(Option<u64>);
+
+impl Expected {
+    /// Returns the content of a request.
+    pub(crate) fn of_request(request: &Request) -> Self {
+        Self(request.length.filter(|_| !request.head.is_connect()))
+    }
+
+    /// Returns the content of a final response to HEAD, to CONNECT or to another request.
+    pub(crate) fn of_response(response: &Response, head_request: bool, connect: bool) -> Self {
+        let status = response.head.status;
+        let tunnel = connect && (200..300).contains(&status);
+        Self(match response.length {
+            _ if head_request || status == 204 || status == 304 => Some(0),
+            length => length.filter(|_| !tunnel),
+        })
+    }
+
+    /// Notes that content has arrived. Fails if it is more than the length (RFC 9113 section
+    /// 8.1.1).
+    pub(crate) fn take(&mut self, count: usize) -> Result<(), Flaw> {
+        if let Some(left) = &mut self.0 {
+            *left = left
+                .checked_sub(count as u64)
+                .ok_or(Malformed("more content than its length"))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the message may end now.
+    pub(crate) fn end(self) -> Result<(), Flaw> {
+        match self.0 {
+            Some(1..) => Err(Malformed("less content than its length")),
+            Some(0) | None => Ok(()),
+        }
+    }
 }
 
 /// The expected size of the next head, learnt from the last one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Hint {
+pub(crate) struct Hint {
     fields: usize,
     bytes: usize,
 }
 
 /// Takes the fields of one header list. It is given all of them, as the decoder must see the whole
 /// block, but keeps nothing after the first flaw.
-pub(super) struct HeadReader {
+pub(crate) struct HeadReader {
     method: Option<Method>,
     scheme: Option<Scheme>,
     authority: Option<String>,
@@ -70,7 +110,7 @@ struct Cookie {
 }
 
 impl HeadReader {
-    pub(super) fn new(limit: usize, hint: Hint) -> Self {
+    pub(crate) fn new(limit: usize, hint: Hint) -> Self {
         Self {
             method: None,
             scheme: None,
@@ -91,7 +131,7 @@ impl HeadReader {
     }
 
     /// Takes the next field.
-    pub(super) fn field(&mut self, field: Field<'_>) {
+    pub(crate) fn field(&mut self, field: Field<'_>) {
         if self.flaw.is_some() {
             return;
         }
@@ -219,7 +259,7 @@ impl HeadReader {
     }
 
     /// RFC 9113 sections 8.3.1 and 8.5, RFC 8441 section 4.
-    pub(super) fn into_request(mut self, hint: &mut Hint) -> Result<Request, Flaw> {
+    pub(crate) fn into_request(mut self, hint: &mut Hint) -> Result<Request, Flaw> {
         let fields = self.finish(hint)?;
         // Of responses they are kept, as browsers do and HTTP/1.1's reader.
         if self.controls {
@@ -277,14 +317,14 @@ impl HeadReader {
     }
 
     /// RFC 9113 section 8.3.2.
-    pub(super) fn into_response(mut self, hint: &mut Hint) -> Result<Response, Flaw> {
+    pub(crate) fn into_response(mut self, hint: &mut Hint) -> Result<Response, Flaw> {
         let mut fields = self.finish(hint)?;
         if self.has_request_pseudo() {
             return Err(Malformed("request pseudo-header in a response"));
         }
         let status = self.status.ok_or(Malformed("no status"))?;
         if status == 101 {
-            return Err(Malformed("101 in HTTP/2"));
+            return Err(Malformed("status 101"));
         }
         if let Some(host) = self.host {
             fields.push("host", host);
@@ -296,7 +336,7 @@ impl HeadReader {
     }
 
     /// RFC 9113 section 8.1: trailers have no pseudo-headers.
-    pub(super) fn into_trailers(mut self) -> Result<Fields, Flaw> {
+    pub(crate) fn into_trailers(mut self) -> Result<Fields, Flaw> {
         let mut unused = Hint::default();
         let fields = self.finish(&mut unused)?;
         if self.status.is_some() || self.has_request_pseudo() {
@@ -418,7 +458,7 @@ impl Value {
 }
 
 /// Fields of HTTP/1.1's connections (RFC 9113 section 8.2.2).
-pub(super) fn is_connection_specific(name: &[u8]) -> bool {
+pub(crate) fn is_connection_specific(name: &[u8]) -> bool {
     matches!(
         name,
         b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade"
@@ -426,7 +466,7 @@ pub(super) fn is_connection_specific(name: &[u8]) -> bool {
 }
 
 /// Urgency in a `priority` field or PRIORITY_UPDATE (RFC 9218 section 4): the last `u` counts.
-pub(super) fn urgency(value: &[u8]) -> Option<Priority> {
+pub(crate) fn urgency(value: &[u8]) -> Option<Priority> {
     value.split(|&b| b == b',').rev().find_map(|member| {
         let member = member.split(|&b| b == b';').next()?.trim_ascii();
         match member.strip_prefix(b"u=")? {
@@ -437,7 +477,7 @@ pub(super) fn urgency(value: &[u8]) -> Option<Priority> {
 }
 
 /// Hands the header list of a request to `put`, in the order of the wire.
-pub(super) fn write_request(
+pub(crate) fn write_request(
     head: &RequestHead,
     priority: Priority,
     mut put: impl FnMut(Field<'_>),
@@ -472,7 +512,7 @@ pub(super) fn write_request(
 }
 
 /// Hands the header list of a response to `put`.
-pub(super) fn write_response(head: &ResponseHead, mut put: impl FnMut(Field<'_>)) {
+pub(crate) fn write_response(head: &ResponseHead, mut put: impl FnMut(Field<'_>)) {
     let status = head.status.clamp(100, 999);
     let digits = [
         b'0' + (status / 100) as u8,
@@ -487,8 +527,8 @@ pub(super) fn write_response(head: &ResponseHead, mut put: impl FnMut(Field<'_>)
     write_fields(&head.fields, &mut put);
 }
 
-/// Hands fields to `put`, all but those that HTTP/2 has no place for.
-pub(super) fn write_fields(fields: &Fields, mut put: impl FnMut(Field<'_>)) {
+/// Hands fields to `put`, all but those of HTTP/1.1's connections.
+pub(crate) fn write_fields(fields: &Fields, mut put: impl FnMut(Field<'_>)) {
     fields
         .iter()
         .filter(|f| !is_connection_specific(f.name))
@@ -497,7 +537,7 @@ pub(super) fn write_fields(fields: &Fields, mut put: impl FnMut(Field<'_>)) {
 
 /// Returns true if a request can be written for a peer that accepts header lists of up to `limit`
 /// bytes.
-pub(super) fn can_write_request(head: &RequestHead, limit: usize) -> bool {
+pub(crate) fn can_write_request(head: &RequestHead, limit: usize) -> bool {
     let plain = |text: &str| text.bytes().all(|b| b > b' ' && b != 0x7f);
     let target = match (head.is_connect(), &head.protocol) {
         (true, None) => head.path.is_empty(),
