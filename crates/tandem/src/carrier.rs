@@ -107,6 +107,9 @@ pub trait Streams {
     /// regularly.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>>;
 
+    /// Returns true once the connection has ended, for any reason.
+    fn has_ended(&self) -> bool;
+
     /// Closes the connection with all its streams. `reason` is a text for people.
     fn close(&self, code: Code, reason: &str);
 

@@ -208,6 +208,10 @@ metrics! {
     loads_held_out "counter" "Client: completed page loads without push, for comparison.";
     loads_held_out_ms "counter" "Client: milliseconds of page loads without push.";
     loads_held_out_ms_squared "counter" "Client: sum of the squared milliseconds of page loads without push.";
+    dtls_associations "gauge" "Associations of the transport dtls that are open or in a handshake.";
+    dtls_datagrams_sent "counter" "Datagrams sent by the transport dtls.";
+    dtls_datagrams_received "counter" "Datagrams that reached an association of the transport dtls.";
+    dtls_datagrams_dropped "counter" "Gateway: datagrams without a valid cookie or association, or beyond a queue's bound.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

@@ -464,7 +464,9 @@ fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigEr
     if endpoint.session == SessionKind::Socks5 {
         return bad("a gateway listens on sessions, not on SOCKS");
     }
-    Ok(transports.of(endpoint)?.check_listener(endpoint)?)
+    let provider = transports.of(endpoint)?;
+    provider.check_session(endpoint)?;
+    Ok(provider.check_listener(endpoint)?)
 }
 
 fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {

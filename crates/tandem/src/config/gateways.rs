@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{ConfigError, read_secret};
 use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
 use crate::hosts::{HostMap, HostPattern};
-use crate::transport::registry::Transports;
+use crate::transport::registry::{Protocol, Transports};
 use crate::transport::tor::Exit;
 
 /// A route as users write it.
@@ -158,8 +158,19 @@ impl Dialled<'_> {
         let options = [&["exit", "ip", "resolve"], provider.dial_options()].concat();
         endpoint.options(&options)?;
         provider.check_dial(&endpoint)?;
-        if matches!(endpoint.session, SessionKind::Http | SessionKind::Socks5) {
-            return Err(bad("a session over the slow path is h2, spdy3 or spdy3.1"));
+        if endpoint.session == SessionKind::Socks5
+            || endpoint.session == SessionKind::Http && !provider.has_streams()
+        {
+            return Err(bad(
+                "a session over the slow path is h2, spdy3 or spdy3.1, or http over dtls",
+            ));
+        }
+        provider.check_session(&endpoint)?;
+        if provider.protocol() == Protocol::Udp && self.via.is_some() {
+            return Err(bad(
+                "its transport sends datagrams, and --via carries only TCP: use h2+tls, or leave \
+                 out --via",
+            ));
         }
         let exit = endpoint
             .option("exit")

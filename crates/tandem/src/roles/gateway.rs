@@ -25,6 +25,7 @@ use crate::path::Facts;
 use crate::services::Services;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
+use crate::session::streams::StreamsSession;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::registry::{ListenContext, Transports};
@@ -137,11 +138,13 @@ impl GatewayConfig {
         };
         let provider = self.transports.of(endpoint)?;
         let transport = provider.listening(endpoint, context)?;
+        let http1 = Http1Session {
+            scheme: provider.scheme(),
+            ..http1.clone()
+        };
         let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
-            None => Rc::new(Http1Session {
-                scheme: provider.scheme(),
-                ..http1.clone()
-            }),
+            None if provider.has_streams() => Rc::new(StreamsSession::new(http1, None)),
+            None => Rc::new(http1),
             Some(protocol) => Rc::new(mux_session(
                 protocol,
                 &self.path,

@@ -7,8 +7,10 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
-use tandem_http::h1::Limits;
+use tandem_http::h1::{Form, Limits};
 use tandem_push::client::{MAX_PUSHES, StoreLimits};
 
 use super::{client_token, http1_session, logged, mux_session};
@@ -26,7 +28,11 @@ use crate::middle::loads::Loads;
 use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route};
+use crate::renewal::Renewable;
+use crate::session::Session;
+use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
+use crate::session::streams::StreamsSession;
 use crate::stage::Stage;
 use crate::transport::registry::DialContext;
 use crate::transport::socks::Socks;
@@ -37,6 +43,9 @@ use crate::transport::{Target, Transport};
 
 /// The largest number of isolation keys with a digest for `--push-digest`.
 const MAX_DIGESTS: usize = 256;
+
+/// The time limit for a response over a carrier with many streams: as long as a browser waits.
+const RESPONSE: Duration = Duration::from_secs(86_400);
 
 /// The lanes of a client.
 pub(super) struct Lanes {
@@ -164,30 +173,29 @@ impl ClientConfig {
             host: endpoint.host.clone(),
             port: endpoint.port,
         };
-        let protocol = Multiplexed::of(endpoint.session).ok_or_else(|| {
-            ConfigError::value(
-                "gateway",
-                "a session over the slow path is h2, spdy3 or spdy3.1",
-            )
-        })?;
-        let mut session = mux_session(
-            protocol,
-            &self.path,
-            MAX_PUSHES as u32,
-            Limits::default().head,
-        );
-        session.config.push = self.push;
-        session.token = gateway
-            .token_file
-            .as_deref()
-            .map(client_token)
-            .transpose()?;
+        let provider = self.transports.of(endpoint)?;
+        let token_file = gateway.token_file.as_deref();
+        let token = token_file.map(client_token).transpose()?;
+        let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
+            Some(protocol) => {
+                let head = Limits::default().head;
+                let mut session = mux_session(protocol, &self.path, MAX_PUSHES as u32, head);
+                session.config.push = self.push;
+                session.token = token;
+                Rc::new(session)
+            }
+            None if provider.has_streams() => Rc::new(self.streams_session(token)),
+            None => {
+                let problem = "a session over the slow path is h2, spdy3 or spdy3.1";
+                return Err(ConfigError::value("gateway", problem));
+            }
+        };
         let context = DialContext {
             streams: self.byte_streams(gateway),
             address: gateway.address,
             timeout: self.path.socket.connect_timeout,
         };
-        let transport = self.transports.of(endpoint)?.dialling(endpoint, context)?;
+        let transport = provider.dialling(endpoint, context)?;
         let way = self
             .via
             .as_ref()
@@ -200,8 +208,19 @@ impl ClientConfig {
             has_token: gateway.token_file.is_some(),
             target,
             transport,
-            session: Rc::new(session),
+            session,
         })
+    }
+
+    /// Creates the session over a transport with many streams. A lost peer ends the carrier, so
+    /// that a response needs no time limit here.
+    fn streams_session(&self, token: Option<Arc<Renewable<String>>>) -> StreamsSession {
+        let http1 = Http1Session {
+            form: Form::Absolute,
+            response_timeout: RESPONSE,
+            ..http1_session("client", &self.path)
+        };
+        StreamsSession::new(http1, token)
     }
 
     /// Opens byte streams to a gateway, through the proxy if there is one.

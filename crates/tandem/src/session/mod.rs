@@ -1,10 +1,11 @@
-//! Session protocols behind one trait: HTTP/1.1 ([`http1`]), and the multiplexed HTTP/2 and SPDY
-//! ([`mux`]).
+//! Session protocols behind one trait: HTTP/1.1 ([`http1`]), the multiplexed HTTP/2 and SPDY
+//! ([`mux`]), and HTTP/1.1 over carriers with many streams ([`streams`]).
 //!
 //! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Session::serve`] reads them from
 //! a carrier and passes them to a stage. [`Connected::run`] sends one over an open session.
 pub mod http1;
 pub mod mux;
+pub mod streams;
 
 use std::cell::Cell;
 use std::future::Future;

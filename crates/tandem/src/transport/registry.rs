@@ -17,7 +17,7 @@ use tandem_http::Scheme;
 use super::Transport;
 use super::tcp::{SocketOptions, TcpProvider};
 use super::tls::{TlsError, TlsProvider};
-use crate::endpoint::{BadEndpoint, Endpoint};
+use crate::endpoint::{BadEndpoint, Endpoint, SessionKind};
 
 /// The protocol of a listening socket. Together with the address it identifies a listener, so that
 /// TCP and UDP can share a port.
@@ -152,6 +152,24 @@ pub trait Provider: Send + Sync {
     /// if the transport encrypts (RFC 9112 section 3.3).
     fn scheme(&self) -> Scheme {
         Scheme::Http
+    }
+
+    /// Returns true if its carriers have many streams. The session `http` then has a stream for
+    /// each exchange, and other sessions cannot use the transport.
+    fn has_streams(&self) -> bool {
+        false
+    }
+
+    /// Checks that the endpoint's session fits the carriers of the transport.
+    fn check_session(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        if self.has_streams() && endpoint.session != SessionKind::Http {
+            let problem = format!(
+                "this transport has many streams, so its session is http+{}",
+                self.name()
+            );
+            return Err(endpoint.bad(problem));
+        }
+        Ok(())
     }
 
     /// Returns true if a listener can request certificates of its clients.

@@ -21,7 +21,7 @@ fn read(file: &str) -> Result<Vec<u8>, TlsError> {
 }
 
 /// Reads a chain of certificates, beginning with that of this end.
-pub(crate) fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bytes = read(file)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let chain = chain.map_err(|error| file_error(file, error))?;

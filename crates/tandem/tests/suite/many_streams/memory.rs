@@ -251,6 +251,11 @@ impl Streams for MemoryStreams {
         &self.facts
     }
 
+    fn has_ended(&self) -> bool {
+        let own = lock(&self.connection.inboxes[self.connection.own]);
+        own.closed.is_some()
+    }
+
     fn poll_open(
         &self,
         direction: Direction,

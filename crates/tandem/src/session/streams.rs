@@ -1,0 +1,473 @@
+//! HTTP/1.1 with a stream for each exchange, over a carrier with many streams.
+//!
+//! ```text
+//!  exchange ─▶ CONNECT, request (RFC 9112) ─▶ stream ─▶ gateway: one HTTP/1.1 server for each stream
+//! ```
+//!
+//! A lost packet or a slow reader of one stream never delays another. The client tells the urgency
+//! of an exchange (RFC 9218) in the field `tandem-urgency`, which orders the streams of the
+//! gateway. The session carries no pushes, and its heads are not compressed.
+
+mod io;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tandem_http::Priority;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::http1::{Http1Client, Http1Server, Http1Session};
+use super::{Connected, Drain, Session, SessionEvents, SessionState, Task};
+use crate::carrier::{Carrier, CarrierStream, Code, Direction, LocalBoxFuture, Streams};
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Exchange, Part, Peer, Reply, Sink};
+use crate::path::{Facts, Path};
+use crate::priority::Precedence;
+use crate::renewal::Renewable;
+use crate::stage::Stage;
+use io::{Handle, into_path};
+
+/// The code of a stream that was not processed, which HTTP/3 calls H3_REQUEST_REJECTED.
+const REJECTED: Code = Code(0x10b);
+/// The field that carries the urgency of an exchange.
+const URGENCY: &str = "tandem-urgency";
+/// The time that a request waits for a stream on a session whose peer permits no more.
+const FULL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The session protocol.
+#[derive(Clone, Debug)]
+pub struct StreamsSession {
+    http1: Http1Session,
+    /// The access token that the client sends until the gateway has accepted it.
+    token: Option<Arc<Renewable<String>>>,
+}
+
+impl StreamsSession {
+    /// Creates the protocol from that of its streams. A client sends `token` with its requests
+    /// until the gateway has accepted one of them.
+    pub const fn new(http1: Http1Session, token: Option<Arc<Renewable<String>>>) -> Self {
+        Self { http1, token }
+    }
+}
+
+impl Session for StreamsSession {
+    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+        let state = Rc::new(State::default());
+        let shared = Rc::clone(&state);
+        let idle = self.http1.timeouts.idle;
+        let task = Task::spawn(async move {
+            let ended = shared.watch(dial, idle).await;
+            shared.streams.take();
+            shared.ended.replace(Some(ended));
+            shared.changed.notify_waiters();
+        });
+        Rc::new(StreamsClient {
+            http1: self.http1.clone(),
+            token: RefCell::new(self.token.as_ref().map(|token| token.get())),
+            state,
+            _task: task,
+        })
+    }
+
+    fn serve(
+        &self,
+        carrier: Carrier,
+        peer: Peer,
+        stage: Rc<dyn Stage>,
+        drain: Drain,
+    ) -> LocalBoxFuture<'static, Result<(), Error>> {
+        let http1 = self.http1.clone();
+        Box::pin(async move {
+            let streams = carrier.into_streams()?;
+            let server = Server {
+                http1,
+                peer,
+                stage,
+                active: Rc::new(Active::default()),
+            };
+            server.run(&*streams, drain).await
+        })
+    }
+}
+
+/// The exchanges under way.
+#[derive(Default)]
+struct Active {
+    count: Cell<usize>,
+    changed: Notify,
+}
+
+/// An exchange under way, until it is dropped.
+struct ActiveGuard(Rc<Active>);
+
+impl ActiveGuard {
+    fn new(active: &Rc<Active>) -> Self {
+        active.count.set(active.count.get() + 1);
+        active.changed.notify_waiters();
+        Self(Rc::clone(active))
+    }
+}
+
+impl Drop for ActiveGuard {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Active {
+    /// Resolves when no exchange is under way.
+    async fn none(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.count.get() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Resolves when no exchange has been under way for `limit`.
+    async fn idle_for(&self, limit: Duration) {
+        loop {
+            self.none().await;
+            let changed = self.changed.notified();
+            if tokio::time::timeout(limit, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The gateway's end of one carrier.
+struct Server {
+    http1: Http1Session,
+    peer: Peer,
+    stage: Rc<dyn Stage>,
+    active: Rc<Active>,
+}
+
+impl Server {
+    /// Serves each stream that the client opens, until the carrier ends, or a drain began and the
+    /// last exchange has ended.
+    async fn run(&self, streams: &dyn Streams, drain: Drain) -> Result<(), Error> {
+        let idle = self.http1.timeouts.idle;
+        let end = async {
+            tokio::select! {
+                () = self.active.idle_for(idle) => {}
+                () = async {
+                    drain.begun().await;
+                    self.active.none().await;
+                } => {}
+            }
+        };
+        let mut end = std::pin::pin!(end);
+        loop {
+            let stream = tokio::select! {
+                () = &mut end => {
+                    streams.close(Code(0), "the session has ended");
+                    return Ok(());
+                }
+                stream = poll_fn(|cx| streams.poll_accept(cx)) => stream?,
+            };
+            let Some(stream) = stream else { return Ok(()) };
+            if drain.has_begun() {
+                refuse(stream);
+            } else {
+                self.serve_stream(stream, streams.facts());
+            }
+        }
+    }
+
+    fn serve_stream(&self, stream: CarrierStream, facts: &Rc<dyn Facts>) {
+        let Some((path, handle)) = into_path(stream, facts) else {
+            return;
+        };
+        let next = Rc::clone(&self.stage);
+        let stage = move |mut exchange: Exchange| {
+            if let Some(urgency) = urgency(&exchange) {
+                exchange.request.fields.remove(URGENCY);
+                handle.set_priority(urgency);
+                exchange.priority.set(Precedence::request(urgency));
+            }
+            next.call(exchange)
+        };
+        let server = Http1Server::new(self.http1.clone(), path, self.peer, Rc::new(stage));
+        let guard = ActiveGuard::new(&self.active);
+        tokio::task::spawn_local(async move {
+            let _guard = guard;
+            // Each stream carries one exchange, and ends after it.
+            let once = Drain::new();
+            once.begin();
+            if let Err(error) = server.run(once).await {
+                tracing::trace!(%error, "stream ended");
+            }
+        });
+    }
+}
+
+/// Resets a stream as one that was not processed.
+fn refuse(mut stream: CarrierStream) {
+    if let Some(receive) = &mut stream.receive {
+        receive.stop(REJECTED);
+    }
+    if let Some(send) = &mut stream.send {
+        send.reset(REJECTED);
+    }
+}
+
+fn urgency(exchange: &Exchange) -> Option<Priority> {
+    match exchange.request.fields.get(URGENCY)? {
+        [digit @ b'0'..=b'7'] => Some(Priority(digit - b'0')),
+        _ => None,
+    }
+}
+
+/// The state of a client's session.
+#[derive(Default)]
+struct State {
+    streams: RefCell<Option<Rc<dyn Streams>>>,
+    ended: RefCell<Option<Error>>,
+    changed: Notify,
+    active: Rc<Active>,
+    draining: Cell<bool>,
+    established: Cell<bool>,
+    /// True if this end closed the session.
+    closed_here: Cell<bool>,
+    admission: Cell<Option<bool>>,
+    answered_in: Cell<Option<Duration>>,
+}
+
+impl State {
+    /// Dials, and watches the carrier until it ends, with the reason.
+    async fn watch(
+        &self,
+        dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
+        idle: Duration,
+    ) -> Error {
+        let begun = Instant::now();
+        let streams = match dial.await.and_then(Carrier::into_streams) {
+            Ok(streams) => streams,
+            Err(error) => return error,
+        };
+        self.answered_in.set(Some(begun.elapsed()));
+        self.established.set(true);
+        self.streams.replace(Some(Rc::clone(&streams)));
+        self.changed.notify_waiters();
+        let ended = async {
+            loop {
+                match poll_fn(|cx| streams.poll_accept(cx)).await {
+                    // A gateway opens no streams.
+                    Ok(Some(stream)) => refuse(stream),
+                    Ok(None) => break closed(),
+                    Err(error) => break error,
+                }
+            }
+        };
+        tokio::select! {
+            error = ended => error,
+            () = self.active.idle_for(idle) => self.close(&*streams),
+            () = self.drained() => self.close(&*streams),
+        }
+    }
+
+    fn close(&self, streams: &dyn Streams) -> Error {
+        self.closed_here.set(true);
+        streams.close(Code(0), "the session has ended");
+        closed()
+    }
+
+    /// Resolves when the session drains and its last exchange has ended.
+    async fn drained(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.draining.get() {
+                return self.active.none().await;
+            }
+            changed.await;
+        }
+    }
+
+    /// Returns the carrier once it is connected.
+    async fn streams(&self) -> Result<Rc<dyn Streams>, Error> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(error) = &*self.ended.borrow() {
+                return Err(error.clone());
+            }
+            if let Some(streams) = &*self.streams.borrow() {
+                return Ok(Rc::clone(streams));
+            }
+            changed.await;
+        }
+    }
+
+    fn drain(&self) {
+        self.draining.set(true);
+        self.changed.notify_waiters();
+    }
+}
+
+fn closed() -> Error {
+    Error::new(Kind::Reset, Side::Peer, "the session was closed").with_retry(Retry::IfIdempotent)
+}
+
+/// The client's end of a session. Dropping it ends the session.
+struct StreamsClient {
+    http1: Http1Session,
+    token: RefCell<Option<Arc<String>>>,
+    state: Rc<State>,
+    _task: Task,
+}
+
+impl StreamsClient {
+    async fn open(&self, exchange: &Exchange) -> Result<(Path, Handle), Error> {
+        // No byte of the request has been sent yet.
+        let unsent = |error: Error| error.with_retry(Retry::Safe);
+        let streams = self.state.streams().await.map_err(unsent)?;
+        let opening = poll_fn(|cx| streams.poll_open(Direction::Bidirectional, cx));
+        let stream = match tokio::time::timeout(FULL_PATIENCE, opening).await {
+            Ok(stream) => stream.map_err(unsent)?,
+            Err(_) => {
+                let detail = "the session has as many streams as its carrier permits";
+                return Err(unsent(Error::new(Kind::Full, Side::Peer, detail)));
+            }
+        };
+        let facts = Rc::clone(streams.facts());
+        let (path, handle) = into_path(stream, &facts).ok_or_else(|| {
+            Error::new(Kind::Internal, Side::Local, "the stream lacks a direction")
+        })?;
+        handle.set_priority(exchange.priority.get().priority);
+        Ok((path, handle))
+    }
+
+    /// Returns the exchange as it is sent, with the fields for the gateway.
+    fn for_gateway(&self, exchange: &Exchange) -> Exchange {
+        let mut request = exchange.request.clone();
+        if let Some(token) = &*self.token.borrow() {
+            let shown = format!("Bearer {token}");
+            request.fields.push("proxy-authorization", shown);
+        }
+        let Priority(urgency) = exchange.priority.get().priority;
+        if urgency != Priority::default().0 {
+            request.fields.push(URGENCY, urgency.to_string());
+        }
+        Exchange {
+            request,
+            body: exchange.body.share(),
+            isolation: exchange.isolation.clone(),
+            peer: exchange.peer,
+            priority: exchange.priority.clone(),
+        }
+    }
+
+    fn on_head(&self, status: u16) {
+        if status != 407 {
+            self.token.take();
+            self.state.admission.set(Some(true));
+        } else if self.state.admission.get().is_none() {
+            self.state.admission.set(Some(false));
+        }
+    }
+
+    /// Decides on the retry of an exchange that failed on its stream.
+    fn failed(&self, error: Error, handle: &Handle) -> Error {
+        let error = error.at(Side::Peer);
+        if handle.is_rejected() {
+            // The gateway drains: the next exchange needs another session.
+            self.state.drain();
+            return error.with_retry(Retry::Safe);
+        }
+        error
+    }
+}
+
+impl Connected for StreamsClient {
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+        sink: &'a mut Sink,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let _guard = ActiveGuard::new(&self.state.active);
+            let (path, handle) = self.open(exchange).await?;
+            let mut sent = self.for_gateway(exchange);
+            let client = Http1Client::over(self.http1.clone(), path);
+            let mut reply = Reply::generate(|mut parts| async move {
+                let ran = client.run(&mut sent, &mut parts).await;
+                drop(client);
+                ran
+            });
+            while let Some(part) = reply.part().await {
+                let part = part.map_err(|error| self.failed(error, &handle))?;
+                if let Part::Head(head) = &part {
+                    self.on_head(head.status);
+                }
+                sink.send(part).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn drain(&self) {
+        self.state.drain();
+    }
+}
+
+impl SessionState for StreamsClient {
+    fn is_ready(&self) -> bool {
+        !self.is_closed()
+    }
+
+    fn is_closed(&self) -> bool {
+        // A failed stream may repeat its exchange before the task has seen the carrier's end.
+        let streams = self.state.streams.borrow();
+        self.state.draining.get()
+            || self.state.ended.borrow().is_some()
+            || streams.as_ref().is_some_and(|streams| streams.has_ended())
+    }
+
+    fn is_established(&self) -> bool {
+        self.state.established.get()
+    }
+
+    fn active(&self) -> usize {
+        self.state.active.count.get()
+    }
+
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        let streams = self.state.streams.borrow();
+        streams.as_ref().map(|streams| Rc::clone(streams.facts()))
+    }
+
+    fn admission(&self) -> Option<bool> {
+        self.state.admission.get()
+    }
+
+    fn answered_in(&self) -> Option<Duration> {
+        self.state.answered_in.get()
+    }
+}
+
+impl SessionEvents for StreamsClient {
+    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { self.state.streams().await.map(drop) })
+    }
+
+    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
+        let state = Rc::clone(&self.state);
+        Box::pin(async move {
+            loop {
+                let changed = state.changed.notified();
+                if let Some(error) = &*state.ended.borrow() {
+                    return (!state.closed_here.get()).then(|| error.clone());
+                }
+                changed.await;
+            }
+        })
+    }
+}

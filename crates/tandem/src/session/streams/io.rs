@@ -1,0 +1,159 @@
+//! A stream of a carrier as the byte stream of one exchange.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use tandem_http::Priority;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::REJECTED;
+use crate::carrier::{CarrierStream, Code, ReceiveStream, SendStream, StreamReset};
+use crate::path::{Facts, Path};
+
+/// Controls a stream that is in use as a path.
+pub(super) struct Handle(Rc<Halves>);
+
+impl Handle {
+    pub(super) fn set_priority(&self, priority: Priority) {
+        self.0.send.borrow_mut().set_priority(priority);
+    }
+
+    pub(super) fn is_rejected(&self) -> bool {
+        self.0.rejected.get()
+    }
+}
+
+struct Halves {
+    receive: RefCell<Box<dyn ReceiveStream>>,
+    send: RefCell<Box<dyn SendStream>>,
+    /// True if the peer reset the stream as one that was not processed.
+    rejected: Cell<bool>,
+    finished: Cell<bool>,
+    /// True if this end broke a message off, which must not look complete to the peer.
+    broken_off: Cell<bool>,
+}
+
+impl Halves {
+    fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &result
+            && let Some(inner) = error.get_ref()
+            && let Some(StreamReset(code)) = inner.downcast_ref()
+        {
+            self.rejected.set(*code == REJECTED);
+        }
+        result
+    }
+}
+
+/// Both halves as a byte stream. Dropping it resets the stream, unless the peer has ended it or it
+/// was shut down. A stream that was broken off is always reset.
+struct StreamIo(Rc<Halves>);
+
+impl Drop for StreamIo {
+    fn drop(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        if !self.0.finished.get() && !self.0.broken_off.get() && self.is_at_end(&mut cx) {
+            // It ends the stream without waiting.
+            let _ = Pin::new(&mut *self).poll_shutdown(&mut cx);
+        }
+        self.0.receive.borrow_mut().stop(Code(0));
+        if !self.0.finished.get() {
+            self.0.send.borrow_mut().reset(Code(0));
+        }
+    }
+}
+
+impl StreamIo {
+    /// Returns true if the peer has ended its direction, and all of it was read.
+    fn is_at_end(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut byte = [0];
+        let mut buf = ReadBuf::new(&mut byte);
+        let read = Pin::new(self).poll_read(cx, &mut buf);
+        matches!(read, Poll::Ready(Ok(()))) && buf.filled().is_empty()
+    }
+}
+
+impl AsyncRead for StreamIo {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut **self.0.receive.borrow_mut()).poll_read(cx, buf);
+        self.0.note(read)
+    }
+}
+
+impl AsyncWrite for StreamIo {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut **self.0.send.borrow_mut()).poll_write(cx, buf);
+        self.0.note(written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut **self.0.send.borrow_mut()).poll_write_vectored(cx, bufs);
+        self.0.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.send.borrow().is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut **self.0.send.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut **self.0.send.borrow_mut()).poll_shutdown(cx);
+        if matches!(shut, Poll::Ready(Ok(()))) {
+            self.0.finished.set(true);
+        }
+        shut
+    }
+}
+
+/// The facts of one stream. A reset on close concerns the stream, and not the connection with it.
+struct StreamFacts {
+    below: Rc<dyn Facts>,
+    halves: Rc<Halves>,
+}
+
+impl Facts for StreamFacts {
+    fn below(&self) -> Option<&dyn Facts> {
+        Some(&*self.below)
+    }
+
+    fn reset_on_close(&self) {
+        self.halves.broken_off.set(true);
+    }
+}
+
+/// Turns a stream with both directions into a path, and a handle for its priority.
+pub(super) fn into_path(stream: CarrierStream, facts: &Rc<dyn Facts>) -> Option<(Path, Handle)> {
+    let halves = Rc::new(Halves {
+        receive: RefCell::new(stream.receive?),
+        send: RefCell::new(stream.send?),
+        rejected: Cell::new(false),
+        finished: Cell::new(false),
+        broken_off: Cell::new(false),
+    });
+    let facts = Rc::new(StreamFacts {
+        below: Rc::clone(facts),
+        halves: Rc::clone(&halves),
+    });
+    Some((
+        Path::new(StreamIo(Rc::clone(&halves)), facts),
+        Handle(halves),
+    ))
+}
