@@ -38,7 +38,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Proxy(command) => {
-            let transports = tandem::transport::registry::Transports::default();
+            let mut transports = tandem::transport::registry::Transports::default();
+            transports.add(tandem_dtls::DtlsProvider::default());
             tandem::cli::run(*command, Arguments::command(), &transports)
         }
         Command::Demo(args) => demo::run(&args),

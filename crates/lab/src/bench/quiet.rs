@@ -68,6 +68,11 @@ pub enum Pair {
         /// Unsent bytes in the kernel, where not as by default.
         notsent_lowat: Option<String>,
     },
+    /// Ours over DTLS, with a stream for each exchange.
+    TandemDtls {
+        /// Congestion control of its tunnel.
+        congestion: String,
+    },
     /// Two nghttpx with windows that never limit: a multiplexer that does nothing special.
     Nghttpx {
         /// Congestion control of its connection.
@@ -78,7 +83,9 @@ pub enum Pair {
 impl Pair {
     fn congestion(&self) -> &str {
         match self {
-            Self::Tandem { congestion, .. } | Self::Nghttpx { congestion } => congestion,
+            Self::Tandem { congestion, .. }
+            | Self::TandemDtls { congestion }
+            | Self::Nghttpx { congestion } => congestion,
         }
     }
 
@@ -92,6 +99,7 @@ impl Pair {
                 congestion,
                 notsent_lowat: Some(lowat),
             } => format!("tandem {congestion} lowat {lowat}"),
+            Self::TandemDtls { congestion } => format!("tandem dtls {congestion}"),
             Self::Nghttpx { congestion } => format!("nghttpx {congestion}"),
         }
     }
@@ -301,6 +309,7 @@ fn start_pair(
             options(&mut client);
             (client, gateway)
         }
+        Pair::TandemDtls { congestion } => dtls_pair(plan, workshop, congestion)?,
         Pair::Nghttpx { .. } => {
             let mut gateway =
                 programs::nghttpx(&front(GATEWAY), &programs::backend(ORIGIN), workshop)?;
@@ -329,6 +338,30 @@ fn start_pair(
         network: Some(&network.near),
     })?;
     workshop.wait_for(pid, "client", PROXY, Some(&network.near))
+}
+
+/// Our pair over DTLS. The gateway also listens on TCP at the same port, which tells when it is up.
+fn dtls_pair(
+    plan: &Plan,
+    workshop: &Workshop,
+    congestion: &str,
+) -> Result<(Command, Command), BenchError> {
+    let made = rcgen::generate_simple_self_signed(vec![FAR.to_string()])
+        .map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
+    let cert = workshop.write("gw.pem", made.cert.pem())?;
+    let key = workshop.write("gw.key", made.signing_key.serialize_pem())?;
+    let (cert, key) = (cert.display(), key.display());
+    let mut gateway = programs::gateway(&plan.tandem, &format!("h2+tcp://{GATEWAY}"), ORIGIN);
+    gateway.args([
+        "--listen",
+        &format!("http+dtls://{GATEWAY}?cert={cert}&key={key}"),
+    ]);
+    gateway.arg(format!("--congestion={congestion}"));
+    let mut client = Command::new(&plan.tandem);
+    client.args(["client", "--listen", &format!("http://{PROXY}")]);
+    client.args(["--gateway", &format!("http+dtls://{GATEWAY}?ca={cert}")]);
+    client.arg(format!("--congestion={congestion}"));
+    Ok((client, gateway))
 }
 
 fn front(address: SocketAddr) -> String {

@@ -134,6 +134,14 @@ pub(crate) struct QuietArguments {
         value_name = "NAME"
     )]
     congestion: Vec<String>,
+    /// Congestion control of our sessions over DTLS, one run for each; empty for none
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "bbr",
+        value_name = "NAME"
+    )]
+    dtls: Vec<String>,
     /// Congestion control of a pair of nghttpx, one run for each; empty for none
     #[arg(
         long,
@@ -220,6 +228,7 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
         common,
         mut link,
         congestion,
+        dtls,
         naive,
         notsent_lowat,
         time,
@@ -234,6 +243,10 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
         congestion,
         notsent_lowat: notsent_lowat.clone(),
     });
+    let dtls = dtls
+        .into_iter()
+        .filter(|name| !name.is_empty())
+        .map(|congestion| Pair::TandemDtls { congestion });
     let naive = naive
         .into_iter()
         .filter(|name| !name.is_empty())
@@ -241,7 +254,7 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
     Ok(quiet::Plan {
         tandem: programs::tandem(common.tandem.as_deref())?,
         link,
-        pairs: ours.chain(naive).collect(),
+        pairs: ours.chain(dtls).chain(naive).collect(),
         time,
         passes: common.passes.into(),
     })

@@ -33,7 +33,7 @@ pub fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, TlsError
 }
 
 /// Reads a private key.
-pub(super) fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
+pub fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
     let bytes = read(file)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
         let problem = format!("no private key is in it: {}", contents(&bytes));
@@ -42,7 +42,7 @@ pub(super) fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, TlsError
 }
 
 /// Reads the certificates of authorities.
-pub(super) fn roots(file: &str) -> Result<RootCertStore, TlsError> {
+pub fn roots(file: &str) -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(file)? {
         store

@@ -1,0 +1,556 @@
+//! A DTLS association with its tunnel, without sockets or clocks: datagrams and times go in,
+//! datagrams come out.
+//!
+//! ```text
+//!  datagram ─▶ [`crate::envelope`] ─▶ DTLS (RFC 9147, by dimpl) ─▶ tunnel ─▶ streams
+//! ```
+//!
+//! The gateway follows a client to a new address only after the client has answered a challenge
+//! that was sent there, as in RFC 9000, section 8.2. Until then it sends to the old address.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dimpl::{Config as DtlsConfig, Dtls, DtlsCertificate, Output};
+use ring::rand::{SecureRandom, SystemRandom};
+use tandem_tunnel::{Closed, Config as TunnelConfig, Side, Tunnel};
+use thiserror::Error;
+
+use crate::crypto;
+use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, Nonce, Tail, tail};
+
+/// The bytes that a record of DTLS 1.3 adds to its content at most.
+const RECORD: usize = 24;
+/// The bytes that envelope and record add to a datagram of the tunnel.
+pub const OVERHEAD: usize = DATA_HEADER + RECORD;
+/// The size of the handshake's datagrams, which fit every path.
+const HANDSHAKE_MTU: usize = 1200;
+/// The records that wait for the driver at most.
+const MAX_RECORDS: usize = 64;
+/// The challenges and responses that wait at most.
+const MAX_REPLIES: usize = 8;
+/// The ends of datagrams that a client remembers.
+const MAX_TAILS: usize = 64;
+/// The time until a hello is repeated for the first time.
+const HELLO_AGAIN: Duration = Duration::from_millis(500);
+/// The first bytes of the messages that validate a new address. No segment begins with them.
+const CHALLENGE: u8 = 0x90;
+const RESPONSE: u8 = 0x91;
+
+/// Checks the certificate of the gateway.
+pub type Verify = Box<dyn Fn(&[u8]) -> Result<(), rustls::Error>>;
+
+/// The reason for which an association has ended.
+#[derive(Clone, Debug, Error)]
+pub enum AssociationError {
+    /// The certificate of the peer is not accepted.
+    #[error("the certificate is not accepted: {0}")]
+    Certificate(rustls::Error),
+    /// DTLS has failed.
+    #[error("DTLS has failed: {0}")]
+    Dtls(String),
+    /// The gateway does not know the association, because it was restarted.
+    #[error("the gateway does not know the association; it was restarted")]
+    Unknown,
+    /// The tunnel has ended.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+}
+
+/// The settings that associations share.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The settings of DTLS.
+    dtls: Arc<DtlsConfig>,
+    /// The settings of the tunnel.
+    pub tunnel: TunnelConfig,
+}
+
+impl Settings {
+    /// Creates the settings from those of the tunnel and the time for the handshake.
+    ///
+    /// # Errors
+    /// Returns the text of the error if dimpl does not accept them.
+    pub fn new(tunnel: TunnelConfig, timeout: Duration) -> Result<Self, String> {
+        let dtls = DtlsConfig::builder()
+            .with_crypto_provider(crypto::provider())
+            .dtls12_cipher_suites(&[])
+            .mtu(HANDSHAKE_MTU - DATA_HEADER - 17)
+            .max_queue_rx(MAX_RECORDS)
+            .max_queue_tx(MAX_RECORDS)
+            .handshake_timeout(timeout)
+            // The envelope has a cookie, which needs no state.
+            .use_server_cookie(false)
+            .require_client_certificate(false)
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            dtls: Arc::new(dtls),
+            tunnel,
+        })
+    }
+}
+
+/// The envelope of outgoing records.
+enum Wrap {
+    /// The client has no cookie yet.
+    Hello {
+        nonce: Nonce,
+        due: Instant,
+        wait: Duration,
+    },
+    /// The client has a cookie, and the gateway has not answered with data.
+    Initial {
+        nonce: Nonce,
+        id: AssociationId,
+        cookie: Cookie,
+    },
+    Data(AssociationId),
+}
+
+/// An end of an association.
+pub struct Association {
+    start: Instant,
+    dtls: Dtls,
+    dtls_timeout: Option<Instant>,
+    tunnel: Tunnel,
+    config: TunnelConfig,
+    side: Side,
+    verify: Option<Verify>,
+    connected: bool,
+    ended: Option<AssociationError>,
+    wrap: Wrap,
+    remote: SocketAddr,
+    /// A new address of the client, and the bytes that it has to repeat.
+    candidate: Option<(SocketAddr, [u8; 8])>,
+    /// The ends of the last datagrams of a client, which prove that a datagram was read.
+    tails: VecDeque<Tail>,
+    /// Challenges and responses to send.
+    replies: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Envelopes to send before those of the tunnel.
+    out: VecDeque<(SocketAddr, Vec<u8>)>,
+    buf: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+impl std::fmt::Debug for Association {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Association")
+            .field("side", &self.side)
+            .field("connected", &self.connected)
+            .finish_non_exhaustive()
+    }
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .expect("the system has random numbers");
+    bytes
+}
+
+impl Association {
+    /// Begins an association with the gateway at `remote`. `verify` checks its certificate, and no
+    /// data is sent before that.
+    ///
+    /// # Errors
+    /// Returns an error if no key can be generated.
+    pub fn connect(
+        settings: &Settings,
+        remote: SocketAddr,
+        verify: Verify,
+        now: Instant,
+    ) -> Result<Self, AssociationError> {
+        // The gateway requests no certificate, so this key signs nothing.
+        let key = ring::signature::EcdsaKeyPair::generate_pkcs8(
+            &ring::signature::ECDSA_P256_SHA256_ASN1_SIGNING,
+            &SystemRandom::new(),
+        )
+        .map_err(|error| AssociationError::Dtls(error.to_string()))?;
+        let unused = DtlsCertificate {
+            certificate: Vec::new(),
+            private_key: key.as_ref().to_vec(),
+        };
+        let wrap = Wrap::Hello {
+            nonce: random(),
+            due: now,
+            wait: HELLO_AGAIN,
+        };
+        let mut association = Self::new(settings, unused, Side::Client, remote, wrap, now);
+        association.verify = Some(verify);
+        Ok(association)
+    }
+
+    /// Begins the gateway's end for the client at `remote`, which has shown a cookie.
+    pub fn accept(
+        settings: &Settings,
+        certificate: DtlsCertificate,
+        id: AssociationId,
+        remote: SocketAddr,
+        now: Instant,
+    ) -> Self {
+        Self::new(
+            settings,
+            certificate,
+            Side::Server,
+            remote,
+            Wrap::Data(id),
+            now,
+        )
+    }
+
+    fn new(
+        settings: &Settings,
+        certificate: DtlsCertificate,
+        side: Side,
+        remote: SocketAddr,
+        wrap: Wrap,
+        now: Instant,
+    ) -> Self {
+        let mut dtls = Dtls::new_13(Arc::clone(&settings.dtls), certificate, now);
+        dtls.set_active(side == Side::Client);
+        let config = settings.tunnel.clone();
+        Self {
+            start: now,
+            dtls,
+            dtls_timeout: None,
+            tunnel: Tunnel::new(side, config.clone(), Duration::ZERO),
+            config,
+            side,
+            verify: None,
+            connected: false,
+            ended: None,
+            wrap,
+            remote,
+            candidate: None,
+            tails: VecDeque::new(),
+            replies: VecDeque::new(),
+            out: VecDeque::new(),
+            buf: vec![0; 2048],
+            plain: Vec::new(),
+        }
+    }
+
+    fn since_start(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.start)
+    }
+
+    /// Returns true once the handshake is over.
+    pub const fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// Returns the reason of the end, if the association has ended.
+    pub fn ended(&self) -> Option<&AssociationError> {
+        self.ended.as_ref()
+    }
+
+    /// Returns the address of the peer.
+    pub const fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Returns the end that this is.
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Returns the tunnel, which is in use once the association is connected.
+    pub const fn tunnel(&mut self) -> &mut Tunnel {
+        &mut self.tunnel
+    }
+
+    /// Returns `now` as the tunnel measures it.
+    pub fn tunnel_time(&self, now: Instant) -> Duration {
+        self.since_start(now)
+    }
+
+    /// Ends the association. The next datagrams tell the peer.
+    pub fn close(&mut self, code: u32) {
+        if self.ended.is_none() {
+            self.tunnel.close(code);
+        }
+    }
+
+    fn fail(&mut self, error: AssociationError) {
+        if self.ended.is_none() {
+            self.ended = Some(error);
+            self.dtls_timeout = None;
+        }
+    }
+
+    /// Takes a datagram that came from `from`. A datagram that is not authentic changes nothing
+    /// once the handshake is over.
+    pub fn handle_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        if self.ended.is_some() {
+            return;
+        }
+        let records = match (Envelope::decode(datagram), &self.wrap) {
+            (Ok(Envelope::Unknown { tail }), Wrap::Data(_)) => {
+                // Only the gateway and systems on the way have seen the end of a datagram.
+                if from == self.remote && self.tails.contains(&tail) {
+                    self.fail(AssociationError::Unknown);
+                }
+                return;
+            }
+            (Ok(Envelope::Retry { nonce, id, cookie }), Wrap::Hello { nonce: own, .. }) => {
+                if nonce == *own && from == self.remote {
+                    self.wrap = Wrap::Initial { nonce, id, cookie };
+                    self.with_dtls(now, from, |dtls| dtls.handle_timeout(now));
+                }
+                return;
+            }
+            (Ok(Envelope::Data { id, records }), Wrap::Initial { id: own, .. }) if id == *own => {
+                self.wrap = Wrap::Data(id);
+                records
+            }
+            (Ok(Envelope::Data { id, records }), Wrap::Data(own)) if id == *own => records,
+            (Ok(Envelope::Initial { records, .. }), Wrap::Data(_))
+                if self.side == Side::Server && !self.connected =>
+            {
+                records
+            }
+            _ => return,
+        };
+        // Only the gateway follows its peer to another address, and only after the handshake.
+        let may_move = self.side == Side::Server && self.connected;
+        if from != self.remote && !may_move {
+            return;
+        }
+        self.with_dtls(now, from, |dtls| {
+            dtls.handle_timeout(now)?;
+            dtls.handle_packet(records)
+        });
+    }
+
+    /// Runs a call of DTLS, and acts on its output.
+    fn with_dtls(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        call: impl FnOnce(&mut Dtls) -> Result<(), dimpl::Error>,
+    ) {
+        if let Err(error) = call(&mut self.dtls) {
+            // An alert for the peer may be waiting.
+            self.drain(now, from);
+            return self.fail(AssociationError::Dtls(error.to_string()));
+        }
+        self.drain(now, from);
+    }
+
+    fn drain(&mut self, now: Instant, from: SocketAddr) {
+        let mut buf = std::mem::take(&mut self.buf);
+        loop {
+            match self.dtls.poll_output(&mut buf) {
+                Output::Packet(records) => {
+                    let to = self.remote;
+                    enqueue(&mut self.out, &self.wrap, to, records);
+                }
+                Output::BufferTooSmall { needed } => buf.resize(needed, 0),
+                Output::Timeout(at) => {
+                    self.dtls_timeout = Some(at);
+                    break;
+                }
+                Output::Connected if self.verify.is_some() => {
+                    let missing = rustls::Error::NoCertificatesPresented;
+                    self.fail(AssociationError::Certificate(missing));
+                }
+                Output::Connected => {
+                    let at = self.since_start(now);
+                    self.tunnel = Tunnel::new(self.side, self.config.clone(), at);
+                    self.connected = true;
+                }
+                Output::PeerCert(certificate) => {
+                    if let Some(verify) = self.verify.take()
+                        && let Err(error) = verify(certificate)
+                    {
+                        self.fail(AssociationError::Certificate(error));
+                    }
+                }
+                Output::ApplicationData(data) => self.on_data(now, from, data),
+                Output::CloseNotify => {
+                    let closed = self.tunnel.closed().unwrap_or(Closed::Peer(0));
+                    self.fail(closed.into());
+                }
+                _ => {}
+            }
+            if self.ended.is_some() {
+                break;
+            }
+        }
+        self.buf = buf;
+    }
+
+    /// Takes the authentic content of a record. No borrow of `buf` is needed, since it was taken.
+    fn on_data(&mut self, now: Instant, from: SocketAddr, data: &[u8]) {
+        if !self.connected {
+            return;
+        }
+        match data.first() {
+            Some(&CHALLENGE) => {
+                let mut response = data.to_vec();
+                response[0] = RESPONSE;
+                response.truncate(9);
+                self.reply(from, response);
+            }
+            Some(&RESPONSE) => self.on_response(now, from, &data[1..]),
+            _ => {
+                self.validate(from);
+                let at = self.since_start(now);
+                if let Err(error) = self.tunnel.handle_input(at, data, false) {
+                    tracing::debug!(%error, "a datagram of the tunnel is not valid");
+                }
+            }
+        }
+    }
+
+    /// Sends a challenge to an address that the client did not use before.
+    fn validate(&mut self, from: SocketAddr) {
+        if from == self.remote {
+            return;
+        }
+        let bytes = match self.candidate {
+            Some((candidate, bytes)) if candidate == from => bytes,
+            _ => random(),
+        };
+        self.candidate = Some((from, bytes));
+        let mut challenge = vec![CHALLENGE];
+        challenge.extend_from_slice(&bytes);
+        self.reply(from, challenge);
+    }
+
+    fn reply(&mut self, to: SocketAddr, content: Vec<u8>) {
+        if self.replies.len() < MAX_REPLIES {
+            self.replies.push_back((to, content));
+        }
+    }
+
+    fn on_response(&mut self, now: Instant, from: SocketAddr, response: &[u8]) {
+        if self
+            .candidate
+            .is_some_and(|(address, bytes)| address == from && bytes == response)
+        {
+            self.candidate = None;
+            self.remote = from;
+            let at = self.since_start(now);
+            self.tunnel.path_changed(at);
+        }
+    }
+
+    /// Sends content of the application in one record.
+    fn send_record(&mut self, to: SocketAddr, content: &[u8]) {
+        if let Err(error) = self.dtls.send_application_data(content) {
+            return self.fail(AssociationError::Dtls(error.to_string()));
+        }
+        let mut buf = vec![0; content.len() + 64];
+        loop {
+            match self.dtls.poll_output(&mut buf) {
+                Output::Packet(records) => enqueue(&mut self.out, &self.wrap, to, records),
+                Output::BufferTooSmall { needed } => buf.resize(needed, 0),
+                // Input is taken in `drain` only, so no other output is due.
+                _ => break,
+            }
+        }
+    }
+
+    /// Writes the next datagram to send into `out`, and returns its destination, or `None` if there
+    /// is none now.
+    pub fn poll_output(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<SocketAddr> {
+        if let Some((to, datagram)) = self.out.pop_front() {
+            *out = datagram;
+            return Some(to);
+        }
+        if let Wrap::Hello { nonce, due, wait } = &mut self.wrap {
+            if self.ended.is_some() || *due > now {
+                return None;
+            }
+            *due = now + *wait;
+            *wait = (*wait * 2).min(Duration::from_secs(4));
+            Envelope::Hello { nonce: *nonce }.encode(out);
+            return Some(self.remote);
+        }
+        if !self.connected || self.ended.is_some() {
+            return None;
+        }
+        if let Some((to, content)) = self.replies.pop_front() {
+            self.send_record(to, &content);
+            let (to, datagram) = self.out.pop_front()?;
+            *out = datagram;
+            return Some(to);
+        }
+        let at = self.since_start(now);
+        let mut plain = std::mem::take(&mut self.plain);
+        let any = self.tunnel.poll_output(at, &mut plain);
+        if any {
+            self.send_record(self.remote, &plain);
+        }
+        self.plain = plain;
+        if !any && let Some(closed) = self.tunnel.closed() {
+            if self.dtls.close().is_ok() {
+                self.drain(now, self.remote);
+            }
+            self.fail(closed.into());
+        }
+        let (to, datagram) = self.out.pop_front()?;
+        *out = datagram;
+        if self.side == Side::Client
+            && let Some(tail) = tail(out)
+        {
+            self.tails.truncate(MAX_TAILS - 1);
+            self.tails.push_front(tail);
+        }
+        Some(to)
+    }
+
+    /// Returns the time at which [`Self::handle_timeout`] must be called, if any.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.ended.is_some() {
+            return None;
+        }
+        if let Wrap::Hello { due, .. } = &self.wrap {
+            return Some(*due);
+        }
+        let tunnel = self.connected.then(|| self.tunnel.poll_timeout()).flatten();
+        let tunnel = tunnel.map(|at| self.start + at);
+        self.dtls_timeout.into_iter().chain(tunnel).min()
+    }
+
+    /// Acts on the times that have come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.ended.is_some() || matches!(self.wrap, Wrap::Hello { .. }) {
+            return;
+        }
+        if self.dtls_timeout.is_some_and(|at| at <= now) {
+            let remote = self.remote;
+            self.with_dtls(now, remote, |dtls| dtls.handle_timeout(now));
+        }
+        if self.connected {
+            let at = self.since_start(now);
+            self.tunnel.handle_timeout(at);
+        }
+    }
+}
+
+fn enqueue(
+    queue: &mut VecDeque<(SocketAddr, Vec<u8>)>,
+    wrap: &Wrap,
+    to: SocketAddr,
+    records: &[u8],
+) {
+    let mut datagram = Vec::with_capacity(records.len() + 21);
+    match wrap {
+        // The records of the first flight leave once there is a cookie: dimpl repeats them.
+        Wrap::Hello { .. } => return,
+        Wrap::Initial { nonce, cookie, .. } => Envelope::Initial {
+            nonce: *nonce,
+            cookie: *cookie,
+            records,
+        }
+        .encode(&mut datagram),
+        Wrap::Data(id) => Envelope::Data { id: *id, records }.encode(&mut datagram),
+    }
+    queue.push_back((to, datagram));
+}

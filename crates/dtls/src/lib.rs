@@ -1,0 +1,25 @@
+//! The transport `dtls`: many streams inside one flow of DTLS 1.3 datagrams, after document 001.
+//!
+//! ```text
+//!  streams ─▶ `stream` ─▶ tunnel (user-level TCP) ─▶ DTLS 1.3 (RFC 9147) ─▶ [`envelope`] ─▶ UDP
+//! ```
+//!
+//! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
+//! - [`association`]: DTLS and tunnel of one peer, without sockets or clocks.
+//! - `crypto`: the cryptography of DTLS by ring.
+//! - `socket`, `hub`: the sockets of clients and gateways.
+//! - `carrier`, `stream`: the association as a carrier of streams.
+//! - [`transport`]: the transport that endpoints name.
+
+pub mod association;
+pub mod cookie;
+pub mod envelope;
+pub mod transport;
+
+mod carrier;
+mod crypto;
+mod hub;
+mod socket;
+mod stream;
+
+pub use transport::DtlsProvider;

@@ -1,0 +1,371 @@
+//! The transport `dtls` of endpoints: dialling a gateway, and listening for clients.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use dimpl::DtlsCertificate;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use tandem::carrier::{Carrier, Direction, Streams};
+use tandem::endpoint::{BadEndpoint, Endpoint};
+use tandem::error::{Error, Kind, Retry, Side};
+use tandem::exchange::Isolation;
+use tandem::path::Path;
+use tandem::renewal::{Renewable, watch};
+use tandem::transport::registry::{
+    DialContext, ListenContext, Protocol, Provider, Socket as Bound, TransportError,
+};
+use tandem::transport::tls::TlsError;
+use tandem::transport::tls::files::{certificates, private_key, roots};
+use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+use tandem_http::Scheme;
+use tandem_tunnel::{Algorithm, Config as TunnelConfig};
+use tokio::net::UdpSocket;
+use tokio::sync::{Notify, mpsc};
+
+use crate::association::{Association, OVERHEAD, Settings};
+use crate::carrier::Carried;
+use crate::crypto;
+use crate::hub::{Hub, Hubs, Newcomer};
+use crate::socket::{LARGEST, Socket, enlarge};
+
+/// The largest payload of a UDP datagram to try, in bytes: that of Ethernet with IPv6.
+const LARGEST_PAYLOAD: usize = 1452;
+/// The streams that a client opens at once, as over HTTP/2.
+const CLIENT_STREAMS: usize = 256;
+/// The time of silence after which a probe keeps bindings of address translators open.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// The time without a datagram after which an association is lost.
+const IDLE: Duration = Duration::from_secs(50);
+/// The datagrams that a listener reads before other tasks of the thread run.
+const BATCH: usize = 64;
+
+/// The transport `dtls`. All threads share it.
+#[derive(Debug, Default)]
+pub struct DtlsProvider {
+    hubs: Hubs,
+}
+
+fn settings(congestion: &str, timeout: Duration) -> Result<Settings, TlsError> {
+    let tunnel = TunnelConfig {
+        algorithm: if congestion == "cubic" {
+            Algorithm::Cubic
+        } else {
+            Algorithm::Bbr
+        },
+        max_datagram: LARGEST_PAYLOAD - OVERHEAD,
+        keep_alive: Some(KEEP_ALIVE),
+        idle_timeout: IDLE,
+        ..TunnelConfig::default()
+    };
+    Settings::new(tunnel, timeout)
+        .map_err(|problem| TlsError::Config(rustls::Error::General(problem)))
+}
+
+impl Provider for DtlsProvider {
+    fn name(&self) -> &'static str {
+        "dtls"
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Udp
+    }
+
+    fn scheme(&self) -> Scheme {
+        Scheme::Https
+    }
+
+    fn has_streams(&self) -> bool {
+        true
+    }
+
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        let options = endpoint.options(&["cert", "key"])?;
+        if options.len() < 2 {
+            return Err(endpoint.bad("dtls needs ?cert=FILE&key=FILE"));
+        }
+        Ok(())
+    }
+
+    fn dial_options(&self) -> &'static [&'static str] {
+        &["ca", "sni"]
+    }
+
+    fn dialling(
+        &self,
+        endpoint: &Endpoint,
+        context: DialContext,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        let address = context
+            .address
+            .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
+        let roots = match endpoint.option("ca") {
+            Some(file) => roots(file)?,
+            None => RootCertStore {
+                roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+            },
+        };
+        let provider = Arc::new(default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| TlsError::Verifier(error.to_string()))?;
+        let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
+        let name = ServerName::try_from(name)
+            .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
+        Ok(Rc::new(Dialling {
+            address,
+            settings: settings("", context.timeout)?,
+            verifier,
+            name,
+            timeout: context.timeout,
+        }))
+    }
+
+    fn listening(
+        &self,
+        endpoint: &Endpoint,
+        context: ListenContext<'_>,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        let file = |key| {
+            let missing = || endpoint.bad("dtls needs ?cert=FILE&key=FILE");
+            endpoint.option(key).ok_or_else(missing)
+        };
+        let congestion = context.socket.map(|options| options.congestion);
+        Ok(Rc::new(Listening {
+            hubs: self.hubs.clone(),
+            settings: settings(&congestion.unwrap_or_default(), context.timeout)?,
+            identity: identity(file("cert")?, file("key")?)?,
+        }))
+    }
+}
+
+/// Reads the certificate of a gateway and its key, and watches both files.
+fn identity(cert: &str, key: &str) -> Result<Arc<Renewable<DtlsCertificate>>, TlsError> {
+    let name = format!("the certificate in {cert}");
+    let files = vec![cert.into(), key.into()];
+    let (cert, key) = (cert.to_owned(), key.to_owned());
+    let identity = Renewable::new(name, files, move || load(&cert, &key))?;
+    Ok(watch(identity))
+}
+
+fn load(cert: &str, key: &str) -> Result<DtlsCertificate, TlsError> {
+    let (chain, key_der) = (certificates(cert)?, private_key(key)?);
+    let identity = DtlsCertificate {
+        certificate: chain[0].to_vec(),
+        private_key: key_der.secret_der().to_vec(),
+    };
+    if !crypto::can_sign(&identity.private_key) {
+        return Err(TlsError::File {
+            file: key.into(),
+            problem: "dtls needs an ECDSA key on P-256 or P-384 in PKCS #8 (openssl genpkey \
+                      -algorithm EC -pkeyopt ec_paramgen_curve:P-256)"
+                .into(),
+        });
+    }
+    match CertifiedKey::from_der(chain, key_der, &default_provider()) {
+        Ok(_) => Ok(identity),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(TlsError::Mismatch {
+            cert: cert.into(),
+            key: key.into(),
+        }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The dialling end.
+struct Dialling {
+    address: SocketAddr,
+    settings: Settings,
+    verifier: Arc<WebPkiServerVerifier>,
+    name: ServerName<'static>,
+    timeout: Duration,
+}
+
+impl Dialling {
+    /// Opens an association, over a socket that no other association uses.
+    async fn connect(&self) -> Result<Carried, Error> {
+        let failed = |error: &io::Error| {
+            Error::io(error, Side::Peer)
+                .with_retry(Retry::Safe)
+                .with_address(self.address)
+        };
+        let socket = Socket::connect(self.address).map_err(|error| failed(&error))?;
+        let (verifier, name) = (Arc::clone(&self.verifier), self.name.clone());
+        let verify = Box::new(move |certificate: &[u8]| {
+            let certificate = CertificateDer::from(certificate);
+            verifier
+                .verify_server_cert(&certificate, &[], &name, &[], UnixTime::now())
+                .map(drop)
+        });
+        let now = Instant::now();
+        let association = Association::connect(&self.settings, self.address, verify, now)
+            .map_err(|error| Error::new(Kind::Tls, Side::Local, error.to_string()))?;
+        let carried = Carried::new(association, socket, Side::Peer, CLIENT_STREAMS, ());
+        match tokio::time::timeout(self.timeout, carried.connected()).await {
+            Ok(connected) => connected.map(|()| carried),
+            Err(_) => {
+                let detail = "no answer to the DTLS handshake in time: UDP may be blocked on the \
+                              way, then use h2+tls";
+                Err(Error::new(Kind::Timeout, Side::Peer, detail).with_retry(Retry::Safe))
+            }
+        }
+        .map_err(|error| error.with_address(self.address))
+    }
+}
+
+impl Transport for Dialling {
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(async move {
+            let carried = self.connect().await?;
+            let open = std::future::poll_fn(|cx| carried.poll_open(Direction::Bidirectional, cx));
+            let stream = open.await?;
+            stream.into_path(carried.facts()).ok_or_else(|| {
+                Error::new(Kind::Internal, Side::Local, "the stream lacks a direction")
+            })
+        })
+    }
+
+    fn carrier<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+        Box::pin(async move { Ok(Carrier::Streams(Rc::new(self.connect().await?))) })
+    }
+}
+
+/// The listening end.
+struct Listening {
+    hubs: Hubs,
+    settings: Settings,
+    identity: Arc<Renewable<DtlsCertificate>>,
+}
+
+impl Transport for Listening {
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(async {
+            let detail = "a listener does not dial";
+            Err(Error::new(Kind::Internal, Side::Local, detail))
+        })
+    }
+
+    fn listen(&self, socket: Bound) -> io::Result<Box<dyn Listener>> {
+        let socket = Rc::new(UdpSocket::from_std(socket.into_udp()?)?);
+        enlarge(&socket);
+        let hub = self.hubs.of(socket.local_addr()?);
+        let (number, newcomers) = hub.add_listener();
+        let reading = Rc::new(Reading(Rc::default()));
+        let stop = Rc::clone(&reading.0);
+        tokio::task::spawn_local(read(Rc::clone(&socket), Arc::clone(&hub), number, stop));
+        Ok(Box::new(Accepting {
+            hub,
+            number,
+            newcomers,
+            socket,
+            settings: self.settings.clone(),
+            identity: Arc::clone(&self.identity),
+            reading,
+        }))
+    }
+}
+
+/// Keeps a listener's socket read, while the listener or an association of its thread is there.
+struct Reading(Rc<Notify>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// Reads the datagrams of a listener until `stop`.
+async fn read(socket: Rc<UdpSocket>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
+    let (mut buf, mut reply) = (vec![0; LARGEST], Vec::new());
+    loop {
+        let mut received = tokio::select! {
+            biased;
+            () = stop.notified() => return,
+            received = socket.recv_from(&mut buf) => received,
+        };
+        for _ in 0..BATCH {
+            match received {
+                Ok((size, from)) => {
+                    if hub.handle(number, from, &buf[..size], &mut reply) {
+                        // A reply that does not fit into the socket is lost, as on the way.
+                        let _ = socket.try_send_to(&reply, from);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot read a datagram");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    break;
+                }
+            }
+            received = socket.try_recv_from(&mut buf);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Accepts associations on one thread.
+struct Accepting {
+    hub: Arc<Hub>,
+    number: u64,
+    newcomers: mpsc::Receiver<Newcomer>,
+    socket: Rc<UdpSocket>,
+    settings: Settings,
+    identity: Arc<Renewable<DtlsCertificate>>,
+    reading: Rc<Reading>,
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.hub.remove_listener(self.number);
+    }
+}
+
+impl Listener for Accepting {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+        let Some(newcomer) = ready!(self.newcomers.poll_recv(cx)) else {
+            return Poll::Pending;
+        };
+        let Newcomer {
+            address,
+            inbox,
+            route,
+        } = newcomer;
+        let socket = Socket::Shared {
+            socket: Rc::clone(&self.socket),
+            inbox,
+        };
+        let (settings, identity) = (self.settings.clone(), self.identity.get());
+        let reading = Rc::clone(&self.reading);
+        let carrier = Box::pin(async move {
+            let identity = DtlsCertificate::clone(&identity);
+            let now = Instant::now();
+            let association = Association::accept(&settings, identity, route.id, address, now);
+            let most = settings.tunnel.max_streams;
+            let carried = Carried::new(association, socket, Side::Client, most, (route, reading));
+            carried.connected().await?;
+            Ok(Carrier::Streams(Rc::new(carried) as Rc<dyn Streams>))
+        });
+        Poll::Ready(Ok(Incoming { address, carrier }))
+    }
+}

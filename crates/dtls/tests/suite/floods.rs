@@ -1,0 +1,160 @@
+//! Peers that flood a gateway: with streams that they reset, and with datagrams of no association.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tandem_dtls::association::{Association, AssociationError};
+use tandem_dtls::envelope::Envelope;
+use tandem_tunnel::Closed;
+
+use crate::certificates::Certificates;
+use crate::harness::{Client, PATIENCE, Scene, block_on};
+use crate::network::settings;
+use crate::pair::{start_client, start_gateway};
+
+/// A client without a proxy, which does as it likes.
+struct Peer {
+    socket: UdpSocket,
+    gateway: SocketAddr,
+    association: Association,
+}
+
+impl Peer {
+    fn connect(gateway: SocketAddr) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(gateway).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(1)))
+            .unwrap();
+        let any = Box::new(|_: &[u8]| Ok(()));
+        let association = Association::connect(&settings(), gateway, any, Instant::now()).unwrap();
+        let mut this = Self {
+            socket,
+            gateway,
+            association,
+        };
+        this.until(Association::is_connected);
+        this
+    }
+
+    fn turn(&mut self) {
+        let mut out = Vec::new();
+        while self
+            .association
+            .poll_output(Instant::now(), &mut out)
+            .is_some()
+        {
+            let _ = self.socket.send(&out);
+        }
+        let mut buf = [0; 2048];
+        if let Ok(size) = self.socket.recv(&mut buf) {
+            let now = Instant::now();
+            self.association
+                .handle_datagram(now, self.gateway, &buf[..size]);
+        }
+        self.association.handle_timeout(Instant::now());
+    }
+
+    fn until(&mut self, done: impl Fn(&Association) -> bool) {
+        let begun = Instant::now();
+        while !done(&self.association) {
+            assert!(begun.elapsed() < PATIENCE, "the gateway does not answer");
+            self.turn();
+        }
+    }
+}
+
+#[test]
+fn gateway_ends_a_client_that_resets_streams() {
+    let certificates = Certificates::new("dtls-resets");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let mut peer = Peer::connect(address);
+    let mut opened = 0;
+    while peer.association.ended().is_none() {
+        assert!(opened < 20_000, "no bound");
+        let now = peer.association.tunnel_time(Instant::now());
+        let tunnel = peer.association.tunnel();
+        let Ok(id) = tunnel.open(now) else { break };
+        tunnel
+            .write(id, &mut Bytes::from_static(b"GET http://127.0.0.1:1/"))
+            .unwrap();
+        peer.turn();
+        // The gateway may have ended the association.
+        let _ = peer.association.tunnel().reset(id, 0);
+        opened += 1;
+    }
+    peer.until(|association| association.ended().is_some());
+    let ended = peer.association.ended();
+    assert!(
+        matches!(ended, Some(AssociationError::Closed(Closed::Peer(0x107)))),
+        "{ended:?}"
+    );
+    block_on(gateway.drain(Duration::ZERO));
+}
+
+#[test]
+fn gateway_serves_beside_forged_datagrams() {
+    let certificates = Certificates::new("dtls-forged");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let forger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut datagram = Vec::new();
+    for number in 0..2000_u32 {
+        let nonce = u64::from(number).to_be_bytes();
+        let envelope = match number % 3 {
+            0 => Envelope::Hello { nonce },
+            1 => Envelope::Initial {
+                nonce,
+                cookie: [0; 12],
+                records: b"no records",
+            },
+            _ => Envelope::Data {
+                id: tandem_dtls::envelope::AssociationId::new(number.to_be_bytes()),
+                records: b"no records of an association",
+            },
+        };
+        envelope.encode(&mut datagram);
+        forger.send_to(&datagram, address).unwrap();
+    }
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    for running in [client, gateway] {
+        block_on(running.drain(Duration::ZERO));
+    }
+}
+
+#[test]
+fn gateway_serves_beside_half_open_handshakes() {
+    let certificates = Certificates::new("dtls-half-open");
+    let (gateway, address) = start_gateway(&certificates, 0, |options| {
+        options.max_connections = Some(64);
+        options.max_connections_per_client = Some(64);
+    });
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    let mut out = Vec::new();
+    for _ in 0..200 {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let any = Box::new(|_: &[u8]| Ok(()));
+        let now = Instant::now();
+        let mut half = Association::connect(&settings(), address, any, now).unwrap();
+        // Hello, retry and the first records, and then silence.
+        while half.poll_output(now, &mut out).is_some() {
+            socket.send(&out).unwrap();
+        }
+        let mut buf = [0; 2048];
+        let size = socket.recv(&mut buf).unwrap();
+        half.handle_datagram(now, address, &buf[..size]);
+        while half.poll_output(now, &mut out).is_some() {
+            socket.send(&out).unwrap();
+        }
+    }
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    for running in [client, gateway] {
+        block_on(running.drain(Duration::ZERO));
+    }
+}

@@ -1,0 +1,273 @@
+//! Two associations and the network between them, in virtual time.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use dimpl::DtlsCertificate;
+use tandem_dtls::association::{Association, OVERHEAD, Settings, Verify};
+use tandem_dtls::cookie::Cookies;
+use tandem_dtls::envelope::{AssociationId, Envelope, tail};
+use tandem_tunnel::{Config, Read, StreamId};
+
+/// The time that a datagram travels.
+const DELAY: Duration = Duration::from_millis(20);
+
+/// The direction of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Up,
+    Down,
+}
+
+/// The network's decision about one datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Arrives,
+    Lost,
+    /// Arrives, and again after this time.
+    Repeated(Duration),
+    /// Arrives this much later.
+    Late(Duration),
+    /// Arrives with these bytes.
+    As(Vec<u8>),
+}
+
+pub(crate) type Decide = Box<dyn FnMut(Way, usize, &[u8]) -> Fate>;
+
+/// Both ends. The gateway's end exists once a cookie was shown.
+pub(crate) struct Network {
+    start: Instant,
+    now: Instant,
+    settings: Settings,
+    identity: DtlsCertificate,
+    cookies: Cookies,
+    pub(crate) client: Association,
+    pub(crate) gateway: Option<Association>,
+    pub(crate) client_address: SocketAddr,
+    gateway_address: SocketAddr,
+    decide: Decide,
+    counts: [usize; 2],
+    on_the_way: BTreeMap<(Instant, u64), (Way, SocketAddr, Vec<u8>)>,
+    next: u64,
+    /// The datagrams that the gateway sent to an address that the client does not have.
+    pub(crate) astray: usize,
+}
+
+pub(crate) fn settings() -> Settings {
+    let tunnel = Config {
+        max_datagram: 1452 - OVERHEAD,
+        idle_timeout: Duration::from_secs(50),
+        ..Config::default()
+    };
+    Settings::new(tunnel, Duration::from_secs(30)).unwrap()
+}
+
+pub(crate) fn identity() -> DtlsCertificate {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["gw.example".to_owned()];
+    let certificate = rcgen::CertificateParams::new(names)
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    DtlsCertificate {
+        certificate: certificate.der().to_vec(),
+        private_key: key.serialize_der(),
+    }
+}
+
+impl Network {
+    pub(crate) fn new(decide: impl FnMut(Way, usize, &[u8]) -> Fate + 'static) -> Self {
+        Self::verified(decide, Box::new(|_| Ok(())))
+    }
+
+    pub(crate) fn verified(
+        decide: impl FnMut(Way, usize, &[u8]) -> Fate + 'static,
+        verify: Verify,
+    ) -> Self {
+        let start = Instant::now();
+        let gateway_address = "192.0.2.1:443".parse().unwrap();
+        let settings = settings();
+        Self {
+            start,
+            now: start,
+            client: Association::connect(&settings, gateway_address, verify, start).unwrap(),
+            settings,
+            identity: identity(),
+            cookies: Cookies::new(&[1; 32]),
+            gateway: None,
+            client_address: "192.0.2.2:1000".parse().unwrap(),
+            gateway_address,
+            decide: Box::new(decide),
+            counts: [0; 2],
+            on_the_way: BTreeMap::new(),
+            next: 0,
+            astray: 0,
+        }
+    }
+
+    fn put(&mut self, at: Instant, way: Way, from: SocketAddr, datagram: Vec<u8>) {
+        self.next += 1;
+        self.on_the_way
+            .insert((at, self.next), (way, from, datagram));
+    }
+
+    fn travel(&mut self, way: Way, from: SocketAddr, datagram: Vec<u8>) {
+        let count = &mut self.counts[usize::from(way == Way::Down)];
+        *count += 1;
+        let fate = (self.decide)(way, *count, &datagram);
+        let at = self.now + DELAY;
+        match fate {
+            Fate::Arrives => self.put(at, way, from, datagram),
+            Fate::Lost => {}
+            Fate::Repeated(later) => {
+                self.put(at, way, from, datagram.clone());
+                self.put(at + later, way, from, datagram);
+            }
+            Fate::Late(later) => self.put(at + later, way, from, datagram),
+            Fate::As(bytes) => self.put(at, way, from, bytes),
+        }
+    }
+
+    /// Brings a datagram to the gateway now, from any address.
+    pub(crate) fn inject(&mut self, from: SocketAddr, datagram: &[u8]) {
+        self.arrive(Way::Up, from, datagram);
+    }
+
+    fn arrive(&mut self, way: Way, from: SocketAddr, datagram: &[u8]) {
+        if way == Way::Down {
+            return self.client.handle_datagram(self.now, from, datagram);
+        }
+        let elapsed = self.now.duration_since(self.start);
+        match Envelope::decode(datagram) {
+            Ok(Envelope::Hello { nonce }) => {
+                let (id, cookie) = self.cookies.make(elapsed, from, &nonce);
+                let mut reply = Vec::new();
+                Envelope::Retry { nonce, id, cookie }.encode(&mut reply);
+                let own = self.gateway_address;
+                self.travel(Way::Down, own, reply);
+            }
+            Ok(Envelope::Initial { nonce, cookie, .. }) if self.gateway.is_none() => {
+                if let Some(id) = self.cookies.check(elapsed, from, &nonce, &cookie) {
+                    self.accept(id, from);
+                    self.arrive(way, from, datagram);
+                }
+            }
+            Ok(Envelope::Data { .. }) if self.gateway.is_none() => {
+                if let Some(tail) = tail(datagram) {
+                    let mut reply = Vec::new();
+                    Envelope::Unknown { tail }.encode(&mut reply);
+                    let own = self.gateway_address;
+                    self.travel(Way::Down, own, reply);
+                }
+            }
+            _ => {
+                if let Some(gateway) = &mut self.gateway {
+                    gateway.handle_datagram(self.now, from, datagram);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, id: AssociationId, from: SocketAddr) {
+        let identity = self.identity.clone();
+        let gateway = Association::accept(&self.settings, identity, id, from, self.now);
+        self.gateway = Some(gateway);
+    }
+
+    fn send(&mut self) {
+        let mut out = Vec::new();
+        while self.client.poll_output(self.now, &mut out).is_some() {
+            let from = self.client_address;
+            self.travel(Way::Up, from, out.clone());
+        }
+        loop {
+            let Some(gateway) = &mut self.gateway else {
+                return;
+            };
+            let Some(to) = gateway.poll_output(self.now, &mut out) else {
+                return;
+            };
+            if to == self.client_address {
+                let own = self.gateway_address;
+                self.travel(Way::Down, own, out.clone());
+            } else {
+                self.astray += 1;
+            }
+        }
+    }
+
+    /// Runs until `done` holds, or nothing is left to do, or ten minutes have passed. Returns
+    /// whether `done` holds.
+    pub(crate) fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        for _ in 0..2_000_000 {
+            self.send();
+            if done(self) {
+                return true;
+            }
+            let arrival = self.on_the_way.keys().next().map(|(at, _)| *at);
+            let gateway = self.gateway.as_ref().and_then(Association::poll_timeout);
+            let next = [arrival, self.client.poll_timeout(), gateway];
+            let Some(next) = next.into_iter().flatten().min() else {
+                return false;
+            };
+            if next > self.start + Duration::from_secs(600) {
+                return false;
+            }
+            self.now = self.now.max(next);
+            while let Some(entry) = self.on_the_way.first_entry()
+                && entry.key().0 <= self.now
+            {
+                let (way, from, datagram) = entry.remove();
+                self.arrive(way, from, &datagram);
+            }
+            self.client.handle_timeout(self.now);
+            if let Some(gateway) = &mut self.gateway {
+                gateway.handle_timeout(self.now);
+            }
+        }
+        panic!("the ends send without making progress");
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        let gateway = self.gateway.as_ref();
+        self.client.is_connected() && gateway.is_some_and(Association::is_connected)
+    }
+
+    pub(crate) fn connect(&mut self) {
+        assert!(self.run(|network| network.is_connected()), "no handshake");
+    }
+
+    /// Writes bytes on a new stream of the client and ends it.
+    pub(crate) fn write(&mut self, content: &Bytes) -> StreamId {
+        let at = self.client.tunnel_time(self.now);
+        let tunnel = self.client.tunnel();
+        let id = tunnel.open(at).unwrap();
+        let mut rest = content.clone();
+        tunnel.write(id, &mut rest).unwrap();
+        assert!(rest.is_empty(), "the buffer holds the test's content");
+        tunnel.finish(id).unwrap();
+        id
+    }
+
+    /// Reads the stream at the gateway until its end, and checks that it is `content`.
+    pub(crate) fn expect(&mut self, id: StreamId, content: &Bytes) {
+        let mut read = Vec::new();
+        let whole = self.run(|network| {
+            let Some(gateway) = &mut network.gateway else {
+                return false;
+            };
+            let at = gateway.tunnel_time(network.now);
+            loop {
+                match gateway.tunnel().read(at, id, usize::MAX) {
+                    Ok(Read::Data(data)) => read.extend_from_slice(&data),
+                    Ok(Read::End) => return true,
+                    Ok(Read::Blocked) | Err(_) => return false,
+                }
+            }
+        });
+        assert!(whole, "the stream did not end; {} bytes came", read.len());
+        assert!(read == content[..], "the bytes differ");
+    }
+}

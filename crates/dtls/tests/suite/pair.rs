@@ -1,0 +1,463 @@
+//! The pair over loopback: a session over dtls between a client and a gateway.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tandem::config::{ClientOptions, GatewayOptions};
+use tandem::runtime::Running;
+use tandem::transport::registry::Transports;
+use tandem_dtls::DtlsProvider;
+
+use crate::certificates::Certificates;
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, block_on, client_options, endpoint, gateway_options, request,
+};
+
+pub(crate) fn transports() -> Transports {
+    let mut transports = Transports::default();
+    transports.add(DtlsProvider::default());
+    transports
+}
+
+/// Starts a gateway that listens on `port`, or on any if it is 0.
+pub(crate) fn start_gateway(
+    certificates: &Certificates,
+    port: u16,
+    change: impl FnOnce(&mut GatewayOptions),
+) -> (Running, SocketAddr) {
+    let (cert, key) = (
+        certificates.path("gateway.pem"),
+        certificates.path("gateway.key"),
+    );
+    let listen = endpoint(&format!(
+        "http+dtls://127.0.0.1:{port}?cert={cert}&key={key}"
+    ));
+    let mut options = gateway_options();
+    options.listen = vec![listen.clone()];
+    change(&mut options);
+    let config = options.typed_with(&transports()).unwrap();
+    let running = block_on(Running::start(Arc::new(config))).unwrap();
+    let address = running.address(&listen).unwrap();
+    (running, address)
+}
+
+pub(crate) fn start_client(
+    certificates: &Certificates,
+    gateway: SocketAddr,
+    change: impl FnOnce(&mut ClientOptions),
+) -> (Running, SocketAddr) {
+    let ca = certificates.path("ca.pem");
+    let listen = endpoint("http://127.0.0.1:0");
+    let mut options = client_options(&format!("http+dtls://{gateway}?ca={ca}"));
+    options.listen = vec![listen.clone()];
+    change(&mut options);
+    let config = options.typed_with(&transports()).unwrap();
+    let running = block_on(Running::start(Arc::new(config))).unwrap();
+    let address = running.address(&listen).unwrap();
+    (running, address)
+}
+
+fn pair(name: &str) -> (Pair, Certificates) {
+    let certificates = Certificates::new(name);
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    (Pair::of(client, gateway, http), certificates)
+}
+
+/// An origin that sends back the body of each request.
+fn echo() -> Scene {
+    Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            let length = asked
+                .field("content-length")
+                .map_or(0, |text| text.parse().unwrap());
+            let body = client.read_exact(length);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            client.send(head);
+            client.send(body);
+        }
+    })
+}
+
+#[test]
+fn session_carries_heads_bodies_and_trailers() {
+    let (pair, _certificates) = pair("dtls-parts");
+    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: T\r\n\r\n\
+                  5\r\nhello\r\n0\r\nT: end\r\n\r\n";
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            assert_eq!(asked.field("tandem-urgency"), None);
+            if asked.line.starts_with("HEAD") {
+                client.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+            } else if asked.line.contains("/hint") {
+                client.send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
+                client.send("HTTP/1.1 204 No Content\r\n\r\n");
+            } else {
+                client.send(answer);
+            }
+        }
+    });
+    let mut browser = pair.connect();
+    let got = browser.get(&origin.url("/"));
+    assert_eq!((got.status, &got.body[..]), (200, &b"hello"[..]));
+    assert_eq!(got.trailers.len(), 1);
+    assert_eq!(got.trailers[0].1, "end");
+    browser.send(request("HEAD", &origin.url("/"), ""));
+    let head = browser.answer("HEAD");
+    assert_eq!(
+        (head.status, head.field("content-length")),
+        (200, Some("5"))
+    );
+    browser.send(request("GET", &origin.url("/hint"), ""));
+    assert_eq!(browser.head().unwrap().status, 103);
+    assert_eq!(browser.answer("GET").status, 204);
+}
+
+#[test]
+fn session_carries_a_hundred_streams() {
+    let (pair, _certificates) = pair("dtls-hundred");
+    let origin = echo();
+    let (url, http) = (origin.url("/"), pair.http);
+    let browsers: Vec<_> = (0..100)
+        .map(|number| {
+            let url = url.clone();
+            std::thread::spawn(move || {
+                let mut browser = Client::to(http);
+                let body = vec![number as u8; 20_000 + number];
+                let length = format!("Content-Length: {}\r\n", body.len());
+                browser.send(request("POST", &url, &length));
+                browser.send(&body);
+                assert!(browser.answer("POST").body == body, "stream {number}");
+            })
+        })
+        .collect();
+    for browser in browsers {
+        browser.join().unwrap();
+    }
+}
+
+#[test]
+fn session_carries_a_mebibyte_each_way_at_once() {
+    let (pair, _certificates) = pair("dtls-mebibyte");
+    let origin = echo();
+    let (url, http) = (origin.url("/"), pair.http);
+    let browsers: Vec<_> = (0..4_usize)
+        .map(|number| {
+            let url = url.clone();
+            std::thread::spawn(move || {
+                let body: Vec<u8> = (0..1_usize << 20)
+                    .map(|at| (at * (number + 3) % 253) as u8)
+                    .collect();
+                let mut browser = Client::to(http);
+                let length = format!("Content-Length: {}\r\n", body.len());
+                browser.send(request("POST", &url, &length));
+                browser.send(&body);
+                assert!(browser.answer("POST").body == body, "stream {number}");
+            })
+        })
+        .collect();
+    for browser in browsers {
+        browser.join().unwrap();
+    }
+}
+
+#[test]
+fn truncated_response_is_reset() {
+    let (pair, _certificates) = pair("dtls-truncated");
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Scene::new(move |_, mut client| {
+        client.request();
+        client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+        wait.lock().unwrap().recv().unwrap();
+    });
+    let mut browser = pair.connect();
+    browser.send(request("GET", &origin.url("/"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    assert_eq!(browser.read_exact(10), b"5\r\nhello\r\n");
+    go.send(()).unwrap();
+    let ended = browser.stream.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
+    // The session goes on.
+    let next = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(pair.connect().get(&next.url("/")).body, b"ok");
+}
+
+#[test]
+fn cancelled_request_reaches_the_origin() {
+    let (pair, _certificates) = pair("dtls-cancelled");
+    let (told, ended) = std::sync::mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        if client.request().is_some() {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst");
+            told.send(client.request_ends()).unwrap();
+        }
+    });
+    let mut browser = pair.connect();
+    browser.send(request("GET", &origin.url("/"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    // A browser that only ends its side may still read the response.
+    let stream = SockRef::from(browser.stream.get_ref());
+    stream.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(browser);
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
+}
+
+#[test]
+fn tunnel_closes_each_direction_separately() {
+    let (pair, _certificates) = pair("dtls-tunnel");
+    let origin = Scene::new(|_, client| {
+        let mut stream = client.stream.into_inner();
+        let mut asked = Vec::new();
+        stream.read_to_end(&mut asked).unwrap();
+        stream.write_all(&asked).unwrap();
+    });
+    let mut browser = pair.connect();
+    // The policy of the gateway allows loopback destinations on all ports.
+    let target = origin.address.to_string();
+    browser.send(format!(
+        "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
+    ));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let body = vec![9; 300_000];
+    browser.send(&body);
+    let stream: &TcpStream = browser.stream.get_ref();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    browser.stream.read_to_end(&mut back).unwrap();
+    assert!(back == body);
+}
+
+#[test]
+fn tunnel_that_the_origin_resets_is_reset() {
+    let (pair, _certificates) = pair("dtls-tunnel-reset");
+    let origin = Scene::new(|_, client| {
+        let mut stream = client.stream.into_inner();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+        let socket = SockRef::from(&stream);
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    });
+    let mut browser = pair.connect();
+    let target = origin.address.to_string();
+    browser.send(format!(
+        "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
+    ));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let stream: &TcpStream = browser.stream.get_ref();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let ended = browser.stream.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn client_fails_when_the_gateway_dies_and_recovers() {
+    let certificates = Certificates::new("dtls-restart");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let origin = Scene::new(|_, mut client| {
+        if client
+            .request()
+            .is_some_and(|asked| asked.line.contains("/long"))
+        {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst");
+            client.request_ends();
+        } else {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url("/long"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    block_on(gateway.drain(Duration::ZERO));
+    let mut rest = Vec::new();
+    let ended = browser.stream.read_to_end(&mut rest);
+    assert!(
+        ended.is_err() || rest.len() < 100,
+        "it never looks complete"
+    );
+    let (again, _) = start_gateway(&certificates, address.port(), |_| {});
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    block_on(client.drain(Duration::ZERO));
+    block_on(again.drain(Duration::ZERO));
+}
+
+#[test]
+fn workers_share_the_socket_and_reload_keeps_it() {
+    let certificates = Certificates::new("dtls-workers");
+    let (mut gateway, address) = start_gateway(&certificates, 0, |options| {
+        options.workers = Some(3);
+    });
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let clients: Vec<_> = (0..5)
+        .map(|_| start_client(&certificates, address, |_| {}))
+        .collect();
+    for (_, http) in &clients {
+        assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
+    }
+    let (cert, key) = (
+        certificates.path("gateway.pem"),
+        certificates.path("gateway.key"),
+    );
+    let mut options = gateway_options();
+    let any = format!("http+dtls://127.0.0.1:0?cert={cert}&key={key}");
+    options.listen = vec![endpoint(&any)];
+    options.workers = Some(3);
+    let config = options.typed_with(&transports()).unwrap();
+    block_on(gateway.reload(Arc::new(config))).unwrap();
+    for (_, http) in &clients {
+        assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
+    }
+    for (client, _) in clients {
+        block_on(client.drain(Duration::ZERO));
+    }
+    block_on(gateway.drain(Duration::ZERO));
+}
+
+#[test]
+fn tcp_and_dtls_share_a_port() {
+    let certificates = Certificates::new("dtls-port");
+    let (tcp, address) = crate::harness::start_gateway(gateway_options());
+    let (udp, same) = start_gateway(&certificates, address.port(), |_| {});
+    assert_eq!(address, same);
+    let (client, http) = start_client(&certificates, same, |_| {});
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    for running in [client, tcp, udp] {
+        block_on(running.drain(Duration::ZERO));
+    }
+}
+
+/// A translator of addresses between a client and its gateway, which takes a new port for the
+/// client when it is told to, loses some datagrams and repeats others.
+struct Translator {
+    address: SocketAddr,
+    /// The gateway to which the next outer socket leads.
+    gateway: Arc<Mutex<SocketAddr>>,
+    rebind: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Translator {
+    fn to(gateway: SocketAddr) -> Self {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        let this = Self {
+            address: near.local_addr().unwrap(),
+            gateway: Arc::new(Mutex::new(gateway)),
+            rebind: Arc::default(),
+            stop: Arc::default(),
+        };
+        let (rebind, stop) = (Arc::clone(&this.rebind), Arc::clone(&this.stop));
+        let next = Arc::clone(&this.gateway);
+        std::thread::spawn(move || {
+            let mut far = outer(gateway, &near, None, &stop);
+            let mut buf = [0; 2048];
+            let (mut count, mut client) = (0_u32, None);
+            while !stop.load(Ordering::SeqCst) {
+                let Ok((size, from)) = near.recv_from(&mut buf) else {
+                    continue;
+                };
+                if rebind.swap(false, Ordering::SeqCst) || client != Some(from) {
+                    client = Some(from);
+                    far = outer(*next.lock().unwrap(), &near, Some(from), &stop);
+                }
+                count += 1;
+                if count > 20 && count.is_multiple_of(40) {
+                    continue;
+                }
+                let _ = far.send(&buf[..size]);
+                if count.is_multiple_of(13) {
+                    let _ = far.send(&buf[..size]);
+                }
+            }
+        });
+        this
+    }
+}
+
+/// Creates the outer socket, and passes its datagrams to the client.
+fn outer(
+    gateway: SocketAddr,
+    near: &UdpSocket,
+    client: Option<SocketAddr>,
+    stop: &Arc<AtomicBool>,
+) -> UdpSocket {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.connect(gateway).unwrap();
+    far.set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    if let Some(client) = client {
+        let (far, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        let stop = Arc::clone(stop);
+        std::thread::spawn(move || {
+            let mut buf = [0; 2048];
+            while !stop.load(Ordering::SeqCst) {
+                if let Ok(size) = far.recv(&mut buf) {
+                    let _ = near.send_to(&buf[..size], client);
+                }
+            }
+        });
+    }
+    far
+}
+
+impl Drop for Translator {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn request_moves_on_when_its_gateway_has_forgotten() {
+    let certificates = Certificates::new("dtls-forgotten");
+    let (first, address) = start_gateway(&certificates, 0, |_| {});
+    let (second, other) = start_gateway(&certificates, 0, |_| {});
+    let translator = Translator::to(address);
+    let (client, http) = start_client(&certificates, translator.address, |_| {});
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    // The second gateway knows no associations, like a gateway that was killed and started again.
+    *translator.gateway.lock().unwrap() = other;
+    translator.rebind.store(true, Ordering::SeqCst);
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    for running in [client, first, second] {
+        block_on(running.drain(Duration::ZERO));
+    }
+}
+
+#[test]
+fn download_survives_loss_and_a_new_address() {
+    let certificates = Certificates::new("dtls-rebind");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let translator = Translator::to(address);
+    let (client, http) = start_client(&certificates, translator.address, |_| {});
+    let body: Vec<u8> = (0..1_usize << 20).map(|at| (at * 7 % 251) as u8).collect();
+    let (first, second) = body.split_at(body.len() / 2);
+    let (first, second) = (first.to_vec(), second.to_vec());
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Scene::new(move |_, mut client| {
+        if client.request().is_some() {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 1048576\r\n\r\n");
+            client.send(&first);
+            wait.lock().unwrap().recv().unwrap();
+            client.send(&second);
+        }
+    });
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url("/"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let mut got = browser.read_exact(body.len() / 2);
+    translator.rebind.store(true, Ordering::SeqCst);
+    go.send(()).unwrap();
+    got.extend(browser.read_exact(body.len() / 2));
+    assert!(got == body);
+    for running in [client, gateway] {
+        block_on(running.drain(Duration::ZERO));
+    }
+}
