@@ -2,11 +2,30 @@
 //! is written unchanged. Neither end of an association connects to a peer without keys.
 #![no_main]
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
+use tandem_dtls::anonymous;
 use tandem_dtls::association::{Association, Settings};
-use tandem_dtls::envelope::Envelope;
+use tandem_dtls::envelope::{AssociationId, Envelope};
+
+const ID: [u8; 4] = [0x80, 1, 2, 3];
+
+/// Returns the client's end of an association, with a cookie.
+fn client(settings: &Settings, remote: SocketAddr, now: Instant) -> Association {
+    let identity = anonymous().expect("random numbers");
+    let mut client = Association::connect(settings, identity, remote, Box::new(|_| Ok(true)), now);
+    let mut datagram = Vec::new();
+    client.poll_output(now, &mut datagram).expect("a hello");
+    let Ok(Envelope::Hello { nonce }) = Envelope::decode(&datagram) else {
+        panic!("no hello");
+    };
+    let (id, cookie) = (AssociationId::new(ID), [7; 12]);
+    Envelope::Retry { nonce, id, cookie }.encode(&mut datagram);
+    client.handle_datagram(now, remote, &datagram);
+    client
+}
 
 fuzz_target!(|bytes: &[u8]| {
     let mut out = Vec::new();
@@ -17,18 +36,25 @@ fuzz_target!(|bytes: &[u8]| {
             _ => assert_eq!(out, bytes),
         }
     }
-    let settings = Settings::new(Default::default(), Duration::from_secs(30)).expect("valid");
+    let settings = Settings::new(Default::default(), Duration::from_secs(30), true).expect("valid");
     let (now, remote) = (Instant::now(), "192.0.2.1:443".parse().expect("an address"));
-    let mut client =
-        Association::connect(&settings, remote, Box::new(|_| Ok(())), now).expect("random numbers");
+    let (identity, id) = (anonymous().expect("random numbers"), AssociationId::new(ID));
+    let verify: Box<dyn Fn(&[u8]) -> _> = Box::new(|_| Ok(true));
+    let gateway = Association::accept(&settings, identity, Some(verify), id, remote, now);
+    let mut ends = [client(&settings, remote, now), gateway];
     // The first byte of each part is its length: several datagrams in a row.
     let mut rest = bytes;
     while let Some((length, after)) = rest.split_first() {
-        let (datagram, others) = after.split_at(after.len().min(usize::from(*length) * 6));
-        client.handle_datagram(now, remote, datagram);
-        while client.poll_output(now, &mut out).is_some() {}
-        client.handle_timeout(now + Duration::from_millis(10));
+        let (part, others) = after.split_at(after.len().min(usize::from(*length) * 6));
+        let mut datagram = Vec::new();
+        Envelope::Data { id, records: part }.encode(&mut datagram);
+        for end in &mut ends {
+            end.handle_datagram(now, remote, part);
+            end.handle_datagram(now, remote, &datagram);
+            while end.poll_output(now, &mut out).is_some() {}
+            end.handle_timeout(now + Duration::from_millis(10));
+        }
         rest = others;
     }
-    assert!(!client.is_connected());
+    assert!(!ends.iter().any(Association::is_connected));
 });

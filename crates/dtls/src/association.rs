@@ -8,18 +8,22 @@
 //! The gateway follows a client to a new address only after the client has answered a challenge
 //! that was sent there, as in RFC 9000, section 8.2. Until then it sends to the old address.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dimpl::{Config as DtlsConfig, Dtls, DtlsCertificate, Output};
+pub use dimpl::DtlsCertificate;
+use dimpl::{Config as DtlsConfig, Dtls, Output};
 use ring::rand::{SecureRandom, SystemRandom};
 use tandem_tunnel::{Closed, Config as TunnelConfig, Side, Tunnel};
 use thiserror::Error;
 
+use crate::certificates::refusal_code;
 use crate::crypto;
-use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, Nonce, Tail, tail};
+use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, LARGEST, Nonce, Tail, tail};
 
 /// The bytes that a record of DTLS 1.3 adds to its content at most.
 const RECORD: usize = 24;
@@ -31,6 +35,9 @@ const HANDSHAKE_MTU: usize = 1200;
 const MAX_RECORDS: usize = 64;
 /// The challenges and responses that wait at most.
 const MAX_REPLIES: usize = 8;
+/// The size in bytes of the buffer for the output of DTLS. The certificates of a peer must fit, and
+/// dimpl accepts a message of at most 50 records, which are smaller than the datagrams.
+const SCRATCH: usize = 50 * LARGEST;
 /// The ends of datagrams that a client remembers.
 const MAX_TAILS: usize = 64;
 /// The time until a hello is repeated for the first time.
@@ -39,8 +46,9 @@ const HELLO_AGAIN: Duration = Duration::from_millis(500);
 const CHALLENGE: u8 = 0x90;
 const RESPONSE: u8 = 0x91;
 
-/// Checks the certificate of the gateway.
-pub type Verify = Box<dyn Fn(&[u8]) -> Result<(), rustls::Error>>;
+/// Checks the certificates of the peer, which follow each other. Returns true if they prove the
+/// identity of the peer, and false if the peer may be anonymous.
+pub type Verify = Box<dyn Fn(&[u8]) -> Result<bool, rustls::Error>>;
 
 /// The reason for which an association has ended.
 #[derive(Clone, Debug, Error)]
@@ -66,14 +74,21 @@ pub struct Settings {
     dtls: Arc<DtlsConfig>,
     /// The settings of the tunnel.
     pub tunnel: TunnelConfig,
+    /// The buffer for the output of DTLS, which the associations of a thread share.
+    scratch: Rc<RefCell<Vec<u8>>>,
 }
 
 impl Settings {
-    /// Creates the settings from those of the tunnel and the time for the handshake.
+    /// Creates the settings from those of the tunnel and the time for the handshake. A gateway
+    /// requests certificates of its clients if `client_certificates` is true.
     ///
     /// # Errors
     /// Returns the text of the error if dimpl does not accept them.
-    pub fn new(tunnel: TunnelConfig, timeout: Duration) -> Result<Self, String> {
+    pub fn new(
+        tunnel: TunnelConfig,
+        timeout: Duration,
+        client_certificates: bool,
+    ) -> Result<Self, String> {
         let dtls = DtlsConfig::builder()
             .with_crypto_provider(crypto::provider())
             .dtls12_cipher_suites(&[])
@@ -83,12 +98,13 @@ impl Settings {
             .handshake_timeout(timeout)
             // The envelope has a cookie, which needs no state.
             .use_server_cookie(false)
-            .require_client_certificate(false)
+            .require_client_certificate(client_certificates)
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Self {
             dtls: Arc::new(dtls),
             tunnel,
+            scratch: Rc::new(RefCell::new(vec![0; SCRATCH])),
         })
     }
 }
@@ -119,6 +135,10 @@ pub struct Association {
     config: TunnelConfig,
     side: Side,
     verify: Option<Verify>,
+    /// True if the peer has proved its identity with a certificate.
+    has_peer_certificate: bool,
+    /// The reason for which the gateway does not accept the client's certificate.
+    refused: Option<rustls::Error>,
     connected: bool,
     ended: Option<AssociationError>,
     wrap: Wrap,
@@ -131,7 +151,7 @@ pub struct Association {
     replies: VecDeque<(SocketAddr, Vec<u8>)>,
     /// Envelopes to send before those of the tunnel.
     out: VecDeque<(SocketAddr, Vec<u8>)>,
-    buf: Vec<u8>,
+    scratch: Rc<RefCell<Vec<u8>>>,
     plain: Vec<u8>,
 }
 
@@ -154,52 +174,38 @@ fn random<const N: usize>() -> [u8; N] {
 
 impl Association {
     /// Begins an association with the gateway at `remote`. `verify` checks its certificate, and no
-    /// data is sent before that.
-    ///
-    /// # Errors
-    /// Returns an error if no key can be generated.
+    /// data is sent before that. `identity` is shown if the gateway requests a certificate.
     pub fn connect(
         settings: &Settings,
+        identity: DtlsCertificate,
         remote: SocketAddr,
         verify: Verify,
         now: Instant,
-    ) -> Result<Self, AssociationError> {
-        // The gateway requests no certificate, so this key signs nothing.
-        let key = ring::signature::EcdsaKeyPair::generate_pkcs8(
-            &ring::signature::ECDSA_P256_SHA256_ASN1_SIGNING,
-            &SystemRandom::new(),
-        )
-        .map_err(|error| AssociationError::Dtls(error.to_string()))?;
-        let unused = DtlsCertificate {
-            certificate: Vec::new(),
-            private_key: key.as_ref().to_vec(),
-        };
+    ) -> Self {
         let wrap = Wrap::Hello {
             nonce: random(),
             due: now,
             wait: HELLO_AGAIN,
         };
-        let mut association = Self::new(settings, unused, Side::Client, remote, wrap, now);
+        let mut association = Self::new(settings, identity, Side::Client, remote, wrap, now);
         association.verify = Some(verify);
-        Ok(association)
+        association
     }
 
-    /// Begins the gateway's end for the client at `remote`, which has shown a cookie.
+    /// Begins the gateway's end for the client at `remote`, which has shown a cookie. `verify`
+    /// checks its certificate, if the settings request one.
     pub fn accept(
         settings: &Settings,
-        certificate: DtlsCertificate,
+        identity: DtlsCertificate,
+        verify: Option<Verify>,
         id: AssociationId,
         remote: SocketAddr,
         now: Instant,
     ) -> Self {
-        Self::new(
-            settings,
-            certificate,
-            Side::Server,
-            remote,
-            Wrap::Data(id),
-            now,
-        )
+        let wrap = Wrap::Data(id);
+        let mut association = Self::new(settings, identity, Side::Server, remote, wrap, now);
+        association.verify = verify;
+        association
     }
 
     fn new(
@@ -221,6 +227,8 @@ impl Association {
             config,
             side,
             verify: None,
+            has_peer_certificate: false,
+            refused: None,
             connected: false,
             ended: None,
             wrap,
@@ -229,7 +237,7 @@ impl Association {
             tails: VecDeque::new(),
             replies: VecDeque::new(),
             out: VecDeque::new(),
-            buf: vec![0; 2048],
+            scratch: Rc::clone(&settings.scratch),
             plain: Vec::new(),
         }
     }
@@ -241,6 +249,16 @@ impl Association {
     /// Returns true once the handshake is over.
     pub const fn is_connected(&self) -> bool {
         self.connected
+    }
+
+    /// Returns true if the peer has proved its identity with a certificate.
+    pub const fn has_peer_certificate(&self) -> bool {
+        self.has_peer_certificate
+    }
+
+    /// Returns the reason for which the gateway does not accept the client's certificate, if any.
+    pub const fn refused(&self) -> Option<&rustls::Error> {
+        self.refused.as_ref()
     }
 
     /// Returns the reason of the end, if the association has ended.
@@ -342,14 +360,15 @@ impl Association {
     }
 
     fn drain(&mut self, now: Instant, from: SocketAddr) {
-        let mut buf = std::mem::take(&mut self.buf);
+        let scratch = Rc::clone(&self.scratch);
+        let mut buf = scratch.borrow_mut();
         loop {
             match self.dtls.poll_output(&mut buf) {
                 Output::Packet(records) => {
                     let to = self.remote;
                     enqueue(&mut self.out, &self.wrap, to, records);
                 }
-                Output::BufferTooSmall { needed } => buf.resize(needed, 0),
+                Output::BufferTooSmall { needed } => buf.resize(needed.max(SCRATCH), 0),
                 Output::Timeout(at) => {
                     self.dtls_timeout = Some(at);
                     break;
@@ -362,14 +381,12 @@ impl Association {
                     let at = self.since_start(now);
                     self.tunnel = Tunnel::new(self.side, self.config.clone(), at);
                     self.connected = true;
-                }
-                Output::PeerCert(certificate) => {
-                    if let Some(verify) = self.verify.take()
-                        && let Err(error) = verify(certificate)
-                    {
-                        self.fail(AssociationError::Certificate(error));
+                    // The client has ended its handshake already, so the tunnel tells it.
+                    if let Some(error) = &self.refused {
+                        self.tunnel.close(refusal_code(error));
                     }
                 }
+                Output::PeerCert(certificates) => self.on_certificates(certificates),
                 Output::ApplicationData(data) => self.on_data(now, from, data),
                 Output::CloseNotify => {
                     let closed = self.tunnel.closed().unwrap_or(Closed::Peer(0));
@@ -381,10 +398,20 @@ impl Association {
                 break;
             }
         }
-        self.buf = buf;
     }
 
-    /// Takes the authentic content of a record. No borrow of `buf` is needed, since it was taken.
+    fn on_certificates(&mut self, certificates: &[u8]) {
+        let Some(verify) = self.verify.take() else {
+            return;
+        };
+        match verify(certificates) {
+            Ok(proved) => self.has_peer_certificate = proved,
+            Err(error) if self.side == Side::Server => self.refused = Some(error),
+            Err(error) => self.fail(AssociationError::Certificate(error)),
+        }
+    }
+
+    /// Takes the authentic content of a record.
     fn on_data(&mut self, now: Instant, from: SocketAddr, data: &[u8]) {
         if !self.connected {
             return;
@@ -445,11 +472,12 @@ impl Association {
         if let Err(error) = self.dtls.send_application_data(content) {
             return self.fail(AssociationError::Dtls(error.to_string()));
         }
-        let mut buf = vec![0; content.len() + 64];
+        let scratch = Rc::clone(&self.scratch);
+        let mut buf = scratch.borrow_mut();
         loop {
             match self.dtls.poll_output(&mut buf) {
                 Output::Packet(records) => enqueue(&mut self.out, &self.wrap, to, records),
-                Output::BufferTooSmall { needed } => buf.resize(needed, 0),
+                Output::BufferTooSmall { needed } => buf.resize(needed.max(SCRATCH), 0),
                 // Input is taken in `drain` only, so no other output is due.
                 _ => break,
             }

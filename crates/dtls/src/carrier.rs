@@ -22,12 +22,13 @@ use tandem_tunnel::{Closed, Event, StreamId};
 use tokio::sync::Notify;
 
 use crate::association::{Association, AssociationError};
+use crate::certificates::refusal_of;
 use crate::socket::{After, Socket};
 use crate::stream::{Receiving, Sending};
 
 /// The datagrams that are sent or received before other tasks of the thread run.
 const BATCH: usize = 64;
-/// The code of an association whose peer caused too much work, as in HTTP/3.
+/// The code that ends an association for too much work, as in HTTP/3 (RFC 9114, section 8.1).
 const EXCESSIVE_LOAD: u32 = 0x107;
 /// The time that streams have to end after the carrier was dropped.
 const LINGER: Duration = Duration::from_secs(3);
@@ -83,6 +84,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct AssociationFacts {
     peer: Cell<SocketAddr>,
+    has_peer_certificate: Cell<bool>,
 }
 
 impl Facts for AssociationFacts {
@@ -93,6 +95,10 @@ impl Facts for AssociationFacts {
     fn peer_address(&self) -> Option<SocketAddr> {
         Some(self.peer.get())
     }
+
+    fn has_peer_certificate(&self) -> bool {
+        self.has_peer_certificate.get()
+    }
 }
 
 impl Shared {
@@ -101,7 +107,7 @@ impl Shared {
         self.ended.borrow().is_some()
     }
 
-    /// Returns the error of a stream whose association has ended.
+    /// Returns the error of the streams once the association has ended.
     pub(crate) fn error(&self) -> io::Error {
         let error = self.ended.borrow().clone();
         error
@@ -113,13 +119,11 @@ impl Shared {
         if self.ended.borrow().is_some() {
             return;
         }
+        if let Some(problem) = tls_error(error) {
+            return self.fail(Error::io(&io::Error::other(problem), self.side));
+        }
         let kind = match error {
-            // The words and remedies are those of the transport tls.
-            AssociationError::Certificate(problem) => {
-                let problem = io::Error::other(problem.clone());
-                return self.fail(Error::io(&problem, self.side));
-            }
-            AssociationError::Dtls(_) => Kind::Tls,
+            AssociationError::Certificate(_) | AssociationError::Dtls(_) => Kind::Tls,
             AssociationError::Closed(Closed::TimedOut) => Kind::Timeout,
             AssociationError::Closed(_) | AssociationError::Unknown => Kind::Reset,
         };
@@ -260,6 +264,18 @@ impl Shared {
     }
 }
 
+/// Returns the error of TLS that the end of an association is equal to, which has the words and
+/// remedies of the transport `tls`.
+fn tls_error(error: &AssociationError) -> Option<rustls::Error> {
+    match error {
+        AssociationError::Certificate(problem) => Some(problem.clone()),
+        AssociationError::Closed(Closed::Peer(code)) => {
+            refusal_of(*code).map(rustls::Error::AlertReceived)
+        }
+        _ => None,
+    }
+}
+
 /// The carrier, which ends with its streams once it is dropped.
 pub(crate) struct Carried(Rc<Shared>);
 
@@ -275,6 +291,7 @@ impl Carried {
     ) -> Self {
         let facts = Rc::new(AssociationFacts {
             peer: Cell::new(association.remote()),
+            has_peer_certificate: Cell::new(false),
         });
         let shared = Rc::new(Shared {
             association: RefCell::new(association),
@@ -310,9 +327,15 @@ impl Carried {
     /// example because it drains, was still reached.
     pub(crate) async fn connected(&self) -> Result<(), Error> {
         poll_fn(|cx| {
-            if self.0.association.borrow().is_connected() {
+            let association = self.0.association.borrow();
+            if let Some(error) = association.refused() {
+                let error = Error::new(Kind::Tls, self.0.side, error.to_string());
+                return Poll::Ready(Err(error));
+            }
+            if association.is_connected() {
                 return Poll::Ready(Ok(()));
             }
+            drop(association);
             if let Some(error) = &*self.0.ended.borrow() {
                 return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
             }
@@ -424,16 +447,24 @@ impl Driver {
         loop {
             let all = self.send().await;
             self.shared.dispatch();
-            let (ended, wake_at, remote, connected) = {
+            let (ended, wake_at, remote, connected, certified) = {
                 let association = self.shared.association.borrow();
                 if let Some(error) = association.ended() {
                     self.shared.end(error);
                 }
                 let ended = association.ended().is_some();
                 let (remote, connected) = (association.remote(), association.is_connected());
-                (ended, association.poll_timeout(), remote, connected)
+                let certified = connected && association.has_peer_certificate();
+                (
+                    ended,
+                    association.poll_timeout(),
+                    remote,
+                    connected,
+                    certified,
+                )
             };
             self.facts.peer.set(remote);
+            self.facts.has_peer_certificate.set(certified);
             if connected && !self.announced {
                 self.announced = true;
                 self.shared.wake_waiting();

@@ -12,8 +12,8 @@
 //! until the gateway has answered with data. A gateway finds the association by the id, from
 //! whichever address the datagram came. The retry is as long as the hello, so that a forged source
 //! address gains no amplification, and the gateway keeps no state for a hello. A gateway that does
-//! not know the id, because it was restarted, says so. Those 16 bytes end in the tag of a record, so
-//! that only a system on the way can say it in its place.
+//! not know the id, because it was restarted, says so. Those 16 bytes end in the tag of a record,
+//! so that only a system on the way can say it in its place.
 
 use thiserror::Error;
 
@@ -30,6 +30,8 @@ const UNKNOWN: u8 = 4;
 /// The bit of the first byte that tells an id from the other kinds.
 const ID_BIT: u32 = 1 << 31;
 
+/// The size of the largest datagram that is read, in bytes.
+pub const LARGEST: usize = 2048;
 /// The bytes before the records in a datagram of data.
 pub const DATA_HEADER: usize = 4;
 /// The size of a hello and of a retry in bytes.
@@ -203,6 +205,7 @@ impl<'a> Envelope<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
@@ -230,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn envelope_survives_decode_and_encode(datagram in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn envelope_survives_decode_and_encode(datagram in vec(any::<u8>(), 0..80)) {
             match Envelope::decode(&datagram) {
                 Ok(Envelope::Hello { nonce }) => {
                     prop_assert_eq!(&encoded(&Envelope::Hello { nonce })[..9], &datagram[..9]);

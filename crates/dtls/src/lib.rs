@@ -6,7 +6,7 @@
 //!
 //! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
 //! - [`association`]: DTLS and tunnel of one peer, without sockets or clocks.
-//! - `crypto`: the cryptography of DTLS by ring.
+//! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
 //! - `socket`, `hub`: the sockets of clients and gateways.
 //! - `carrier`, `stream`: the association as a carrier of streams.
 //! - [`transport`]: the transport that endpoints name.
@@ -17,9 +17,11 @@ pub mod envelope;
 pub mod transport;
 
 mod carrier;
+mod certificates;
 mod crypto;
 mod hub;
 mod socket;
 mod stream;
 
+pub use certificates::anonymous;
 pub use transport::DtlsProvider;

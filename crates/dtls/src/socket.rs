@@ -10,11 +10,11 @@ use socket2::SockRef;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
+use crate::envelope::LARGEST;
+
 /// The size of receive buffers in bytes, where the kernel permits it: several windows of a fast
 /// path arrive at once.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// The size of the largest datagram that is read, in bytes.
-pub(crate) const LARGEST: usize = 2048;
 /// The time between two changes of a client's socket.
 const MOVE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -134,8 +134,8 @@ impl Socket {
         }
     }
 
-    /// Decides on an error of the socket, and replaces the socket of a client whose network has
-    /// changed.
+    /// Decides on an error of the socket. If the network of a client has changed, its socket is
+    /// replaced.
     pub(crate) fn after(&mut self, error: &io::Error) -> After {
         use io::ErrorKind as Kind;
         let Self::Own {

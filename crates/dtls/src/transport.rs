@@ -8,23 +8,17 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use dimpl::DtlsCertificate;
-use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier;
-use rustls::crypto::ring::default_provider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::sign::CertifiedKey;
+use rustls::pki_types::ServerName;
 use tandem::carrier::{Carrier, Direction, Streams};
 use tandem::endpoint::{BadEndpoint, Endpoint};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
 use tandem::path::Path;
-use tandem::renewal::{Renewable, watch};
 use tandem::transport::registry::{
     DialContext, ListenContext, Protocol, Provider, Socket as Bound, TransportError,
 };
 use tandem::transport::tls::TlsError;
-use tandem::transport::tls::files::{certificates, private_key, roots};
 use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::Scheme;
 use tandem_tunnel::{Algorithm, Config as TunnelConfig};
@@ -33,9 +27,12 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::association::{Association, OVERHEAD, Settings};
 use crate::carrier::Carried;
-use crate::crypto;
+use crate::certificates::{
+    Clients, Identity, anonymous, check_gateway, gateway_verifier, identity,
+};
+use crate::envelope::LARGEST;
 use crate::hub::{Hub, Hubs, Newcomer};
-use crate::socket::{LARGEST, Socket, enlarge};
+use crate::socket::{Socket, enlarge};
 
 /// The largest payload of a UDP datagram to try, in bytes: that of Ethernet with IPv6.
 const LARGEST_PAYLOAD: usize = 1452;
@@ -54,7 +51,11 @@ pub struct DtlsProvider {
     hubs: Hubs,
 }
 
-fn settings(congestion: &str, timeout: Duration) -> Result<Settings, TlsError> {
+fn settings(
+    congestion: &str,
+    timeout: Duration,
+    client_certificates: bool,
+) -> Result<Settings, TlsError> {
     let tunnel = TunnelConfig {
         algorithm: if congestion == "cubic" {
             Algorithm::Cubic
@@ -66,7 +67,7 @@ fn settings(congestion: &str, timeout: Duration) -> Result<Settings, TlsError> {
         idle_timeout: IDLE,
         ..TunnelConfig::default()
     };
-    Settings::new(tunnel, timeout)
+    Settings::new(tunnel, timeout, client_certificates)
         .map_err(|problem| TlsError::Config(rustls::Error::General(problem)))
 }
 
@@ -87,6 +88,10 @@ impl Provider for DtlsProvider {
         true
     }
 
+    fn has_client_certificates(&self) -> bool {
+        true
+    }
+
     fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
         let options = endpoint.options(&["cert", "key"])?;
         if options.len() < 2 {
@@ -96,7 +101,14 @@ impl Provider for DtlsProvider {
     }
 
     fn dial_options(&self) -> &'static [&'static str] {
-        &["ca", "sni"]
+        &["ca", "cert", "key", "sni"]
+    }
+
+    fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
+            return Err(endpoint.bad("cert and key go together"));
+        }
+        Ok(())
     }
 
     fn dialling(
@@ -107,23 +119,15 @@ impl Provider for DtlsProvider {
         let address = context
             .address
             .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
-        let roots = match endpoint.option("ca") {
-            Some(file) => roots(file)?,
-            None => RootCertStore {
-                roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-            },
-        };
-        let provider = Arc::new(default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-            .build()
-            .map_err(|error| TlsError::Verifier(error.to_string()))?;
+        let own = endpoint.option("cert").zip(endpoint.option("key"));
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
         Ok(Rc::new(Dialling {
             address,
-            settings: settings("", context.timeout)?,
-            verifier,
+            settings: settings(&context.congestion, context.timeout, false)?,
+            verifier: gateway_verifier(endpoint.option("ca"))?,
+            identity: own.map(|(cert, key)| identity(cert, key)).transpose()?,
             name,
             timeout: context.timeout,
         }))
@@ -139,44 +143,17 @@ impl Provider for DtlsProvider {
             endpoint.option(key).ok_or_else(missing)
         };
         let congestion = context.socket.map(|options| options.congestion);
+        let congestion = congestion.unwrap_or_default();
+        let clients = context
+            .client_ca
+            .map(|ca| Clients::new(ca, context.optional_certificate))
+            .transpose()?;
         Ok(Rc::new(Listening {
             hubs: self.hubs.clone(),
-            settings: settings(&congestion.unwrap_or_default(), context.timeout)?,
+            settings: settings(&congestion, context.timeout, clients.is_some())?,
             identity: identity(file("cert")?, file("key")?)?,
+            clients,
         }))
-    }
-}
-
-/// Reads the certificate of a gateway and its key, and watches both files.
-fn identity(cert: &str, key: &str) -> Result<Arc<Renewable<DtlsCertificate>>, TlsError> {
-    let name = format!("the certificate in {cert}");
-    let files = vec![cert.into(), key.into()];
-    let (cert, key) = (cert.to_owned(), key.to_owned());
-    let identity = Renewable::new(name, files, move || load(&cert, &key))?;
-    Ok(watch(identity))
-}
-
-fn load(cert: &str, key: &str) -> Result<DtlsCertificate, TlsError> {
-    let (chain, key_der) = (certificates(cert)?, private_key(key)?);
-    let identity = DtlsCertificate {
-        certificate: chain[0].to_vec(),
-        private_key: key_der.secret_der().to_vec(),
-    };
-    if !crypto::can_sign(&identity.private_key) {
-        return Err(TlsError::File {
-            file: key.into(),
-            problem: "dtls needs an ECDSA key on P-256 or P-384 in PKCS #8 (openssl genpkey \
-                      -algorithm EC -pkeyopt ec_paramgen_curve:P-256)"
-                .into(),
-        });
-    }
-    match CertifiedKey::from_der(chain, key_der, &default_provider()) {
-        Ok(_) => Ok(identity),
-        Err(rustls::Error::InconsistentKeys(_)) => Err(TlsError::Mismatch {
-            cert: cert.into(),
-            key: key.into(),
-        }),
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -185,6 +162,8 @@ struct Dialling {
     address: SocketAddr,
     settings: Settings,
     verifier: Arc<WebPkiServerVerifier>,
+    /// The client's certificate, if it has one.
+    identity: Option<Identity>,
     name: ServerName<'static>,
     timeout: Duration,
 }
@@ -198,16 +177,14 @@ impl Dialling {
                 .with_address(self.address)
         };
         let socket = Socket::connect(self.address).map_err(|error| failed(&error))?;
-        let (verifier, name) = (Arc::clone(&self.verifier), self.name.clone());
-        let verify = Box::new(move |certificate: &[u8]| {
-            let certificate = CertificateDer::from(certificate);
-            verifier
-                .verify_server_cert(&certificate, &[], &name, &[], UnixTime::now())
-                .map(drop)
-        });
-        let now = Instant::now();
-        let association = Association::connect(&self.settings, self.address, verify, now)
-            .map_err(|error| Error::new(Kind::Tls, Side::Local, error.to_string()))?;
+        let own = match &self.identity {
+            Some(identity) => DtlsCertificate::clone(&identity.get()),
+            None => anonymous()
+                .map_err(|error| Error::new(Kind::Tls, Side::Local, error.to_string()))?,
+        };
+        let verify = check_gateway(Arc::clone(&self.verifier), self.name.clone());
+        let (settings, now) = (&self.settings, Instant::now());
+        let association = Association::connect(settings, own, self.address, verify, now);
         let carried = Carried::new(association, socket, Side::Peer, CLIENT_STREAMS, ());
         match tokio::time::timeout(self.timeout, carried.connected()).await {
             Ok(connected) => connected.map(|()| carried),
@@ -250,7 +227,8 @@ impl Transport for Dialling {
 struct Listening {
     hubs: Hubs,
     settings: Settings,
-    identity: Arc<Renewable<DtlsCertificate>>,
+    identity: Identity,
+    clients: Option<Clients>,
 }
 
 impl Transport for Listening {
@@ -280,6 +258,7 @@ impl Transport for Listening {
             socket,
             settings: self.settings.clone(),
             identity: Arc::clone(&self.identity),
+            clients: self.clients.clone(),
             reading,
         }))
     }
@@ -331,7 +310,8 @@ struct Accepting {
     newcomers: mpsc::Receiver<Newcomer>,
     socket: Rc<UdpSocket>,
     settings: Settings,
-    identity: Arc<Renewable<DtlsCertificate>>,
+    identity: Identity,
+    clients: Option<Clients>,
     reading: Rc<Reading>,
 }
 
@@ -356,11 +336,13 @@ impl Listener for Accepting {
             inbox,
         };
         let (settings, identity) = (self.settings.clone(), self.identity.get());
-        let reading = Rc::clone(&self.reading);
+        let (clients, reading) = (self.clients.clone(), Rc::clone(&self.reading));
         let carrier = Box::pin(async move {
             let identity = DtlsCertificate::clone(&identity);
             let now = Instant::now();
-            let association = Association::accept(&settings, identity, route.id, address, now);
+            let verify = clients.map(|clients| clients.check());
+            let association =
+                Association::accept(&settings, identity, verify, route.id, address, now);
             let most = settings.tunnel.max_streams;
             let carried = Carried::new(association, socket, Side::Client, most, (route, reading));
             carried.connected().await?;

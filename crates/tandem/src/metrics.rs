@@ -210,8 +210,8 @@ metrics! {
     loads_held_out_ms_squared "counter" "Client: sum of the squared milliseconds of page loads without push.";
     dtls_associations "gauge" "Associations of the transport dtls that are open or in a handshake.";
     dtls_datagrams_sent "counter" "Datagrams sent by the transport dtls.";
-    dtls_datagrams_received "counter" "Datagrams that reached an association of the transport dtls.";
-    dtls_datagrams_dropped "counter" "Gateway: datagrams without a valid cookie or association, or beyond a queue's bound.";
+    dtls_datagrams_received "counter" "Datagrams that reached an association of dtls.";
+    dtls_datagrams_dropped "counter" "Gateway: datagrams without a cookie or association, or beyond a queue.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

@@ -10,7 +10,7 @@ use tandem_tunnel::Closed;
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, block_on};
-use crate::network::settings;
+use crate::network::{identity, settings};
 use crate::pair::{start_client, start_gateway};
 
 /// A client without a proxy, which does as it likes.
@@ -27,8 +27,9 @@ impl Peer {
         socket
             .set_read_timeout(Some(Duration::from_millis(1)))
             .unwrap();
-        let any = Box::new(|_: &[u8]| Ok(()));
-        let association = Association::connect(&settings(), gateway, any, Instant::now()).unwrap();
+        let any = Box::new(|_: &[u8]| Ok(true));
+        let association =
+            Association::connect(&settings(), identity(), gateway, any, Instant::now());
         let mut this = Self {
             socket,
             gateway,
@@ -139,9 +140,9 @@ fn gateway_serves_beside_half_open_handshakes() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let any = Box::new(|_: &[u8]| Ok(()));
+        let any = Box::new(|_: &[u8]| Ok(true));
         let now = Instant::now();
-        let mut half = Association::connect(&settings(), address, any, now).unwrap();
+        let mut half = Association::connect(&settings(), identity(), address, any, now);
         // Hello, retry and the first records, and then silence.
         while half.poll_output(now, &mut out).is_some() {
             socket.send(&out).unwrap();

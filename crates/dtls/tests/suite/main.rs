@@ -13,6 +13,7 @@ mod floods;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
+mod identities;
 mod network;
 mod pair;
 mod refusals;

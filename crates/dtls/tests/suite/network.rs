@@ -61,7 +61,7 @@ pub(crate) fn settings() -> Settings {
         idle_timeout: Duration::from_secs(50),
         ..Config::default()
     };
-    Settings::new(tunnel, Duration::from_secs(30)).unwrap()
+    Settings::new(tunnel, Duration::from_secs(30), false).unwrap()
 }
 
 pub(crate) fn identity() -> DtlsCertificate {
@@ -79,7 +79,7 @@ pub(crate) fn identity() -> DtlsCertificate {
 
 impl Network {
     pub(crate) fn new(decide: impl FnMut(Way, usize, &[u8]) -> Fate + 'static) -> Self {
-        Self::verified(decide, Box::new(|_| Ok(())))
+        Self::verified(decide, Box::new(|_| Ok(true)))
     }
 
     pub(crate) fn verified(
@@ -92,7 +92,7 @@ impl Network {
         Self {
             start,
             now: start,
-            client: Association::connect(&settings, gateway_address, verify, start).unwrap(),
+            client: Association::connect(&settings, identity(), gateway_address, verify, start),
             settings,
             identity: identity(),
             cookies: Cookies::new(&[1; 32]),
@@ -172,7 +172,7 @@ impl Network {
 
     fn accept(&mut self, id: AssociationId, from: SocketAddr) {
         let identity = self.identity.clone();
-        let gateway = Association::accept(&self.settings, identity, id, from, self.now);
+        let gateway = Association::accept(&self.settings, identity, None, id, from, self.now);
         self.gateway = Some(gateway);
     }
 

@@ -51,8 +51,16 @@ pub(crate) fn start_client(
     change: impl FnOnce(&mut ClientOptions),
 ) -> (Running, SocketAddr) {
     let ca = certificates.path("ca.pem");
+    start_client_of(&format!("http+dtls://{gateway}?ca={ca}"), change)
+}
+
+/// Starts a client of the gateway that an endpoint names.
+pub(crate) fn start_client_of(
+    gateway: &str,
+    change: impl FnOnce(&mut ClientOptions),
+) -> (Running, SocketAddr) {
     let listen = endpoint("http://127.0.0.1:0");
-    let mut options = client_options(&format!("http+dtls://{gateway}?ca={ca}"));
+    let mut options = client_options(gateway);
     options.listen = vec![listen.clone()];
     change(&mut options);
     let config = options.typed_with(&transports()).unwrap();

@@ -193,6 +193,7 @@ impl ClientConfig {
         let context = DialContext {
             streams: self.byte_streams(gateway),
             address: gateway.address,
+            congestion: self.path.socket.congestion.clone(),
             timeout: self.path.socket.connect_timeout,
         };
         let transport = provider.dialling(endpoint, context)?;

@@ -1,7 +1,7 @@
 //! HTTP/1.1 with a stream for each exchange, over a carrier with many streams.
 //!
 //! ```text
-//!  exchange ─▶ CONNECT, request (RFC 9112) ─▶ stream ─▶ gateway: one HTTP/1.1 server for each stream
+//!  exchange ─▶ request or CONNECT (RFC 9112) ─▶ stream ─▶ gateway: an HTTP/1.1 server per stream
 //! ```
 //!
 //! A lost packet or a slow reader of one stream never delays another. The client tells the urgency
@@ -35,7 +35,7 @@ use io::{Handle, into_path};
 const REJECTED: Code = Code(0x10b);
 /// The field that carries the urgency of an exchange.
 const URGENCY: &str = "tandem-urgency";
-/// The time that a request waits for a stream on a session whose peer permits no more.
+/// The time that a request waits for a stream if the carrier permits no more at present.
 const FULL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The session protocol.

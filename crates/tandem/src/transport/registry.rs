@@ -107,6 +107,9 @@ pub struct DialContext {
     /// The endpoint's address if this machine connects to it directly. It is `None` behind a proxy,
     /// which carries no datagrams.
     pub address: Option<SocketAddr>,
+    /// The congestion control of a transport that has its own, as for TCP: `bbr`, `cubic` or the
+    /// transport's default if it is empty or not known there.
+    pub congestion: String,
     /// The time for the handshake.
     pub timeout: Duration,
 }

@@ -2,7 +2,6 @@
 //! and DTLS as well as TCP.
 
 mod memory;
-mod stream_session;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -29,6 +28,7 @@ use tandem::runtime::Running;
 use tandem::services::Services;
 use tandem::session::http1::{Http1Session, OriginForm};
 use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
+use tandem::session::streams::StreamsSession;
 use tandem::session::{Drain, Session, Timeouts};
 use tandem::stage::Stage;
 use tandem::transport::Target;
@@ -42,7 +42,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::harness::{Pair, block_on, endpoint};
 
 use memory::{Connection, MemoryStreams, Network, ROOM};
-use stream_session::StreamSession;
 
 fn http1(form: Form, who: &'static str) -> Http1Session {
     Http1Session {
@@ -130,9 +129,7 @@ fn client(network: &Network) -> Parts {
             port: 1,
         },
         transport: Rc::new(network.clone()),
-        session: Rc::new(StreamSession {
-            http1: http1(Form::Absolute, "client"),
-        }),
+        session: Rc::new(StreamsSession::new(http1(Form::Absolute, "client"), None)),
         blamed: Cell::default(),
     };
     let limits = PoolLimits {
@@ -178,9 +175,7 @@ fn gateway(_: &Network) -> Parts {
         Duration::from_secs(20),
         OriginLimits::default(),
     );
-    let session = StreamSession {
-        http1: http1(Form::Origin, "gateway"),
-    };
+    let session = StreamsSession::new(http1(Form::Origin, "gateway"), None);
     Parts {
         stage: Rc::new(ToOrigin(origin)),
         session: Rc::new(session),
