@@ -99,7 +99,14 @@ impl Usage {
     pub fn parse(self, text: &str) -> Result<Endpoint, BadEndpoint> {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         let session = scheme.map(|scheme| scheme.split('+').next().unwrap_or(scheme));
-        let possible = self.sessions().iter().map(|kind| kind.as_str());
+        // To a gateway, HTTP/1.1 needs a transport with many streams.
+        let one_stream = matches!(scheme, Some("http" | "http+tcp" | "http+tls"));
+        let has_streams = scheme.is_some_and(|text| text.starts_with("http+")) && !one_stream;
+        let sessions = self
+            .sessions()
+            .iter()
+            .filter(|kind| self != Self::Gateway || **kind != SessionKind::Http || has_streams);
+        let possible = sessions.map(|kind| kind.as_str());
         match session {
             Some(session) if !possible.clone().any(|name| name == session) => {
                 let possible: Vec<_> = possible.collect();
@@ -476,8 +483,18 @@ mod tests {
     fn endpoint_use_lists_only_its_sessions() {
         let error = Usage::Gateway.parse("https://gw.example").unwrap_err();
         let words = error.to_string();
-        assert!(words.contains("it may be h2, spdy3, spdy3.1, http, such as h2+tls://HOST:443"));
-        assert!(!words.contains("socks5"), "{words}");
+        assert!(words.contains("it may be h2, spdy3, spdy3.1, such as h2+tls://HOST:443"));
+        assert!(
+            !words.contains("socks5") && !words.contains("http,"),
+            "{words}"
+        );
+        for (text, valid) in [
+            ("http://gw.example:80", false),
+            ("http+tls://gw.example:443", false),
+            ("http+dtls://gw.example:443", true),
+        ] {
+            assert_eq!(Usage::Gateway.parse(text).is_ok(), valid, "{text}");
+        }
         assert!(Usage::Gateway.parse("h2+tls://gw.example:443").is_ok());
         assert!(Usage::ClientListener.parse("spdy3://127.0.0.1:1").is_err());
         assert!(Usage::ClientListener.parse("h2+tls://127.0.0.1:1").is_ok());
