@@ -59,6 +59,11 @@ impl ReceiveWindow {
         }
     }
 
+    /// The initial window grew by this many bytes.
+    pub(crate) const fn widen(&mut self, count: u32) {
+        self.open += count as i64;
+    }
+
     /// A frame of this size arrived; false when it is more than was allowed.
     pub(crate) const fn receive(&mut self, count: u32) -> bool {
         self.open -= count as i64;

@@ -74,13 +74,21 @@ pub(crate) fn request_block(
 
 /// The block of a response.
 pub(crate) fn response_block(head: &ResponseHead, limit: usize) -> Result<Block, Unwritable> {
-    let mut block = Block::with_capacity(
-        2 + head.fields.len(),
-        OWN_PAIRS_TEXT + head.fields.text_len(),
-    );
-    put(&mut block, b":status", head.status.to_string().as_bytes())?;
-    put(&mut block, b":version", VERSION)?;
-    put_fields(&mut block, &head.fields, limit)?;
+    let status = head.status.to_string();
+    literal_response_block(status.as_bytes(), VERSION, &head.fields, limit)
+}
+
+/// The block of a response with this text as its `:status` and `:version`.
+pub(crate) fn literal_response_block(
+    status: &[u8],
+    version: &[u8],
+    fields: &Fields,
+    limit: usize,
+) -> Result<Block, Unwritable> {
+    let mut block = Block::with_capacity(2 + fields.len(), OWN_PAIRS_TEXT + fields.text_len());
+    put(&mut block, b":status", status)?;
+    put(&mut block, b":version", version)?;
+    put_fields(&mut block, fields, limit)?;
     Ok(block)
 }
 
@@ -258,6 +266,34 @@ impl<'a> Message<'a> {
             path: target.path,
             protocol: None,
             fields: self.fields,
+        })
+    }
+
+    /// Returns the request with its five required parts as they are written, for
+    /// [`crate::Config::literal_requests`].
+    pub(crate) fn into_literal_request(mut self) -> Option<RequestHead> {
+        let text = |part: Option<&[u8]>| {
+            let text = std::str::from_utf8(part?).ok()?;
+            let legal = !text.is_empty() && text.bytes().all(|byte| byte > b' ' && byte != 0x7f);
+            legal.then(|| text.to_owned())
+        };
+        content_length(&self.fields).ok()?;
+        let version = text(self.version)?;
+        let mut fields = Fields::with_capacity(
+            self.fields.len() + 1,
+            self.fields.text_len() + OWN_PAIRS_TEXT,
+        );
+        fields.push(":version", version);
+        for field in std::mem::take(&mut self.fields).iter() {
+            fields.push(field.name, field.value);
+        }
+        Some(RequestHead {
+            method: Method::parse(self.method?)?,
+            scheme: Scheme::parse(self.scheme?)?,
+            authority: text(self.host)?,
+            path: text(self.path)?,
+            protocol: None,
+            fields,
         })
     }
 

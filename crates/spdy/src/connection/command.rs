@@ -168,9 +168,20 @@ impl Connection {
         if head.is_informational() || !matches!(stream.kind, Kind::PeerRequest) {
             return;
         }
-        let Ok(block) = response_block(head, limit) else {
+        self.write_reply(id, response_block(head, limit), end);
+    }
+
+    /// Sends the head of the response to a request.
+    pub(super) fn write_reply(
+        &mut self,
+        id: StreamId,
+        block: Result<Block, Unwritable>,
+        end: bool,
+    ) {
+        let Ok(block) = block else {
             return self.withdraw(id, Reason::Internal);
         };
+        let Some(stream) = self.live(id) else { return };
         stream.replied = true;
         let state = stream.state.after_fin_sent();
         self.send_reply(id, &block, end);

@@ -63,7 +63,14 @@ impl Connection {
 
     fn on_request(&mut self, frame: &SynStream<'_>, again: bool) -> Result<(), SessionError> {
         let id = frame.stream;
-        let request = self.read_block(frame.block, |message| message.into_request())?;
+        let literal = self.config.literal_requests;
+        let request = self.read_block(frame.block, |message| {
+            if literal {
+                message.into_literal_request()
+            } else {
+                message.into_request()
+            }
+        })?;
         if again {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if self.goaway_sent {

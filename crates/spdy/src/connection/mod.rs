@@ -16,6 +16,7 @@ mod output;
 mod probe;
 mod receive;
 mod recent;
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -60,6 +61,9 @@ pub struct Config {
     /// Find out whether a peer that is silent about windows ignores them (see
     /// [`crate::Connection`]). Default true.
     pub probe_flow_control: bool,
+    /// Server: report requests as written. `path` is then the text of `:path`, even a whole URL,
+    /// `authority` that of `:host`, and a field `:version` comes first. Default false.
+    pub literal_requests: bool,
 }
 
 impl Config {
@@ -72,6 +76,7 @@ impl Config {
             full_url_path: false,
             same_origin_push: true,
             probe_flow_control: true,
+            literal_requests: false,
         }
     }
 }

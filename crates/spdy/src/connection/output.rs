@@ -46,7 +46,7 @@ impl ControlQueue {
         self.bytes.len()
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.lens.is_empty()
     }
 

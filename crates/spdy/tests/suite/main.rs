@@ -7,5 +7,6 @@ mod exchange;
 mod floods;
 mod model;
 mod rules;
+mod server;
 mod support;
 mod vectors;
