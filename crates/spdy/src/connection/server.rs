@@ -49,7 +49,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if [`tandem_http::Mux::poll_output`] has given out everything that was queued
+    /// Returns true if [`tandem_http::ByteMux::poll_output`] has given out everything that was queued
     /// for the stream: head, data and end.
     pub fn is_sent(&self, id: StreamId) -> bool {
         self.control.is_empty()

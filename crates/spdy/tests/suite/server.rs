@@ -1,7 +1,7 @@
 //! Servers that control more of the wire: literal requests and responses, later SETTINGS, and the
 //! progress of responses.
 
-use tandem_http::{Event, Fields, Mux as _, Priority, Role, SendBuf};
+use tandem_http::{ByteMux as _, Event, Fields, Mux as _, Priority, Role, SendBuf};
 use tandem_spdy::frame::{Setting, Settings};
 use tandem_spdy::{Connection, Version};
 

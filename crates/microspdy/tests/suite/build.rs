@@ -1,0 +1,142 @@
+//! Compiles C programs against the library that cargo has built, and runs them.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Warnings are errors in all C code.
+const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-pedantic", "-Werror"];
+
+/// The root of the crate.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The directory with the shared library of this build: that of the test program.
+pub(crate) fn library_directory() -> PathBuf {
+    let program = std::env::current_exe().expect("a test program has a path");
+    let directory = program.parent().expect("a file is in a directory");
+    assert!(
+        directory.join("libmicrospdy.so").exists(),
+        "cargo builds libmicrospdy.so beside the test program"
+    );
+    directory.to_path_buf()
+}
+
+/// A directory for the programs of a test.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&path).expect("the target directory is writable");
+    path
+}
+
+/// Runs a command that must succeed.
+pub(crate) fn must(command: &mut Command, package: &str) -> String {
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("{command:?} does not start ({error}); install it: apt-get install {package}")
+    });
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The language of a compilation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Language {
+    C99,
+    Cpp,
+}
+
+/// Compiles a source file of the crate into a program that links the shared library.
+pub(crate) fn compile(source: &str, language: Language, flags: &[&str], name: &str) -> PathBuf {
+    let program = scratch("programs").join(name);
+    let libraries = library_directory();
+    // The loader looks for the soname. Tests that run at the same time replace the link by itself.
+    let link = program.with_extension("so");
+    let _ = std::fs::remove_file(&link);
+    symlink(libraries.join("libmicrospdy.so"), &link).expect("a writable directory");
+    std::fs::rename(&link, scratch("programs").join("libmicrospdy.so.0"))
+        .expect("a writable directory");
+    let mut command = match language {
+        Language::C99 => Command::new("cc"),
+        Language::Cpp => Command::new("c++"),
+    };
+    match language {
+        Language::C99 => command.arg("-std=c99"),
+        Language::Cpp => command.args(["-std=c++11", "-x", "c++"]),
+    };
+    command
+        .args(STRICT)
+        .args(flags)
+        .arg("-g")
+        .arg("-I")
+        .arg(root().join("include"))
+        .arg(root().join(source))
+        .args(["-x", "none", "-o"])
+        .arg(&program)
+        .arg(libraries.join("libmicrospdy.so"))
+        .arg(rpath(&scratch("programs")));
+    must(&mut command, "g++");
+    program
+}
+
+fn rpath(directory: &Path) -> String {
+    format!("-Wl,-rpath,{}", directory.display())
+}
+
+/// A C program that runs until it is dropped.
+pub(crate) struct Server {
+    child: Child,
+    /// The port that it has printed.
+    pub(crate) port: u16,
+}
+
+impl Server {
+    /// Starts a program that prints `port N` first.
+    pub(crate) fn start<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> Self {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program was compiled");
+        let output = child.stdout.take().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(output)
+            .read_line(&mut line)
+            .expect("the program prints text");
+        let port = line
+            .trim()
+            .strip_prefix("port ")
+            .and_then(|port| port.parse().ok());
+        let Some(port) = port else {
+            let _ = child.kill();
+            panic!("{program:?} printed {line:?} instead of its port");
+        };
+        Self { child, port }
+    }
+
+    /// Stops the program with SIGTERM, and checks that it ends well.
+    pub(crate) fn stop(mut self) {
+        let id = self.child.id().to_string();
+        must(
+            Command::new("sh").args(["-c", &format!("kill {id}")]),
+            "dash",
+        );
+        let status = self.child.wait().expect("it is our child");
+        assert!(status.success(), "the program ended with {status}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
