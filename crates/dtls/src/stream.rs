@@ -154,6 +154,11 @@ impl SendStream for Sending {
         }
     }
 
+    fn has_unacknowledged(&self) -> bool {
+        let mut association = self.shared.association.borrow_mut();
+        association.tunnel().unacknowledged(self.id) > 0
+    }
+
     fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Option<Code>> {
         if let Some(code) = self.shared.reset_code(self.id) {
             return Poll::Ready(Some(code));

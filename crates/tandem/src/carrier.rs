@@ -157,6 +157,12 @@ pub trait SendStream: AsyncWrite + Unpin {
     /// Ends the stream at once with a code; unsent data is dropped.
     fn reset(&mut self, code: Code);
 
+    /// Returns true if written bytes wait for an acknowledgement by the other end. Returns false if
+    /// the carrier does not report this.
+    fn has_unacknowledged(&self) -> bool {
+        false
+    }
+
     /// Resolves when the peer stops the stream, or with `None` once it has received all of it.
     fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Option<Code>>;
 }

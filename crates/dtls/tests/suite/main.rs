@@ -17,3 +17,4 @@ mod identities;
 mod network;
 mod pair;
 mod refusals;
+mod translator;

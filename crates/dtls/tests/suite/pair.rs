@@ -1,8 +1,8 @@
 //! The pair over loopback: a session over dtls between a client and a gateway.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::certificates::Certificates;
 use crate::harness::{
     Client, PATIENCE, Pair, Scene, block_on, client_options, endpoint, gateway_options, request,
 };
+use crate::translator::Translator;
 
 pub(crate) fn transports() -> Transports {
     let mut transports = Transports::default();
@@ -339,87 +340,6 @@ fn tcp_and_dtls_share_a_port() {
     }
 }
 
-/// A translator of addresses between a client and its gateway, which takes a new port for the
-/// client when it is told to, loses some datagrams and repeats others.
-struct Translator {
-    address: SocketAddr,
-    /// The gateway to which the next outer socket leads.
-    gateway: Arc<Mutex<SocketAddr>>,
-    rebind: Arc<AtomicBool>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Translator {
-    fn to(gateway: SocketAddr) -> Self {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.set_read_timeout(Some(Duration::from_millis(20)))
-            .unwrap();
-        let this = Self {
-            address: near.local_addr().unwrap(),
-            gateway: Arc::new(Mutex::new(gateway)),
-            rebind: Arc::default(),
-            stop: Arc::default(),
-        };
-        let (rebind, stop) = (Arc::clone(&this.rebind), Arc::clone(&this.stop));
-        let next = Arc::clone(&this.gateway);
-        std::thread::spawn(move || {
-            let mut far = outer(gateway, &near, None, &stop);
-            let mut buf = [0; 2048];
-            let (mut count, mut client) = (0_u32, None);
-            while !stop.load(Ordering::SeqCst) {
-                let Ok((size, from)) = near.recv_from(&mut buf) else {
-                    continue;
-                };
-                if rebind.swap(false, Ordering::SeqCst) || client != Some(from) {
-                    client = Some(from);
-                    far = outer(*next.lock().unwrap(), &near, Some(from), &stop);
-                }
-                count += 1;
-                if count > 20 && count.is_multiple_of(40) {
-                    continue;
-                }
-                let _ = far.send(&buf[..size]);
-                if count.is_multiple_of(13) {
-                    let _ = far.send(&buf[..size]);
-                }
-            }
-        });
-        this
-    }
-}
-
-/// Creates the outer socket, and passes its datagrams to the client.
-fn outer(
-    gateway: SocketAddr,
-    near: &UdpSocket,
-    client: Option<SocketAddr>,
-    stop: &Arc<AtomicBool>,
-) -> UdpSocket {
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-    far.connect(gateway).unwrap();
-    far.set_read_timeout(Some(Duration::from_millis(20)))
-        .unwrap();
-    if let Some(client) = client {
-        let (far, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-        let stop = Arc::clone(stop);
-        std::thread::spawn(move || {
-            let mut buf = [0; 2048];
-            while !stop.load(Ordering::SeqCst) {
-                if let Ok(size) = far.recv(&mut buf) {
-                    let _ = near.send_to(&buf[..size], client);
-                }
-            }
-        });
-    }
-    far
-}
-
-impl Drop for Translator {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-    }
-}
-
 #[test]
 fn request_moves_on_when_its_gateway_has_forgotten() {
     let certificates = Certificates::new("dtls-forgotten");
@@ -468,4 +388,64 @@ fn download_survives_loss_and_a_new_address() {
     for running in [client, gateway] {
         block_on(running.drain(Duration::ZERO));
     }
+}
+
+#[test]
+fn draining_gateway_delivers_its_last_response() {
+    let certificates = Certificates::new("dtls-drain");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let translator = Translator::to(address);
+    let (client, http) = start_client(&certificates, translator.address, |_| {});
+    let (sent, all_sent) = std::sync::mpsc::channel();
+    let sent = Mutex::new(sent);
+    let origin = Scene::new(move |_, mut origin| {
+        while let Some(asked) = origin.request() {
+            let length = if asked.line.contains("/long ") {
+                30_000
+            } else {
+                2
+            };
+            origin.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+            ));
+            origin.send(vec![b'x'; length]);
+            sent.lock().unwrap().send(()).unwrap();
+        }
+    });
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"xx");
+    all_sent.recv().unwrap();
+    translator.hold.store(true, Ordering::SeqCst);
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url("/long"), ""));
+    all_sent.recv().unwrap();
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    let draining = std::thread::spawn(move || {
+        block_on(gateway.drain(PATIENCE));
+        ended.send(()).unwrap();
+    });
+    // A gateway that ends too early does so while its datagrams wait.
+    let _ = has_ended.recv_timeout(Duration::from_millis(500));
+    translator.hold.store(false, Ordering::SeqCst);
+    assert_eq!(browser.head().unwrap().status, 200);
+    assert_eq!(browser.read_exact(30_000), vec![b'x'; 30_000]);
+    draining.join().unwrap();
+    block_on(client.drain(Duration::ZERO));
+}
+
+#[test]
+fn truncated_response_keeps_its_beginning() {
+    let (pair, _certificates) = pair("dtls-beginning");
+    let origin = Scene::new(|_, mut origin| {
+        if origin.request().is_some() {
+            origin.send("HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n");
+            origin.send(vec![b'x'; 100_000]);
+        }
+    });
+    let mut browser = pair.connect();
+    browser.send(request("GET", &origin.url("/"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    assert_eq!(browser.read_exact(100_000), vec![b'x'; 100_000]);
+    let mut rest = Vec::new();
+    let ended = browser.stream.read_to_end(&mut rest);
+    assert!(ended.is_err() && rest.is_empty(), "it looks complete");
 }

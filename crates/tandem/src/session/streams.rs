@@ -187,7 +187,7 @@ impl Server {
         let Some((path, handle)) = into_path(stream, facts) else {
             return;
         };
-        let next = Rc::clone(&self.stage);
+        let (next, stream) = (Rc::clone(&self.stage), handle.clone());
         let stage = move |mut exchange: Exchange| {
             if let Some(urgency) = urgency(&exchange) {
                 exchange.request.fields.remove(URGENCY);
@@ -206,6 +206,8 @@ impl Server {
             if let Err(error) = server.run(once).await {
                 tracing::trace!(%error, "stream ended");
             }
+            // The end of the session would throw away bytes that are still on their way.
+            stream.delivered().await;
         });
     }
 }

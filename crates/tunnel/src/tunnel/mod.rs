@@ -422,6 +422,12 @@ impl Tunnel {
         Ok(Read::Blocked)
     }
 
+    /// Returns the number of written bytes of a stream that the peer has not acknowledged yet.
+    pub fn unacknowledged(&self, id: StreamId) -> u64 {
+        let stream = self.streams.get(&id.0);
+        stream.map_or(0, |stream| stream.send.buffered())
+    }
+
     /// Sets the urgency of a stream, 0 to 7; 0 goes first and 3 is the default (RFC 9218).
     pub fn prioritise(&mut self, id: StreamId, urgency: u8) -> Result<(), StreamError> {
         self.stream(id)?.urgency = urgency.min(7);

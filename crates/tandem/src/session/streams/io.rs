@@ -1,6 +1,7 @@
 //! A stream of a carrier as the byte stream of one exchange.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,11 +15,20 @@ use crate::carrier::{CarrierStream, Code, ReceiveStream, SendStream, StreamReset
 use crate::path::{Facts, Path};
 
 /// Controls a stream that is in use as a path.
+#[derive(Clone)]
 pub(super) struct Handle(Rc<Halves>);
 
 impl Handle {
     pub(super) fn set_priority(&self, priority: Priority) {
         self.0.send.borrow_mut().set_priority(priority);
+    }
+
+    /// Resolves once the peer has everything that was sent on a stream which ended regularly, or
+    /// stops it, or the carrier ends.
+    pub(super) async fn delivered(&self) {
+        if self.0.finished.get() {
+            poll_fn(|cx| self.0.send.borrow_mut().poll_stopped(cx)).await;
+        }
     }
 
     pub(super) fn is_rejected(&self) -> bool {
@@ -132,6 +142,10 @@ struct StreamFacts {
 impl Facts for StreamFacts {
     fn below(&self) -> Option<&dyn Facts> {
         Some(&*self.below)
+    }
+
+    fn has_unacknowledged(&self) -> bool {
+        self.halves.send.borrow().has_unacknowledged()
     }
 
     fn reset_on_close(&self) {

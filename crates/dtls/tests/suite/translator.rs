@@ -1,0 +1,92 @@
+//! A translator of addresses (NAT) between a client and a gateway.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A translator of addresses between a client and its gateway, which takes a new port for the
+/// client when it is told to, loses some datagrams and repeats others.
+pub(crate) struct Translator {
+    pub(crate) address: SocketAddr,
+    /// The gateway to which the next outer socket leads.
+    pub(crate) gateway: Arc<Mutex<SocketAddr>>,
+    pub(crate) rebind: Arc<AtomicBool>,
+    /// True while the datagrams of the gateway wait.
+    pub(crate) hold: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Translator {
+    pub(crate) fn to(gateway: SocketAddr) -> Self {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        let this = Self {
+            address: near.local_addr().unwrap(),
+            gateway: Arc::new(Mutex::new(gateway)),
+            rebind: Arc::default(),
+            hold: Arc::default(),
+            stop: Arc::default(),
+        };
+        let (rebind, stop) = (Arc::clone(&this.rebind), Arc::clone(&this.stop));
+        let (next, hold) = (Arc::clone(&this.gateway), Arc::clone(&this.hold));
+        std::thread::spawn(move || {
+            let mut far = outer(gateway, &near, None, [&hold, &stop]);
+            let mut buf = [0; 2048];
+            let (mut count, mut client) = (0_u32, None);
+            while !stop.load(Ordering::SeqCst) {
+                let Ok((size, from)) = near.recv_from(&mut buf) else {
+                    continue;
+                };
+                if rebind.swap(false, Ordering::SeqCst) || client != Some(from) {
+                    client = Some(from);
+                    far = outer(*next.lock().unwrap(), &near, Some(from), [&hold, &stop]);
+                }
+                count += 1;
+                if count > 20 && count.is_multiple_of(40) {
+                    continue;
+                }
+                let _ = far.send(&buf[..size]);
+                if count.is_multiple_of(13) {
+                    let _ = far.send(&buf[..size]);
+                }
+            }
+        });
+        this
+    }
+}
+
+/// Creates the outer socket, and passes its datagrams to the client.
+fn outer(
+    gateway: SocketAddr,
+    near: &UdpSocket,
+    client: Option<SocketAddr>,
+    [hold, stop]: [&Arc<AtomicBool>; 2],
+) -> UdpSocket {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.connect(gateway).unwrap();
+    far.set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    if let Some(client) = client {
+        let (far, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        let (hold, stop) = (Arc::clone(hold), Arc::clone(stop));
+        std::thread::spawn(move || {
+            let mut buf = [0; 2048];
+            while !stop.load(Ordering::SeqCst) {
+                if hold.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                } else if let Ok(size) = far.recv(&mut buf) {
+                    let _ = near.send_to(&buf[..size], client);
+                }
+            }
+        });
+    }
+    far
+}
+
+impl Drop for Translator {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
