@@ -8,6 +8,7 @@
 //!  request fields ▶ RequestPolicy ─── reuse(policy, freshness, resident) ──▶ Reuse   section 4
 //!                                     vary::selects        section 4.1
 //!                                     validation           section 4.3
+//!                                     range                RFC 9110 section 14
 //!                                     invalidates          section 4.4
 //! ```
 //!
@@ -31,7 +32,9 @@
 mod control;
 mod date;
 mod policy;
+pub mod range;
 mod reuse;
+mod targeted;
 pub mod validation;
 pub mod vary;
 
@@ -61,6 +64,12 @@ impl CacheRules {
     /// A browser's cache: one user's, with heuristic lifetimes.
     pub const BROWSER: Self = Self {
         shared: false,
+        heuristics: true,
+    };
+
+    /// A cache that several users share, with heuristic lifetimes.
+    pub const PROXY: Self = Self {
+        shared: true,
         heuristics: true,
     };
 

@@ -51,6 +51,10 @@ pub struct CacheControl {
     pub max_stale: Option<Staleness>,
     /// `only-if-cached`.
     pub only_if_cached: bool,
+    /// `stale-while-revalidate`, the shortest one (RFC 5861 section 3).
+    pub stale_while_revalidate: Option<Duration>,
+    /// `stale-if-error`, the shortest one (RFC 5861 section 4).
+    pub stale_if_error: Option<Duration>,
 }
 
 impl CacheControl {
@@ -79,6 +83,10 @@ impl CacheControl {
         match &*name.trim_ascii().to_ascii_lowercase() {
             b"max-age" => self.max_age = shortest(self.max_age),
             b"s-maxage" => self.s_maxage = shortest(self.s_maxage),
+            b"stale-while-revalidate" => {
+                self.stale_while_revalidate = shortest(self.stale_while_revalidate);
+            }
+            b"stale-if-error" => self.stale_if_error = shortest(self.stale_if_error),
             b"no-cache" => self.no_cache = true,
             b"no-store" => self.no_store = true,
             b"private" => self.private = true,

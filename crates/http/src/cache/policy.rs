@@ -10,9 +10,6 @@ use crate::{Fields, Method, RequestHead, ResponseHead};
 /// The part of a lifetime's basis that a heuristic grants: one tenth (RFC 9111 section 4.2.2).
 const HEURISTIC_DIVISOR: u32 = 10;
 
-/// The age of a response with an unreadable `Age`: the response counts as stale.
-const UNKNOWN_AGE: Duration = Duration::from_secs(1 << 31);
-
 /// The circumstances in which a response arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
@@ -46,7 +43,7 @@ pub struct ResponsePolicy {
     pub date: Option<u64>,
     /// `Last-Modified` in seconds since 1970.
     pub last_modified: Option<u64>,
-    /// `Age`, the highest value of all; a malformed one counts as older than any lifetime.
+    /// `Age`, the first value of all; a malformed one counts as none (RFC 9111 section 5.1).
     pub age: Duration,
     /// The response has a validator, so that it can be checked (RFC 9110 section 8.8).
     pub has_validator: bool,
@@ -74,6 +71,17 @@ impl ResponsePolicy {
             varies_on_anything: vary::is_any(fields),
             is_partial: head.status == 206 || fields.contains("content-range"),
         }
+    }
+
+    /// Reads the policy of a response for a cache that a targeted field is meant for (RFC 9213). A
+    /// valid `CDN-Cache-Control` takes the place of `Cache-Control` and `Expires`.
+    pub fn of_targeted(head: &ResponseHead) -> Self {
+        let mut policy = Self::of(head);
+        if let Some(control) = CacheControl::targeted(&head.fields, "cdn-cache-control") {
+            policy.control = control;
+            policy.expires = None;
+        }
+        policy
     }
 
     /// Returns true if a cache may store the response to `request` (RFC 9111 section 3). This cache
@@ -133,6 +141,20 @@ impl ResponsePolicy {
             || (rules.shared && (control.proxy_revalidate || control.s_maxage.is_some()))
     }
 
+    /// Returns true if a cache may use the response, which has been stale for `staleness`, while it
+    /// validates the response (RFC 5861 section 3).
+    pub fn permits_stale_while_revalidating(&self, rules: CacheRules, staleness: Duration) -> bool {
+        let window = self.control.stale_while_revalidate;
+        window.is_some_and(|window| staleness <= window) && !self.forbids_stale_use(rules)
+    }
+
+    /// Returns true if a cache may use the response, which has been stale for `staleness`, in place
+    /// of an error of its origin (RFC 5861 section 4).
+    pub fn permits_stale_if_error(&self, rules: CacheRules, staleness: Duration) -> bool {
+        let window = self.control.stale_if_error;
+        window.is_some_and(|window| staleness <= window) && !self.forbids_stale_use(rules)
+    }
+
     /// Returns the response's freshness for a cache that received it so.
     pub fn freshness(&self, rules: CacheRules, receipt: Receipt) -> Freshness {
         let lifetime = self
@@ -168,11 +190,10 @@ impl ResponsePolicy {
     }
 }
 
-/// The highest `Age` of a message (RFC 9111 section 5.1).
+/// The `Age` of a message: the first member of all (RFC 9111 section 5.1).
 fn age(fields: &Fields) -> Duration {
-    let values = fields.get_all("age").flat_map(members);
-    let ages = values.map(|value| delta_seconds(value).unwrap_or(UNKNOWN_AGE));
-    ages.max().unwrap_or_default()
+    let first = fields.get_all("age").flat_map(members).next();
+    first.and_then(delta_seconds).unwrap_or_default()
 }
 
 /// Returns true if a response with this status may have a heuristic lifetime (RFC 9110 section
@@ -340,14 +361,16 @@ mod tests {
         assert_eq!(age(&[SENT, ("age", "20")], Some(SENT_AT + 100), 3), 105);
         assert_eq!(age(&[SENT, ("age", "200")], Some(SENT_AT + 100), 3), 208);
         assert_eq!(age(&[SENT], Some(SENT_AT - 100), 0), 5, "a clock behind");
-        for age_field in ["20, 30", "30, 20", "30"] {
+        for age_field in ["30, 20", "30, x", ", 30", "30"] {
             assert_eq!(age(&[("age", age_field)], None, 0), 35, "{age_field}");
         }
-        for bad in ["x", "-1", "1.5", "20, x", "1 2"] {
-            let stale = of(&[("cache-control", "max-age=2147483647"), ("age", bad)]);
-            let freshness = stale.freshness(CacheRules::PRIVATE, Receipt::default());
-            assert!(!freshness.is_fresh(Duration::ZERO), "{bad}");
+        assert_eq!(age(&[("age", "30"), ("age", "99")], None, 0), 35);
+        for bad in ["x", "-1", "1.5", "x, 20", "1 2", "20;x"] {
+            assert_eq!(age(&[("age", bad)], None, 0), 5, "{bad}");
         }
+        let huge = of(&[("cache-control", "max-age=9999"), ("age", "99999999999")]);
+        let freshness = huge.freshness(CacheRules::PRIVATE, Receipt::default());
+        assert!(!freshness.is_fresh(Duration::ZERO));
     }
 
     #[test]

@@ -37,6 +37,13 @@ impl RequestPolicy {
         self.control.no_cache || self.control.max_age == Some(Duration::ZERO)
     }
 
+    /// Returns true if the request sets no limit that a stale response would exceed, so that a
+    /// response may serve it while that response is validated (RFC 5861 section 3).
+    pub fn accepts_revalidation_later(&self) -> bool {
+        let control = &self.control;
+        !control.no_cache && control.max_age.is_none() && control.min_fresh.is_none()
+    }
+
     /// Decides about a response that has been stored for `resident`.
     pub fn reuse(
         &self,

@@ -30,17 +30,42 @@ pub fn selects(response: &Fields, original: &Fields, asked: &Fields) -> bool {
         })
 }
 
-/// Returns true if two requests agree in the field `name` (lower case). Lines are combined, and in
-/// lists white space around commas does not count.
+/// Returns true if two requests agree in the field `name` (lower case). Lines are combined, and
+/// white space around commas does not count in lists. In `Accept-Language`, neither case nor the
+/// order of members counts (RFC 4647 section 2.1, RFC 9110 section 12.5.4).
 pub fn is_equal(name: &str, one: &Fields, other: &Fields) -> bool {
-    if !is_list(name) {
-        return one.get_all(name).eq(other.get_all(name));
+    if one.get_all(name).eq(other.get_all(name)) {
+        return true;
     }
-    one.contains(name) == other.contains(name)
-        && one
-            .get_all(name)
-            .flat_map(members)
-            .eq(other.get_all(name).flat_map(members))
+    if one.contains(name) != other.contains(name) {
+        return false;
+    }
+    if name == "accept-language" {
+        return languages(one) == languages(other);
+    }
+    if is_list(name) {
+        let (one, other) = (one.get_all(name), other.get_all(name));
+        return one.flat_map(members).eq(other.flat_map(members));
+    }
+    combined(name, one) == combined(name, other)
+}
+
+/// The value of a field whose lines are combined by commas (RFC 9110 section 5.3).
+fn combined(name: &str, fields: &Fields) -> Vec<u8> {
+    fields.get_all(name).collect::<Vec<_>>().join(&b", "[..])
+}
+
+/// The members of `Accept-Language` in lower case, without white space, in an order of their text.
+fn languages(fields: &Fields) -> Vec<Vec<u8>> {
+    let members = fields.get_all("accept-language").flat_map(members);
+    let plain = members.map(|member| {
+        let mut member = member.to_ascii_lowercase();
+        member.retain(|byte| !matches!(byte, b' ' | b'\t'));
+        member
+    });
+    let mut all: Vec<_> = plain.collect();
+    all.sort_unstable();
+    all
 }
 
 /// Returns true if the field is a list by definition (RFC 9110 section 12.5).
@@ -109,6 +134,25 @@ mod tests {
             let found = selects(&response, &fields(original), &fields(asked));
             assert_eq!(found, expected, "{vary:?} {original:?} {asked:?}");
         }
+    }
+
+    #[test]
+    fn languages_compare_without_order_and_case() {
+        let agree = |one: &str, other: &str| {
+            let of = |value: &str| fields(&[("accept-language", value)]);
+            is_equal("accept-language", &of(one), &of(other))
+        };
+        assert!(agree("en, de", "de, en") && agree("en, de", "eN,DE"));
+        assert!(agree("en;q=0.5, de", "de , en; q=0.5"));
+        assert!(!agree("en, de", "en") && !agree("en;q=0.5, de", "en, de"));
+        assert!(!agree("en", "") && !agree("en-us", "en"));
+    }
+
+    #[test]
+    fn lines_of_one_field_are_combined() {
+        let (one, two) = ([("x", "1, 2")], [("x", "1"), ("x", "2")]);
+        assert!(is_equal("x", &fields(&one), &fields(&two)));
+        assert!(!is_equal("x", &fields(&one), &fields(&[("x", "1,2")])));
     }
 
     #[test]
