@@ -69,7 +69,8 @@ impl ResponsePolicy {
             age: age(fields),
             has_validator: last_modified.is_some() || fields.contains("etag"),
             varies_on_anything: vary::is_any(fields),
-            is_partial: head.status == 206 || fields.contains("content-range"),
+            // `Content-Range` means nothing with another status (RFC 9110 section 14.4).
+            is_partial: head.status == 206,
         }
     }
 
@@ -422,7 +423,7 @@ mod tests {
             (
                 200,
                 &[control("max-age=9"), ("content-range", "bytes 0-0/1")],
-                [false; 3],
+                [true; 3],
             ),
         ] {
             let policy = ResponsePolicy::of(&head(status, fields));

@@ -21,16 +21,25 @@ pub fn add_conditions(request: &mut Fields, stored: &ResponseHead) -> bool {
     conditions.iter().any(|(_, validator)| validator.is_some())
 }
 
+/// The fields that make a request conditional (RFC 9110 section 13.1).
+const CONDITIONS: [&str; 5] = [
+    "if-none-match",
+    "if-modified-since",
+    "if-match",
+    "if-unmodified-since",
+    "if-range",
+];
+
 /// Returns true if a request is conditional: its response may be 304, 412 or partial.
 pub fn is_conditional(request: &Fields) -> bool {
-    const CONDITIONS: [&str; 5] = [
-        "if-none-match",
-        "if-modified-since",
-        "if-match",
-        "if-unmodified-since",
-        "if-range",
-    ];
     CONDITIONS.iter().any(|name| request.contains(name))
+}
+
+/// Removes the conditions of a request.
+pub fn remove_conditions(request: &mut Fields) {
+    for name in CONDITIONS {
+        request.remove(name);
+    }
 }
 
 /// Returns true if the client already holds the stored response, so that 304 is the response (RFC

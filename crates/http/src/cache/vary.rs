@@ -31,28 +31,26 @@ pub fn selects(response: &Fields, original: &Fields, asked: &Fields) -> bool {
 }
 
 /// Returns true if two requests agree in the field `name` (lower case). Lines are combined, and
-/// white space around commas does not count in lists. In `Accept-Language`, neither case nor the
-/// order of members counts (RFC 4647 section 2.1, RFC 9110 section 12.5.4).
+/// white space around commas does not count, since a recipient that combines lines chooses it (RFC
+/// 9110 section 5.3). In `Accept-Language`, neither case nor the order of members counts (RFC 4647
+/// section 2.1).
 pub fn is_equal(name: &str, one: &Fields, other: &Fields) -> bool {
     if one.get_all(name).eq(other.get_all(name)) {
         return true;
     }
-    if one.contains(name) != other.contains(name) {
+    if one.contains(name) != other.contains(name) || is_exact(name) {
         return false;
     }
     if name == "accept-language" {
         return languages(one) == languages(other);
     }
-    if is_list(name) {
-        let (one, other) = (one.get_all(name), other.get_all(name));
-        return one.flat_map(members).eq(other.flat_map(members));
-    }
-    combined(name, one) == combined(name, other)
+    let (one, other) = (one.get_all(name), other.get_all(name));
+    one.flat_map(members).eq(other.flat_map(members))
 }
 
-/// The value of a field whose lines are combined by commas (RFC 9110 section 5.3).
-fn combined(name: &str, fields: &Fields) -> Vec<u8> {
-    fields.get_all(name).collect::<Vec<_>>().join(&b", "[..])
+/// Returns true if the field is no list, and selects a user.
+fn is_exact(name: &str) -> bool {
+    matches!(name, "cookie" | "authorization")
 }
 
 /// The members of `Accept-Language` in lower case, without white space, in an order of their text.
@@ -66,14 +64,6 @@ fn languages(fields: &Fields) -> Vec<Vec<u8>> {
     let mut all: Vec<_> = plain.collect();
     all.sort_unstable();
     all
-}
-
-/// Returns true if the field is a list by definition (RFC 9110 section 12.5).
-fn is_list(name: &str) -> bool {
-    matches!(
-        name,
-        "accept" | "accept-charset" | "accept-encoding" | "accept-language"
-    )
 }
 
 #[cfg(test)]
@@ -152,7 +142,15 @@ mod tests {
     fn lines_of_one_field_are_combined() {
         let (one, two) = ([("x", "1, 2")], [("x", "1"), ("x", "2")]);
         assert!(is_equal("x", &fields(&one), &fields(&two)));
-        assert!(!is_equal("x", &fields(&one), &fields(&[("x", "1,2")])));
+        assert!(is_equal("x", &fields(&one), &fields(&[("x", "1,2")])));
+        for other in ["12", "2, 1", "\"1, 2\"", "1, 2, 3"] {
+            assert!(
+                !is_equal("x", &fields(&one), &fields(&[("x", other)])),
+                "{other}"
+            );
+        }
+        let cookie = |value: &str| fields(&[("cookie", value)]);
+        assert!(!is_equal("cookie", &cookie("a=1,2"), &cookie("a=1, 2")));
     }
 
     #[test]
