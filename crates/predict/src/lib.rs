@@ -17,6 +17,7 @@ pub mod agent;
 pub mod auto;
 pub mod basic;
 pub mod cost;
+pub mod crowd;
 pub mod grid;
 pub mod ids;
 pub mod learn;

@@ -81,41 +81,8 @@ impl Url {
     }
 }
 
-/// How many different users were seen, up to [`USERS`]: by tags, so that it may count too few but
-/// never too many.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Crowd {
-    pub(super) count: u8,
-    tags: [u16; USERS],
-}
-
-impl Crowd {
-    pub(super) fn note(&mut self, user: u64) {
-        let known = usize::from(self.count);
-        let tag = (user.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 | 1;
-        if known < USERS && !self.tags[..known].contains(&tag) {
-            self.tags[known] = tag;
-            self.count += 1;
-        }
-    }
-
-    /// A crowd of which only the size is known.
-    pub(super) fn of(count: u8) -> Self {
-        Self {
-            count: count.min(USERS as u8),
-            tags: [0; USERS],
-        }
-    }
-
-    /// The larger of the two: the same people may be behind both.
-    pub(super) fn merged(self, other: Self) -> Self {
-        if other.count > self.count {
-            Self::of(other.count)
-        } else {
-            self
-        }
-    }
-}
+/// A count of different users, up to [`USERS`].
+pub(super) type Crowd = crate::crowd::Crowd<USERS>;
 
 /// An asset of a context.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,444 @@
+//! The memory store: resources by key, each with the responses that `Vary` tells apart.
+//!
+//! `quick_cache` chooses the resource to evict when the store is full (Clock-PRO with an admission
+//! of new keys as cold). Each group of keys, such as an origin, has a bound besides. Above it the
+//! oldest resource of the group goes, so that one group cannot evict all others.
+
+use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter, unsync};
+use tandem_http::Fields;
+use tandem_predict::crowd::Crowd;
+
+use crate::Key;
+use crate::stored::Stored;
+
+/// The maximum number of stored responses for one key.
+const MAX_VARIANTS: usize = 16;
+
+/// The bytes of memory that a resource needs besides its key and responses.
+const OVERHEAD: u64 = 384;
+
+/// The bytes of memory for each resource that the store expects.
+const EXPECTED_WEIGHT: u64 = 16 << 10;
+
+/// Keys that share a bound.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// The responses of one user.
+    Owner(u64),
+    /// The responses of one origin.
+    Origin(Arc<str>),
+}
+
+/// The stored responses for one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Resource {
+    group: Group,
+    /// The users for which the resource was fetched.
+    pub(crate) crowd: Crowd<8>,
+    /// The responses, with the newest one last.
+    variants: Vec<Arc<Stored>>,
+    weight: u64,
+}
+
+/// The memory store.
+pub struct Store {
+    resources: unsync::Cache<Key, Resource, Weigh, RandomState, Evict>,
+    groups: HashMap<Group, Members>,
+    group_capacity: u64,
+    evicted: u64,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("resources", &self.resources.len())
+            .field("weight", &self.weight())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The keys of a group, with the oldest one first. Some may have been removed from the store.
+#[derive(Default)]
+struct Members {
+    keys: VecDeque<Key>,
+    count: usize,
+    weight: u64,
+}
+
+#[derive(Clone)]
+struct Weigh;
+
+impl Weighter<Key, Resource> for Weigh {
+    fn weight(&self, _: &Key, resource: &Resource) -> u64 {
+        resource.weight
+    }
+}
+
+/// Collects the resources that are evicted.
+#[derive(Clone)]
+struct Evict;
+
+impl Lifecycle<Key, Resource> for Evict {
+    type RequestState = Vec<(Key, Resource)>;
+
+    fn on_evict(&self, state: &mut Self::RequestState, key: Key, resource: Resource) {
+        state.push((key, resource));
+    }
+}
+
+impl Store {
+    /// Creates a store for `capacity` bytes, of which a group may hold `group_capacity`, at most nine
+    /// tenths.
+    pub fn new(capacity: u64, group_capacity: u64) -> Self {
+        let group_capacity = group_capacity.min(capacity / 10 * 9);
+        let items = usize::try_from(capacity / EXPECTED_WEIGHT).unwrap_or(usize::MAX);
+        let options = OptionsBuilder::new()
+            .weight_capacity(capacity)
+            .estimated_items_capacity(items.max(64))
+            .shards(1)
+            .build()
+            .expect("both capacities are set");
+        Self {
+            resources: unsync::Cache::with_options(options, Weigh, RandomState::new(), Evict),
+            groups: HashMap::new(),
+            group_capacity,
+            evicted: 0,
+        }
+    }
+
+    /// The bytes of memory in use.
+    pub fn weight(&self) -> u64 {
+        self.resources.weight()
+    }
+
+    /// The number of resources.
+    pub fn len(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Returns true if nothing is stored.
+    pub fn is_empty(&self) -> bool {
+        self.resources.is_empty()
+    }
+
+    /// Returns the number of resources that were evicted since the last call.
+    pub fn take_evicted(&mut self) -> u64 {
+        std::mem::take(&mut self.evicted)
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Resource> {
+        self.resources.get(key)
+    }
+
+    /// Stores a response for `user`. Responses that it replaces are removed: those that fit
+    /// `asked`, the fields of its request, and all others if it has no `Vary`.
+    pub(crate) fn insert(
+        &mut self,
+        key: Key,
+        group: Group,
+        user: u64,
+        asked: &Fields,
+        stored: Arc<Stored>,
+    ) {
+        let mut resource = self.resources.peek(&key).cloned().unwrap_or(Resource {
+            group,
+            crowd: Crowd::default(),
+            variants: Vec::new(),
+            weight: 0,
+        });
+        resource.crowd.note(user);
+        let varies = stored.head.fields.contains("vary");
+        resource
+            .variants
+            .retain(|variant| varies && !variant.fits(asked));
+        if resource.variants.len() >= MAX_VARIANTS {
+            resource.variants.remove(0);
+        }
+        resource.variants.push(stored);
+        self.put(key, resource);
+    }
+
+    /// Replaces one response of a resource by an updated one, if it is still stored.
+    pub(crate) fn update(&mut self, key: &Key, user: u64, old: &Arc<Stored>, new: Arc<Stored>) {
+        let Some(mut resource) = self.resources.peek(key).cloned() else {
+            return;
+        };
+        let same = |variant: &Arc<Stored>| Arc::ptr_eq(variant, old);
+        let Some(at) = resource.variants.iter().position(same) else {
+            return;
+        };
+        resource.variants.remove(at);
+        resource.variants.push(new);
+        resource.crowd.note(user);
+        self.put(key.clone(), resource);
+    }
+
+    /// Inserts or replaces a resource, and keeps all bounds. A resource above the bound of its group
+    /// is not stored.
+    fn put(&mut self, key: Key, mut resource: Resource) {
+        loop {
+            let variants: u64 = resource.variants.iter().map(|it| it.weight()).sum();
+            // The key is in the store once, and in the list of its group.
+            resource.weight = OVERHEAD + key.len() as u64 + variants;
+            if resource.weight <= self.group_capacity {
+                break;
+            }
+            if resource.variants.len() <= 1 {
+                self.remove(&key);
+                return;
+            }
+            resource.variants.remove(0);
+        }
+        let group = resource.group.clone();
+        let is_new = !self.resources.contains_key(&key);
+        let members = self.groups.entry(group.clone()).or_default();
+        members.count += 1;
+        members.weight += resource.weight;
+        if is_new {
+            members.keys.push_back(key.clone());
+        }
+        // The old resource of a key that is replaced is reported as evicted.
+        let mut evicted = Vec::new();
+        let replaced = self
+            .resources
+            .replace_with_lifecycle(key, resource, true, &mut evicted);
+        if let Err((key, resource)) = replaced {
+            self.resources
+                .insert_with_lifecycle(key, resource, &mut evicted);
+        }
+        self.evicted += (evicted.len() as u64).saturating_sub(u64::from(!is_new));
+        for (_, resource) in evicted {
+            self.leave(&resource);
+        }
+        self.keep_bound(&group);
+    }
+
+    /// Removes the oldest resources of a group above its bound.
+    fn keep_bound(&mut self, group: &Group) {
+        while let Some(members) = self.groups.get_mut(group) {
+            // A key appears once more for each time that it was removed and stored again.
+            if members.keys.len() > 2 * members.count + 16 {
+                let keys = std::mem::take(&mut members.keys);
+                let kept = unique(keys, |key| self.resources.contains_key(key));
+                if let Some(members) = self.groups.get_mut(group) {
+                    members.keys = kept;
+                }
+                continue;
+            }
+            if members.weight <= self.group_capacity {
+                return;
+            }
+            let Some(oldest) = members.keys.pop_front() else {
+                return;
+            };
+            self.evicted += u64::from(self.remove(&oldest));
+        }
+    }
+
+    /// Removes a resource; returns true if it was stored.
+    pub(crate) fn remove(&mut self, key: &Key) -> bool {
+        let removed = self.resources.remove(key);
+        if let Some((_, resource)) = &removed {
+            self.leave(resource);
+        }
+        removed.is_some()
+    }
+
+    /// Subtracts a removed resource from its group.
+    fn leave(&mut self, resource: &Resource) {
+        if let Entry::Occupied(mut group) = self.groups.entry(resource.group.clone()) {
+            let members = group.get_mut();
+            members.weight -= resource.weight;
+            members.count -= 1;
+            if members.count == 0 {
+                group.remove();
+            }
+        }
+    }
+
+    /// Removes all resources of a group.
+    pub fn remove_group(&mut self, group: &Group) {
+        let keys = self
+            .groups
+            .get_mut(group)
+            .map(|members| std::mem::take(&mut members.keys));
+        for key in keys.into_iter().flatten() {
+            self.remove(&key);
+        }
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.resources.clear();
+        self.groups.clear();
+    }
+}
+
+/// Keeps the last of equal keys, and only those that are stored.
+fn unique(keys: VecDeque<Key>, is_stored: impl Fn(&Key) -> bool) -> VecDeque<Key> {
+    let mut seen = std::collections::HashSet::new();
+    let mut kept: VecDeque<Key> = VecDeque::new();
+    for key in keys.into_iter().rev() {
+        if is_stored(&key) && seen.insert(key.clone()) {
+            kept.push_front(key);
+        }
+    }
+    kept
+}
+
+impl Resource {
+    /// Returns the newest response that fits a request with these fields.
+    pub(crate) fn select(&self, asked: &Fields) -> Option<&Arc<Stored>> {
+        self.variants
+            .iter()
+            .rev()
+            .find(|variant| variant.fits(asked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
+    use tandem_http::{RequestHead, ResponseHead, Scheme};
+
+    use super::*;
+    use crate::stored::{Body, selecting};
+
+    fn key(path: u64) -> Key {
+        let request = RequestHead::get(Scheme::Http, "h", format!("/{path}"));
+        Key::new(0, b"", &request, false).expect("a plain request")
+    }
+
+    fn group(number: u64) -> Group {
+        Group::Owner(number)
+    }
+
+    fn stored(fields: &[(&str, &str)], asked: &Fields, size: usize) -> Arc<Stored> {
+        let head = ResponseHead {
+            fields: fields.iter().copied().collect(),
+            ..ResponseHead::new(200)
+        };
+        let policy = ResponsePolicy::of(&head);
+        Arc::new(Stored {
+            request: selecting(&head.fields, asked),
+            freshness: policy.freshness(CacheRules::PRIVATE, Receipt::default()),
+            policy,
+            head,
+            trailers: None,
+            body: Body::new(vec![Bytes::from(vec![0; size])]),
+            since: Duration::ZERO,
+        })
+    }
+
+    fn add(store: &mut Store, path: u64, owner: u64, size: usize) {
+        let none = Fields::new();
+        store.insert(key(path), group(owner), 1, &none, stored(&[], &none, size));
+    }
+
+    /// Compares the counts of the groups with the resources.
+    fn check(store: &Store) {
+        assert!(store.weight() <= store.resources.capacity());
+        let mut expected: HashMap<Group, (u64, usize)> = HashMap::new();
+        for (_, resource) in store.resources.iter() {
+            let entry = expected.entry(resource.group.clone()).or_default();
+            entry.0 += resource.weight;
+            entry.1 += 1;
+        }
+        assert_eq!(expected.len(), store.groups.len());
+        for (group, members) in &store.groups {
+            assert_eq!(expected[group], (members.weight, members.count));
+            assert!(members.weight <= store.group_capacity);
+            assert!(members.keys.len() <= 2 * members.count + 17);
+        }
+    }
+
+    #[test]
+    fn group_evicts_its_own_oldest_resource() {
+        let mut store = Store::new(1 << 20, 40_000);
+        add(&mut store, 100, 1, 10_000);
+        for path in 0..5 {
+            add(&mut store, path, 2, 10_000);
+        }
+        check(&store);
+        assert!(store.get(&key(100)).is_some(), "another group's");
+        assert!(store.get(&key(0)).is_none() && store.get(&key(4)).is_some());
+        add(&mut store, 7, 3, 50_000);
+        assert!(store.get(&key(7)).is_none(), "above the bound");
+        check(&store);
+    }
+
+    #[test]
+    fn group_is_removed_as_a_whole() {
+        let mut store = Store::new(1 << 20, 1 << 19);
+        for path in 0..20 {
+            add(&mut store, path, path % 2, 100);
+        }
+        store.remove_group(&group(0));
+        check(&store);
+        assert_eq!(store.len(), 10);
+        assert!(store.get(&key(0)).is_none() && store.get(&key(1)).is_some());
+    }
+
+    #[test]
+    fn variants_replace_those_that_fit_the_request() {
+        let mut store = Store::new(1 << 20, 1 << 19);
+        let with = |value: &str| -> Fields { [("foo", value)].into_iter().collect() };
+        let vary = [("vary", "Foo")];
+        let mut insert = |asked: &Fields, fields: &[(&str, &str)], size| {
+            store.insert(key(0), group(0), 1, asked, stored(fields, asked, size));
+            let found = |value| {
+                let resource = store.get(&key(0)).expect("stored");
+                resource.select(&with(value)).map(|found| found.body.len())
+            };
+            [found("1"), found("2"), found("3")]
+        };
+        assert_eq!(insert(&with("1"), &vary, 1), [Some(1), None, None]);
+        assert_eq!(insert(&with("2"), &vary, 2), [Some(1), Some(2), None]);
+        assert_eq!(insert(&with("1"), &vary, 3), [Some(3), Some(2), None]);
+        assert_eq!(insert(&with("1"), &[], 4), [Some(4); 3]);
+        for value in 0..40 {
+            insert(&with(&value.to_string()), &vary, 1);
+        }
+        assert!(store.get(&key(0)).expect("stored").variants.len() <= MAX_VARIANTS);
+        check(&store);
+    }
+
+    #[test]
+    fn many_urls_stay_within_the_capacity() {
+        let mut store = Store::new(1 << 20, 1 << 19);
+        for path in 0..20_000 {
+            add(&mut store, path, path % 7, (path % 900) as usize);
+        }
+        check(&store);
+        assert!(store.len() > 300 && store.take_evicted() > 10_000);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn bounds_hold_after_any_operations(
+            operations in proptest::collection::vec((0u8..5, 0u64..24, 0u64..4, 0usize..9_000), 0..120),
+        ) {
+            let mut store = Store::new(60_000, 30_000);
+            let none = Fields::new();
+            for (operation, path, owner, size) in operations {
+                match operation {
+                    // The group of a key never changes.
+                    0..=2 => add(&mut store, path, path % 4, size),
+                    3 => { store.remove(&key(path)); }
+                    _ => match store.get(&key(path)).and_then(|it| it.select(&none)).cloned() {
+                        Some(old) => store.update(&key(path), 2, &old, stored(&[], &none, size)),
+                        None => store.remove_group(&group(owner)),
+                    },
+                }
+                check(&store);
+            }
+        }
+    }
+}

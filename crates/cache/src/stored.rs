@@ -1,0 +1,189 @@
+//! A stored response: its head, the request that it was a response to, and its body.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tandem_http::cache::{Freshness, ResponsePolicy, validation, vary};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
+
+use crate::Now;
+
+/// The bytes of memory that an entry needs besides its texts.
+const OVERHEAD: usize = 512;
+
+/// The bytes of memory that a piece of a body needs besides its text.
+const PIECE_OVERHEAD: usize = 64;
+
+/// The size below which the pieces of a body are joined.
+const SMALL_PIECE: usize = 16 << 10;
+
+/// A complete body in pieces, shared by all its readers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Body {
+    pieces: Arc<[Bytes]>,
+    len: u64,
+}
+
+impl Body {
+    /// Creates a body of these pieces. Many small pieces become one.
+    pub fn new(mut pieces: Vec<Bytes>) -> Self {
+        let len: usize = pieces.iter().map(Bytes::len).sum();
+        if pieces.len() > 1 && len / pieces.len() < SMALL_PIECE {
+            let mut whole = BytesMut::with_capacity(len);
+            for piece in &pieces {
+                whole.extend_from_slice(piece);
+            }
+            pieces = vec![whole.freeze()];
+        }
+        Self {
+            pieces: pieces.into(),
+            len: len as u64,
+        }
+    }
+
+    /// The length in bytes.
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns true if the body has no byte.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the bytes from `start` up to `end`, in pieces that share the stored bytes.
+    pub fn slice(&self, start: u64, end: u64) -> impl Iterator<Item = Bytes> + use<> {
+        let pieces = Arc::clone(&self.pieces);
+        let (mut at, mut index) = (0u64, 0);
+        std::iter::from_fn(move || {
+            loop {
+                let piece = pieces.get(index)?;
+                let (begin, length) = (at, piece.len() as u64);
+                index += 1;
+                at += length;
+                let from = start.max(begin).min(at) - begin;
+                let to = end.max(begin).min(at) - begin;
+                if from < to {
+                    // Both are at most the length of the piece, which is in memory.
+                    return Some(piece.slice(from as usize..to as usize));
+                }
+            }
+        })
+    }
+}
+
+/// A stored response.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The head as its origin sent it, or as the last validation updated it.
+    pub head: ResponseHead,
+    /// The fields after the body.
+    pub trailers: Option<Fields>,
+    /// The complete body.
+    pub body: Body,
+    /// The policy of the head.
+    pub policy: ResponsePolicy,
+    pub(crate) freshness: Freshness,
+    /// The fields of the original request that `Vary` lists.
+    pub(crate) request: Fields,
+    /// The time of arrival, or of the last validation.
+    pub(crate) since: Duration,
+}
+
+impl Stored {
+    /// The time that the response has been stored.
+    pub(crate) fn resident(&self, now: Now) -> Duration {
+        now.elapsed.saturating_sub(self.since)
+    }
+
+    /// The age of the response (RFC 9111 section 4.2.3).
+    pub fn age(&self, now: Now) -> Duration {
+        self.freshness.age(self.resident(now))
+    }
+
+    /// The time for which the response stays fresh, or zero.
+    pub fn remaining(&self, now: Now) -> Duration {
+        let remaining = self.freshness.remaining(self.resident(now));
+        remaining.unwrap_or_default()
+    }
+
+    /// The time since the response became stale, or zero.
+    pub fn staleness(&self, now: Now) -> Duration {
+        self.freshness.staleness(self.resident(now))
+    }
+
+    /// Returns true if `Vary` permits the response for a request with these fields.
+    pub fn fits(&self, asked: &Fields) -> bool {
+        vary::selects(&self.head.fields, &self.request, asked)
+    }
+
+    /// Returns true if the response, which has just arrived, may serve another request that waited
+    /// for it (RFC 9111 section 4).
+    pub fn serves_waiting(&self, request: &RequestHead, now: Now) -> bool {
+        let fields = &request.fields;
+        let plain = !validation::is_conditional(fields) && !fields.contains("range");
+        let fresh = !self.policy.control.no_cache && !self.remaining(now).is_zero();
+        plain && fresh && request.method == Method::Get && self.fits(fields)
+    }
+
+    /// The bytes of memory that the response needs.
+    pub fn weight(&self) -> u64 {
+        let texts = [
+            Some(&self.head.fields),
+            Some(&self.request),
+            self.trailers.as_ref(),
+        ];
+        let texts: usize = texts
+            .into_iter()
+            .flatten()
+            .map(|fields| fields.text_len() + fields.len() * 16)
+            .sum();
+        let pieces = self.body.pieces.len() * PIECE_OVERHEAD;
+        self.body.len + (texts + pieces + OVERHEAD) as u64
+    }
+}
+
+/// Returns the fields of a request that `Vary` of its response lists.
+pub(crate) fn selecting(response: &Fields, request: &Fields) -> Fields {
+    let listed = |name: &[u8]| vary::names(response).any(|it| it.eq_ignore_ascii_case(name));
+    request
+        .iter()
+        .filter(|field| listed(field.name))
+        .map(|field| (field.name, field.value))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_of_a_body_are_joined() {
+        let small = Body::new(vec![Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]);
+        assert_eq!(small.pieces.len(), 1);
+        let large = Bytes::from(vec![1; SMALL_PIECE]);
+        assert_eq!(Body::new(vec![large.clone(), large]).pieces.len(), 2);
+        assert!(Body::new(Vec::new()).is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn slice_returns_the_wanted_bytes(
+            sizes in proptest::collection::vec(0usize..40_000, 0..6), start: u16, length: u16,
+        ) {
+            let mut next = 0u8;
+            let pieces: Vec<Bytes> = sizes.iter().map(|&size| {
+                (0..size).map(|_| { next = next.wrapping_add(7); next }).collect::<Vec<_>>().into()
+            }).collect();
+            let whole = pieces.concat();
+            let body = Body::new(pieces);
+            let all: Vec<u8> = body.slice(0, body.len()).flatten().collect();
+            proptest::prop_assert_eq!(&all, &whole);
+            let start = usize::from(start).min(whole.len());
+            let end = (start + usize::from(length)).min(whole.len());
+            let part: Vec<u8> = body.slice(start as u64, end as u64).flatten().collect();
+            proptest::prop_assert_eq!(&part[..], &whole[start..end]);
+        }
+    }
+}
