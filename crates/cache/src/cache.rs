@@ -281,11 +281,10 @@ impl<F: Clone> Cache<F> {
         }
         let fields = &request.fields;
         let has_credentials = fields.contains("authorization") || fields.contains("cookie");
-        request.method == Method::Get
-            && !(self.config.rules().shared && has_credentials)
-            && !fields.contains("range")
-            && !RequestPolicy::of(fields).control.no_store
-            && (is_stored || !validation::is_conditional(fields))
+        let is_personal = self.config.rules().shared && has_credentials;
+        let is_plain = is_stored || !validation::is_conditional(fields);
+        let is_whole = request.method == Method::Get && !fields.contains("range");
+        is_whole && is_plain && !is_personal && !RequestPolicy::of(fields).control.no_store
     }
 
     fn serves_while_revalidating(&self, now: Now, asks: &RequestPolicy, stored: &Stored) -> bool {

@@ -21,7 +21,7 @@ pub fn is_same_site(one: &str, other: &str) -> bool {
 
 /// Returns the site of an authority: its registrable domain, or its host if that is an address or
 /// no name of the Public Suffix List.
-pub(crate) fn site_of(authority: &str) -> String {
+pub fn site_of(authority: &str) -> String {
     let host = host(authority).to_ascii_lowercase();
     match psl::domain_str(&host) {
         Some(domain) if !is_address(&host) => domain.to_owned(),

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
 use tandem_preload::split;
 
+use crate::users::Users;
+
 /// The interval between two writes of the state file.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
 
@@ -63,8 +65,9 @@ pub struct Learned {
     file: Option<PathBuf>,
     /// True if the present file cannot be parsed. It is then kept under another name.
     unreadable: AtomicBool,
-    /// The secret that turns addresses into numbers without meaning outside this process.
+    /// The secret that turns URLs into numbers without meaning outside this process.
     secret: RandomState,
+    users: Users,
 }
 
 /// Shows only the operator's settings: the predictor's state is long and private.
@@ -103,6 +106,7 @@ impl Learned {
             file,
             unreadable: AtomicBool::new(unreadable),
             secret: RandomState::new(),
+            users: Users::default(),
         })
     }
 
@@ -121,19 +125,9 @@ impl Learned {
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of the user behind a session. All sessions of a public address are one
-    /// user. Where many users may share an address, as behind Tor or a tunnel, each session counts
-    /// as one.
+    /// Returns the number of the user behind a session, as [`Users::number`] does.
     pub fn user(&self, session: u64, address: Option<IpAddr>) -> u64 {
-        match address
-            .map(|address| address.to_canonical())
-            .filter(|address| is_public(*address))
-        {
-            Some(IpAddr::V4(address)) => self.secret.hash_one(address),
-            // A network of this size belongs to one subscriber, with changing addresses (RFC 8981).
-            Some(IpAddr::V6(address)) => self.secret.hash_one(&address.octets()[..8]),
-            None => self.secret.hash_one(session),
-        }
+        self.users.number(session, address)
     }
 
     /// Calls [`Auto::sending`] with the present time. `worth` tells when a push pays on this path,
@@ -252,21 +246,6 @@ fn is_of_same_origin(one: &str, other: &str) -> bool {
     (one.0, one.1) == (other.0, other.1)
 }
 
-/// Returns true if an address is public. RFC 6890 lists those that are not.
-const fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            let shared = matches!(v4.octets(), [100, 64..128, ..]);
-            !(v4.is_private()
-                || v4.is_loopback()
-                || v4.is_link_local()
-                || v4.is_documentation()
-                || shared)
-        }
-        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local()),
-    }
-}
-
 /// The content of a state file.
 enum Found {
     Nothing,
@@ -382,33 +361,5 @@ mod tests {
             "nothing could be written there"
         );
         std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn user_is_a_public_address_or_one_session() {
-        let learned = Learned::new(AutoConfig::default(), None).unwrap();
-        let address = |text: &str| Some(text.parse().unwrap());
-        let is_one = |text: &str| learned.user(1, address(text)) == learned.user(2, address(text));
-        assert!(is_one("9.9.9.9") && is_one("2620:fe::9") && is_one("::ffff:9.9.9.9"));
-        for (one, same) in [
-            ("2620:fe::9", "2620:fe::1:2:3:4"),
-            ("9.9.9.9", "::ffff:9.9.9.9"),
-        ] {
-            assert_eq!(
-                learned.user(1, address(one)),
-                learned.user(2, address(same))
-            );
-        }
-        for shared in [
-            "127.0.0.1",
-            "192.0.2.80",
-            "10.1.2.3",
-            "100.96.0.2",
-            "::1",
-            "fd00::1",
-            "::ffff:127.0.0.1",
-        ] {
-            assert!(!is_one(shared), "{shared}");
-        }
     }
 }

@@ -208,6 +208,12 @@ metrics! {
     loads_held_out "counter" "Client: completed page loads without push, for comparison.";
     loads_held_out_ms "counter" "Client: milliseconds of page loads without push.";
     loads_held_out_ms_squared "counter" "Client: sum of the squared milliseconds of page loads without push.";
+    cache_hits "counter" "Gateway: requests answered from the cache.";
+    cache_misses "counter" "Gateway: requests that the cache passed on to origins.";
+    cache_validations "counter" "Gateway: stored responses that their origins confirmed by 304.";
+    cache_collapsed "counter" "Gateway: requests that waited for another one of the same URL.";
+    cache_bytes "counter" "Gateway: bytes of bodies sent from the cache.";
+    cache_evicted "counter" "Gateway: resources evicted from the cache for others.";
     dtls_associations "gauge" "Associations of the transport dtls that are open or in a handshake.";
     dtls_datagrams_sent "counter" "Datagrams sent by the transport dtls.";
     dtls_datagrams_received "counter" "Datagrams that reached an association of dtls.";

@@ -3,14 +3,18 @@
 //! The process owns them from the first configuration to its end. A role opens the services that it
 //! needs before it is built; a reload finds them as they are.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::learned::{Learned, LearnedError, PredictorConfig};
+use crate::response_cache::ResponseCache;
+use crate::users::Users;
 
 /// The services of a process.
 #[derive(Debug, Default)]
 pub struct Services {
     learned: OnceLock<Arc<Learned>>,
+    cache: Mutex<Option<Arc<ResponseCache>>>,
+    users: Arc<Users>,
 }
 
 impl Services {
@@ -38,6 +42,30 @@ impl Services {
     /// The predictor, where a role has opened it.
     pub fn predictor(&self) -> Option<&Arc<Learned>> {
         self.learned.get()
+    }
+
+    /// Opens the cache, or closes it without a configuration. An open cache loses its content: the
+    /// new configuration may forbid origins whose responses it holds.
+    pub fn open_cache(&self, config: Option<&tandem_cache::Config>) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = cache.take() {
+            old.clear();
+            *cache = config.filter(|config| *config == old.config()).map(|_| old);
+        }
+        if cache.is_none() {
+            *cache = config.map(|config| Arc::new(ResponseCache::new(config.clone())));
+        }
+    }
+
+    /// The cache, where a role has opened it.
+    pub fn cache(&self) -> Option<Arc<ResponseCache>> {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.clone()
+    }
+
+    /// The numbers of users.
+    pub const fn users(&self) -> &Arc<Users> {
+        &self.users
     }
 
     /// Writes what the services keep in files.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tandem_cache::Sharing;
 use tandem_http::Scheme;
 use tandem_predict::{AutoConfig, Worth};
 
@@ -166,6 +167,14 @@ with_path! {
         predict_worth: Option<WorthOption> [help_heading = "Push", value_name = "CRITERION"],
         /// Percentage of page loads without push, as a control group for measurements [default: 2]
         hold_out: Option<f64> [help_heading = "Push", value_name = "PERCENT"],
+        /// Cache of responses: off; private, separate for each session; or shared by all users
+        /// [default: off]
+        cache: Option<CacheOption> [help_heading = "Cache", value_name = "MODE"],
+        /// Bytes of memory for the cache [default: 64MiB]
+        cache_memory: Option<Size> [help_heading = "Cache", value_name = "BYTES"],
+        /// Number of users that must fetch a response before the shared cache serves it to others,
+        /// 1 to 4; each URL needs up to twice as many [default: 3, and 1 with mode=reverse]
+        cache_users: Option<u8> [help_heading = "Cache", value_name = "N"],
     } {
         /// Time limit for open sessions after SIGTERM [default: 30s]
         drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
@@ -195,6 +204,19 @@ pub enum WorthOption {
     Omega,
     /// Compare the saved and the wasted seconds on the session's path
     Path,
+}
+
+/// The option `cache` as it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum CacheOption {
+    /// Store nothing
+    #[default]
+    Off,
+    /// Store responses for the session that fetched them, until it ends
+    Private,
+    /// Store responses for all users, who must trust each other or use one site
+    Shared,
 }
 
 /// The number of requests that learned pushes may waste before the first useful one. It is granted
@@ -248,6 +270,8 @@ pub struct GatewayConfig {
     pub origin_limits: Limits,
     /// The configuration of push; `None` without push.
     pub push: Option<PushConfig>,
+    /// The configuration of the cache; `None` without a cache.
+    pub cache: Option<tandem_cache::Config>,
     /// The time limit for an origin's response.
     pub response_timeout: Duration,
     /// The time limit for open sessions after SIGTERM.
@@ -317,6 +341,7 @@ impl GatewayOptions {
         } else {
             None
         };
+        let cache = self.caching(&mode)?;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let keys = self.listen.iter().filter_map(|it| it.option("key"));
         let token_files = self
@@ -356,6 +381,7 @@ impl GatewayOptions {
                 per_session: self.max_origin_connections.unwrap_or(256).max(2),
             },
             push,
+            cache,
             response_timeout: positive(
                 "response-timeout",
                 self.response_timeout,
@@ -393,6 +419,29 @@ impl GatewayOptions {
             }
         }
         Ok(mode)
+    }
+
+    fn caching(&self, mode: &Mode) -> Result<Option<tandem_cache::Config>, ConfigError> {
+        let is_reverse = matches!(mode, Mode::Reverse { .. });
+        let sharing = match self.cache.unwrap_or_default() {
+            CacheOption::Off => return Ok(None),
+            CacheOption::Private => Sharing::Private,
+            CacheOption::Shared if is_reverse => Sharing::Origin,
+            CacheOption::Shared => Sharing::Shared,
+        };
+        let memory = self.cache_memory.map_or(64 << 20, |size| size.0);
+        if memory < 1 << 20 {
+            return Err(ConfigError::value("cache-memory", "must be at least 1MiB"));
+        }
+        let min_users = self.cache_users.unwrap_or(if is_reverse { 1 } else { 3 });
+        if !(1..=4).contains(&min_users) {
+            return Err(ConfigError::value("cache-users", "must be from 1 to 4"));
+        }
+        Ok(Some(tandem_cache::Config {
+            sharing,
+            memory,
+            min_users,
+        }))
     }
 
     fn pushing(&self, mode: &Mode) -> Result<PushConfig, ConfigError> {

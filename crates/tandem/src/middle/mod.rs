@@ -7,11 +7,13 @@
 //! - [`count`] counts exchanges, and [`access_log`] logs them.
 //! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2.
 //! - [`warm_up`] opens the congestion window of a new session.
+//! - [`cache`] answers requests from the gateway's cache.
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
 
 pub mod access_log;
 pub mod auth;
+pub mod cache;
 pub mod count;
 pub mod isolate;
 pub mod loads;

@@ -15,6 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::front::{Front, NewStage, Protocol};
 use crate::middle::auth::Auth;
+use crate::middle::cache::CacheStage;
 use crate::middle::count::Count;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
@@ -45,6 +46,7 @@ impl Role for GatewayConfig {
     }
 
     fn open(&self, services: &Services) -> Result<(), ConfigError> {
+        services.open_cache(self.cache.as_ref());
         match self.push.as_ref().and_then(|push| push.predictor.as_ref()) {
             Some(predictor) => services
                 .open_predictor(predictor)
@@ -104,7 +106,7 @@ impl Role for GatewayConfig {
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
         });
-        let new_stage = self.admission(&origin, self.pushing(services))?;
+        let new_stage = self.admission(&origin, self.pushing(services), services)?;
         let mut fronts = Vec::new();
         for (listener, endpoint) in self.listen.iter().enumerate() {
             let front = self.front(endpoint, &http1, &new_stage, &connections, drain)?;
@@ -181,7 +183,9 @@ impl GatewayConfig {
         &self,
         origin: &Rc<Origin>,
         pushing: Option<Rc<Pushing>>,
+        services: &Services,
     ) -> Result<NewStage, ConfigError> {
+        let (cache, users) = (services.cache(), Arc::clone(services.users()));
         let tokens = gateway_tokens(&self.token_files)?;
         let (open, by_certificate) = (self.open, self.client_ca.is_some());
         let origin = Rc::clone(origin);
@@ -194,6 +198,13 @@ impl GatewayConfig {
                         next: ToOrigin(Rc::clone(&origin)),
                     }),
                 });
+                let out = match &cache {
+                    None => out,
+                    Some(cache) => {
+                        let user = users.number(peer.session, peer.address);
+                        Rc::new(CacheStage::new(cache, peer, user, out)) as Rc<dyn Stage>
+                    }
+                };
                 let pushed = |pushing| {
                     Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>
                 };

@@ -8,6 +8,7 @@
 
 mod admission;
 mod browser;
+mod caching;
 mod carrying;
 mod certificates;
 mod edges;

@@ -1,0 +1,282 @@
+//! A response under way, read by the request that caused it and by others that wait for the same
+//! URL, on any thread.
+//!
+//! ```text
+//!  leader: request ─▶ origin ─▶ head ─▶ pump: parts ─▶ Flight ─▶ readers on all threads
+//!                                └─ not reusable: the others make their own requests at once
+//! ```
+//!
+//! The pump reads the origin as fast as the fastest reader, and a small window ahead. All pieces
+//! stay until the response is stored. If it has become too long for the store, each piece goes once
+//! all readers have it, and the slowest reader limits the rate.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use tandem_cache::Stored;
+use tandem_http::Fields;
+
+use crate::error::Error;
+
+/// The bytes that the pump reads ahead of the fastest reader.
+const AHEAD: u64 = 256 << 10;
+
+/// The bytes that readers of a response that is not kept may lag behind.
+const LAG: u64 = 1 << 20;
+
+/// A response under way.
+#[derive(Debug)]
+pub struct Flight(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    pieces: VecDeque<Bytes>,
+    /// The number of pieces that have been dropped, and the bytes that have arrived.
+    dropped: usize,
+    arrived: u64,
+    /// True if pieces stay until the end.
+    keeps: bool,
+    trailers: Option<Fields>,
+    end: Option<Result<(), Error>>,
+    readers: Vec<Reader>,
+    next_reader: u64,
+    /// The task that fetches.
+    source: Option<Waker>,
+    /// True if a request, not only a push, waits.
+    raised: bool,
+}
+
+/// The state of the response.
+#[derive(Clone, Debug, Default)]
+pub enum Phase {
+    /// The head has not arrived.
+    #[default]
+    Waiting,
+    /// The body arrives, and the response may serve those that wait.
+    Streaming(Arc<Stored>),
+    /// A stored response serves all that wait.
+    Stored(Arc<Stored>),
+    /// The response serves no other request. Each makes its own: `alone` if the response cannot be
+    /// shared, or after another decision if its request was given up.
+    Released {
+        /// True if the response cannot be shared.
+        alone: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Reader {
+    number: u64,
+    /// The index of the next piece, and the bytes read.
+    next: usize,
+    read: u64,
+    waker: Option<Waker>,
+}
+
+/// A part of a flight.
+#[derive(Debug)]
+pub enum Piece {
+    /// A piece of the body.
+    Data(Bytes),
+    /// The fields after the body.
+    Trailers(Fields),
+}
+
+impl Flight {
+    /// Creates a flight whose head has not arrived.
+    pub fn new() -> Self {
+        let state = State {
+            keeps: true,
+            ..State::default()
+        };
+        Self(Mutex::new(state))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change of the state is complete before code that may panic runs.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a reader, and returns its number.
+    pub fn join(&self, is_request: bool) -> u64 {
+        let mut state = self.lock();
+        state.next_reader += 1;
+        let number = state.next_reader;
+        state.readers.push(Reader {
+            number,
+            next: 0,
+            read: 0,
+            waker: None,
+        });
+        let raise = is_request && !std::mem::replace(&mut state.raised, is_request);
+        let source = state.source.take_if(|_| raise);
+        drop(state);
+        wake(source);
+        number
+    }
+
+    /// Removes a reader. The pump stops without readers.
+    pub fn leave(&self, number: u64) {
+        let mut state = self.lock();
+        state.readers.retain(|reader| reader.number != number);
+        let source = state.source.take();
+        drop(state);
+        wake(source);
+    }
+
+    /// Polls for the phase after [`Phase::Waiting`].
+    pub fn poll_phase(&self, number: u64, cx: &Context<'_>) -> Poll<Phase> {
+        let mut state = self.lock();
+        if matches!(state.phase, Phase::Waiting) {
+            state.wait(number, cx);
+            return Poll::Pending;
+        }
+        Poll::Ready(state.phase.clone())
+    }
+
+    /// Polls for the next piece of a reader.
+    pub fn poll_piece(&self, number: u64, cx: &Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
+        let mut state = self.lock();
+        let dropped = state.dropped;
+        let Some(at) = state.readers.iter().position(|it| it.number == number) else {
+            return Poll::Ready(None);
+        };
+        let index = state.readers[at].next;
+        if let Some(piece) = index
+            .checked_sub(dropped)
+            .and_then(|it| state.pieces.get(it))
+        {
+            let piece = piece.clone();
+            let reader = &mut state.readers[at];
+            reader.next += 1;
+            reader.read += piece.len() as u64;
+            state.drop_read_pieces();
+            let source = state.source.take();
+            drop(state);
+            wake(source);
+            return Poll::Ready(Some(Ok(Piece::Data(piece))));
+        }
+        let past_trailers = index > dropped + state.pieces.len();
+        match (&state.end, &state.trailers) {
+            (Some(Ok(())), Some(trailers)) if !past_trailers => {
+                let trailers = trailers.clone();
+                state.readers[at].next += 1;
+                Poll::Ready(Some(Ok(Piece::Trailers(trailers))))
+            }
+            (Some(Ok(())), _) => Poll::Ready(None),
+            (Some(Err(error)), _) => Poll::Ready(Some(Err(error.clone()))),
+            (None, _) => {
+                state.wait(number, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sets the phase, and wakes all readers.
+    pub fn set_phase(&self, phase: Phase) {
+        let mut state = self.lock();
+        state.phase = phase;
+        state.wake_readers();
+    }
+
+    /// Returns true if a request has joined that a push alone caused. The task is woken later
+    /// otherwise.
+    pub fn poll_raised(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        state.source = Some(cx.waker().clone());
+        state.raised
+    }
+
+    /// Polls until readers need more of the body: true, or false without readers.
+    pub fn poll_wanted(&self, cx: &Context<'_>) -> Poll<bool> {
+        let mut state = self.lock();
+        state.source = Some(cx.waker().clone());
+        let reads = state.readers.iter().map(|reader| reader.read);
+        let (Some(fastest), Some(slowest)) = (reads.clone().max(), reads.min()) else {
+            return Poll::Ready(false);
+        };
+        let wanted =
+            state.arrived - fastest < AHEAD && (state.keeps || state.arrived - slowest < LAG);
+        match wanted {
+            true => Poll::Ready(true),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Adds a piece of the body.
+    pub fn push(&self, piece: Bytes) {
+        let mut state = self.lock();
+        state.arrived += piece.len() as u64;
+        state.pieces.push_back(piece);
+        state.wake_readers();
+    }
+
+    /// Adds the fields after the body.
+    pub fn set_trailers(&self, trailers: Fields) {
+        self.lock().trailers = Some(trailers);
+    }
+
+    /// Drops each piece from now on once all readers have it. No reader may join any more.
+    pub fn stop_keeping(&self) {
+        let mut state = self.lock();
+        state.keeps = false;
+        state.drop_read_pieces();
+    }
+
+    /// Ends the body. The first end counts.
+    pub fn end(&self, end: Result<(), Error>) {
+        let mut state = self.lock();
+        if state.end.is_none() {
+            state.end = Some(end);
+        }
+        state.wake_readers();
+    }
+
+    /// Returns the whole body, as far as it has arrived, with its trailers.
+    pub fn whole(&self) -> (Vec<Bytes>, Option<Fields>) {
+        let state = self.lock();
+        (
+            state.pieces.iter().cloned().collect(),
+            state.trailers.clone(),
+        )
+    }
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    fn wait(&mut self, number: u64, cx: &Context<'_>) {
+        if let Some(reader) = self.readers.iter_mut().find(|it| it.number == number) {
+            reader.waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn wake_readers(&mut self) {
+        for reader in &mut self.readers {
+            wake(reader.waker.take());
+        }
+    }
+
+    fn drop_read_pieces(&mut self) {
+        if self.keeps {
+            return;
+        }
+        let next = self.readers.iter().map(|reader| reader.next).min();
+        while next.is_some_and(|next| next > self.dropped) && self.pieces.pop_front().is_some() {
+            self.dropped += 1;
+        }
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

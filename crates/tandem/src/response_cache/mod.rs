@@ -1,0 +1,141 @@
+//! The gateway's HTTP cache: one for all threads, kept across a reload without its content.
+//!
+//! [`tandem_cache`] decides under a mutex that is held for microseconds. The bodies are shared bytes
+//! outside it. A [`flight`] is a request under way whose response several requests read.
+
+pub mod flight;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use tandem_cache::{Cache, Config, Fetch, Group, Key, Now, Pending, Stored};
+use tandem_http::Fields;
+
+use crate::metrics::METRICS;
+use flight::Flight;
+
+/// A cache that threads share.
+pub struct ResponseCache {
+    cache: Mutex<Cache<Arc<Flight>>>,
+    config: Config,
+    /// The bytes of bodies that are not complete.
+    incomplete: AtomicU64,
+    began: tokio::time::Instant,
+}
+
+/// Shows only the operator's settings: the content is private.
+impl std::fmt::Debug for ResponseCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ResponseCache")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ResponseCache {
+    /// Creates an empty cache.
+    pub fn new(config: Config) -> Self {
+        Self {
+            cache: Mutex::new(Cache::new(config.clone())),
+            config,
+            incomplete: AtomicU64::new(0),
+            began: tokio::time::Instant::now(),
+        }
+    }
+
+    /// The configuration.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns the cache. The caller keeps the lock for one decision.
+    pub fn lock(&self) -> MutexGuard<'_, Cache<Arc<Flight>>> {
+        // A decision that panics leaves complete entries only.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the present time.
+    pub fn now(&self) -> Now {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Now {
+            elapsed: self.began.elapsed(),
+            unix: unix.ok().map(|time| time.as_secs()),
+        }
+    }
+
+    /// Ends the flight of a fetch.
+    pub fn end_flight(&self, fetch: &Fetch) {
+        self.lock().end_flight(fetch);
+    }
+
+    /// Stores a complete response and ends its flight, so that each request finds one of them.
+    pub fn finish(
+        &self,
+        fetch: &Fetch,
+        pending: Pending,
+        body: Vec<Bytes>,
+        trailers: Option<Fields>,
+    ) -> Option<Arc<Stored>> {
+        let mut cache = self.lock();
+        let stored = cache.finish(pending, body, trailers);
+        cache.end_flight(fetch);
+        METRICS.cache_evicted.add(cache.take_evicted());
+        stored
+    }
+
+    /// Removes the responses of a user whose session has ended.
+    pub fn remove_group(&self, group: &Group) {
+        self.lock().remove_group(group);
+    }
+
+    /// Removes all responses, since a new configuration may forbid their origins.
+    pub fn clear(&self) {
+        let now = self.now();
+        self.lock().clear(now);
+    }
+
+    /// Reserves memory for a part of a body. Returns false if too much is in use.
+    pub fn reserve(&self, bytes: u64) -> bool {
+        let before = self.incomplete.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes <= self.config.max_incomplete() {
+            return true;
+        }
+        self.incomplete.fetch_sub(bytes, Ordering::Relaxed);
+        false
+    }
+
+    /// Returns reserved memory.
+    pub fn release(&self, bytes: u64) {
+        self.incomplete.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The number of the user and the place of its responses.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// The number that separates the responses of users from each other; 0 if users share them.
+    pub number: u64,
+    /// The number of the user, for the count of users that know a resource.
+    pub user: u64,
+}
+
+impl Owner {
+    /// Returns the group of keys that the response to a request to `authority` belongs to.
+    pub fn group(&self, authority: &str) -> Group {
+        match self.number {
+            0 => Group::Origin(authority.to_ascii_lowercase().into()),
+            number => Group::Owner(number),
+        }
+    }
+}
+
+/// The key and the group of a request.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The key.
+    pub key: Key,
+    /// The group.
+    pub group: Group,
+}
