@@ -51,6 +51,10 @@ pub struct Loader {
     /// Names (`*` stands for any text) and the address, perhaps with a port, that they mean without
     /// a proxy.
     pub resolve: Vec<(String, String)>,
+    /// The time since an earlier visit of the browser, whose cache holds the page as its caching
+    /// fields permit: fresh resources need no request, and stale ones with a validator a conditional
+    /// one. `None` for a browser with an empty cache. Default `None`.
+    pub revisit: Option<Duration>,
     /// Fields sent with every request besides a browser's, such as `Proxy-Authorization`.
     pub headers: Vec<(String, String)>,
 }
@@ -259,6 +263,7 @@ impl Loader {
             deadline: Duration::from_secs(300),
             optimistic: false,
             resolve: Vec::new(),
+            revisit: None,
             headers: Vec::new(),
         }
     }

@@ -8,6 +8,7 @@
 //! with references to their children, so that a browser loads the page in the recorded order.
 
 mod body;
+mod caching;
 mod fill;
 mod generate;
 mod record;
@@ -16,6 +17,8 @@ mod site;
 use std::collections::HashMap;
 use std::path::Path;
 
+pub use caching::Caching;
+pub(crate) use caching::{DATE, Kept};
 pub use site::{Asset, Reference, Site};
 
 /// Most resources of a page.
@@ -52,6 +55,8 @@ pub struct Resource {
     pub status: u16,
     /// The index of the resource that causes it; `None` if it is known from the start.
     pub parent: Option<usize>,
+    /// The caching fields of its response.
+    pub caching: Caching,
 }
 
 /// The type of a resource of a page.
@@ -317,6 +322,9 @@ impl Page {
         }
         if !resource.mime.bytes().all(|b| b.is_ascii_graphic()) {
             return Some("the type is not valid");
+        }
+        if !resource.caching.is_valid() {
+            return Some("the Cache-Control is not a field value of at most 300 letters");
         }
         match resource.parent.map(|p| (p, self.resources.get(p))) {
             None => None,

@@ -107,6 +107,10 @@ pub struct Setup {
     /// The number of users of our pair that load the page first, each with a separate client.
     #[serde(default)]
     pub visits: usize,
+    /// Hours since an earlier visit of the browser that loads the page. Its cache holds the page as
+    /// far as the caching fields permit. A browser without an earlier visit has an empty cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revisit_hours: Option<u32>,
     /// Further options of `tandem client`.
     #[serde(default)]
     pub client_options: Vec<String>,

@@ -11,6 +11,10 @@ use tandem_link::text;
 use super::ExperimentError;
 use tandem_net::emulator::topology::LinkText;
 
+/// The value of [`Axis::Shards`] that gives each host of the page an origin under its own name.
+const RECORDED: &str = "recorded";
+/// Largest number of shards.
+const MOST_SHARDS: u32 = 64;
 /// Longest value.
 const LONGEST: usize = 200;
 
@@ -34,7 +38,7 @@ pub enum Axis {
     InitialWindow,
     /// TCP's congestion control at both ends, where a program does not choose its own.
     Congestion,
-    /// Origins that share the page's resources.
+    /// The origins: a number of shards that share the page's resources, or [`RECORDED`].
     Shards,
     /// Requests in flight to one origin: connections of HTTP/1.1, streams of HTTP/2.
     Parallel,
@@ -96,6 +100,15 @@ impl Axis {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Point(BTreeMap<Axis, String>);
 
+/// The origins that serve a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origins {
+    /// A number of ports of one address, at least one. All hosts are then one site.
+    Shards(usize),
+    /// The hosts of the page, under their own names.
+    Recorded,
+}
+
 /// A point as the stage needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conditions {
@@ -107,8 +120,8 @@ pub struct Conditions {
     pub initial_window: Option<u32>,
     /// Congestion control by name; the kernel's own unless given.
     pub congestion: Option<String>,
-    /// Origins, at least one.
-    pub shards: usize,
+    /// The origins.
+    pub origins: Origins,
     /// Requests in flight, for set-ups that leave it open.
     pub parallel: Option<usize>,
 }
@@ -199,9 +212,7 @@ impl Point {
             link,
             initial_window: self.count(Axis::InitialWindow, key, 1..=1000)?,
             congestion: text(Axis::Congestion),
-            shards: self
-                .count(Axis::Shards, key, 1..=64)?
-                .map_or(1, |count| count as usize),
+            origins: self.origins(key)?,
             parallel: self
                 .count(Axis::Parallel, key, 1..=2000)?
                 .map(|count| count as usize),
@@ -229,6 +240,22 @@ impl Point {
                 })?;
         }
         Ok(())
+    }
+
+    fn origins(&self, key: &str) -> Result<Origins, ExperimentError> {
+        if self.get(Axis::Shards) == Some(RECORDED) {
+            return Ok(Origins::Recorded);
+        }
+        let count = self.count(Axis::Shards, key, 1..=MOST_SHARDS);
+        count
+            .map(|count| Origins::Shards(count.map_or(1, |count| count as usize)))
+            .map_err(|_| {
+                let value = self.get(Axis::Shards).unwrap_or_default();
+                let text = format!(
+                    "{value:?} is neither {RECORDED:?} nor a number from 1 to {MOST_SHARDS}"
+                );
+                ExperimentError::value(format!("{key}.{}", Axis::Shards.name()), text)
+            })
     }
 
     fn count(
@@ -289,11 +316,13 @@ mod tests {
         assert_eq!(
             (
                 conditions.page.as_str(),
-                conditions.shards,
+                conditions.origins,
                 conditions.parallel
             ),
-            ("demo", 3, None)
+            ("demo", Origins::Shards(3), None)
         );
+        let named = point.with(Axis::Shards, "recorded").conditions("base");
+        assert_eq!(named.expect("valid").origins, Origins::Recorded);
         assert_eq!(conditions.link.rtt.as_deref(), Some("100ms"));
         assert_eq!(point.to_string(), "page demo, rtt 100ms, loss 1%, shards 3");
     }

@@ -328,6 +328,7 @@ impl Report<'_> {
             "pushed",
             "requested",
             "served unrequested",
+            "extra requests at origins",
         ];
         let mut table = Table::new(&heads).text_columns(&[1]);
         for point in points {
@@ -362,6 +363,7 @@ impl Report<'_> {
                     part(|m| m.push.unwrap_or_default().received),
                     part(|m| m.push.unwrap_or_default().used),
                     part(|m| m.served_bytes.saturating_sub(m.body_bytes)),
+                    extra_requests(&pushed),
                 ]);
             }
         }
@@ -558,4 +560,20 @@ fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
         }
     }
     all
+}
+
+/// The requests that origins received beyond those of the loader, and their share, as medians.
+fn extra_requests(pushed: &[&Measured]) -> String {
+    let median = |take: fn(&Measured) -> f64| {
+        stats::median(
+            &pushed
+                .iter()
+                .map(|measured| take(measured))
+                .collect::<Vec<_>>(),
+        )
+        .unwrap_or_default()
+    };
+    let extra = median(|m| m.served_requests as f64 - m.requests as f64);
+    let requests = median(|m| m.requests as f64).max(1.0);
+    format!("{extra:.0} ({})", percent(extra / requests * 100.0))
 }

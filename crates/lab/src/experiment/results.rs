@@ -77,6 +77,9 @@ pub struct Measured {
     /// Bytes of bodies that the origins served, including unrequested ones.
     #[serde(default)]
     pub served_bytes: u64,
+    /// Requests that the origins received, including those of pushes.
+    #[serde(default)]
+    pub served_requests: u64,
     /// From the near side into the link.
     pub up: Traffic,
     /// From the link to the near side.

@@ -8,6 +8,7 @@
 //!      └──▶ client :8118 ┴═════════════════┴▶ gateway :9980 ──▶ origins
 //! ```
 
+use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use super::file::{Setup, Way};
-use super::point::Conditions;
+use super::point::{Conditions, Origins};
 use crate::bench::workshop::{Program, Workshop};
 use crate::bench::{BenchError, programs};
 use tandem_net::emulator::network::{NetworkError, Setup as NetworkSetup, TwoHosts};
@@ -26,16 +27,20 @@ use tandem_net::emulator::report::Traffic;
 use tandem_net::emulator::rtnl::TcpMetrics;
 use tandem_net::emulator::{Emulator, Snapshot};
 use tandem_net::netns::Netns;
-use tandem_web::origin::{Origin, Running};
+use tandem_web::origin::{Counts, Origin, Running};
+use tandem_web::page::Page;
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The address of the origins and of the gateway.
+pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The address at which the loader finds the client.
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8119);
 const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 9980);
 /// The gateway's name in its certificate, for clients that do not check addresses in it.
 const NAME: &str = "gateway.test";
+/// The file with the names of the far host.
+const HOSTS: &str = "hosts";
 /// First ports of the origins.
 const PLAIN: u16 = 8080;
 const SECURE: u16 = 8480;
@@ -133,24 +138,37 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Authorities of the origins.
-    pub fn authorities(shards: usize, secure: bool) -> Vec<String> {
+    /// Authorities of the origins of a page.
+    pub fn authorities(origins: Origins, page: &Page, secure: bool) -> Vec<String> {
         let first = if secure { SECURE } else { PLAIN };
-        (first..)
-            .take(shards.max(1))
-            .map(|port| format!("{FAR}:{port}"))
-            .collect()
+        match origins {
+            Origins::Shards(shards) => (first..)
+                .take(shards.max(1))
+                .map(|port| format!("{FAR}:{port}"))
+                .collect(),
+            Origins::Recorded => page
+                .hosts
+                .iter()
+                .map(|host| format!("{}:{first}", name_of(host)))
+                .collect(),
+        }
     }
 
-    /// Serves a site at the authorities that it has.
+    /// Serves a site at its authorities. Names are those of the far host.
     pub fn serve(&mut self, origin: &Origin) -> Result<(), BenchError> {
         let failed = || BenchError::system("listen at the far side");
-        let addresses: Vec<SocketAddr> = origin
-            .site()
-            .authorities()
-            .iter()
-            .filter_map(|authority| authority.parse().ok())
+        let ports = origin.site().authorities().iter().filter_map(|authority| {
+            let (_, port) = authority.rsplit_once(':')?;
+            port.parse::<u16>().ok()
+        });
+        let addresses: BTreeSet<SocketAddr> = ports
+            .map(|port| SocketAddr::new(FAR.into(), port))
             .collect();
+        let mut hosts = String::from("127.0.0.1 localhost\n");
+        for authority in origin.site().authorities() {
+            hosts.push_str(&format!("{FAR} {}\n", name_of(authority)));
+        }
+        self.theatre.workshop.write(HOSTS, hosts)?;
         let bind = || {
             addresses
                 .iter()
@@ -207,7 +225,11 @@ impl<'a> Stage<'a> {
                 "{session}+tls://{GATEWAY}?cert={directory}/cert.pem&key={directory}/key.pem"
             );
         }
-        let mut command = Command::new(&self.theatre.tandem);
+        // The far host's names, for the gateway only.
+        let mut command = Command::new("unshare");
+        let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        command.args(["--mount", "/bin/sh", "-c", script]);
+        command.arg(files.join(HOSTS)).arg(&self.theatre.tandem);
         command.args([
             "gateway",
             "--workers=1",
@@ -363,12 +385,12 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Bytes of bodies that the origins have served.
-    pub fn served(&self) -> u64 {
+    /// The requests and bytes that the origins have served.
+    pub fn served(&self) -> Counts {
         // They count together.
         self.origins
             .first()
-            .map_or(0, |running| running.origin.counts().body_bytes)
+            .map_or_else(Counts::default, |running| running.origin.counts())
     }
 
     /// Waits until the link is idle, and returns its traffic. Traffic that was in flight when a
@@ -410,6 +432,13 @@ impl Carried {
             lost,
         }
     }
+}
+
+/// The name of a host, without its port.
+fn name_of(host: &str) -> &str {
+    host.rsplit_once(':')
+        .filter(|(_, port)| port.bytes().all(|digit| digit.is_ascii_digit()))
+        .map_or(host, |(name, _)| name)
 }
 
 fn carried(snapshot: &Snapshot) -> Carried {

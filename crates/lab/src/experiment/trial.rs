@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::ExperimentError;
 use super::file::{Experiment, Setup, Way};
 use super::plan::Trial;
-use super::point::Conditions;
+use super::point::{Conditions, Origins};
 use super::results::{Measured, Outcome, Push, Record};
-use super::stage::{PROXY, Stage, Theatre};
+use super::stage::{FAR, PROXY, Stage, Theatre};
 use crate::bench::BenchError;
 use tandem_http::Scheme;
 use tandem_web::loader::{Discovery, LoadError, Loader, Protocol, Via};
@@ -16,6 +16,9 @@ use tandem_web::measure::{Client, MeasureError, Outcome as Loaded};
 use tandem_web::origin::{Origin, Protocols};
 use tandem_web::page::{Page, Site};
 
+/// The connections that Chromium opens to one HTTP proxy (`kDefaultMaxSocketsPerProxyChain`).
+const PROXY_SOCKETS: usize = 32;
+const HOUR: Duration = Duration::from_secs(3600);
 /// Between two users, so that the gateway knows their page loads apart.
 const BETWEEN_USERS: Duration = Duration::from_millis(100);
 
@@ -37,9 +40,13 @@ pub fn run(
     stage.serve(&origin.map_err(|error| BenchError::Value(error.to_string()))?)?;
     stage.start_gateway(setup)?;
     let loader = loader(experiment, setup, &conditions);
+    let newcomer = Loader {
+        revisit: None,
+        ..loader.clone()
+    };
     for _ in 0..setup.visits {
         let client = stage.start_client(setup)?;
-        let visited = load(&stage, &loader, &site)?;
+        let visited = load(&stage, &newcomer, &site)?;
         stage.end(client);
         std::thread::sleep(BETWEEN_USERS);
         if let Err(failed) = visited {
@@ -101,15 +108,16 @@ fn site(
     let secure = matches!(setup.way, Way::Https | Way::H2);
     let scheme = if secure { Scheme::Https } else { Scheme::Http };
     let mut page = experiment.page(&conditions.page).map_err(failed)?;
-    if conditions.shards > 1 {
-        deal(&mut page, conditions.shards);
+    if let Origins::Shards(shards) = conditions.origins {
+        deal(&mut page, shards);
     }
-    Site::with_scheme(page, scheme, &Stage::authorities(conditions.shards, secure)).map_err(failed)
+    let authorities = Stage::authorities(conditions.origins, &page, secure);
+    Site::with_scheme(page, scheme, &authorities).map_err(failed)
 }
 
 /// Gives the resources of a page on one host to several in turn; the document stays.
 fn deal(page: &mut Page, shards: usize) {
-    if page.hosts.len() == 1 {
+    if page.hosts.len() == 1 && shards > 1 {
         page.hosts = (0..shards)
             .map(|shard| format!("shard{shard}.{}", page.hosts[0]))
             .collect();
@@ -128,6 +136,15 @@ fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Lo
         },
     };
     let per_host = setup.parallel.or(conditions.parallel).unwrap_or(1);
+    let total = match (conditions.origins, &via) {
+        (Origins::Shards(shards), _) => per_host.saturating_mul(shards).max(256),
+        (Origins::Recorded, Via::Direct) => 256,
+        (Origins::Recorded, _) => PROXY_SOCKETS.max(per_host),
+    };
+    let resolve = match conditions.origins {
+        Origins::Shards(_) => Vec::new(),
+        Origins::Recorded => vec![("*".to_owned(), FAR.to_string())],
+    };
     Loader {
         protocol: if setup.way == Way::H2 {
             Protocol::H2
@@ -135,7 +152,9 @@ fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Lo
             Protocol::Http1
         },
         per_host,
-        total: per_host.saturating_mul(conditions.shards).max(256),
+        total,
+        resolve,
+        revisit: (setup.revisit_hours).map(|hours| HOUR.saturating_mul(hours)),
         discovery: if experiment.list {
             Discovery::List
         } else {
@@ -183,12 +202,13 @@ fn measure(
     } else {
         Default::default()
     };
-    let served = stage.served();
+    let before_load = stage.served();
     let loaded = match load(stage, loader, site)? {
         Ok(loaded) => loaded,
         Err(failed) => return Ok(Err(failed)),
     };
     let carried = stage.until_quiet().since(before);
+    let after = stage.served();
     let push = if setup.way == Way::Pair && setup.push {
         Some(push(&stage.metrics()?)?)
     } else {
@@ -201,7 +221,8 @@ fn measure(
         connections: loaded.connections,
         requests: loaded.requests,
         body_bytes: loaded.body_bytes,
-        served_bytes: stage.served().saturating_sub(served),
+        served_bytes: after.body_bytes.saturating_sub(before_load.body_bytes),
+        served_requests: after.requests.saturating_sub(before_load.requests),
         up: carried.up,
         down: carried.down,
         lost: carried.lost,

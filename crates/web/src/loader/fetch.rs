@@ -22,6 +22,8 @@ pub(super) struct Job {
     pub(super) loader: Arc<Loader>,
     pub(super) site: Site,
     pub(super) resource: usize,
+    /// The browser has a copy that must be validated.
+    pub(super) is_conditional: bool,
     /// A kept connection, or none.
     pub(super) connection: Option<Connection>,
     /// The authority's session, once there is one.
@@ -68,7 +70,7 @@ impl Job {
     /// turns out to be closed before the response.
     async fn run_alone(mut self) -> Result<Done, Fault> {
         let start = Instant::now();
-        let request = request::bytes(&self.loader, &self.site, self.resource);
+        let request = request::bytes(&self.loader, &self.site, self.resource, self.is_conditional);
         let mut spent = Traffic::default();
         let mut retried = false;
         if let Some(mut connection) = self.connection.take() {
@@ -117,7 +119,7 @@ impl Job {
         } else {
             Instant::now()
         };
-        let head = request::head(&self.loader, &self.site, self.resource);
+        let head = request::head(&self.loader, &self.site, self.resource, self.is_conditional);
         let priority = Priority(self.site.page().resources[self.resource].kind.rank());
         let mut pieces = session.request(head, priority);
         let (mut sent, mut answered, mut status, mut note) = (None, None, 0, None);
@@ -138,7 +140,7 @@ impl Job {
                 Piece::Failed(reason) => return Err(Fault::Reset(reason)),
             }
         };
-        let body = check.finish()?;
+        let body = check.finish(status)?;
         let connected = opened.map(|(at, _)| at);
         let answered = answered.unwrap_or(end);
         let sent = sent
@@ -265,7 +267,7 @@ impl Job {
     fn check_status(&self, head: &ResponseHead) -> Result<(), Fault> {
         let wanted = self.site.page().resources[self.resource].status;
         let got = head.status;
-        if got == wanted {
+        if got == wanted || (got == 304 && self.is_conditional) {
             return Ok(());
         }
         let said = head.fields.get("proxy-status").map(String::from_utf8_lossy);
@@ -290,7 +292,7 @@ impl Job {
             check.take(&connection.input[decoded.data])?;
             connection.input.advance(decoded.consumed);
         }
-        check.finish()
+        check.finish(response.head.status)
     }
 }
 
@@ -352,10 +354,10 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// The body's length, if it is all there.
-    fn finish(self) -> Result<u64, Fault> {
+    /// The body's length, if it is all there. A 304 has none: the browser has the body.
+    fn finish(self, status: u16) -> Result<u64, Fault> {
         let (at, len) = (self.at, self.right.len());
-        if at == len {
+        if at == len || (at == 0 && status == 304) {
             Ok(at as u64)
         } else {
             Err(Fault::Content { at, len })

@@ -15,7 +15,7 @@ use super::fetch::{Done, Job};
 use super::metered::Traffic;
 use super::session::Session;
 use super::{Discovery, Fault, Load, LoadError, Loader, Protocol};
-use crate::page::Site;
+use crate::page::{Kept, Site};
 
 /// A page load in progress.
 pub(super) struct Plan {
@@ -95,9 +95,20 @@ impl Plan {
         }
         self.known[index] = Some(Instant::now());
         self.known_count += 1;
+        if self.kept(index) == Kept::Fresh {
+            let site = self.site.clone();
+            let references = &site.asset(index).references;
+            return references.iter().for_each(|one| self.discover(one.child));
+        }
         let rank = self.site.page().resources[index].kind.rank();
         let host = self.host_of(index);
         self.hosts[host].waiting.push(Reverse((rank, index)));
+    }
+
+    /// The copy of a resource in the browser's cache.
+    fn kept(&self, index: usize) -> Kept {
+        let age = self.loader.revisit;
+        age.map_or(Kept::Absent, |age| self.site.kept(index, age))
     }
 
     fn host_of(&self, index: usize) -> usize {
@@ -117,6 +128,7 @@ impl Plan {
                     loader: Arc::clone(&self.loader),
                     site: self.site.clone(),
                     resource: index,
+                    is_conditional: self.kept(index) == Kept::Stale,
                     connection,
                     session: Arc::clone(&self.hosts[host].session),
                     tls: self.tls.clone(),

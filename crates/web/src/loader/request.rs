@@ -9,7 +9,12 @@ use crate::page::{Kind, Site};
 const USER_AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36";
 
 /// The fields of a request between those of the connection and those of the user.
-fn fields(loader: &Loader, site: &Site, index: usize) -> Vec<(&'static str, String)> {
+fn fields(
+    loader: &Loader,
+    site: &Site,
+    index: usize,
+    is_conditional: bool,
+) -> Vec<(&'static str, String)> {
     let kind = site.page().resources[index].kind;
     let mut fields: Vec<(&'static str, String)> = Vec::new();
     if kind == Kind::Html {
@@ -30,14 +35,22 @@ fn fields(loader: &Loader, site: &Site, index: usize) -> Vec<(&'static str, Stri
         .into(),
     ));
     fields.push(("Accept-Language", "en-US,en;q=0.9".into()));
+    if is_conditional {
+        fields.push(("If-None-Match", site.asset(index).etag.clone()));
+    }
     fields
 }
 
 /// The request for HTTP/2.
-pub(super) fn head(loader: &Loader, site: &Site, index: usize) -> RequestHead {
+pub(super) fn head(
+    loader: &Loader,
+    site: &Site,
+    index: usize,
+    is_conditional: bool,
+) -> RequestHead {
     let path = site.page().resources[index].path.clone();
     let mut head = RequestHead::get(site.scheme(), site.authority(index), path);
-    for (name, value) in fields(loader, site, index) {
+    for (name, value) in fields(loader, site, index, is_conditional) {
         head.fields.push(name, value);
     }
     for (name, value) in &loader.headers {
@@ -47,7 +60,7 @@ pub(super) fn head(loader: &Loader, site: &Site, index: usize) -> RequestHead {
 }
 
 /// The bytes of a request in HTTP/1.1, in absolute form for a proxy.
-pub(super) fn bytes(loader: &Loader, site: &Site, index: usize) -> Vec<u8> {
+pub(super) fn bytes(loader: &Loader, site: &Site, index: usize, is_conditional: bool) -> Vec<u8> {
     let resource = &site.page().resources[index];
     let authority = site.authority(index);
     let (target, connection) = match loader.via {
@@ -56,7 +69,7 @@ pub(super) fn bytes(loader: &Loader, site: &Site, index: usize) -> Vec<u8> {
     };
     let mut text =
         format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n{connection}: keep-alive\r\n");
-    for (name, value) in fields(loader, site, index) {
+    for (name, value) in fields(loader, site, index, is_conditional) {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     for (name, value) in &loader.headers {
@@ -128,7 +141,7 @@ pub(super) fn is_field(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::{Page, Resource};
+    use crate::page::{Caching, Page, Resource};
 
     #[test]
     fn origin_and_referer_follow_browsers() {
@@ -140,6 +153,7 @@ mod tests {
             size: 2000,
             status: 200,
             parent,
+            caching: Caching::default(),
         };
         let page = Page {
             name: "page".into(),

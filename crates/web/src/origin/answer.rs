@@ -6,12 +6,9 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::Shared;
 use super::target::{Target, Unsized, What};
-use crate::page::{Kind, Site};
+use crate::page::{DATE, Kind, Site};
 
-/// The time at which every answer was made: equal runs give equal bytes.
-const DATE: &str = "Mon, 05 Jan 2026 10:00:00 GMT";
 const ALLOWED: &str = "GET, HEAD, OPTIONS, POST";
-const LAST_MODIFIED: &str = "Fri, 02 Jan 2026 08:30:00 GMT";
 
 /// The parts of responses that repeat, prepared once.
 #[derive(Debug)]
@@ -84,10 +81,10 @@ fn fields(site: &Site, index: usize) -> Fields {
     let resource = &site.page().resources[index];
     let mut fields = base_fields();
     fields.push("content-type", content_type(&resource.mime));
-    fields.push("last-modified", LAST_MODIFIED);
-    fields.push("etag", &site.asset(index).etag);
+    for field in site.caching_fields(index).iter() {
+        fields.push(field.name, field.value);
+    }
     fields.push("accept-ranges", "bytes");
-    fields.push("cache-control", "public, max-age=604800");
     if matches!(resource.kind, Kind::Font | Kind::Fetch) {
         fields.push("access-control-allow-origin", "*");
     }
@@ -228,7 +225,7 @@ fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
         return (head, Body::Whole(asset.body.clone()));
     }
     // RFC 9110 section 13.2.2: the condition comes before the range.
-    if names_tag(asked, &asset.etag) {
+    if site.page().resources[index].caching.validators && names_tag(asked, &asset.etag) {
         head.status = 304;
         return (head, Body::None);
     }

@@ -2,7 +2,7 @@
 //! like Twitter, YouTube and imgur; and even ones.
 
 use super::fill::Fill;
-use super::{Kind, Page, Resource};
+use super::{Caching, Kind, Page, Resource};
 
 /// Images of the thesis' page.
 const IMAGES: usize = 1311;
@@ -84,6 +84,7 @@ impl Page {
             size,
             status: 200,
             parent: None,
+            caching: Caching::default(),
         };
         Self {
             name: name.into(),
@@ -106,6 +107,7 @@ impl Page {
             size,
             status: 200,
             parent: Some(0),
+            caching: Caching::default(),
         });
     }
 }
@@ -122,6 +124,7 @@ fn image(index: usize, size: usize) -> Resource {
         size,
         status: 200,
         parent: Some(0),
+        caching: Caching::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Kind, MAX_RESOURCES, Page, PageError, Resource};
+use super::{Caching, Kind, MAX_RESOURCES, Page, PageError, Resource};
 
 /// The page that the demonstration loads: the structure of a real article of Wikipedia.
 const DEMO: &str = include_str!("demo.json");
@@ -53,6 +53,7 @@ impl Page {
                 r.size,
                 r.parent,
                 Some(r.status).filter(|&s| s != 200),
+                Some(r.caching.clone()).filter(|c| *c != Caching::default()),
             )
         });
         let model = Model {
@@ -72,7 +73,8 @@ struct Model {
     resources: Vec<Row>,
 }
 
-/// Path, host, type, kind, size, parent, status unless 200.
+/// Path, host, type, kind, size, parent, status unless 200, caching fields unless they are the
+/// default.
 #[derive(Serialize, Deserialize)]
 struct Row(
     String,
@@ -82,24 +84,23 @@ struct Row(
     usize,
     Option<usize>,
     #[serde(default)] Option<u16>,
+    #[serde(default)] Option<Caching>,
 );
 
 impl Model {
     fn into_page(self) -> Result<Page, PageError> {
-        let resources =
-            self.resources
-                .into_iter()
-                .map(
-                    |Row(path, host, mime, kind, size, parent, status)| Resource {
-                        path,
-                        host,
-                        mime,
-                        kind,
-                        size,
-                        status: status.unwrap_or(200),
-                        parent,
-                    },
-                );
+        let resources = self.resources.into_iter().map(
+            |Row(path, host, mime, kind, size, parent, status, caching)| Resource {
+                path,
+                host,
+                mime,
+                kind,
+                size,
+                status: status.unwrap_or(200),
+                parent,
+                caching: caching.unwrap_or_default(),
+            },
+        );
         let page = Page {
             name: self.name,
             hosts: self.hosts,
@@ -134,6 +135,9 @@ struct Entry {
     body: i64,
     #[serde(default)]
     parent: Option<usize>,
+    /// Fields of the response.
+    #[serde(default)]
+    resp: Vec<(String, String)>,
 }
 
 /// Keeps the entries that HTTP can load, and adjusts the parents to the new indices.
@@ -170,6 +174,7 @@ fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
             size: usize::try_from(entry.body).unwrap_or(0),
             status: status_of(entry.status),
             parent,
+            caching: Caching::recorded(&entry.resp, kind),
         });
     }
     page.normalised()
@@ -299,6 +304,8 @@ struct HarResponse {
     content: HarContent,
     #[serde(default, rename = "redirectURL")]
     redirect_url: String,
+    #[serde(default)]
+    headers: Vec<HarHeader>,
 }
 
 #[derive(Default, Deserialize)]
@@ -332,6 +339,9 @@ impl Har {
                 kind: har.resource_type.unwrap_or_default(),
                 mime: har.response.content.mime_type.unwrap_or_default(),
                 parent,
+                resp: (har.response.headers.into_iter())
+                    .map(|field| (field.name, field.value))
+                    .collect(),
             });
         }
         entries
