@@ -21,6 +21,19 @@ pub fn may_be_pushed(head: &ResponseHead) -> bool {
         && !vary::depends_on(&head.fields, "authorization")
 }
 
+/// Returns whether an answer that no cache may keep may still serve the request that it was promised
+/// for. It does not depend on the user, and only `no-store` forbids its storage (RFC 9111 section
+/// 5.2.2.5). A push of it needs a request that already waits when its head arrives.
+pub fn may_be_handed_over(head: &ResponseHead) -> bool {
+    let mut policy = ResponsePolicy::of(head);
+    let is_no_store = std::mem::take(&mut policy.control.no_store);
+    matches!(head.status, 200 | 204)
+        && is_no_store
+        && !policy.forbids_storage()
+        && !vary::depends_on(&head.fields, "cookie")
+        && !vary::depends_on(&head.fields, "authorization")
+}
+
 /// The use that a browser's cache can make of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
@@ -104,6 +117,21 @@ mod tests {
             assert!(!may_be_pushed(&head(200, &[fields])), "{fields:?}");
         }
         assert!(!may_be_pushed(&head(206, &[])));
+    }
+
+    #[test]
+    fn only_no_store_may_be_handed_over() {
+        let no_store = ("cache-control", "private, no-cache, no-store");
+        assert!(may_be_handed_over(&head(200, &[no_store])));
+        for fields in [
+            &[][..],
+            &[no_store, ("vary", "*")],
+            &[no_store, ("vary", "Cookie")],
+            &[no_store, ("content-range", "bytes 0-1/2")],
+        ] {
+            assert!(!may_be_handed_over(&head(200, fields)), "{fields:?}");
+        }
+        assert!(!may_be_handed_over(&head(302, &[no_store])));
     }
 
     #[test]

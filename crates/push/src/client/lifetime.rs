@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tandem_http::ResponseHead;
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 
-use crate::answer::is_pushable_status;
+use crate::answer::{is_pushable_status, may_be_handed_over};
 
 /// The time after which no answer is used, however long it stays fresh.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);
@@ -59,6 +59,12 @@ impl Lifetime {
 /// since the request is about to come.
 pub(super) fn may_wait(head: &ResponseHead) -> bool {
     is_pushable_status(head.status) && !ResponsePolicy::of(head).forbids_storage()
+}
+
+/// Returns whether an answer can serve a request: one that waits already (`is_awaited`), or a later
+/// one.
+pub(super) fn is_of_use(head: &ResponseHead, is_awaited: bool) -> bool {
+    may_wait(head) || (is_awaited && may_be_handed_over(head))
 }
 
 /// Returns the time for which a browser's cache can use an answer without another request, if its

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
-use super::lifetime::{Lifetime, PageLoad, may_wait};
+use super::lifetime::{Lifetime, PageLoad, is_of_use};
 use super::matching::check_request;
 use super::pushed::{
     ArrivedAnswer, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
@@ -235,7 +235,9 @@ impl PushStore {
         head.fields.remove(ASKED_FIELD);
         let size = size_of_fields(&head.fields);
         let is_repeated = self.kept_mut(id).is_some_and(|kept| kept.answer.is_some());
-        if is_repeated || !may_wait(&head) || !self.reserve(id, size) {
+        let phase = self.pushes.get(&id).map(|pushed| &pushed.phase);
+        let is_awaited = matches!(phase, Some(Phase::Claimed(..)));
+        if is_repeated || !is_of_use(&head, is_awaited) || !self.reserve(id, size) {
             return self.discard(id, Fate::Cancelled);
         }
         let Some(pushed) = self.arriving_mut(id) else {

@@ -11,7 +11,7 @@ use super::document::DocumentReader;
 use super::output::Interest;
 use super::page::Page;
 use super::page_view::PageView;
-use super::predictor::{self, Context, Predictor, is_learnable};
+use super::predictor::{self, Context, Predictor, is_learnable, is_reusable};
 use super::session::{Answer, Gateway};
 use super::table::{AnswerId, PageId};
 use crate::answer::{browser_reuse, is_redirect, redirect_target};
@@ -84,7 +84,7 @@ impl Gateway {
             let unix_time = self.clock.unix_time(now);
             self.cache.note_answer(hash, browser_reuse(head, unix_time));
         }
-        let predictor = predictor.filter(|_| is_learnable(&request));
+        let predictor = predictor.filter(|_| is_learnable(&request) && is_reusable(&request, head));
         let may_be_page = takes_pushes && may_name_resources(head);
         if predictor.is_none() && !may_be_page && !names_resources(head) {
             return Interest::default();

@@ -79,6 +79,11 @@ impl ClientCache {
         self.unpushable.insert(url);
     }
 
+    /// Notes that a push of this URL served a request.
+    pub(super) fn note_pushable(&mut self, url: u32) {
+        self.unpushable.remove(&url);
+    }
+
     pub(super) fn is_unpushable(&self, url: u32) -> bool {
         self.unpushable.contains(&url)
     }

@@ -11,7 +11,7 @@ use super::fetch::{Fetch, MAX_PUSH_BYTES, Phase};
 use super::output::{Order, Output, PushError};
 use super::session::Gateway;
 use super::table::FetchId;
-use crate::answer::{Reuse, browser_reuse, may_be_pushed, redirect_target};
+use crate::answer::{Reuse, browser_reuse, may_be_handed_over, may_be_pushed, redirect_target};
 use crate::wire::ASKED_FIELD;
 
 /// The time after which a fetch without a head gives its slot to another.
@@ -53,11 +53,15 @@ impl Gateway {
                 .pages
                 .get_mut(fetch.page)
                 .is_some_and(|page| page.spend_body(length));
-        if length > MAX_PUSH_BYTES || !may_be_pushed(head) {
+        // A client without a companion does not report that a request waits.
+        let is_handed_over = self.companion.known && may_be_handed_over(head);
+        let is_allowed = is_handed_over || may_be_pushed(head);
+        let is_unwanted = is_handed_over && !fetch.requested;
+        if length > MAX_PUSH_BYTES || !is_allowed || is_unwanted {
             let hash = fetch.target.hash;
             self.cache.note_unpushable(hash);
         }
-        if !fits || !may_be_pushed(head) {
+        if !fits || !is_allowed {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         }

@@ -5,12 +5,14 @@
 //! fetches of the page begin (see `visitors`). The others are given up after [`HOLD_PERIOD`].
 //!
 //! If the browser must validate a copy that the session brought, only the head is sent. The client
-//! answers the conditional request with 304, and the body follows if it is needed.
+//! answers the conditional request with 304, and the body follows if it is needed. The body of an
+//! answer that must not be stored waits for its request too, unless it is short.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::validation;
+use tandem_http::message::content_length;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
@@ -19,7 +21,7 @@ use super::output::Output;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::{Trust, gets_first_cookie, is_first_visit, visited_site};
-use crate::answer::Reuse;
+use crate::answer::{Reuse, may_be_handed_over};
 use crate::fetch_standard::is_navigation;
 use crate::site::{is_same_site, site_of};
 use crate::url;
@@ -27,6 +29,10 @@ use crate::url;
 /// The time after which a held fetch is given up. A client's request waits 5 s for a push without a
 /// head, so the fetch outlasts that by the slowest path's round trip.
 const HOLD_PERIOD: Duration = Duration::from_secs(8);
+
+/// The length in bytes of a body that costs less than the round trip that waiting for its request
+/// takes.
+const SHORT_BODY: u64 = 1400;
 
 /// The bodies of a page that wait for a sign.
 #[derive(Default)]
@@ -112,15 +118,19 @@ impl Gateway {
         }
     }
 
-    /// Holds the body of a push back if the browser must validate its copy: the head suffices to
-    /// answer 304.
+    /// Holds the body of a push back if the browser must validate its copy, since the head suffices
+    /// to answer 304. A body that must not be stored is held back too: it is of use only for a
+    /// request that is under way.
     pub(super) fn hold_body(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
         let has_validator = head.fields.contains("etag") || head.fields.contains("last-modified");
-        let waits = fetch.validates && !fetch.requested && head.status == 200 && has_validator;
-        if waits && self.companion.known {
+        let suffices = fetch.validates && head.status == 200 && has_validator;
+        let length = content_length(&head.fields).ok().flatten();
+        let is_long = length.is_none_or(|length| length > SHORT_BODY) && head.status == 200;
+        let waits = suffices || (is_long && may_be_handed_over(head));
+        if waits && !fetch.requested && self.companion.known {
             fetch.body_held = true;
             self.holds.push_back((now + HOLD_PERIOD, id));
         }

@@ -7,13 +7,14 @@
 
 use std::sync::Arc;
 
+use tandem_http::cache::ResponsePolicy;
 use tandem_http::message::content_length;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
-use crate::fetch_standard::{has_only_browser_fields, wants_one_format};
+use crate::fetch_standard::{has_only_browser_fields, is_navigation, wants_one_format};
 
 /// A predictor of the resources that pages need. One value stands for one session.
 pub trait Predictor {
@@ -43,6 +44,14 @@ pub trait Predictor {
 pub(super) fn is_learnable(request: &RequestHead) -> bool {
     has_only_browser_fields(&request.fields)
         && !request.fields.get("accept").is_some_and(wants_one_format)
+}
+
+/// Returns whether an answer may be a page, or a resource of use for other users. A resource that
+/// must not be stored, such as a counter's pixel, serves only a request that waits already.
+pub(super) fn is_reusable(request: &RequestHead, head: &ResponseHead) -> bool {
+    let content_type = head.fields.get("content-type").unwrap_or_default();
+    let is_document = is_navigation(request) || content_type.starts_with(b"text/html");
+    is_document || !ResponsePolicy::of(head).control.no_store
 }
 
 /// The circumstances of an answer that its heads do not tell.
@@ -174,6 +183,21 @@ mod tests {
         assert!(of(&[]) && of(&[("accept", "*/*"), ("cookie", "a=b")]));
         assert!(!of(&[("authorization", "Basic eDp5")]));
         assert!(!of(&[("accept", "application/json")]));
+    }
+
+    #[test]
+    fn resource_without_storage_is_not_reusable() {
+        let of = |fields: &[(&str, &str)]| {
+            let mut head = ResponseHead::new(200);
+            head.fields = fields.iter().copied().collect();
+            is_reusable(&RequestHead::get(Scheme::Http, "a", "/"), &head)
+        };
+        let no_store = ("cache-control", "no-store");
+        assert!(of(&[]) && !of(&[no_store]));
+        assert!(of(&[
+            no_store,
+            ("content-type", "text/html; charset=utf-8")
+        ]));
     }
 
     #[derive(Default)]

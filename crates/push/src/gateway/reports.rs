@@ -72,6 +72,7 @@ impl Gateway {
         }
         match fate {
             Fate::Used | Fate::Late | Fate::Validated => {
+                self.cache.note_pushable(hash);
                 self.note_wanted(now, url::authority(&push.url), hash)
             }
             Fate::Wasted | Fate::Cancelled => {

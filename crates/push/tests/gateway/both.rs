@@ -73,6 +73,54 @@ fn pushes_answer_one_request_each() {
     }
 }
 
+/// The time after which the promises of a page have arrived, and the heads of its pushes have not.
+const PROMISED: Duration = Duration::from_millis(230);
+
+#[test]
+fn answer_without_storage_serves_a_request_that_waits() {
+    let long = "x".repeat(5000);
+    for (promises, body) in [(true, "x"), (false, "x"), (true, &long), (false, &long)] {
+        let pixel = page("image/gif", body).with("cache-control", "no-store");
+        let pixel = pixel.with("content-length", &body.len().to_string());
+        let pages = [
+            ("http://a.test/page", html("<img src=p.gif>")),
+            ("http://a.test/p.gif", pixel),
+        ];
+        let mut pair = pair(promises, &pages);
+        pair.browse_for(PROMISED, "http://a.test/page", NAVIGATION);
+        let (reply, asked) = pair.get("http://a.test/p.gif", &[]);
+        assert!(reply.is_pushed && reply.body == body);
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        assert_eq!(pair.gateway.take_counts().extra_requests, 0);
+    }
+}
+
+#[test]
+fn answer_without_storage_waits_for_no_request() {
+    let long = "x".repeat(5000);
+    for promises in PROMISES {
+        let pixel = page("image/gif", &long).with("cache-control", "no-store");
+        let pages = [
+            ("http://a.test/page", html("<img src=p.gif>")),
+            ("http://a.test/p.gif", pixel),
+        ];
+        let mut pair = pair(promises, &pages);
+        assert_eq!(pair.get("http://a.test/page", NAVIGATION).1.len(), 2);
+        let body = "data http://a.test/p.gif".to_owned();
+        assert!(
+            !pair
+                .received
+                .iter()
+                .any(|message| message.starts_with(&body))
+        );
+        let (reply, asked) = pair.get("http://a.test/p.gif", &[]);
+        assert!(!reply.is_pushed && reply.body == long);
+        assert_eq!(asked, ["http://a.test/p.gif"]);
+        let again = pair.get("http://a.test/page", NAVIGATION).1;
+        assert_eq!(again, ["http://a.test/page"], "it is not promised again");
+    }
+}
+
 #[test]
 fn firefox_font_request_takes_its_push() {
     let agent = (

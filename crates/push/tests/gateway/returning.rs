@@ -223,7 +223,7 @@ fn end_of_session_counts_unused_pushes() {
 #[test]
 fn push_without_use_is_an_extra_request() {
     let mut pages = site(2, html);
-    let personal = image().with("cache-control", "no-store");
+    let personal = image().with("vary", "Cookie");
     for (of, page) in &mut pages {
         if *of == url("pixel.png") {
             *page = personal.clone();

@@ -222,6 +222,27 @@ fn head_that_does_not_fit_breaks_a_join() {
 }
 
 #[test]
+fn answer_without_storage_serves_only_a_waiting_request() {
+    let no_store = || ok(&[("cache-control", "no-store")]);
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.promise("/a");
+    scene.ask("/a").expect("the push is under way");
+    scene.store.on_head(scene.now, id, no_store());
+    scene.store.on_data(scene.now, id, Bytes::from("xyz"));
+    scene.store.on_end(id, true);
+    assert!(matches!(scene.piece(id), Piece::Head(head) if head == no_store()));
+    assert_eq!(scene.piece(id), Piece::Data(Bytes::from("xyz")));
+    assert_eq!(scene.piece(id), Piece::End);
+    assert_eq!(scene.ask("/a"), None, "it serves one request");
+
+    let id = scene.promise("/b");
+    scene.ask("/b").expect("the push is under way");
+    let head = ok(&[("cache-control", "no-store"), ("vary", "*")]);
+    scene.store.on_head(scene.now, id, head);
+    assert_eq!(scene.piece(id), Piece::Broken);
+}
+
+#[test]
 fn answer_that_must_not_wait_is_read_to_its_end() {
     for head in [
         ok(&[("cache-control", "no-store")]),
