@@ -1,6 +1,6 @@
-//! The client sends only TCP to its gateway. It runs in a namespace with a single device, and every
-//! packet through that device is recorded while pages load, names are unknown, and the gateway is
-//! down.
+//! The client sends only TCP to its gateway, and without a gateway only to its proxy. It runs in a
+//! namespace with a single device, and every packet through that device is recorded while pages
+//! load, names are unknown, and the gateway is down.
 
 #[path = "../../web/tests/programs/mod.rs"]
 mod programs;
@@ -184,13 +184,33 @@ fn is_allowed(packet: &Packet) -> bool {
     i32::from(packet.protocol) == libc::IPPROTO_TCP && (there || back)
 }
 
+/// The program at the far end of the client's only connections.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FarEnd {
+    Gateway,
+    /// A SOCKS proxy, for a client without a gateway.
+    Proxy,
+}
+
 #[test]
 fn only_the_gateway_is_ever_spoken_to() {
+    records_only_permitted_packets(FarEnd::Gateway);
+}
+
+#[test]
+fn solo_speaks_to_its_proxy_only() {
+    records_only_permitted_packets(FarEnd::Proxy);
+}
+
+fn records_only_permitted_packets(far_end: FarEnd) {
     require(&[("curl", "curl"), ("unshare", "util-linux")]);
-    let scratch = Scratch::new("failclosed-test");
+    let scratch = Scratch::new(match far_end {
+        FarEnd::Gateway => "failclosed-test",
+        FarEnd::Proxy => "failclosed-solo",
+    });
     let capture = scratch.file("near.pcap");
     let wire = Wire::new(&capture);
-    let client = scenes(&wire, &scratch);
+    let client = scenes(&wire, &scratch, far_end);
     drop(client);
     let (_, written) = wire.0.emulator.stop();
     written.expect("no packet is missing");
@@ -211,7 +231,7 @@ fn only_the_gateway_is_ever_spoken_to() {
 }
 
 /// Runs the scenes in which a client could contact another host.
-fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
+fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
     let origin = SocketAddr::from((FAR, 80));
     let mut command = Command::new(LAB);
     command.args([
@@ -238,15 +258,19 @@ fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
             "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"",
         ])
         .arg(resolver);
-    command.arg(tandem()).args([
-        "gateway",
-        "--open",
-        "--mode",
-        "forward",
-        "--allow-dest",
-        &format!("{FAR}/32"),
-    ]);
-    command.args(["--listen", &format!("h2+tcp://{address}")]);
+    command.arg(tandem());
+    match far_end {
+        FarEnd::Gateway => {
+            command.args(["gateway", "--open", "--mode", "forward"]);
+            command.args(["--allow-dest", &format!("{FAR}/32")]);
+            command.args(["--listen", &format!("h2+tcp://{address}")]);
+        }
+        FarEnd::Proxy => {
+            command.args(["client", "--solo=direct", "--push=false"]);
+            command.args(["--solo-allow-dest", &format!("{FAR}/32")]);
+            command.args(["--listen", &format!("socks5://{address}")]);
+        }
+    }
     let gateway = wire.start(
         &wire.0.far,
         command,
@@ -261,7 +285,10 @@ fn scenes(wire: &Wire, scratch: &Scratch) -> Running {
         "--listen",
         &format!("socks5://{SOCKS}"),
     ]);
-    command.args(["--gateway", &format!("h2+tcp://{address}")]);
+    match far_end {
+        FarEnd::Gateway => command.args(["--gateway", &format!("h2+tcp://{address}")]),
+        FarEnd::Proxy => command.args(["--solo", "--via", &format!("socks5://{address}")]),
+    };
     let listens = [HTTP, SOCKS].map(|address| address.parse().expect("an address"));
     let client = wire.start(&wire.0.near, command, &listens, &scratch.file("client.log"));
 

@@ -5,6 +5,7 @@
 mod client;
 mod gateway;
 mod lanes;
+mod solo;
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -104,7 +104,8 @@ pub struct Setup {
     /// Pairs: the session is open and has carried something before the page is loaded.
     #[serde(default)]
     pub warm: bool,
-    /// The number of users of our pair that load the page first, each with a separate client.
+    /// The number of users of our pair that load the page first, each with a separate client. Our
+    /// client alone loads the page itself that often before, with an empty cache.
     #[serde(default)]
     pub visits: usize,
     /// Hours since an earlier visit of the browser that loads the page. Its cache holds the page as
@@ -133,6 +134,8 @@ pub enum Way {
     Pair,
     /// A pair of nghttpx with one HTTP/2 session.
     Nghttpx,
+    /// Our client without a gateway.
+    Solo,
 }
 
 /// Protocol between our proxies.
@@ -367,9 +370,9 @@ impl Setup {
         }
     }
 
-    /// Returns true if it is our pair.
+    /// Returns true if it is our pair, or our client alone.
     pub fn is_ours(&self) -> bool {
-        self.way == Way::Pair
+        matches!(self.way, Way::Pair | Way::Solo)
     }
 }
 

@@ -6,6 +6,7 @@
 //!   near                                       far (10.77.0.2)
 //!   loader ──────────────┐  emulated link  ┌──▶ origins :8080…, with TLS :8480…
 //!      └──▶ client :8118 ┴═════════════════┴▶ gateway :9980 ──▶ origins
+//!                  └─────═════════════════────▶ origins      (solo, without a gateway)
 //! ```
 
 use std::collections::BTreeSet;
@@ -187,7 +188,7 @@ impl<'a> Stage<'a> {
     /// Starts the far proxy of a set-up; nothing where it has none.
     pub fn start_gateway(&self, setup: &Setup) -> Result<(), BenchError> {
         let command = match setup.way {
-            Way::Http | Way::Https | Way::H2 => return Ok(()),
+            Way::Http | Way::Https | Way::H2 | Way::Solo => return Ok(()),
             Way::Pair => self.gateway(setup),
             Way::Nghttpx => {
                 let origin = SocketAddr::new(FAR.into(), PLAIN);
@@ -252,6 +253,7 @@ impl<'a> Stage<'a> {
         let command = match setup.way {
             Way::Http | Way::Https | Way::H2 => return Ok(None),
             Way::Pair => self.client(setup),
+            Way::Solo => self.solo(setup),
             Way::Nghttpx => {
                 let tls = if setup.tls {
                     format!(";tls;sni={NAME}")
@@ -299,6 +301,19 @@ impl<'a> Stage<'a> {
         command.arg(format!("--preconnect={}", setup.warm));
         command
             .arg(format!("--push={}", setup.push))
+            .args(&setup.client_options);
+        command
+    }
+
+    /// Returns the command of a client without a gateway.
+    fn solo(&self, setup: &Setup) -> Command {
+        let mut command = Command::new(&self.theatre.tandem);
+        command.args(["client", "--solo=direct", "--solo-hold-out=0"]);
+        command
+            .arg(format!("--listen=http://{PROXY}"))
+            .arg(format!("--solo-allow-dest={FAR}/32"))
+            .arg(format!("--metrics={METRICS}"))
+            .arg("--max-connections=4000")
             .args(&setup.client_options);
         command
     }
@@ -486,7 +501,9 @@ fn certificate(workshop: &Workshop) -> Result<PathBuf, BenchError> {
 pub fn check(setup: &Setup, tandem: &Path) -> Result<(), BenchError> {
     match setup.way {
         Way::Nghttpx => programs::find("nghttpx", "nghttp2-proxy").map(drop),
-        Way::Pair if !tandem.is_file() => Err(BenchError::NoTandem(tandem.display().to_string())),
+        Way::Pair | Way::Solo if !tandem.is_file() => {
+            Err(BenchError::NoTandem(tandem.display().to_string()))
+        }
         _ => Ok(()),
     }
 }

@@ -44,7 +44,12 @@ pub fn run(
         revisit: None,
         ..loader.clone()
     };
-    for _ in 0..setup.visits {
+    let other_users = if setup.way == Way::Solo {
+        0
+    } else {
+        setup.visits
+    };
+    for _ in 0..other_users {
         let client = stage.start_client(setup)?;
         let visited = load(&stage, &newcomer, &site)?;
         stage.end(client);
@@ -131,7 +136,7 @@ fn deal(page: &mut Page, shards: usize) {
 fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Loader {
     let via = match setup.way {
         Way::Http | Way::Https | Way::H2 => Via::Direct,
-        Way::Pair | Way::Nghttpx => Via::Http {
+        Way::Pair | Way::Nghttpx | Way::Solo => Via::Http {
             proxy: PROXY.to_string(),
         },
     };
@@ -197,6 +202,14 @@ fn measure(
             _ => stage.warm_up()?,
         }
     }
+    if setup.way == Way::Solo {
+        for _ in 0..setup.visits {
+            if let Err(failed) = load(stage, loader, site)? {
+                return Ok(Err(failed));
+            }
+            stage.until_quiet();
+        }
+    }
     let before = if setup.warm || setup.visits > 0 {
         stage.until_quiet()
     } else {
@@ -209,7 +222,7 @@ fn measure(
     };
     let carried = stage.until_quiet().since(before);
     let after = stage.served();
-    let push = if setup.way == Way::Pair && setup.push {
+    let push = if setup.way == Way::Solo || (setup.way == Way::Pair && setup.push) {
         Some(push(&stage.metrics()?)?)
     } else {
         None

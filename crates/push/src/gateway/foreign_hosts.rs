@@ -38,13 +38,14 @@ pub(super) struct ForeignHosts {
 }
 
 impl ForeignHosts {
-    /// Returns whether a need of another site may be pushed now. Otherwise it waits.
-    pub(super) fn admits(&mut self, page: PageId, need: &Need) -> bool {
+    /// Returns whether a need of another site may be pushed now. Otherwise it waits. Style sheets
+    /// and fonts wait only if `all_wait`.
+    pub(super) fn admits(&mut self, page: PageId, need: &Need, all_wait: bool) -> bool {
         let host = url::authority(&need.url);
         if self.wanted.contains(host) {
             return true;
         }
-        let admitted = matches!(need.kind, Kind::Style | Kind::Font);
+        let admitted = !all_wait && matches!(need.kind, Kind::Style | Kind::Font);
         if !admitted && self.waiting.len() < MAX_WAITING {
             let need = need.clone();
             self.waiting.push(WaitingNeed { page, need });
@@ -128,10 +129,11 @@ mod tests {
     fn style_and_font_are_admitted_at_once() {
         let mut hosts = ForeignHosts::default();
         for kind in [Kind::Style, Kind::Font] {
-            assert!(hosts.admits(page(), &need("http://b/x", kind)));
+            assert!(hosts.admits(page(), &need("http://b/x", kind), false));
+            assert!(!hosts.admits(page(), &need("http://c/x", kind), true));
         }
         for kind in [Kind::Script, Kind::Image, Kind::Document, Kind::Fetch] {
-            assert!(!hosts.admits(page(), &need("http://b/y", kind)));
+            assert!(!hosts.admits(page(), &need("http://b/y", kind), false));
         }
         assert!(hosts.is_awaited(page()) && !hosts.is_awaited(PageId::from(2)));
     }
@@ -140,7 +142,7 @@ mod tests {
     fn first_request_to_a_host_releases_its_needs() {
         let mut hosts = ForeignHosts::default();
         for url in ["http://b/1", "http://c/2", "http://b/3", "http://b/4"] {
-            assert!(!hosts.admits(page(), &need(url, Kind::Image)));
+            assert!(!hosts.admits(page(), &need(url, Kind::Image), false));
         }
         let requested = url_hash_of("http://b/3").unwrap();
         assert_eq!(hosts.drop_requested(requested), [page()]);
@@ -152,7 +154,7 @@ mod tests {
             hosts.is_awaited(page()),
             "the other host's need still waits"
         );
-        assert!(hosts.admits(page(), &need("http://b/5", Kind::Image)));
+        assert!(hosts.admits(page(), &need("http://b/5", Kind::Image), false));
         assert!(hosts.note_wanted("c"));
         assert_eq!(released(&mut hosts, "c"), ["http://c/2"]);
         assert!(!hosts.note_wanted("d"), "nothing waits");
@@ -162,7 +164,7 @@ mod tests {
     fn needs_wait_until_the_next_page() {
         let mut hosts = ForeignHosts::default();
         for url in ["http://b/1", "http://c/2"] {
-            assert!(!hosts.admits(page(), &need(url, Kind::Image)));
+            assert!(!hosts.admits(page(), &need(url, Kind::Image), false));
         }
         assert_eq!(hosts.begin_page(), [page(), page()]);
         assert!(!hosts.is_awaited(page()));
@@ -174,7 +176,7 @@ mod tests {
         let mut hosts = ForeignHosts::default();
         for host in 0..3000 {
             let image = need(&format!("http://h{host}/"), Kind::Image);
-            assert!(!hosts.admits(page(), &image));
+            assert!(!hosts.admits(page(), &image, false));
             hosts.note_wanted(&format!("w{host}"));
         }
         assert_eq!(hosts.waiting.len(), MAX_WAITING);

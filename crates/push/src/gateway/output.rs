@@ -11,6 +11,11 @@ use super::table::{AnswerId, FetchId};
 pub struct Config {
     /// Limits pushes to the page's own origin.
     pub own_origin_only: bool,
+    /// Delays every resource of another site until the client has requested one of its host.
+    /// Otherwise style sheets and fonts do not wait.
+    pub foreign_after_request: bool,
+    /// The number of hosts that a page may name. Nothing more is pushed for a page with more.
+    pub hosts: usize,
     /// The share of pages for which nothing is pushed, 0 to 1.
     pub hold_out: f64,
     /// The number of pushes that are fetched at a time.
@@ -25,6 +30,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             own_origin_only: false,
+            foreign_after_request: false,
+            hosts: usize::MAX,
             hold_out: 0.0,
             fetches: 32,
             unreported: 4096,

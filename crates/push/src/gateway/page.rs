@@ -90,6 +90,7 @@ pub(super) struct Page {
     pub(super) skipped: Vec<Need>,
     /// The hosts that the page's own bytes name.
     named_hosts: HashSet<String>,
+    has_too_many_hosts: bool,
     /// The needs of other users, of hosts that the page has not named yet.
     expected: Vec<Need>,
     /// The answer is no redirect, so that the document's location is known.
@@ -114,6 +115,7 @@ impl Page {
             promises: Some(VecDeque::new()),
             skipped: Vec::new(),
             named_hosts: HashSet::new(),
+            has_too_many_hosts: false,
             expected: Vec::new(),
             settled: false,
             policy: Referrer::default(),
@@ -209,12 +211,18 @@ impl Page {
         left.is_some()
     }
 
-    /// Notes a host that the page's own bytes name, and returns whether it is new.
-    pub(super) fn name_host(&mut self, host: &str) -> bool {
+    /// Notes a host that the page's own bytes name, and returns whether it is new. Nothing more is
+    /// pushed for a page with more hosts than `most`, its own one included.
+    pub(super) fn name_host(&mut self, host: &str, most: usize) -> bool {
         if self.named_hosts.len() >= MAX_NAMED_HOSTS || self.named_hosts.contains(host) {
             return false;
         }
-        self.named_hosts.insert(host.to_owned())
+        self.named_hosts.insert(host.to_owned());
+        let names_itself = self
+            .named_hosts
+            .contains(url::authority(self.document_url()));
+        self.has_too_many_hosts |= self.named_hosts.len() + usize::from(!names_itself) > most;
+        true
     }
 
     /// Sets the needs of other users.
@@ -264,6 +272,7 @@ impl Page {
             || self.known.contains(&need.url)
             || need.kind == Kind::Media
             || self.abandoned
+            || self.has_too_many_hosts
     }
 
     /// Returns whether a URL belongs to the site of the document.
@@ -435,7 +444,7 @@ mod tests {
         let now = page.take_expected();
         assert_eq!(now[0].via, None, "the document asks on its own origin");
         assert_eq!(urls(now), ["http://a.test/1"]);
-        assert!(page.name_host("b.test") && !page.name_host("b.test"));
+        assert!(page.name_host("b.test", 9) && !page.name_host("b.test", 9));
         let now = page.take_expected();
         assert!(now[0].via.is_some());
         assert_eq!(urls(now), ["http://b.test/2"]);

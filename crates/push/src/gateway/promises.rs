@@ -60,9 +60,10 @@ impl Gateway {
     pub(super) fn promise(&mut self, page: PageId, mut needs: Vec<Need>) {
         needs.sort_by_key(|need| need.urgency);
         let mut names_new_host = false;
+        let hosts = self.config.hosts;
         for need in needs {
             if let Some(page) = self.pages.get_mut(page) {
-                names_new_host |= page.name_host(url::authority(&need.url));
+                names_new_host |= page.name_host(url::authority(&need.url), hosts);
             }
             self.promise_if_wanted(page, need, Source::Page);
         }
@@ -100,7 +101,11 @@ impl Gateway {
         if page.refuses(&need) || (source == Source::Page && !page.is_near(&need)) {
             return;
         }
-        if page.is_same_site(&need.url) || self.hosts.admits(id, &need) {
+        if page.is_same_site(&need.url)
+            || self
+                .hosts
+                .admits(id, &need, self.config.foreign_after_request)
+        {
             self.promise_one(id, need);
         }
     }

@@ -179,6 +179,41 @@ fn digest_of_earlier_sessions_spares_pushes() {
 }
 
 #[test]
+fn page_with_too_many_hosts_gets_no_more_pushes() {
+    let config = Config {
+        foreign_after_request: true,
+        hosts: 2,
+        ..Config::default()
+    };
+    let two = "<img src=a.png><img src=//i.a.test/b.png><img src=c.png>";
+    let three = "<img src=d.png><img src=//i.a.test/e.png><link rel=stylesheet href=//c.test/s>\
+                 <img src=f.png>";
+    let mut pair = Pair::with(
+        config,
+        &[
+            ("http://a.test/two", html(two)),
+            ("http://a.test/three", html(three)),
+        ],
+    );
+    let asked = pair.load("http://a.test/two", NAVIGATION);
+    assert_eq!(
+        asked,
+        [
+            "http://a.test/a.png",
+            "http://a.test/c.png",
+            "http://a.test/two",
+            "http://i.a.test/b.png"
+        ]
+    );
+    let asked = pair.load("http://a.test/three", NAVIGATION);
+    assert!(!asked.contains(&"http://c.test/s".to_owned()), "{asked:?}");
+    assert!(
+        !asked.contains(&"http://a.test/f.png".to_owned()),
+        "{asked:?}"
+    );
+}
+
+#[test]
 fn held_out_page_gets_no_pushes() {
     let config = Config {
         hold_out: 1.0,

@@ -3,16 +3,19 @@
 //!
 //! [`policy`] decides which addresses an origin may have. `places` limits the connections of a
 //! session, and `starts` the exchanges that all sessions start at once. `multiplexed` holds the
-//! HTTP/2 sessions with origins. [`announce`] logs whether gateways answer, and `failures`
-//! remembers the tunnels that failed.
+//! HTTP/2 sessions with origins. [`polite`] limits the connections of a client without a gateway by
+//! the measured benefit, and `growth` is its policy. [`announce`] logs whether gateways answer, and
+//! `failures` remembers the tunnels that failed.
 
 pub mod announce;
 mod failures;
 pub mod gateways;
+mod growth;
 mod multiplexed;
 pub mod origin;
 mod places;
 pub mod policy;
+pub mod polite;
 mod starts;
 #[cfg(test)]
 mod tests_over_paths;

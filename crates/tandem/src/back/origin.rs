@@ -188,6 +188,17 @@ impl Origin {
         pool.multiplexed.close(|key| key.session == session);
     }
 
+    /// Closes the idle connections of a session to one target above the number to `keep`.
+    pub fn trim(&self, session: u64, (scheme, target): &(Scheme, Target), keep: usize) {
+        let mut pool = self.pool.borrow_mut();
+        for (key, idle) in &mut pool.idle {
+            if key.session == session && key.scheme == *scheme && key.target == *target {
+                let surplus = idle.len().saturating_sub(keep);
+                idle.drain(..surplus);
+            }
+        }
+    }
+
     fn sweep(&self) {
         let now = Instant::now();
         let mut pool = self.pool.borrow_mut();
@@ -483,7 +494,7 @@ impl Origin {
 }
 
 /// Waits in a queue. A change of the precedence changes the place in the queue.
-async fn with_precedence<T, F: Future<Output = T>>(
+pub(super) async fn with_precedence<T, F: Future<Output = T>>(
     priority: &SharedPriority,
     take: impl Fn(Precedence) -> F,
 ) -> T {

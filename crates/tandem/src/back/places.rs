@@ -6,9 +6,12 @@
 //!     └──no──▶ queue: requests by urgency, then pushes by urgency, equals by age
 //! ```
 //!
-//! Pushes never hold more than half of the places. The data of a push waits behind all requested
-//! data, so a push may hold its place for long. It must not take that place from the requests that
-//! delay it.
+//! The limit per origin is fixed, or another part measures it (`growth`).
+//!
+//! Pushes never hold more than half of the places of a fixed limit. The data of a push waits behind
+//! all requested data, so a push may hold its place for long. It must not take that place from the
+//! requests that delay it. Of a measured limit, pushes leave one place: the browser's requests join
+//! them, and would otherwise get fewer connections than without pushes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,17 +44,22 @@ impl Default for Limits {
 pub(super) trait Id: Clone + Eq {}
 impl<T: Clone + Eq> Id for T {}
 
+/// Returns the present limit of a session's connections to one origin.
+type Measured<O> = Box<dyn Fn(u64, &O) -> usize>;
+
 /// The places of all sessions.
 pub(super) struct Places<O: Id> {
     limits: Limits,
+    /// The limit per origin, unless it is fixed.
+    measured: Option<Measured<O>>,
     /// The sessions that use a place or wait for one.
     sessions: RefCell<IdMap<u64, Session<O>>>,
 }
 
 struct Session<O: Id> {
     all: Taken,
-    /// The origins of places that are taken. A session uses few at once, so a scan costs less than a
-    /// hash of a name.
+    /// The origins of places that are taken. A session uses few at once, so a scan costs less than
+    /// a hash of a name.
     origins: Vec<(O, Taken)>,
     /// The waiting exchanges by precedence, then by age. No entry has room: an exchange with room
     /// leaves the queue.
@@ -93,8 +101,50 @@ impl<O: Id> Places<O> {
     pub(super) fn new(limits: Limits) -> Rc<Self> {
         Rc::new(Self {
             limits,
+            measured: None,
             sessions: RefCell::default(),
         })
+    }
+
+    /// Creates places whose limit per origin changes. After it has risen, [`Self::serve`] hands out
+    /// the new places.
+    pub(super) fn measured(limits: Limits, measured: Measured<O>) -> Rc<Self> {
+        Rc::new(Self {
+            limits,
+            measured: Some(measured),
+            sessions: RefCell::default(),
+        })
+    }
+
+    /// Returns whether an exchange would get a place at once.
+    fn has_room(&self, state: &Session<O>, session: u64, origin: &O, push: bool) -> bool {
+        match &self.measured {
+            None => state.has_room(&self.limits, origin, push, |most| most / 2),
+            Some(measured) => {
+                let limits = Limits {
+                    per_origin: measured(session, origin),
+                    ..self.limits
+                };
+                state.has_room(&limits, origin, push, |most| most.max(2) - 1)
+            }
+        }
+    }
+
+    /// Returns the number of places at one origin that a session uses.
+    pub(super) fn taken_at(&self, session: u64, origin: &O) -> usize {
+        let sessions = self.sessions.borrow();
+        let state = sessions.get(&session);
+        state.map_or(0, |state| {
+            let here = state.position(origin).map(|at| state.origins[at].1);
+            here.unwrap_or_default().places
+        })
+    }
+
+    /// Returns whether an exchange of a session waits for a place at one origin.
+    pub(super) fn is_awaited(&self, session: u64, origin: &O) -> bool {
+        let sessions = self.sessions.borrow();
+        let state = sessions.get(&session);
+        state.is_some_and(|state| state.queue.values().any(|it| it.origin == *origin))
     }
 
     /// Returns the number of places that a session uses.
@@ -117,7 +167,7 @@ impl<O: Id> Places<O> {
             let mut sessions = self.sessions.borrow_mut();
             let state = sessions.entry(session).or_default();
             // Waiting exchanges have no room, so this exchange overtakes none that could have run.
-            if state.has_room(&self.limits, origin, push) {
+            if self.has_room(state, session, origin, push) {
                 state.take(origin, push);
                 return self.place(session, origin, push);
             }
@@ -159,8 +209,13 @@ impl<O: Id> Places<O> {
         if let Some(state) = self.sessions.borrow_mut().get_mut(&session) {
             state.give_back(origin, push);
         }
+        self.serve(session);
+    }
+
+    /// Hands the available places to waiting exchanges of a session.
+    pub(super) fn serve(self: &Rc<Self>, session: u64) {
         // The loop hands out one place at a time, without the borrow: a place that the receiver
-        // drops returns through this function.
+        // drops returns through `give_back`.
         while let Some((waiting, push)) = self.next(session) {
             let place = self.place(session, &waiting.origin, push);
             drop(waiting.ready.send(place));
@@ -173,8 +228,7 @@ impl<O: Id> Places<O> {
         let mut sessions = self.sessions.borrow_mut();
         let state = sessions.get_mut(&session)?;
         let has_room = |(number, waiting): (&Number, &Waiting<O>)| {
-            state
-                .has_room(&self.limits, &waiting.origin, number.0.push)
+            self.has_room(state, session, &waiting.origin, number.0.push)
                 .then_some(*number)
         };
         let number = state.queue.iter().find_map(has_room)?;
@@ -211,10 +265,17 @@ impl<O: Id> Session<O> {
         self.origins.iter().position(|(known, _)| known == origin)
     }
 
-    fn has_room(&self, limits: &Limits, origin: &O, push: bool) -> bool {
+    fn has_room(
+        &self,
+        limits: &Limits,
+        origin: &O,
+        push: bool,
+        for_pushes: fn(usize) -> usize,
+    ) -> bool {
         let here = self.position(origin).map(|at| self.origins[at].1);
-        let fits =
-            |taken: Taken, most: usize| taken.places < most && (!push || taken.pushes < most / 2);
+        let fits = |taken: Taken, most: usize| {
+            taken.places < most && (!push || taken.pushes < for_pushes(most))
+        };
         fits(here.unwrap_or_default(), limits.per_origin) && fits(self.all, limits.per_session)
     }
 
@@ -364,6 +425,28 @@ mod tests {
         );
         drop(pushes);
         assert!(poll(&mut more).is_some());
+    }
+
+    #[test]
+    fn measured_limit_hands_out_places_when_it_rises() {
+        let limit = Rc::new(std::cell::Cell::new(2));
+        let measured = Rc::clone(&limit);
+        let places = Places::measured(Limits::default(), Box::new(move |_, _| measured.get()));
+        let push = poll(&mut ask(&places, 1, 0, true)).expect("room");
+        let mut pushes = [ask(&places, 1, 0, true), ask(&places, 1, 0, true)];
+        assert!(pushes.iter_mut().all(|push| poll(push).is_none()));
+        assert!(places.is_awaited(1, &0) && !places.is_awaited(1, &1));
+        let request = poll(&mut ask(&places, 1, 0, false)).expect("pushes leave one place");
+        limit.set(3);
+        places.serve(1);
+        let second = poll(&mut pushes[0]).expect("a new place is waiting");
+        assert!(poll(&mut pushes[1]).is_none());
+        assert_eq!((places.taken_at(1, &0), places.taken_at(1, &1)), (3, 0));
+        limit.set(1);
+        drop((push, request));
+        assert!(poll(&mut pushes[1]).is_none(), "more are taken than may be");
+        drop(second);
+        assert!(poll(&mut pushes[1]).is_some());
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use tandem_http::Scheme;
 
 use super::{ClientArgs, Failure, serve};
 use crate::config::ClientConfig;
-use crate::config::client::Fallback;
+use crate::config::client::{Fallback, Solo, SoloMode};
 use crate::config::gateways::GatewayEndpoint;
 use crate::endpoint::split_authority;
 use crate::transport::registry::Transports;
@@ -78,6 +78,7 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
         let _ = writeln!(text, "{name:<8} {value}");
     };
     line("host", &format!("{}, port {}", asked.host, asked.port));
+    let solo = config.solo.as_ref().filter(|_| gateways.is_empty());
     line("route", &route(config, gateways));
     line(
         "reason",
@@ -90,7 +91,10 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     if let Some(failure) = failure(config, gateways) {
         line("failure", failure);
     }
-    line("content", content(&asked, gateways));
+    match solo {
+        Some(solo) => line("content", without_gateway(&asked, solo)),
+        None => line("content", content(&asked, gateways)),
+    }
     Ok(text)
 }
 
@@ -101,6 +105,14 @@ fn route(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> String {
         .as_ref()
         .map_or_else(String::new, |via| format!(", through {via}"));
     let names: Vec<_> = gateways.iter().map(|it| it.endpoint.to_string()).collect();
+    if let Some(solo) = config.solo.as_ref().filter(|_| names.is_empty()) {
+        return match solo.mode {
+            SoloMode::Via => format!("solo: to the site{through}"),
+            SoloMode::Direct => {
+                "solo: to the site from this machine, which looks up its name".into()
+            }
+        };
+    }
     match (names.is_empty(), config.fallback) {
         (false, _) => format!("gateway {}{through}", names.join(", then ")),
         (true, Fallback::Via) => format!("no gateway{through}"),
@@ -117,6 +129,21 @@ fn failure(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> Option<&'stat
         Fallback::None => "if no gateway answers, requests fail",
         Fallback::Via => "if no gateway answers, requests go through the same proxy without one",
     })
+}
+
+/// Describes the treatment of content without a gateway.
+fn without_gateway(asked: &Asked, solo: &Solo) -> &'static str {
+    let host = asked.host.strip_suffix('.').unwrap_or(&asked.host);
+    let is_excepted = solo.except.iter().any(|pattern| pattern.covers(host));
+    match asked.scheme {
+        Some(Scheme::Http) if is_excepted => {
+            "plain HTTP: nothing is requested early, since solo-except names the host"
+        }
+        Some(Scheme::Http) => {
+            "plain HTTP: the client requests the resources of pages with at most two hosts early"
+        }
+        _ => "a tunnel, as without this program",
+    }
 }
 
 /// Describes the party that can read the content.
@@ -180,6 +207,24 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
         only_route.fallback = Some(Fallback::Via);
         let text = told(only_route, "www.example");
         assert!(text.contains("no gateway, through socks5://"), "{text}");
+    }
+
+    #[test]
+    fn explain_names_early_requests() {
+        let mut solo = options();
+        solo.gateway.clear();
+        solo.solo = Some(SoloMode::Via);
+        solo.solo_except = vec!["*.off.test".parse().expect("a pattern")];
+        let text = told(solo.clone(), "http://www.example/");
+        assert!(
+            text.contains("solo: to the site, through socks5://"),
+            "{text}"
+        );
+        assert!(text.contains("requests the resources"), "{text}");
+        let text = told(solo.clone(), "http://a.off.test/");
+        assert!(text.contains("nothing is requested early"), "{text}");
+        let text = told(solo, "http://a.example.onion/");
+        assert!(text.contains("gateway h2+tcp://gw.onion:9980"), "{text}");
     }
 
     #[test]

@@ -10,8 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
+use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
-use crate::hosts::HostMap;
+use crate::hosts::{HostMap, HostPattern};
 use crate::transport::registry::Transports;
 use crate::transport::tls::authority::{certificate_file, default_directory};
 use crate::warm_up;
@@ -60,6 +61,19 @@ with_path! {
         /// Behaviour if no gateway answers: "none" reports the error, "via" continues without a
         /// gateway [default: none]
         fallback: Option<Fallback> [help_heading = "Gateway", value_name = "MODE"],
+        /// Request the resources of pages early from this machine, for sites without a gateway:
+        /// through --via, or with --solo=direct without a proxy
+        solo: Option<SoloMode> [help_heading = "Solo", num_args = 0..=1, default_missing_value = "via", require_equals = true, value_name = "MODE"],
+        /// Maximum number of connections to one origin, at least 6; more than 6 are used while they
+        /// raise the throughput [default: 32]
+        solo_connections: Option<usize> [help_heading = "Solo", value_name = "N"],
+        /// Request nothing early from this host: NAME or *.SUFFIX (repeatable)
+        solo_except: Vec<HostPattern> [help_heading = "Solo", value_name = "HOST"],
+        /// Network that --solo=direct may connect to although it is not public: NET or NET:PORT
+        /// (repeatable)
+        solo_allow_dest: Vec<AllowDest> [help_heading = "Solo", value_name = "NET"],
+        /// Percentage of page loads without early requests, as a control group [default: 2]
+        solo_hold_out: Option<f64> [help_heading = "Solo", value_name = "PERCENT"],
         /// Age at which a session is replaced; 0s means never [default: 615s with --via, just over
         /// Tor's ten minutes, otherwise 0s]
         max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],
@@ -115,6 +129,43 @@ fn default_gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<En
     Usage::Gateway.read_list(deserializer)
 }
 
+/// The way of requests without a gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum SoloMode {
+    /// Through the proxy of --via
+    #[default]
+    Via,
+    /// From this machine: it looks up the names of sites and connects to them
+    Direct,
+}
+
+impl SoloMode {
+    /// Returns the error for a proxy that is missing.
+    pub(crate) fn needs_via() -> ConfigError {
+        ConfigError::value(
+            "solo",
+            "needs --via, so that nothing else is connected to; --solo=direct connects to sites \
+             from this machine",
+        )
+    }
+}
+
+/// The settings of a client without a gateway.
+#[derive(Clone, Debug)]
+pub struct Solo {
+    /// The way of its requests.
+    pub mode: SoloMode,
+    /// The largest number of connections to one origin.
+    pub connections: usize,
+    /// The hosts for which nothing is requested early.
+    pub except: Vec<HostPattern>,
+    /// The exceptions to the addresses that are refused without a proxy.
+    pub allow_dest: Vec<AllowDest>,
+    /// The share of pages without early requests, for comparison: 0 to 1.
+    pub hold_out: f64,
+}
+
 /// The checked configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -128,6 +179,8 @@ pub struct ClientConfig {
     pub routes: Vec<Route>,
     /// The choice among the routes.
     pub route_map: HostMap,
+    /// The settings for all other hosts without a default gateway.
+    pub solo: Option<Solo>,
     /// The proxy on the way to the gateway.
     pub via: Option<Via>,
     /// The password of Tor's control port.
@@ -204,6 +257,7 @@ impl ClientOptions {
         lookups: Lookups,
     ) -> Result<ClientConfig, ConfigError> {
         let path = self.take_path();
+        let solo = self.solo()?;
         let listen = if self.listen.is_empty() {
             default_listen()
         } else {
@@ -214,10 +268,10 @@ impl ClientOptions {
             check_listener(endpoint, transports)?;
         }
         let via = self.via;
-        if self.gateway.is_empty() && self.route.is_empty() {
+        if self.gateway.is_empty() && self.route.is_empty() && solo.is_none() {
             return Err(ConfigError::value(
                 "gateway",
-                "give at least one, such as h2+tls://gw.example:443",
+                "give at least one, such as h2+tls://gw.example:443, or --solo",
             ));
         }
         if let Some(file) = self.token_file.as_ref().filter(|_| self.gateway.is_empty()) {
@@ -265,6 +319,7 @@ impl ClientOptions {
                 .transpose()?,
             routes,
             route_map,
+            solo,
             fallback,
             max_age,
             max_sessions: self.max_sessions.unwrap_or(4096).max(1),
@@ -287,6 +342,60 @@ impl ClientOptions {
             transports: transports.clone(),
             via,
         })
+    }
+}
+
+impl ClientOptions {
+    /// Checks the options of a client without a gateway. Returns `None` if that is off.
+    fn solo(&self) -> Result<Option<Solo>, ConfigError> {
+        let bad = |problem: &str| Err(ConfigError::value("solo", problem));
+        let Some(mode) = self.solo else {
+            let given = self.solo_connections.is_some()
+                || self.solo_hold_out.is_some()
+                || !(self.solo_except.is_empty() && self.solo_allow_dest.is_empty());
+            return if given {
+                bad("is off, but another option of it is given: add --solo, or remove that one")
+            } else {
+                Ok(None)
+            };
+        };
+        match (mode, &self.via) {
+            (SoloMode::Via, None) => return Err(SoloMode::needs_via()),
+            (SoloMode::Direct, Some(_)) => {
+                return bad("=direct contradicts --via: it would go around the proxy");
+            }
+            _ => {}
+        }
+        if !self.gateway.is_empty() {
+            return bad(
+                "and --gateway contradict each other, since both serve all other hosts: name the \
+                 gateway's hosts in --route",
+            );
+        }
+        if mode == SoloMode::Via && !self.solo_allow_dest.is_empty() {
+            return Err(ConfigError::value(
+                "solo-allow-dest",
+                "needs --solo=direct: with --via the proxy decides",
+            ));
+        }
+        let percent = self.solo_hold_out.unwrap_or(2.0);
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(ConfigError::value("solo-hold-out", "must be from 0 to 100"));
+        }
+        let connections = self.solo_connections.unwrap_or(32);
+        if !(6..=64).contains(&connections) {
+            return Err(ConfigError::value(
+                "solo-connections",
+                "must be from 6 to 64",
+            ));
+        }
+        Ok(Some(Solo {
+            mode,
+            connections,
+            except: self.solo_except.clone(),
+            allow_dest: self.solo_allow_dest.clone(),
+            hold_out: percent / 100.0,
+        }))
     }
 }
 

@@ -4,8 +4,11 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::client::SoloMode;
 use super::gateways::RouteOption;
 use super::{ClientOptions, ConfigError, GatewayOptions};
+use crate::back::policy::AllowDest;
+use crate::hosts::HostPattern;
 
 /// A configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -15,8 +18,39 @@ pub struct File {
     pub client: Option<ClientOptions>,
     /// The routes of the client, each a table `[[route]]`. Reading moves them to `client`.
     pub route: Vec<RouteOption>,
+    /// The table `[solo]` of the client. Reading moves it to `client`.
+    pub solo: Option<SoloTable>,
     /// The options of the table `[gateway]`.
     pub gateway: Option<GatewayOptions>,
+}
+
+/// The table `[solo]`: the options of the client whose names begin with `solo`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct SoloTable {
+    /// The way of requests; a table without it means `via`.
+    pub mode: SoloMode,
+    /// `solo-connections`.
+    pub connections: Option<usize>,
+    /// `solo-except`.
+    pub except: Vec<HostPattern>,
+    /// `solo-allow-dest`.
+    pub allow_dest: Vec<AllowDest>,
+    /// `solo-hold-out`.
+    pub hold_out: Option<f64>,
+}
+
+impl From<SoloTable> for ClientOptions {
+    fn from(table: SoloTable) -> Self {
+        Self {
+            solo: Some(table.mode),
+            solo_connections: table.connections,
+            solo_except: table.except,
+            solo_allow_dest: table.allow_dest,
+            solo_hold_out: table.hold_out,
+            ..Self::default()
+        }
+    }
 }
 
 impl File {
@@ -37,6 +71,10 @@ impl File {
         if !read.route.is_empty() {
             let routes = std::mem::take(&mut read.route);
             read.client.get_or_insert_default().route.extend(routes);
+        }
+        if let Some(solo) = read.solo.take() {
+            let client = read.client.take().unwrap_or_default();
+            read.client = Some(client.or(solo.into()));
         }
         Ok(read)
     }

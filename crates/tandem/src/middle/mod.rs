@@ -9,6 +9,7 @@
 //! - [`warm_up`] opens the congestion window of a new session.
 //! - [`cache`] answers requests from the gateway's cache.
 //! - [`push`] pushes the resources of pages at the gateway.
+//! - [`solo`] holds the sessions of a client without a gateway.
 //! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
 
 pub mod access_log;
@@ -22,6 +23,7 @@ pub mod pair_fields;
 pub mod push;
 pub mod pushed;
 pub mod routes;
+pub mod solo;
 pub mod track;
 pub mod warm_up;
 pub mod websocket;

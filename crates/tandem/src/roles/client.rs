@@ -17,6 +17,7 @@ use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
 use crate::middle::routes::Routes;
+use crate::middle::solo::SoloSessions;
 use crate::middle::track::Track;
 use crate::middle::websocket::WebSocketKey;
 use crate::services::Services;
@@ -24,6 +25,7 @@ use crate::session::Drain;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::stage::Stage;
+use crate::status::{Opened, SessionStatus};
 use crate::transport::registry::{ListenContext, Transports};
 
 impl Role for ClientConfig {
@@ -72,14 +74,27 @@ impl Role for ClientConfig {
             let front = self.front(endpoint, *address, proxies, &parts)?;
             fronts.push(Rc::new(Front { listener, ..front }));
         }
-        let pools = lanes.pools.clone();
+        let (pools, solo) = (lanes.pools.clone(), lanes.solo);
         Ok(Built {
             fronts,
             connections,
-            dialled: Box::new(move || pools.iter().flat_map(|pool| pool.status()).collect()),
+            dialled: Box::new(move || {
+                let mut sessions: Vec<_> = pools.iter().flat_map(|pool| pool.status()).collect();
+                sessions.extend(solo.iter().flat_map(|solo| solo_status(solo)));
+                sessions
+            }),
             on_drain: Box::new(move || lanes.pools.iter().for_each(|pool| pool.drain())),
         })
     }
+}
+
+/// Returns the state of the sessions without a gateway.
+fn solo_status(solo: &SoloSessions) -> Vec<SessionStatus> {
+    let status = |(opened, exchanges): (tokio::time::Instant, usize)| SessionStatus {
+        exchanges: Some(exchanges),
+        ..SessionStatus::new(Opened::Here, opened.into_std(), None)
+    };
+    solo.status().into_iter().map(status).collect()
 }
 
 /// Creates the stage behind a listener for HTTP. It answers requests to the listener itself, whose

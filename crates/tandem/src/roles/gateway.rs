@@ -174,6 +174,7 @@ impl GatewayConfig {
             by_path: push.by_path,
             hold_out: push.hold_out,
             own_origin_only: push.own_origin_only,
+            is_solo: false,
         }))
     }
 
@@ -206,7 +207,7 @@ impl GatewayConfig {
                     }
                 };
                 let pushed = |pushing| {
-                    Rc::new(Push::new(pushing, path, peer, Rc::clone(&out))) as Rc<dyn Stage>
+                    Rc::new(Push::new(pushing, Some(path), peer, Rc::clone(&out))) as Rc<dyn Stage>
                 };
                 let next = pushing.as_ref().map_or_else(
                     || {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ gateways   for each route
+//!       ├──▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ solo                 `--solo`
 //!       └──▶ count ─▶ access_log ─▶ the fallback, or an error               without a gateway
 //! ```
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use tandem_http::h1::{Form, Limits};
 use tandem_push::client::{MAX_PUSHES, StoreLimits};
+use tokio_rustls::TlsConnector;
 
 use super::{client_token, http1_session, logged, mux_session};
 use crate::back::announce::Announcer;
@@ -28,12 +30,13 @@ use crate::middle::loads::Loads;
 use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route};
+use crate::middle::solo::{SoloSessions, ToSolo};
 use crate::renewal::Renewable;
 use crate::session::Session;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
-use crate::stage::Stage;
+use crate::stage::{SessionPool, Stage};
 use crate::transport::registry::DialContext;
 use crate::transport::socks::Socks;
 use crate::transport::tcp::Tcp;
@@ -53,6 +56,8 @@ pub(super) struct Lanes {
     pub(super) routes: Routes,
     /// The pools of all lanes.
     pub(super) pools: Vec<Rc<Gateways>>,
+    /// The sessions without a gateway.
+    pub(super) solo: Option<Rc<SoloSessions>>,
 }
 
 impl ClientConfig {
@@ -65,7 +70,12 @@ impl ClientConfig {
             lanes.push(self.lane(&pool));
             pools.push(pool);
         }
-        let default = if self.gateways.is_empty() {
+        let mut solo = None;
+        let default = if let Some(options) = &self.solo {
+            let sessions = self.solo_sessions(options)?;
+            solo = Some(Rc::clone(&sessions));
+            self.solo_lane(sessions)
+        } else if self.gateways.is_empty() {
             self.lane_without_gateway(fallback)
         } else {
             let pool = self.pool(&self.gateways, fallback)?;
@@ -80,7 +90,11 @@ impl ClientConfig {
             lane
         };
         let routes = Routes::new(self.route_map.clone(), lanes, default);
-        Ok(Lanes { routes, pools })
+        Ok(Lanes {
+            routes,
+            pools,
+            solo,
+        })
     }
 
     fn pool(
@@ -103,7 +117,7 @@ impl ClientConfig {
 
     fn lane(&self, pool: &Rc<Gateways>) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
-        let counted = self.counted(Rc::new(Loads::new(Rc::new(self.pushed(&to_gateway)))));
+        let counted = self.with_pushes(&to_gateway);
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -116,6 +130,19 @@ impl ClientConfig {
             stage,
             sessions: to_gateway,
         }
+    }
+
+    fn solo_lane(&self, sessions: Rc<SoloSessions>) -> Lane {
+        let to_solo = Rc::new(ToSolo(sessions));
+        Lane {
+            stage: self.with_pushes(&to_solo),
+            sessions: to_solo,
+        }
+    }
+
+    /// Creates the stages before the sessions of a lane, which may push.
+    fn with_pushes<T: Stage + SessionPool + 'static>(&self, sessions: &Rc<T>) -> Rc<dyn Stage> {
+        self.counted(Rc::new(Loads::new(Rc::new(self.pushed(sessions)))))
     }
 
     fn lane_without_gateway(&self, fallback: Option<Rc<dyn Stage>>) -> Lane {
@@ -149,7 +176,7 @@ impl ClientConfig {
     }
 
     /// Creates the stage that accepts pushes.
-    fn pushed(&self, to_gateway: &Rc<ToGateway>) -> Pushed {
+    fn pushed<T: Stage + SessionPool + 'static>(&self, sessions: &Rc<T>) -> Pushed {
         let options = PushOptions {
             store: StoreLimits {
                 memory: if self.push { self.push_memory } else { 0 },
@@ -160,11 +187,7 @@ impl ClientConfig {
             digest: self.push_digest,
             max_keys: self.max_sessions.min(MAX_DIGESTS),
         };
-        Pushed::new(
-            options,
-            Rc::clone(to_gateway) as _,
-            Rc::clone(to_gateway) as _,
-        )
+        Pushed::new(options, Rc::clone(sessions) as _, Rc::clone(sessions) as _)
     }
 
     fn gateway(&self, gateway: &GatewayEndpoint) -> Result<Gateway, ConfigError> {
@@ -245,16 +268,12 @@ impl ClientConfig {
     /// Creates the stage that serves requests without a gateway, over the same proxy, as the
     /// browser would.
     fn fallback_stage(&self) -> Result<Option<Rc<dyn Stage>>, ConfigError> {
-        let options = self.path.socket.clone();
-        let transport: Rc<dyn Transport> = match (self.fallback, &self.via) {
-            (Fallback::None, _) | (Fallback::Via, None) => return Ok(None),
-            (Fallback::Via, Some(Via::Socks(proxy))) => Rc::new(Socks::new(*proxy, options)),
-            (Fallback::Via, Some(control)) => Rc::new(Tor::new(
-                control.clone(),
-                self.tor_password.clone(),
-                None,
-                options,
-            )),
+        let transport = match self.fallback {
+            Fallback::None => return Ok(None),
+            Fallback::Via => self.via_to_origins(),
+        };
+        let Some(transport) = transport else {
+            return Ok(None);
         };
         let http1 = http1_session("gateway", &self.path);
         let h2 = Rc::new(mux_session(
@@ -263,11 +282,7 @@ impl ClientConfig {
             256,
             Limits::default().head,
         ));
-        let connector = ClientTls {
-            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-            ..ClientTls::default()
-        }
-        .connector()?;
+        let connector = tls_to_origins()?;
         let (timeout, limits) = (self.path.socket.connect_timeout, OriginLimits::default());
         let origin = Origin::new(
             Mode::Forward,
@@ -280,4 +295,27 @@ impl ClientConfig {
         );
         Ok(Some(Rc::new(ToOrigin(origin))))
     }
+
+    /// Returns the way to origins through the proxy, if there is one.
+    pub(super) fn via_to_origins(&self) -> Option<Rc<dyn Transport>> {
+        let options = self.path.socket.clone();
+        match self.via.as_ref()? {
+            Via::Socks(proxy) => Some(Rc::new(Socks::new(*proxy, options))),
+            control => Some(Rc::new(Tor::new(
+                control.clone(),
+                self.tor_password.clone(),
+                None,
+                options,
+            ))),
+        }
+    }
+}
+
+/// Returns TLS towards origins, with the authorities of the public web.
+pub(super) fn tls_to_origins() -> Result<TlsConnector, ConfigError> {
+    let tls = ClientTls {
+        alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        ..ClientTls::default()
+    };
+    Ok(tls.connector()?)
 }

@@ -28,5 +28,6 @@ mod push_matrix;
 mod pushes;
 mod roundtrips;
 mod routes;
+mod solo;
 mod spdy;
 mod tunnels;

@@ -213,6 +213,18 @@ pub(super) fn checked_setups(setups: Vec<Setup>) -> Result<Vec<Setup>, Experimen
         if setup.visits > 100 {
             return wrong("visits", "more than 100");
         }
+        let solo = Setup {
+            push: false,
+            session: Session::H2,
+            gateway_options: Vec::new(),
+            ..setup.clone()
+        };
+        if setup.way == Way::Solo && *setup != solo {
+            return wrong(
+                "way",
+                "session, push and gateway-options are for way = \"pair\"",
+            );
+        }
         let pair = Setup {
             push: false,
             visits: 0,

@@ -45,6 +45,9 @@ pub struct Pushing {
     pub hold_out: f64,
     /// Limits pushes to the page's own origin, because the gateway serves no other origin.
     pub own_origin_only: bool,
+    /// Restricts pushes to those that pay without a gateway: pages with at most two hosts, and
+    /// nothing of another site before the browser's own request to its host.
+    pub is_solo: bool,
 }
 
 /// The stage of one session.
@@ -55,10 +58,10 @@ pub struct Push {
 }
 
 impl Push {
-    /// Creates the stage for the session of `peer` on `path`.
+    /// Creates the stage for the session of `peer` on `path`, if it has one.
     pub fn new(
         pushing: &Rc<Pushing>,
-        path: &Rc<dyn Facts>,
+        path: Option<&Rc<dyn Facts>>,
         peer: Peer,
         next: Rc<dyn Stage>,
     ) -> Self {

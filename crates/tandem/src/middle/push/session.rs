@@ -24,6 +24,9 @@ use crate::path_speed::PathSpeed;
 use crate::priority::{Precedence, SharedPriority};
 use crate::stage::Stage;
 
+/// The number of hosts of a page up to which early requests of a client without a gateway pay.
+const SOLO_HOSTS: usize = 2;
+
 /// The push state of one session at the gateway.
 pub(super) struct Session {
     state: RefCell<State>,
@@ -63,13 +66,19 @@ pub(super) enum FetchOrder {
 impl Session {
     pub(super) fn new(
         pushing: &Rc<Pushing>,
-        path: &Rc<dyn Facts>,
+        path: Option<&Rc<dyn Facts>>,
         peer: Peer,
         next: Rc<dyn Stage>,
     ) -> Rc<Self> {
         let learned = pushing.learned.as_ref();
         let config = Config {
             own_origin_only: pushing.own_origin_only,
+            foreign_after_request: pushing.is_solo,
+            hosts: if pushing.is_solo {
+                SOLO_HOSTS
+            } else {
+                usize::MAX
+            },
             hold_out: pushing.hold_out,
             seed: if pushing.hold_out > 0.0 {
                 random_seed()
@@ -89,7 +98,7 @@ impl Session {
             state: RefCell::new(state),
             session: peer.session,
             user: learned.map_or(0, |learned| learned.user(peer.session, peer.address)),
-            speed: speed.and_then(|_| PathSpeed::of(path)),
+            speed: speed.and_then(|_| PathSpeed::of(path?)),
             pushing: Rc::clone(pushing),
             next,
         })

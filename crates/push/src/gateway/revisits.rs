@@ -1,0 +1,172 @@
+//! The needs of the pages that the session has loaded, for their next visits.
+//!
+//! A client without a gateway has the session and its user to itself. It requests these resources
+//! together with the page, and saves the round trip until the page names them. Only needs that the
+//! browser has used are remembered, and one that it does not use is forgotten.
+
+use std::collections::{HashMap, VecDeque};
+
+use tandem_preload::{Need, Referrer};
+
+/// The number of pages that are remembered.
+const MAX_PAGES: usize = 64;
+
+/// The number of bytes of URLs that are remembered.
+const MAX_BYTES: usize = 256 << 10;
+
+/// The pages that a session has loaded, by URL.
+#[derive(Default)]
+pub(super) struct Revisits {
+    pages: HashMap<String, Visit>,
+    /// The URLs of the pages, oldest first.
+    order: VecDeque<String>,
+    bytes: usize,
+}
+
+/// The last visit to a page.
+#[derive(Default)]
+struct Visit {
+    policy: Referrer,
+    needs: Vec<UsedNeed>,
+}
+
+struct UsedNeed {
+    need: Need,
+    is_used: bool,
+}
+
+impl Visit {
+    fn bytes(&self) -> usize {
+        self.needs.iter().map(|it| it.need.url.len()).sum()
+    }
+}
+
+impl Revisits {
+    /// Returns the referrer policy and the used needs of the last visit to a page.
+    pub(super) fn of(&self, page: &str) -> Option<(Referrer, Vec<Need>)> {
+        let visit = self.pages.get(page)?;
+        let used = visit.needs.iter().filter(|it| it.is_used);
+        let needs: Vec<_> = used.map(|it| it.need.clone()).collect();
+        (!needs.is_empty()).then_some((visit.policy, needs))
+    }
+
+    /// Notes a promise that was made for a page.
+    pub(super) fn note_promise(&mut self, page: &str, policy: Referrer, need: &Need) {
+        if !self.pages.contains_key(page) {
+            if self.order.len() >= MAX_PAGES {
+                self.forget_oldest();
+            }
+            self.bytes += page.len();
+            self.order.push_back(page.to_owned());
+        }
+        let visit = self.pages.entry(page.to_owned()).or_default();
+        visit.policy = policy;
+        if visit.needs.iter().any(|it| it.need.url == need.url) {
+            return;
+        }
+        self.bytes += need.url.len();
+        visit.needs.push(UsedNeed {
+            need: need.clone(),
+            is_used: false,
+        });
+        while self.bytes > MAX_BYTES && self.order.len() > 1 {
+            self.forget_oldest();
+        }
+        if self.bytes > MAX_BYTES {
+            // A single page with so many needs is not remembered.
+            self.forget_oldest();
+        }
+    }
+
+    /// Notes whether the browser used a push of a page.
+    pub(super) fn note_use(&mut self, page: &str, url: &str, is_used: bool) {
+        let Some(visit) = self.pages.get_mut(page) else {
+            return;
+        };
+        let Some(at) = visit.needs.iter().position(|it| it.need.url == url) else {
+            return;
+        };
+        if is_used {
+            visit.needs[at].is_used = true;
+        } else {
+            self.bytes -= url.len();
+            visit.needs.remove(at);
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.order.pop_front()
+            && let Some(visit) = self.pages.remove(&oldest)
+        {
+            self.bytes -= oldest.len() + visit.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_preload::Kind;
+
+    use super::*;
+
+    fn need(url: &str) -> Need {
+        Need {
+            url: url.to_owned(),
+            kind: Kind::Image,
+            urgency: 4,
+            anonymous: false,
+            referrer: None,
+            via: None,
+            frame: None,
+        }
+    }
+
+    fn urls(revisits: &Revisits, page: &str) -> Vec<String> {
+        let needs = revisits.of(page).map_or_else(Vec::new, |(_, needs)| needs);
+        needs.into_iter().map(|need| need.url).collect()
+    }
+
+    #[test]
+    fn revisits_return_used_needs_only() {
+        let mut revisits = Revisits::default();
+        for url in ["a", "b", "c", "a"] {
+            revisits.note_promise("page", Referrer::None, &need(url));
+        }
+        assert!(revisits.of("page").is_none());
+        revisits.note_use("page", "a", true);
+        revisits.note_use("page", "b", true);
+        assert_eq!(urls(&revisits, "page"), ["a", "b"]);
+        assert_eq!(
+            revisits.of("page").map(|(policy, _)| policy),
+            Some(Referrer::None)
+        );
+        revisits.note_use("page", "b", false);
+        revisits.note_use("other", "a", true);
+        assert_eq!(urls(&revisits, "page"), ["a"]);
+        assert_eq!(revisits.bytes, "page".len() + 2);
+    }
+
+    #[test]
+    fn revisits_stay_within_their_bounds() {
+        let mut revisits = Revisits::default();
+        for number in 0..2 * MAX_PAGES {
+            let page = format!("page{number}");
+            revisits.note_promise(&page, Referrer::default(), &need("a"));
+            revisits.note_use(&page, "a", true);
+        }
+        assert_eq!(
+            (revisits.pages.len(), revisits.order.len()),
+            (MAX_PAGES, MAX_PAGES)
+        );
+        assert!(urls(&revisits, "page0").is_empty());
+        let long = "x".repeat(MAX_BYTES / 4);
+        for number in 0..9 {
+            let url = format!("{long}{number}");
+            revisits.note_promise("long", Referrer::default(), &need(&url));
+            assert!(revisits.bytes <= MAX_BYTES);
+        }
+        let sum: usize = revisits.order.iter().map(String::len).sum();
+        let needs: usize = revisits.pages.values().map(Visit::bytes).sum();
+        assert_eq!(revisits.bytes, sum + needs);
+    }
+}

@@ -1,0 +1,357 @@
+//! The number of connections that a client without a gateway may use to one origin at once: a pure
+//! policy.
+//!
+//! ```text
+//!   floor ──an answer while others wait: +1──▶ most
+//!     ▲  ◀──a round brought no throughput─────┘ │
+//!     └──────── refusal, or a long rest ────────┘
+//! ```
+//!
+//! The limit starts at the six connections of browsers. It grows by one with each complete answer
+//! while other requests wait for a connection, so it doubles in each round of answers. If that has
+//! not raised the throughput, the limit falls back and rests. A refusal by the origin makes it fall
+//! to the floor at once, and each further refusal doubles the rest.
+//!
+//! A request that must not be repeated holds the limit at the floor, since the client could not hide
+//! a refusal of it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// The connections that browsers use to one origin.
+pub(super) const FLOOR: usize = 6;
+
+/// The least growth of throughput over two rounds that justifies more connections.
+const GAIN: f64 = 1.2;
+
+/// The rest after growth that brought nothing.
+const USELESS_REST: Duration = Duration::from_secs(10);
+
+/// The rest after the first refusal. Each further refusal doubles it.
+const REFUSED_REST: Duration = Duration::from_secs(60);
+
+/// The largest number of doublings of that rest.
+const MAX_DOUBLINGS: u32 = 6;
+
+/// The time without an answer after which the limit starts again: connections are closed by then.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// The throughput of a round of answers.
+#[derive(Clone, Copy, Debug)]
+struct Throughput {
+    /// The limit at the beginning of the round.
+    limit: usize,
+    /// Answers per second.
+    answers: f64,
+    /// Bytes of bodies per second.
+    bytes: f64,
+}
+
+/// A round under way. It ends with as many answers as its first limit permits at once.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    begun: Instant,
+    limit: usize,
+    answers: usize,
+    bytes: u64,
+}
+
+impl Round {
+    const fn new(now: Instant, limit: usize) -> Self {
+        Self {
+            begun: now,
+            limit,
+            answers: 0,
+            bytes: 0,
+        }
+    }
+
+    fn throughput(&self, now: Instant) -> Throughput {
+        let seconds = now
+            .saturating_duration_since(self.begun)
+            .as_secs_f64()
+            .max(1e-6);
+        Throughput {
+            limit: self.limit,
+            answers: self.answers as f64 / seconds,
+            bytes: self.bytes as f64 / seconds,
+        }
+    }
+}
+
+/// The limit for one origin.
+#[derive(Debug)]
+pub(super) struct Growth {
+    most: usize,
+    limit: usize,
+    /// The requests under way or waiting that must not be repeated.
+    held: usize,
+    round: Option<Round>,
+    /// The last two rounds.
+    rounds: VecDeque<Throughput>,
+    /// No two rounds have been compared since the limit was at the floor.
+    is_first: bool,
+    /// The limit does not grow before this time.
+    rests_until: Option<Instant>,
+    refusals: u32,
+    /// The time of the last event.
+    seen: Instant,
+}
+
+impl Growth {
+    /// Starts at the floor. The limit never exceeds `most`.
+    pub(super) fn new(now: Instant, most: usize) -> Self {
+        Self {
+            most: most.max(FLOOR),
+            limit: FLOOR,
+            held: 0,
+            round: None,
+            rounds: VecDeque::new(),
+            is_first: true,
+            rests_until: None,
+            refusals: 0,
+            seen: now,
+        }
+    }
+
+    /// Returns the number of connections that may be in use.
+    pub(super) const fn limit(&self) -> usize {
+        if self.held > 0 { FLOOR } else { self.limit }
+    }
+
+    /// Returns whether nothing is lost if this state is dropped.
+    pub(super) fn is_forgettable(&self, now: Instant) -> bool {
+        let rests = self.rests_until.is_some_and(|until| now < until);
+        self.held == 0 && !rests && now.saturating_duration_since(self.seen) >= FORGET_AFTER
+    }
+
+    /// Notes that a request waits for a connection. The first round begins.
+    pub(super) fn note_wait(&mut self, now: Instant) {
+        self.wake(now);
+        if self.may_grow(now) && self.round.is_none() {
+            self.round = Some(Round::new(now, self.limit));
+        }
+    }
+
+    /// Notes a complete answer with a body of `bytes`. `others_wait` is true if a request waits for
+    /// a connection to the origin.
+    pub(super) fn note_answer(&mut self, now: Instant, bytes: u64, others_wait: bool) {
+        self.wake(now);
+        if !others_wait || !self.may_grow(now) {
+            // The limit does not bind, so the throughput says nothing about it.
+            self.round = None;
+            self.rounds.clear();
+            return;
+        }
+        let limit = self.limit;
+        let round = self.round.get_or_insert_with(|| Round::new(now, limit));
+        round.answers += 1;
+        round.bytes += bytes;
+        self.limit = (limit + 1).min(self.most);
+        if round.answers >= round.limit {
+            let throughput = round.throughput(now);
+            self.end_round(now, throughput);
+        }
+    }
+
+    /// Notes that the origin refused a request or broke a connection. The limit falls to the floor.
+    pub(super) fn note_refusal(&mut self, now: Instant) {
+        self.wake(now);
+        let rest = REFUSED_REST * 2u32.pow(self.refusals.min(MAX_DOUBLINGS));
+        self.refusals = self.refusals.saturating_add(1);
+        self.fall(now, FLOOR, rest);
+    }
+
+    /// Holds the limit at the floor for a request that must not be repeated.
+    pub(super) const fn hold(&mut self) {
+        self.held += 1;
+    }
+
+    /// Ends the effect of one [`Self::hold`].
+    pub(super) const fn release(&mut self) {
+        self.held -= 1;
+    }
+
+    /// Starts again after a long rest of the origin. Refusals are remembered.
+    fn wake(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.seen) >= FORGET_AFTER {
+            self.limit = FLOOR;
+            self.is_first = true;
+            self.round = None;
+            self.rounds.clear();
+        }
+        self.seen = now;
+    }
+
+    fn may_grow(&self, now: Instant) -> bool {
+        self.held == 0 && self.rests_until.is_none_or(|until| until <= now)
+    }
+
+    fn end_round(&mut self, now: Instant, throughput: Throughput) {
+        self.round = Some(Round::new(now, self.limit));
+        self.rounds.push_back(throughput);
+        // The answers over new connections take a round trip longer, so later rounds are compared
+        // with the last but one. The first round is the slowest, and suits the second as well.
+        let before = match self.rounds.len() {
+            0 | 1 => return,
+            2 if !self.is_first => return,
+            2 => self.rounds.front().copied(),
+            _ => self.rounds.pop_front(),
+        };
+        self.is_first = false;
+        let Some(before) = before else { return };
+        let has_grown = throughput.limit * 2 >= before.limit * 3;
+        let has_gained =
+            throughput.answers >= before.answers * GAIN || throughput.bytes >= before.bytes * GAIN;
+        if has_grown && !has_gained {
+            self.fall(now, (before.limit / 2).max(FLOOR), USELESS_REST);
+        }
+    }
+
+    fn fall(&mut self, now: Instant, limit: usize, rest: Duration) {
+        self.limit = self.limit.min(limit);
+        self.is_first = self.limit == FLOOR;
+        self.round = None;
+        self.rounds.clear();
+        let until = now + rest;
+        self.rests_until = Some(self.rests_until.map_or(until, |set| set.max(until)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An origin that answers after a round trip, and sends at most `rate` bytes per second.
+    struct Origin {
+        round_trip: f64,
+        rate: f64,
+        size: u64,
+    }
+
+    /// Requests resources over as many connections as the limit permits, in virtual time. Returns
+    /// the state, the greatest limit and the seconds.
+    fn load(origin: &Origin, resources: usize, most: usize) -> (Growth, usize, f64) {
+        let start = Instant::now();
+        let mut growth = Growth::new(start, most);
+        growth.note_wait(start);
+        let (mut clock, mut link_free, mut begun, mut greatest) = (0.0, 0.0, 0, FLOOR);
+        let mut under_way: VecDeque<f64> = VecDeque::new();
+        let mut connections = 0;
+        for done in 0..resources {
+            while under_way.len() < growth.limit() && begun < resources {
+                // A new connection costs a round trip more than a kept one.
+                let is_new = under_way.len() >= connections;
+                connections = connections.max(under_way.len() + 1);
+                let trips = if is_new { 2.0 } else { 1.0 };
+                let first_byte = clock + trips * origin.round_trip;
+                link_free = f64::max(link_free, first_byte) + origin.size as f64 / origin.rate;
+                under_way.push_back(link_free);
+                begun += 1;
+            }
+            under_way.make_contiguous().sort_by(f64::total_cmp);
+            clock = under_way.pop_front().expect("a request under way");
+            let now = start + Duration::from_secs_f64(clock);
+            growth.note_answer(now, origin.size, begun < resources && done < resources);
+            greatest = greatest.max(growth.limit());
+        }
+        (growth, greatest, clock)
+    }
+
+    #[test]
+    fn limit_grows_on_a_long_round_trip() {
+        let far = Origin {
+            round_trip: 0.1,
+            rate: 10e6,
+            size: 2000,
+        };
+        let (_, greatest, seconds) = load(&far, 1300, 32);
+        assert_eq!(greatest, 32);
+        let ideal = 1300.0 / 32.0 * far.round_trip;
+        assert!(seconds < ideal * 1.2, "{seconds} s, at best {ideal}");
+    }
+
+    #[test]
+    fn limit_falls_back_on_a_full_link() {
+        let full = Origin {
+            round_trip: 0.02,
+            rate: 100e3,
+            size: 20_000,
+        };
+        let (growth, greatest, _) = load(&full, 400, 32);
+        assert!(greatest < 32, "{greatest}");
+        assert!(growth.limit() <= 12, "{}", growth.limit());
+    }
+
+    #[test]
+    fn limit_stays_without_waiting_requests() {
+        let now = Instant::now();
+        let mut growth = Growth::new(now, 32);
+        for second in 0..50 {
+            growth.note_answer(now + Duration::from_secs(second), 5000, false);
+        }
+        assert_eq!(growth.limit(), FLOOR);
+    }
+
+    fn grown(now: Instant) -> Growth {
+        let mut growth = Growth::new(now, 32);
+        growth.note_wait(now);
+        for _ in 0..26 {
+            growth.note_answer(now, 5000, true);
+        }
+        assert_eq!(growth.limit(), 32);
+        growth
+    }
+
+    #[test]
+    fn refusal_lowers_the_limit_at_once() {
+        let now = Instant::now();
+        let mut growth = grown(now);
+        growth.note_refusal(now);
+        assert_eq!(growth.limit(), FLOOR);
+        let at = |seconds| now + Duration::from_secs(seconds);
+        for second in 0..59 {
+            growth.note_answer(at(second), 5000, true);
+        }
+        assert_eq!(growth.limit(), FLOOR, "it rests");
+        growth.note_answer(at(60), 5000, true);
+        assert_eq!(growth.limit(), FLOOR + 1);
+        growth.note_refusal(at(61));
+        growth.note_answer(at(120), 5000, true);
+        growth.note_answer(at(179), 5000, true);
+        assert_eq!(growth.limit(), FLOOR, "the second rest is longer");
+        growth.note_answer(at(181), 5000, true);
+        assert_eq!(growth.limit(), FLOOR + 1);
+    }
+
+    #[test]
+    fn limit_is_forgotten_after_a_long_rest() {
+        let now = Instant::now();
+        let mut growth = grown(now);
+        assert!(!growth.is_forgettable(now));
+        let later = now + FORGET_AFTER;
+        assert!(growth.is_forgettable(later));
+        growth.note_wait(later);
+        assert_eq!(growth.limit(), FLOOR);
+        growth.note_refusal(later);
+        assert!(!growth.is_forgettable(later + Duration::from_secs(59)));
+    }
+
+    #[test]
+    fn unrepeatable_request_holds_the_limit() {
+        let now = Instant::now();
+        let mut growth = grown(now);
+        growth.hold();
+        growth.hold();
+        growth.release();
+        assert_eq!(growth.limit(), FLOOR);
+        growth.note_answer(now, 5000, true);
+        growth.release();
+        assert_eq!(growth.limit(), 32);
+    }
+
+    #[test]
+    fn floor_is_the_least_limit() {
+        assert_eq!(Growth::new(Instant::now(), 1).limit(), FLOOR);
+    }
+}

@@ -1,0 +1,397 @@
+//! Sessions without a gateway: for each isolation key, the gateway's half of push runs in the
+//! client's process.
+//!
+//! ```text
+//!  pushed ─▶ SoloSessions ─▶ session of the key: push ─▶ pair_fields ─▶ polite ─▶ origin
+//!     ▲                          │
+//!     └──── Part::Pushed ────────┘   with the mark of the session
+//! ```
+//!
+//! A session ends after a while without a request. Its knowledge, its stored responses and its
+//! connections end with it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tandem_http::Scheme;
+use tandem_push::wire::{is_companion, is_reserved};
+use tokio::time::Instant;
+
+use crate::carrier::LocalBoxFuture;
+use crate::endpoint::split_authority;
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply, SessionMark};
+use crate::hosts::HostPattern;
+use crate::metrics::METRICS;
+use crate::stage::{CurrentSession, SessionPool, Stage};
+
+/// Creates the stages of a session from its number.
+pub type NewSession = Box<dyn Fn(u64) -> Rc<dyn Stage>>;
+
+/// The limits of the sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct SoloLimits {
+    /// The largest number of sessions. A new one ends the session that was idle for longest, and
+    /// none in use.
+    pub max_sessions: usize,
+    /// The time without an exchange after which a session ends.
+    pub idle: Duration,
+}
+
+/// The sessions of a client without a gateway, as a stage and as a pool.
+pub struct SoloSessions {
+    limits: SoloLimits,
+    new_session: NewSession,
+    /// Returns whether early requests are permitted for a request's page.
+    permits: Box<dyn Fn(&Exchange) -> bool>,
+    sessions: RefCell<HashMap<Isolation, Rc<Session>>>,
+    issued: Cell<u64>,
+}
+
+struct Session {
+    mark: Rc<SessionMark>,
+    number: u64,
+    stage: Rc<dyn Stage>,
+    opened: Instant,
+    /// The exchanges under way, with the companion.
+    active: Cell<usize>,
+    /// The companions among them.
+    companions: Cell<usize>,
+    last: Cell<Instant>,
+}
+
+impl Session {
+    fn is_in_use(&self) -> bool {
+        self.active.get() > self.companions.get()
+    }
+}
+
+impl SoloSessions {
+    /// Creates the pool. `permits` decides about early requests for each page.
+    pub fn new(
+        limits: SoloLimits,
+        new_session: NewSession,
+        permits: impl Fn(&Exchange) -> bool + 'static,
+    ) -> Rc<Self> {
+        let this = Rc::new(Self {
+            limits,
+            new_session,
+            permits: Box::new(permits),
+            sessions: RefCell::default(),
+            issued: Cell::new(0),
+        });
+        let weak = Rc::downgrade(&this);
+        tokio::task::spawn_local(async move {
+            loop {
+                tokio::time::sleep(limits.idle / 4).await;
+                let Some(this) = weak.upgrade() else { return };
+                this.sweep();
+            }
+        });
+        this
+    }
+
+    /// Returns the ages of the sessions, and their exchanges under way.
+    pub fn status(&self) -> Vec<(Instant, usize)> {
+        let sessions = self.sessions.borrow();
+        let status = |session: &Rc<Session>| (session.opened, session.active.get());
+        sessions.values().map(status).collect()
+    }
+
+    fn sweep(&self) {
+        let limit = self.limits.idle;
+        let ended: Vec<_> = self
+            .sessions
+            .borrow_mut()
+            .extract_if(|_, session| !session.is_in_use() && session.last.get().elapsed() >= limit)
+            .collect();
+        // Stages run when they are dropped, so the table is not borrowed meanwhile.
+        drop(ended);
+    }
+
+    /// Returns the session of a key, and creates it if there is none.
+    fn session(&self, isolation: &Isolation) -> Rc<Session> {
+        if let Some(session) = self.sessions.borrow().get(isolation) {
+            session.last.set(Instant::now());
+            return Rc::clone(session);
+        }
+        METRICS.sessions_opened.add(1);
+        let evicted = self.evict();
+        drop(evicted);
+        let number = self.issued.get() + 1;
+        self.issued.set(number);
+        let now = Instant::now();
+        let session = Rc::new(Session {
+            mark: Rc::new(SessionMark {
+                promises_have_fields: true,
+            }),
+            number,
+            stage: (self.new_session)(number),
+            opened: now,
+            active: Cell::new(0),
+            companions: Cell::new(0),
+            last: Cell::new(now),
+        });
+        let mut sessions = self.sessions.borrow_mut();
+        sessions.insert(isolation.clone(), Rc::clone(&session));
+        session
+    }
+
+    /// Takes the session out that was idle for longest, if there are too many.
+    fn evict(&self) -> Option<Rc<Session>> {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions.len() < self.limits.max_sessions {
+            return None;
+        }
+        let idle = sessions.iter().filter(|(_, session)| !session.is_in_use());
+        let oldest = idle.min_by_key(|(_, session)| session.last.get());
+        let key = oldest.map(|(key, _)| key.clone())?;
+        METRICS.sessions_evicted.add(1);
+        sessions.remove(&key)
+    }
+}
+
+/// Returns whether one of the patterns covers the host of a request.
+pub fn is_excepted(except: &[HostPattern], exchange: &Exchange) -> bool {
+    split_authority(&exchange.request.authority, Some(80)).is_ok_and(|(host, _)| {
+        let host = host.strip_suffix('.').unwrap_or(&host);
+        except.iter().any(|pattern| pattern.covers(host))
+    })
+}
+
+/// The stage that makes no early request to some hosts, whichever page names their resources.
+pub struct ExceptedHosts {
+    /// The hosts.
+    pub except: Rc<[HostPattern]>,
+    /// The stage that exchanges go on to.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for ExceptedHosts {
+    fn call(&self, exchange: Exchange) -> Reply {
+        // The browser's own request is not a push.
+        if exchange.priority.get().push && is_excepted(&self.except, &exchange) {
+            return Reply::fail(Error::new(
+                Kind::Forbidden,
+                Side::Local,
+                "early requests are off for this host",
+            ));
+        }
+        self.next.call(exchange)
+    }
+}
+
+/// The sessions as a stage.
+pub struct ToSolo(pub Rc<SoloSessions>);
+
+impl Stage for ToSolo {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        let request = &exchange.request;
+        let is_companion = is_companion(request);
+        if is_reserved(&request.authority) && !is_companion {
+            let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
+            return Reply::fail(error);
+        }
+        let session = self.0.session(&exchange.isolation);
+        exchange.peer = Peer {
+            session: session.number,
+            address: None,
+            // HTTP/2 origins multiplex by themselves.
+            push: request.scheme == Scheme::Http && (self.0.permits)(&exchange),
+        };
+        let use_of = SessionUse::begin(&session, is_companion);
+        Reply::new(OfSession {
+            reply: session.stage.call(exchange),
+            use_of,
+        })
+    }
+}
+
+/// An exchange of a session under way.
+struct SessionUse {
+    session: Rc<Session>,
+    is_companion: bool,
+}
+
+impl SessionUse {
+    fn begin(session: &Rc<Session>, is_companion: bool) -> Self {
+        session.active.set(session.active.get() + 1);
+        let companions = session.companions.get() + usize::from(is_companion);
+        session.companions.set(companions);
+        Self {
+            session: Rc::clone(session),
+            is_companion,
+        }
+    }
+}
+
+impl Drop for SessionUse {
+    fn drop(&mut self) {
+        let session = &self.session;
+        session.active.set(session.active.get() - 1);
+        let companions = session.companions.get() - usize::from(self.is_companion);
+        session.companions.set(companions);
+        if !self.is_companion {
+            session.last.set(Instant::now());
+        }
+    }
+}
+
+/// A reply whose pushes belong to a session.
+struct OfSession {
+    reply: Reply,
+    use_of: SessionUse,
+}
+
+impl Parts for OfSession {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut part = self.reply.poll_part(cx);
+        if let Poll::Ready(Some(Ok(Part::Pushed { session, .. }))) = &mut part {
+            *session = Some(Rc::clone(&self.use_of.session.mark));
+        }
+        part
+    }
+}
+
+impl SessionPool for ToSolo {
+    fn current(&self, isolation: &Isolation) -> Option<CurrentSession> {
+        let sessions = self.0.sessions.borrow();
+        let session = sessions.get(isolation)?;
+        Some(CurrentSession {
+            mark: Rc::clone(&session.mark),
+            has_rested: false,
+            active: session.active.get(),
+        })
+    }
+
+    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>> {
+        Some(Rc::clone(&self.0.session(isolation).mark))
+    }
+
+    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool {
+        let sessions = self.0.sessions.borrow();
+        let session = sessions.get(isolation);
+        session.is_some_and(|session| Rc::ptr_eq(&session.mark, mark))
+    }
+
+    /// Returns false: the client agrees to a tunnel once its connection is begun.
+    fn is_live(&self, _: &Isolation) -> bool {
+        false
+    }
+
+    fn is_awake(&self, _: &Isolation) -> bool {
+        false
+    }
+
+    fn has_failed(&self, _: &Isolation, _: &str) -> bool {
+        false
+    }
+
+    fn failed(&self, _: &Isolation, _: &str) {}
+
+    fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tandem_http::{RequestHead, ResponseHead};
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(600);
+
+    fn pool(max_sessions: usize) -> Rc<SoloSessions> {
+        let limits = SoloLimits {
+            max_sessions,
+            idle: IDLE,
+        };
+        let new_session: NewSession = Box::new(|number| {
+            Rc::new(move |exchange: Exchange| {
+                assert_eq!(exchange.peer.session, number);
+                let mut head = ResponseHead::new(200);
+                head.fields.push("session", number.to_string());
+                head.fields.push("push", exchange.peer.push.to_string());
+                Reply::ready(head, Bytes::new())
+            })
+        });
+        let permits = |exchange: &Exchange| exchange.request.authority != "off.test";
+        SoloSessions::new(limits, new_session, permits)
+    }
+
+    fn exchange(user: &str, scheme: Scheme, host: &str) -> Exchange {
+        Exchange {
+            isolation: Isolation::new(user.as_bytes(), b""),
+            ..Exchange::internal(RequestHead::get(scheme, host, "/"))
+        }
+    }
+
+    /// Returns the number of the session that answers, and whether it may push.
+    async fn asked(to: &ToSolo, user: &str, scheme: Scheme, host: &str) -> (String, bool) {
+        let mut reply = to.call(exchange(user, scheme, host));
+        let Some(Ok(Part::Head(head))) = reply.part().await else {
+            panic!("no head");
+        };
+        let field = |name| String::from_utf8_lossy(head.fields.get(name).expect(name)).into_owned();
+        (field("session"), field("push") == "true")
+    }
+
+    async fn in_local<F: Future>(future: F) -> F::Output {
+        tokio::task::LocalSet::new().run_until(future).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_key_has_a_session_until_it_rests() {
+        in_local(async {
+            let to = ToSolo(pool(9));
+            let http = |user: &'static str| asked(&to, user, Scheme::Http, "a.test");
+            assert_eq!(http("one").await, ("1".into(), true));
+            assert_eq!(http("two").await, ("2".into(), true));
+            assert_eq!(http("one").await, ("1".into(), true));
+            let key = |user: &str| Isolation::new(user.as_bytes(), b"");
+            let mark = to.open(&key("one")).expect("a mark");
+            assert!(to.is_current(&key("one"), &mark) && !to.is_current(&key("two"), &mark));
+            tokio::time::sleep(IDLE / 2).await;
+            http("two").await;
+            tokio::time::sleep(IDLE / 2 + IDLE / 4).await;
+            assert!(!to.is_current(&key("one"), &mark));
+            assert!(to.current(&key("two")).is_some());
+            assert_eq!(http("one").await, ("3".into(), true));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn full_pool_ends_the_longest_idle_session() {
+        in_local(async {
+            let to = ToSolo(pool(2));
+            let busy = to.call(exchange("busy", Scheme::Http, "a.test"));
+            for user in ["idle", "new"] {
+                asked(&to, user, Scheme::Http, "a.test").await;
+            }
+            let key = |user: &str| Isolation::new(user.as_bytes(), b"");
+            let is_open = |user| to.current(&key(user)).is_some();
+            assert!(is_open("busy") && is_open("new") && !is_open("idle"));
+            drop(busy);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn only_permitted_pages_of_plain_http_get_pushes() {
+        in_local(async {
+            let to = ToSolo(pool(9));
+            assert!(asked(&to, "u", Scheme::Http, "a.test").await.1);
+            assert!(!asked(&to, "u", Scheme::Http, "off.test").await.1);
+            assert!(!asked(&to, "u", Scheme::Https, "a.test").await.1);
+            let mut reserved = to.call(exchange("u", Scheme::Http, "push.tandem.invalid"));
+            assert!(matches!(reserved.part().await, Some(Err(_))));
+        })
+        .await;
+    }
+}

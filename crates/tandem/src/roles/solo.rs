@@ -1,0 +1,117 @@
+//! The lane of a client without a gateway: both halves of push in one process, over connections to
+//! origins.
+//!
+//! ```text
+//!  count ─▶ access_log ─▶ loads ─▶ pushed ─▶ sessions: push ─▶ pair_fields ─▶ polite ─▶ origin
+//! ```
+
+use std::rc::Rc;
+
+use tandem_http::h1::Limits;
+
+use super::lanes::tls_to_origins;
+use super::{http1_session, mux_session};
+use crate::back::origin::{Limits as OriginLimits, Mode, Origin};
+use crate::back::policy::{Direct, Policy};
+use crate::back::polite::Polite;
+use crate::config::client::{Solo, SoloMode};
+use crate::config::{ClientConfig, ConfigError};
+use crate::exchange::{Exchange, Peer, Reply};
+use crate::middle::pair_fields::PairFields;
+use crate::middle::push::{Push, Pushing};
+use crate::middle::solo::{ExceptedHosts, SoloLimits, SoloSessions, is_excepted};
+use crate::session::mux::Multiplexed;
+use crate::stage::Stage;
+use crate::transport::Transport;
+
+impl ClientConfig {
+    /// Creates the sessions without a gateway.
+    pub(super) fn solo_sessions(&self, solo: &Solo) -> Result<Rc<SoloSessions>, ConfigError> {
+        let origin = self.solo_origin(solo)?;
+        let most = solo.connections;
+        let except: Rc<[_]> = solo.except.clone().into();
+        let (takes_pushes, refused) = (self.push, Rc::clone(&except));
+        let polite = Polite::before(&origin, most, OriginLimits::default().per_session);
+        let polite = Rc::new(ExceptedHosts {
+            except,
+            next: Rc::new(polite),
+        });
+        let pushing = Rc::new(Pushing {
+            learned: None,
+            by_path: false,
+            hold_out: solo.hold_out,
+            own_origin_only: false,
+            is_solo: true,
+        });
+        let limits = SoloLimits {
+            max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
+            idle: self.path.timeouts.idle,
+        };
+        let new_session = move |number| {
+            let to_origin = Rc::new(SoloOrigins {
+                session: number,
+                origin: Rc::clone(&origin),
+                next: Rc::clone(&polite) as _,
+            });
+            let next = Rc::new(PairFields { next: to_origin });
+            let peer = Peer {
+                session: number,
+                ..Peer::none()
+            };
+            Rc::new(Push::new(&pushing, None, peer, next)) as Rc<dyn Stage>
+        };
+        let permits = move |exchange: &Exchange| takes_pushes && !is_excepted(&refused, exchange);
+        Ok(SoloSessions::new(limits, Box::new(new_session), permits))
+    }
+
+    /// Creates the pool of connections to origins.
+    fn solo_origin(&self, solo: &Solo) -> Result<Rc<Origin>, ConfigError> {
+        let options = self.path.socket.clone();
+        let transport: Rc<dyn Transport> = match solo.mode {
+            SoloMode::Via => self.via_to_origins().ok_or_else(SoloMode::needs_via)?,
+            SoloMode::Direct => Rc::new(Direct {
+                policy: Policy {
+                    allow: solo.allow_dest.clone(),
+                    ..Policy::default()
+                },
+                named: None,
+                options,
+            }),
+        };
+        let head = Limits::default().head;
+        let h2 = mux_session(Multiplexed::H2, &self.path, 256, head);
+        // `polite` sets the limits. These are larger, since pushes use half of them.
+        let limits = OriginLimits {
+            per_origin: 2 * solo.connections,
+            per_session: 2 * OriginLimits::default().per_session,
+        };
+        Ok(Origin::new(
+            Mode::Forward,
+            transport,
+            tls_to_origins()?,
+            http1_session("client", &self.path),
+            Rc::new(h2),
+            self.path.socket.connect_timeout,
+            limits,
+        ))
+    }
+}
+
+/// The way to origins of one session. Dropping it closes the idle connections of the session.
+struct SoloOrigins {
+    session: u64,
+    origin: Rc<Origin>,
+    next: Rc<dyn Stage>,
+}
+
+impl Stage for SoloOrigins {
+    fn call(&self, exchange: Exchange) -> Reply {
+        self.next.call(exchange)
+    }
+}
+
+impl Drop for SoloOrigins {
+    fn drop(&mut self) {
+        self.origin.end_session(self.session);
+    }
+}
