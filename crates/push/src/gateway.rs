@@ -37,6 +37,7 @@ mod predictor;
 mod promises;
 mod random;
 mod reports;
+mod revisits;
 mod session;
 mod table;
 mod visitors;

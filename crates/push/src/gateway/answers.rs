@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tandem_http::cache::RequestPolicy;
+use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::Need;
 
@@ -48,16 +48,81 @@ impl Gateway {
         } else if !is_learnable(request) {
             return None;
         }
-        Some(self.answers.insert(Answer {
+        let id = self.answers.insert(Answer {
             hash,
             request: Some(request.clone()),
             takes_pushes,
             url: None,
             page: None,
+            treatment: None,
             reader: None,
             unsized_body: None,
             ended: false,
-        }))
+        });
+        if takes_pushes && self.config.has_one_user {
+            self.begin_revisit(now, id, request);
+        }
+        Some(id)
+    }
+
+    /// Promises the needs of a page's last visit, before the answer that is the page.
+    fn begin_revisit(&mut self, now: Instant, id: AnswerId, request: &RequestHead) {
+        let is_plain = is_navigation(request)
+            && !is_revalidation(request)
+            && !validation::is_conditional(&request.fields)
+            && !self.is_frame(now, request);
+        let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {
+            return;
+        };
+        let Some((policy, needs)) = self.revisits.of(&url) else {
+            return;
+        };
+        let treatment = self.treat(now, &url, request);
+        if let Some(answer) = self.answers.get_mut(id) {
+            answer.treatment = treatment;
+        }
+        if self.is_held_out() {
+            return;
+        }
+        let page = self
+            .pages
+            .insert(Page::new(id, request.clone(), url.into()));
+        if let Some(page) = self.pages.get_mut(page) {
+            page.set_policy(policy);
+        }
+        if let Some(answer) = self.answers.get_mut(id) {
+            answer.page = Some(page);
+        }
+        self.promise_again(page, needs);
+    }
+
+    /// Gives up the promises of an answer that is not the expected page.
+    fn end_revisit(&mut self, now: Instant, id: AnswerId) {
+        let page = self
+            .answers
+            .get_mut(id)
+            .and_then(|answer| answer.page.take());
+        if let Some(page) = page {
+            self.abandon(now, page);
+        }
+    }
+
+    /// Gives up the fetches of a page that have not begun, and begins others.
+    fn abandon(&mut self, now: Instant, id: PageId) {
+        self.give_up(id);
+        self.start_fetches(now);
+    }
+
+    /// Gives up the fetches of a page that have not begun.
+    fn give_up(&mut self, id: PageId) {
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        page.abandoned = true;
+        for promise in page.promises.take().unwrap_or_default() {
+            self.forget_fetch(promise.fetch);
+        }
+        self.collect_page(id);
     }
 
     /// Notes the head of an answer, before it is passed on. The fields that are meant for the
@@ -77,6 +142,9 @@ impl Gateway {
         let Some(request) = answer.request.take() else {
             return Interest::default();
         };
+        if head.status != 200 || !DocumentReader::is_html(head) {
+            self.end_revisit(now, id);
+        }
         if takes_pushes {
             self.note_signs(&request, hash, head);
         }
@@ -107,7 +175,8 @@ impl Gateway {
         self.interest_in(id)
     }
 
-    fn interest_in(&self, id: AnswerId) -> Interest {
+    /// Returns the events of an answer that matter now. Promises may precede its head.
+    pub fn interest_in(&self, id: AnswerId) -> Interest {
         let Some(answer) = self.answers.get(id) else {
             return Interest::default();
         };
@@ -147,7 +216,7 @@ impl Gateway {
         };
         answer.ended = true;
         // A head that comes after the end begins no page, which nothing would remove.
-        answer.request = None;
+        let had_head = answer.request.take().is_none();
         if let (true, Some(size), Some(url), Some(predictor)) =
             (complete, answer.unsized_body, &answer.url, predictor)
         {
@@ -156,6 +225,10 @@ impl Gateway {
         let (Some(page), reader) = (answer.page, answer.reader.take()) else {
             return;
         };
+        if !had_head {
+            // Promises may precede a head that never comes.
+            return self.give_up(page);
+        }
         if let Some(reader) = reader {
             self.finish_reading(page, reader);
         }
@@ -180,15 +253,7 @@ impl Gateway {
         let Some(id) = answer.page.filter(|_| !answer.ended) else {
             return;
         };
-        let Some(page) = self.pages.get_mut(id) else {
-            return;
-        };
-        page.abandoned = true;
-        for promise in page.promises.take().unwrap_or_default() {
-            self.forget_fetch(promise.fetch);
-        }
-        self.collect_page(id);
-        self.start_fetches(now);
+        self.abandon(now, id);
     }
 
     /// Handles a plain request for a resource that the client has received: the client has lost its
@@ -271,7 +336,7 @@ impl Gateway {
         let target = redirect_target(&url, head);
         let is_page = readable && DocumentReader::is_html(head);
         if (is_page || (target.is_some() && is_navigation(&request)))
-            && let Some(treatment) = self.treat(now, &url, &request)
+            && let Some(treatment) = self.treatment_of(now, id, &url, &request)
         {
             head.fields.set(PUSH_FIELD, treatment.as_str());
         }
@@ -279,9 +344,13 @@ impl Gateway {
         let refuses = is_revalidation(&request);
         let nothing = !readable && named.is_empty() && learned.is_empty() && target.is_none();
         if self.is_held_out() || refuses || nothing {
-            return;
+            return self.end_revisit(now, id);
         }
-        let page = self.pages.insert(Page::new(id, request, Arc::clone(&url)));
+        let begun = self.answers.get(id).and_then(|answer| answer.page);
+        let page = match begun {
+            Some(page) => page,
+            None => self.pages.insert(Page::new(id, request, Arc::clone(&url))),
+        };
         if let Some(answer) = self.answers.get_mut(id) {
             answer.page = Some(page);
             answer.reader = readable
@@ -316,6 +385,21 @@ impl Gateway {
             }
             None => {}
         }
+    }
+
+    /// Returns the treatment of a page, which may be decided already.
+    fn treatment_of(
+        &mut self,
+        now: Instant,
+        id: AnswerId,
+        url: &str,
+        request: &RequestHead,
+    ) -> Option<Treatment> {
+        let decided = self
+            .answers
+            .get_mut(id)
+            .and_then(|answer| answer.treatment.take());
+        decided.or_else(|| self.treat(now, url, request))
     }
 
     /// Decides whether resources are pushed with a page. Returns `None` for a frame, which has the

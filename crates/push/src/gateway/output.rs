@@ -16,6 +16,10 @@ pub struct Config {
     pub foreign_after_request: bool,
     /// The number of hosts that a page may name. Nothing more is pushed for a page with more.
     pub hosts: usize,
+    /// True if the session has one user and is in the user's process. The needs of a page's last
+    /// visit are then requested together with the page, and those that the browser must validate
+    /// are left to it.
+    pub has_one_user: bool,
     /// The share of pages for which nothing is pushed, 0 to 1.
     pub hold_out: f64,
     /// The number of pushes that are fetched at a time.
@@ -32,6 +36,7 @@ impl Default for Config {
             own_origin_only: false,
             foreign_after_request: false,
             hosts: usize::MAX,
+            has_one_user: false,
             hold_out: 0.0,
             fetches: 32,
             unreported: 4096,

@@ -168,6 +168,11 @@ impl Page {
         first
     }
 
+    /// Returns the referrer policy of the document.
+    pub(super) const fn policy(&self) -> Referrer {
+        self.policy
+    }
+
     /// Sets the referrer policy that the document's own bytes contain.
     pub(super) const fn set_policy(&mut self, policy: Referrer) {
         self.policy = policy;

@@ -72,6 +72,13 @@ impl Gateway {
         }
     }
 
+    /// Promises the needs of a page's last visit.
+    pub(super) fn promise_again(&mut self, page: PageId, needs: Vec<Need>) {
+        for need in needs {
+            self.promise_if_wanted(page, need, Source::Predictor);
+        }
+    }
+
     /// Promises the needs of other users, now or once the page names their host.
     pub(super) fn promise_learned(&mut self, page: PageId, needs: Vec<Need>) {
         if let Some(page) = self.pages.get_mut(page) {
@@ -130,6 +137,10 @@ impl Gateway {
         if self.requested.contains(&target.hash) || self.cache.is_unpushable(target.hash) {
             return;
         }
+        if self.config.has_one_user && self.cache.is_validatable(target.hash) {
+            // The browser's conditional request would not wait for the answer to another one.
+            return;
+        }
         if self.is_held_by_client(&target, &request) {
             return self.skip(id, need);
         }
@@ -173,6 +184,9 @@ impl Gateway {
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
+        if self.config.has_one_user {
+            self.revisits.note_promise(page.url(), page.policy(), need);
+        }
         page.know(&need.url);
         page.fetches += 1;
         let (page_url, answer) = (Arc::clone(page.url()), page.answer);

@@ -80,6 +80,10 @@ impl Gateway {
                 self.cache.note_refusal(hash);
             }
         }
+        if self.config.has_one_user {
+            let is_used = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
+            self.revisits.note_use(&push.page_url, &push.url, is_used);
+        }
         match (fate, predictor) {
             (Fate::Used | Fate::Late, Some(predictor)) => predictor.used(&push.page_url, &push.url),
             // A body that would have been a 304 was a mistake.

@@ -16,9 +16,10 @@ use super::output::{Carrier, Clock, Config, Counts, Output};
 use super::page::{Page, Promise};
 use super::page_view::PageView;
 use super::random::Random;
+use super::revisits::Revisits;
 use super::table::{AnswerId, FetchId, PageId, Table};
 use super::visitors::Visitors;
-use crate::wire::{ReportReader, RequestHashes};
+use crate::wire::{ReportReader, RequestHashes, Treatment};
 
 /// The time in which requests that browsers make together arrive. Needs of a host are released that
 /// long after the first request to it, so that no push is made for the other requests.
@@ -36,6 +37,8 @@ pub(super) struct Answer {
     pub(super) url: Option<Arc<str>>,
     /// The page, once there is anything to push with the answer.
     pub(super) page: Option<PageId>,
+    /// The treatment of a page that was decided before its head.
+    pub(super) treatment: Option<Treatment>,
     pub(super) reader: Option<DocumentReader>,
     /// The bytes of the body so far, if its head did not tell their number.
     pub(super) unsized_body: Option<u64>,
@@ -80,6 +83,7 @@ pub struct Gateway {
     pub(super) slow: VecDeque<(Instant, FetchId)>,
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
+    pub(super) revisits: Revisits,
     /// The held fetches, and the times at which they are given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
     /// The URL hashes of the requests that are under way.
@@ -123,6 +127,7 @@ impl Gateway {
             slow: VecDeque::new(),
             cache: ClientCache::default(),
             visitors: Visitors::default(),
+            revisits: Revisits::default(),
             holds: VecDeque::new(),
             requested: Vec::new(),
             unreported: HashMap::new(),

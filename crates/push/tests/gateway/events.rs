@@ -154,6 +154,7 @@ pub(crate) fn run(data: &[u8]) {
         own_origin_only: choices.below(4) == 3,
         foreign_after_request: choices.below(4) == 3,
         hosts: [1, 2, usize::MAX][choices.below(3)],
+        has_one_user: choices.below(4) == 3,
         hold_out: [0.0, 0.0, 0.0, 0.5][choices.below(4)],
         fetches: 1 + choices.below(4),
         unreported: 1 + choices.below(8),

@@ -7,8 +7,8 @@ mod events;
 mod pair;
 mod returning;
 
-use pair::{Asked, Pair, page, redirect};
-use tandem_push::gateway::Config;
+use pair::{Asked, Pair, page, redirect, request};
+use tandem_push::gateway::{Carrier, Config, Output};
 use tandem_push::wire::Fate;
 
 const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
@@ -176,6 +176,59 @@ fn digest_of_earlier_sessions_spares_pushes() {
     pair.run();
     let asked = pair.load("http://a.test/page", NAVIGATION);
     assert_eq!(asked, ["http://a.test/d.png", "http://a.test/page"]);
+}
+
+#[test]
+fn needs_of_the_last_visit_are_promised_with_the_page() {
+    let config = Config {
+        has_one_user: true,
+        ..Config::default()
+    };
+    let mut pair = Pair::with(
+        config,
+        &[
+            (
+                "http://a.test/page",
+                html("<img src=used.png><img src=not.png>"),
+            ),
+            ("http://a.test/used.png", image()),
+        ],
+    );
+    let first = [
+        "http://a.test/not.png",
+        "http://a.test/page",
+        "http://a.test/used.png",
+    ];
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION), first);
+    pair.report(Fate::Used, "http://a.test/used.png");
+    pair.report(Fate::Wasted, "http://a.test/not.png");
+    pair.run();
+    let id = pair.gateway.handle_request(
+        pair.time(),
+        &request("http://a.test/page", NAVIGATION),
+        true,
+    );
+    let id = id.expect("a page");
+    assert!(pair.gateway.interest_in(id).promises);
+    let promise = pair
+        .gateway
+        .take_promise(Carrier::Answer(id))
+        .expect("a promise");
+    assert_eq!(promise.request.path, "/used.png");
+    assert!(pair.gateway.take_promise(Carrier::Answer(id)).is_none());
+    // Another answer than the page gives the fetch up.
+    let mut head = tandem_http::ResponseHead::new(404);
+    pair.gateway.handle_head(pair.time(), id, &mut head, None);
+    pair.gateway.queue_fetch(pair.time(), promise.fetch);
+    let cancelled = std::iter::from_fn(|| pair.gateway.poll_output());
+    let cancel = Output::Cancel {
+        fetch: promise.fetch,
+    };
+    assert!(cancelled.into_iter().any(|output| output == cancel));
+    pair.gateway.release_fetch(pair.time(), promise.fetch);
+    pair.gateway.handle_end(id, true, None);
+    pair.gateway.release_answer(pair.time(), id);
+    assert_eq!(pair.gateway.records(), [0, 0, 0]);
 }
 
 #[test]

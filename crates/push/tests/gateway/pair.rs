@@ -147,6 +147,11 @@ impl Pair {
         Self::with(Config::default(), pages)
     }
 
+    /// Returns the time of the scene.
+    pub(crate) fn time(&self) -> Instant {
+        self.start + self.now
+    }
+
     pub(crate) fn with(config: Config, pages: &[(&str, Page)]) -> Self {
         let start = Instant::now();
         let clock = Clock {

@@ -34,11 +34,11 @@ impl Answer {
         match id {
             None => reply,
             Some(id) => Reply::new(Self {
+                interest: session.handle(|machine, _| machine.interest_in(id)),
                 session: Rc::clone(session),
                 id,
                 context,
                 reply,
-                interest: Interest::default(),
                 held: None,
                 ended: false,
             }),

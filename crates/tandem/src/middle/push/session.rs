@@ -74,6 +74,7 @@ impl Session {
         let config = Config {
             own_origin_only: pushing.own_origin_only,
             foreign_after_request: pushing.is_solo,
+            has_one_user: pushing.is_solo,
             hosts: if pushing.is_solo {
                 SOLO_HOSTS
             } else {
