@@ -115,7 +115,9 @@ pub fn is_framing_lookalike(name: &[u8]) -> bool {
         b'_' => *meant == b'-',
         letter => letter.eq_ignore_ascii_case(meant),
     };
-    name.contains(&b'_')
+    // The comparison of lengths settles most names without a look at their bytes.
+    matches!(name.len(), 10 | 14 | 16 | 17)
+        && name.contains(&b'_')
         && FRAMING
             .iter()
             .any(|field| field.len() == name.len() && name.iter().zip(*field).all(same))

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr_iter, memchr2};
+use memchr::{memchr, memchr_iter, memchr2};
 
 use super::hop::{Connection, named_by_connection};
 use super::{Limits, Version};
@@ -158,10 +158,13 @@ impl Lines<'_> {
         limits: &Limits,
     ) -> Result<Sorted, BadHead> {
         let region = self.unfolded(sender)?;
-        let mut sorter = Sorter::new(sender, &region, limits);
+        let lines = memchr_iter(b'\n', &region).count();
+        let mut sorter = Sorter::new(sender, region.len(), lines, limits);
+        // Every LF follows a CR. With no other CR and no NUL, the values need no check for them.
+        let is_plain = memchr_iter(b'\r', &region).count() == lines && memchr(0, &region).is_none();
         let mut line_start = 0;
         for lf in memchr_iter(b'\n', &region) {
-            let (name, value) = parse_field(&region[line_start..lf - 1], sender)?;
+            let (name, value) = split_field(&region[line_start..lf - 1], sender, is_plain)?;
             sorter.add(name, value)?;
             line_start = lf + 1;
         }
@@ -191,6 +194,11 @@ impl Lines<'_> {
 
 /// Splits a field line into name and value without surrounding white space (RFC 9112 section 5.1).
 pub(super) fn parse_field(line: &[u8], sender: Sender) -> Result<(&[u8], &[u8]), BadHead> {
+    split_field(line, sender, false)
+}
+
+/// Does the same. `is_plain` tells that the line is known to have neither CR nor NUL.
+fn split_field(line: &[u8], sender: Sender, is_plain: bool) -> Result<(&[u8], &[u8]), BadHead> {
     let name_end = line
         .iter()
         .position(|&b| !TOKEN[usize::from(b)])
@@ -209,7 +217,12 @@ pub(super) fn parse_field(line: &[u8], sender: Sender) -> Result<(&[u8], &[u8]),
         return Err(BadHead::TooLarge);
     }
     let value = &line[colon + 1..];
-    match memchr2(b'\r', 0, value).map(|at| value[at]) {
+    let bad = if is_plain {
+        None
+    } else {
+        memchr2(b'\r', 0, value)
+    };
+    match bad.map(|at| value[at]) {
         None => {}
         Some(0) if !value.contains(&b'\r') => return Err(BadHead::FieldValue),
         Some(_) => return Err(BadHead::LineEnd),
@@ -251,13 +264,16 @@ struct Sorter<'a> {
     named: Vec<&'a [u8]>,
     codings: Option<Codings>,
     has_length: bool,
+    /// The content length, if it was given once and in its usual form.
+    plain_length: Option<u64>,
 }
 
 impl<'a> Sorter<'a> {
-    fn new(sender: Sender, region: &[u8], limits: &Limits) -> Self {
-        let lines = memchr_iter(b'\n', region).count().min(limits.fields);
+    /// Creates a sorter for `lines` field lines with `bytes` bytes.
+    fn new(sender: Sender, bytes: usize, lines: usize, limits: &Limits) -> Self {
+        let lines = lines.min(limits.fields);
         let sorted = Sorted {
-            fields: Fields::with_capacity(lines, region.len().saturating_sub(4 * lines)),
+            fields: Fields::with_capacity(lines, bytes.saturating_sub(4 * lines)),
             host: None,
             host_repeated: false,
             connection: Connection::default(),
@@ -273,6 +289,7 @@ impl<'a> Sorter<'a> {
             named: Vec::new(),
             codings: None,
             has_length: false,
+            plain_length: None,
         }
     }
 
@@ -306,7 +323,8 @@ impl<'a> Sorter<'a> {
             10 if is("connection") => self.add_connection(value)?,
             10 if is("keep-alive") => {}
             14 if is("content-length") => {
-                self.has_length = true;
+                let is_first = !std::mem::replace(&mut self.has_length, true);
+                self.plain_length = plain_number(value).filter(|_| is_first);
                 self.sorted.fields.push(name, value);
             }
             16 if is("proxy-connection") => {}
@@ -353,7 +371,9 @@ impl<'a> Sorter<'a> {
 
     fn finish(self, version: Version) -> Result<Sorted, BadHead> {
         let mut sorted = self.sorted;
-        if self.has_length {
+        if self.plain_length.is_some() {
+            sorted.length = self.plain_length;
+        } else if self.has_length {
             sorted.length = content_length(&sorted.fields).map_err(|_| BadHead::ContentLength)?;
             // Repetition and leading zeros are not passed on: a reader behind us might see an octal
             // or another value.
@@ -388,6 +408,22 @@ impl<'a> Sorter<'a> {
         }
         Ok(sorted)
     }
+}
+
+/// Reads a decimal number of at most 18 digits without leading zeros.
+fn plain_number(text: &[u8]) -> Option<u64> {
+    let is_usual = match text {
+        [b'0'] => true,
+        [first, ..] => *first != b'0' && text.len() <= 18,
+        [] => false,
+    };
+    if !is_usual || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(
+        text.iter()
+            .fold(0, |number, byte| number * 10 + u64::from(byte - b'0')),
+    )
 }
 
 /// The combined content of the `Transfer-Encoding` lines of a message.
