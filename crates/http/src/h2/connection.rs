@@ -29,6 +29,9 @@ const MAX_OWN_RESETS: usize = 1024;
 pub(super) const KEEP: usize = 1024;
 /// The number of events for which a session with open streams keeps memory.
 const KEEP_EVENTS: usize = 64;
+/// The capacity of a table of streams that is freed with its last stream. A larger table is freed
+/// at the next timeout.
+const FEW_STREAMS: usize = 8;
 /// Streams are numbered up to 2^31-1 (RFC 9113 section 5.1.1).
 pub(super) const MAX_STREAM_ID: StreamId = 0x7fff_ffff;
 
@@ -237,9 +240,15 @@ impl Connection {
         if self.events.capacity() > KEEP_EVENTS {
             self.events = VecDeque::new();
         }
-        if !self.streams.is_empty() {
-            return;
+        // A session with many streams at once will soon have as many again. Its table would grow
+        // step by step each time.
+        if self.streams.is_empty() && self.streams.capacity() <= FEW_STREAMS {
+            self.free_all();
         }
+    }
+
+    /// Frees the memory of streams after the last one has ended.
+    fn free_all(&mut self) {
         self.events = VecDeque::new();
         self.streams = ById::default();
         if self.ready.is_empty() {
@@ -286,6 +295,9 @@ impl ByteMux for Connection {
 impl Mux for Connection {
     fn handle_timeout(&mut self, now: Instant) {
         self.flood.advance(now);
+        if self.streams.is_empty() && self.events.is_empty() {
+            self.free_all();
+        }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -433,10 +445,19 @@ mod tests {
 
     #[test]
     fn connection_without_streams_frees_their_memory() {
+        assert_eq!(held_after_exchanges(3).0, [0; 3], "at once");
+        let (held, later) = held_after_exchanges(9);
+        assert!(held[0] >= 9, "many streams are expected again");
+        assert_eq!(later, [0; 3], "at the next timeout");
+    }
+
+    /// Returns the capacities that a server holds after `count` exchanges at once, and those after
+    /// a timeout.
+    fn held_after_exchanges(count: usize) -> ([usize; 3], [usize; 3]) {
         let mut client = Connection::new(MuxConfig::new(Role::Client));
         let mut server = Connection::new(MuxConfig::new(Role::Server));
         let request = RequestHead::get(Scheme::Http, "h", "/");
-        for _ in 0..9 {
+        for _ in 0..count {
             client
                 .open(&request, true, Priority::default())
                 .expect("streams are allowed");
@@ -448,19 +469,23 @@ mod tests {
                 ids.push(id);
             }
         }
-        assert_eq!((ids.len(), server.active()), (9, 9));
-        assert!(server.streams.capacity() >= 9 && server.events.capacity() >= 9);
+        assert_eq!((ids.len(), server.active()), (count, count));
+        assert!(server.streams.capacity() >= count && server.events.capacity() >= count);
         for id in ids {
             server.respond(id, &ResponseHead::new(200), false);
             server.send_data(id, Bytes::from_static(b"body"), true);
         }
         carry(&mut server, &mut client);
         assert!(server.poll_event().is_none());
-        let held = [
-            server.streams.capacity(),
-            server.events.capacity(),
-            server.queue.capacity(),
-        ];
-        assert_eq!(held, [0; 3]);
+        let held = |server: &Connection| {
+            [
+                server.streams.capacity(),
+                server.events.capacity(),
+                server.queue.capacity(),
+            ]
+        };
+        let at_once = held(&server);
+        server.handle_timeout(Instant::now());
+        (at_once, held(&server))
     }
 }

@@ -506,6 +506,7 @@ impl<O: Owner> Driver<O> {
             let now = Instant::now();
             let mut core = self.shared.core.borrow_mut();
             core.handle_timeout(now);
+            self.shared.free_unused();
             let active = core.active() > 0 || !self.shared.waiting.borrow().is_empty();
             if active {
                 self.clock.used_at = now;

@@ -385,6 +385,14 @@ impl Shared {
         Poll::Ready(Ok(room))
     }
 
+    /// Frees the memory of streams after the last one has ended.
+    fn free_unused(&self) {
+        let mut streams = self.streams.borrow_mut();
+        if streams.is_empty() {
+            *streams = Streams::default();
+        }
+    }
+
     /// Removes a stream that its owner no longer uses, after a reset with `reason` if there is one.
     fn forget(&self, id: StreamId, reason: Option<Reason>) {
         let mut streams = self.streams.borrow_mut();
@@ -412,7 +420,7 @@ impl Shared {
                 }
             }
         }
-        if streams.is_empty() {
+        if streams.is_empty() && streams.capacity() <= FEW_STREAMS {
             *streams = Streams::default();
         }
         drop((streams, core));
@@ -420,6 +428,10 @@ impl Shared {
         self.kick();
     }
 }
+
+/// The capacity of a table of streams that is freed with its last stream. A larger table is freed
+/// at the next timeout, because a session with many streams at once will soon have as many again.
+const FEW_STREAMS: usize = 8;
 
 fn set_waker(slot: &mut Option<Waker>, waker: &Waker) {
     match slot {
