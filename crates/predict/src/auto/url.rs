@@ -1,6 +1,8 @@
 //! Facts that a URL alone reveals: its host, the kind of resource that it names, and the pages of
 //! its kind.
 
+use std::borrow::Cow;
+
 /// The kind of a resource, as far as its URL, its media type or the request's destination reveal
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,13 +90,13 @@ impl Kind {
     /// Returns the kind that a response's media type shows, if it tells more than the path.
     #[must_use]
     pub fn of_media_type(media_type: &str) -> Option<Self> {
-        let essence = media_type
-            .split(';')
-            .next()
-            .unwrap_or(media_type)
-            .trim()
-            .to_ascii_lowercase();
-        Some(match essence.as_str() {
+        let essence = media_type.split(';').next().unwrap_or(media_type).trim();
+        // Nearly all servers write media types in lower case.
+        let lower = match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => Cow::Owned(essence.to_ascii_lowercase()),
+            false => Cow::Borrowed(essence),
+        };
+        Some(match &*lower {
             "text/html" | "application/xhtml+xml" => return None,
             "text/css" => Self::Style,
             "text/javascript"
