@@ -15,6 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -26,8 +27,9 @@ use crate::priority::SharedPriority;
 /// A request with all the data that decides about its route.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The head of the request.
-    pub request: RequestHead,
+    /// The head of the request. Stages that remember it share it. [`Exchange::request_mut`] changes
+    /// it.
+    pub request: Arc<RequestHead>,
     /// The body of the request, or the bytes towards the target of a tunnel.
     pub body: Body,
     /// The key that separates sessions, circuits and stores.
@@ -43,12 +45,17 @@ impl Exchange {
     /// no peer, and the default priority.
     pub fn internal(request: RequestHead) -> Self {
         Self {
-            request,
+            request: Arc::new(request),
             body: Body::empty(),
             isolation: Isolation::none(),
             peer: Peer::none(),
             priority: SharedPriority::default(),
         }
+    }
+
+    /// Returns the head of the request for a change, which no other holder of the head sees.
+    pub fn request_mut(&mut self) -> &mut RequestHead {
+        Arc::make_mut(&mut self.request)
     }
 }
 
@@ -150,17 +157,9 @@ pub const UPGRADE_DECLINED: &str = "upgrade-declined";
 pub enum Part {
     /// An interim response (1xx). Several may come before the head.
     Hints(ResponseHead),
-    /// The response to another request, which the other end sent unasked.
-    Pushed {
-        /// The request that the push answers.
-        request: RequestHead,
-        /// The response, as a separate stream of parts.
-        reply: Reply,
-        /// The place in every queue on the way, shared with the exchange behind the push.
-        priority: SharedPriority,
-        /// The session that brought the push; `None` for one that this process makes.
-        session: Option<Rc<SessionMark>>,
-    },
+    /// The response to another request, which the other end sent unasked. It is boxed, so that it
+    /// does not enlarge the other parts, which each stage moves.
+    Pushed(Box<PushedPart>),
     /// The final head, which comes once.
     Head(ResponseHead),
     /// A piece of the body.
@@ -170,6 +169,19 @@ pub enum Part {
     /// The end of the far end's data in a tunnel, as the last part. The near end may continue, and
     /// the reply ends after it.
     Closed,
+}
+
+/// The response to a request that the client did not send.
+#[derive(Debug)]
+pub struct PushedPart {
+    /// The request that the push answers.
+    pub request: RequestHead,
+    /// The response, as a separate stream of parts.
+    pub reply: Reply,
+    /// The place in every queue on the way, shared with the exchange behind the push.
+    pub priority: SharedPriority,
+    /// The session that brought the push; `None` for one that this process makes.
+    pub session: Option<Rc<SessionMark>>,
 }
 
 /// The source of a reply, polled for its next part.
@@ -185,7 +197,11 @@ pub trait Parts {
 }
 
 /// The response to an exchange. Dropping it cancels the exchange.
-pub struct Reply(Source);
+pub struct Reply {
+    source: Source,
+    /// Changes the fields of each head and of the trailers.
+    edit: Option<fn(&mut Fields)>,
+}
 
 enum Source {
     Parts(Box<dyn Parts>),
@@ -201,7 +217,7 @@ impl fmt::Debug for Reply {
 impl Reply {
     /// Creates a reply from its source of parts.
     pub fn new(parts: impl Parts + 'static) -> Self {
-        Self(Source::Parts(Box::new(parts)))
+        Self::from(Source::Parts(Box::new(parts)))
     }
 
     /// Creates a reply from an async function. The closure's future sends parts to the sink, one at
@@ -214,10 +230,27 @@ impl Reply {
         let future = story(Sink {
             slot: Rc::clone(&slot),
         });
-        Self(Source::Generator(Generator {
+        Self::from(Source::Generator(Generator {
             future: Some(Box::pin(future)),
             slot,
         }))
+    }
+
+    const fn from(source: Source) -> Self {
+        Self { source, edit: None }
+    }
+
+    /// Returns the reply with changed fields of each head and of the trailers. The change costs no
+    /// allocation, unlike another layer of [`Parts`].
+    pub fn edited(self, edit: fn(&mut Fields)) -> Self {
+        let inner = match self.edit {
+            None => self,
+            Some(_) => Self::new(Layered(self)),
+        };
+        Self {
+            edit: Some(edit),
+            ..inner
+        }
     }
 
     /// Creates a reply that fails at once.
@@ -236,15 +269,23 @@ impl Reply {
 
     /// See [`Parts::poll_part`].
     pub fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        match &mut self.0 {
+        let mut part = match &mut self.source {
             Source::Parts(parts) => parts.poll_part(cx),
             Source::Generator(generator) => generator.poll_part(cx),
+        };
+        if let (Some(edit), Poll::Ready(Some(Ok(part)))) = (self.edit, &mut part) {
+            match part {
+                Part::Head(head) | Part::Hints(head) => edit(&mut head.fields),
+                Part::Trailers(fields) => edit(fields),
+                Part::Pushed(_) | Part::Data(_) | Part::Closed => {}
+            }
         }
+        part
     }
 
     /// See [`Parts::was_pushed`].
     pub fn was_pushed(&self) -> bool {
-        match &self.0 {
+        match &self.source {
             Source::Parts(parts) => parts.was_pushed(),
             Source::Generator(generator) => generator.slot.pushed.get(),
         }
@@ -253,6 +294,19 @@ impl Reply {
     /// Returns the next part.
     pub async fn part(&mut self) -> Option<Result<Part, Error>> {
         std::future::poll_fn(|cx| self.poll_part(cx)).await
+    }
+}
+
+/// A reply within another reply.
+struct Layered(Reply);
+
+impl Parts for Layered {
+    fn was_pushed(&self) -> bool {
+        self.0.was_pushed()
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        self.0.poll_part(cx)
     }
 }
 
@@ -296,8 +350,9 @@ impl Sink {
         self.slot.pushed.set(pushed);
     }
 
-    /// Sends one part. Returns when the reader polls for the next.
-    pub async fn send(&mut self, part: Part) {
+    /// Sends one part. The future resolves when the reader polls for the next part. It does not
+    /// hold the part, since most exchanges contain several of these futures.
+    pub fn send(&mut self, part: Part) -> impl Future<Output = ()> + '_ {
         self.slot.used.set(true);
         *self.slot.part.borrow_mut() = Some(part);
         // The generator takes the part before it polls this future again, so one pending poll is
@@ -309,7 +364,6 @@ impl Sink {
                 Poll::Ready(())
             }
         })
-        .await;
     }
 }
 
@@ -528,6 +582,32 @@ mod tests {
         assert!(matches!(now(reply.part()), Some(Ok(Part::Data(_)))));
         assert!(matches!(now(reply.part()), Some(Err(_))));
         assert!(now(reply.part()).is_none());
+    }
+
+    #[test]
+    fn reply_edits_heads_and_trailers_in_turn() {
+        let first = |fields: &mut Fields| fields.push("a", "1");
+        let second = |fields: &mut Fields| fields.set("a", "2");
+        let mut reply = Reply::generate(|mut sink| async move {
+            sink.send(Part::Hints(ResponseHead::new(103))).await;
+            sink.send(Part::Head(ResponseHead::new(200))).await;
+            sink.send(Part::Data(Bytes::from_static(b"x"))).await;
+            sink.send(Part::Trailers(Fields::new())).await;
+            Ok(())
+        })
+        .edited(first)
+        .edited(second);
+        let mut values = Vec::new();
+        while let Some(Ok(part)) = now(reply.part()) {
+            match part {
+                Part::Hints(head) | Part::Head(head) => {
+                    values.push(head.fields.get("a") == Some(b"2"))
+                }
+                Part::Trailers(fields) => values.push(fields.len() == 1),
+                _ => {}
+            }
+        }
+        assert_eq!(values, [true; 3]);
     }
 
     struct Three(u8);

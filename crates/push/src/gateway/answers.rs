@@ -34,7 +34,7 @@ impl Gateway {
     pub fn handle_request(
         &mut self,
         now: Instant,
-        request: &RequestHead,
+        request: &Arc<RequestHead>,
         takes_pushes: bool,
     ) -> Option<AnswerId> {
         if request.method != Method::Get || request.protocol.is_some() {
@@ -50,7 +50,7 @@ impl Gateway {
         }
         let id = self.answers.insert(Answer {
             hash,
-            request: Some(request.clone()),
+            request: Some(Arc::clone(request)),
             takes_pushes,
             url: None,
             page: None,
@@ -66,7 +66,7 @@ impl Gateway {
     }
 
     /// Promises the needs of a page's last visit, before the answer that is the page.
-    fn begin_revisit(&mut self, now: Instant, id: AnswerId, request: &RequestHead) {
+    fn begin_revisit(&mut self, now: Instant, id: AnswerId, request: &Arc<RequestHead>) {
         let is_plain = is_navigation(request)
             && !is_revalidation(request)
             && !validation::is_conditional(&request.fields)
@@ -86,7 +86,7 @@ impl Gateway {
         }
         let page = self
             .pages
-            .insert(Page::new(id, request.clone(), url.into()));
+            .insert(Page::new(id, Arc::clone(request), url.into()));
         if let Some(page) = self.pages.get_mut(page) {
             page.set_policy(policy);
         }
@@ -327,7 +327,7 @@ impl Gateway {
         now: Instant,
         id: AnswerId,
         url: Arc<str>,
-        request: RequestHead,
+        request: Arc<RequestHead>,
         head: &mut ResponseHead,
         needs: Needs,
     ) {

@@ -76,7 +76,7 @@ pub(super) struct Page {
     /// The answer that carries the page, while its stream is open.
     pub(super) answer: AnswerId,
     /// The browser's request, and its URL.
-    request: RequestHead,
+    request: Arc<RequestHead>,
     url: Arc<str>,
     /// The URL of the answer, behind all redirects that are known.
     location: String,
@@ -106,7 +106,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    pub(super) fn new(answer: AnswerId, request: RequestHead, url: Arc<str>) -> Self {
+    pub(super) fn new(answer: AnswerId, request: Arc<RequestHead>, url: Arc<str>) -> Self {
         Self {
             answer,
             location: url.to_string(),
@@ -134,7 +134,7 @@ impl Page {
     }
 
     /// Returns the browser's request.
-    pub(super) const fn request(&self) -> &RequestHead {
+    pub(super) fn request(&self) -> &RequestHead {
         &self.request
     }
 
@@ -376,7 +376,11 @@ mod tests {
             fields: fields.iter().copied().collect(),
             ..RequestHead::get(Scheme::Http, "a.test", "/page")
         };
-        Page::new(AnswerId::from(0), request, "http://a.test/page".into())
+        Page::new(
+            AnswerId::from(0),
+            request.into(),
+            "http://a.test/page".into(),
+        )
     }
 
     fn page() -> Page {

@@ -30,7 +30,7 @@ pub(super) struct Answer {
     /// The hash of the request's URL.
     pub(super) hash: u32,
     /// The request, until the head shows that it is not needed.
-    pub(super) request: Option<RequestHead>,
+    pub(super) request: Option<Arc<RequestHead>>,
     /// The client takes pushes.
     pub(super) takes_pushes: bool,
     /// The URL, if the head made it necessary.

@@ -250,11 +250,12 @@ impl Scene<'_> {
             request.method = Method::Post;
         }
         let takes_pushes = options & 224 != 224;
+        let is_get = request.method == Method::Get;
         self.hashes.insert(url_hash(&request));
         let id = self
             .gateway
-            .handle_request(self.now, &request, takes_pushes);
-        assert_eq!(id.is_some(), request.method == Method::Get);
+            .handle_request(self.now, &Arc::new(request), takes_pushes);
+        assert_eq!(id.is_some(), is_get);
         self.answers.extend(id);
     }
 

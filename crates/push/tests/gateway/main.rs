@@ -205,7 +205,7 @@ fn needs_of_the_last_visit_are_promised_with_the_page() {
     pair.run();
     let id = pair.gateway.handle_request(
         pair.time(),
-        &request("http://a.test/page", NAVIGATION),
+        &request("http://a.test/page", NAVIGATION).into(),
         true,
     );
     let id = id.expect("a page");

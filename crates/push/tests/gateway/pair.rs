@@ -2,6 +2,7 @@
 //! sends requests itself, or the client's half.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
@@ -370,7 +371,8 @@ impl Pair {
         let now = self.start + self.now;
         match self.message(packet) {
             Message::Request(request) => {
-                let id = self.gateway.handle_request(now, &request, true);
+                let shared = Arc::new(request.clone());
+                let id = self.gateway.handle_request(now, &shared, true);
                 self.ask(id.map_or(Asker::Other, Asker::Answer), request);
             }
             Message::Reports(body) => self.gateway.handle_reports(now, &body, None),

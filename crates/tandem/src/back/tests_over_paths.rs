@@ -142,7 +142,7 @@ fn gateway(streams: u32, per_origin: usize) -> (Rc<Stalling>, ToOrigin) {
 
 fn ask(gateway: &ToOrigin, visitor: u64, path: &str) -> Reply {
     gateway.call(Exchange {
-        request: RequestHead::get(Scheme::Http, "site.example", path),
+        request: RequestHead::get(Scheme::Http, "site.example", path).into(),
         body: Body::empty(),
         isolation: Isolation::none(),
         peer: peer(visitor),

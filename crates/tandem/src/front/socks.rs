@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -328,7 +329,7 @@ async fn tunnel(
         None,
     );
     let exchange = Exchange {
-        request,
+        request: Arc::new(request),
         body,
         isolation: Isolation::none(),
         peer,

@@ -92,23 +92,14 @@ impl Parts for Logged {
         Poll::Ready(match std::task::ready!(part) {
             // A push at the gateway answers no request of the client yet, so it gets a separate
             // line.
-            Some(Ok(Part::Pushed {
-                request,
-                reply,
-                priority,
-                session,
-            })) => {
-                let pushed = Self {
+            Some(Ok(Part::Pushed(mut pushed))) => {
+                let logged = Self {
                     urls: self.urls,
-                    line: Line::new(&request, self.urls, true),
-                    reply,
+                    line: Line::new(&pushed.request, self.urls, true),
+                    reply: pushed.reply,
                 };
-                Some(Ok(Part::Pushed {
-                    request,
-                    reply: Reply::new(pushed),
-                    priority,
-                    session,
-                }))
+                pushed.reply = Reply::new(logged);
+                Some(Ok(Part::Pushed(pushed)))
             }
             part => {
                 match &part {

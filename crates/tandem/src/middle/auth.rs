@@ -35,7 +35,7 @@ impl Stage for Auth {
             .get("proxy-authorization")
             .map(<[u8]>::to_vec);
         if let Some(shown) = &shown {
-            exchange.request.fields.remove("proxy-authorization");
+            exchange.request_mut().fields.remove("proxy-authorization");
             let token = shown
                 .split_at_checked(7)
                 .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "))

@@ -21,9 +21,10 @@ pub struct Isolate {
 
 impl Stage for Isolate {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let fields = &mut exchange.request.fields;
+        let fields = &exchange.request.fields;
         let key = key(fields, exchange.request.method == Method::Connect);
         if fields.contains("proxy-authorization") || fields.contains("tor-stream-isolation") {
+            let fields = &mut exchange.request_mut().fields;
             fields
                 .retain(|f| f.name != b"proxy-authorization" && f.name != b"tor-stream-isolation");
         }

@@ -30,7 +30,7 @@ pub struct MaxForwards {
 
 impl Stage for MaxForwards {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let request = &mut exchange.request;
+        let request = &exchange.request;
         if !matches!(request.method, Method::Trace | Method::Options) {
             return self.next.call(exchange);
         }
@@ -38,7 +38,10 @@ impl Stage for MaxForwards {
             Ok(None) => self.next.call(exchange),
             Ok(Some(0)) => answer(request),
             Ok(Some(left)) => {
-                request.fields.set(FIELD, (left - 1).to_string());
+                exchange
+                    .request_mut()
+                    .fields
+                    .set(FIELD, (left - 1).to_string());
                 self.next.call(exchange)
             }
             Err(error) => Reply::fail(error),

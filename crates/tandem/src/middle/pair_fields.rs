@@ -6,12 +6,10 @@
 //! other side and does not change the pair's behaviour.
 
 use std::rc::Rc;
-use std::task::{Context, Poll};
 
 use tandem_http::Fields;
 
-use crate::error::Error;
-use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::exchange::{Exchange, Reply};
 use crate::stage::Stage;
 
 /// The prefix of the names.
@@ -25,30 +23,21 @@ pub struct PairFields {
 
 impl Stage for PairFields {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        strip(&mut exchange.request.fields);
-        Reply::new(Stripped(self.next.call(exchange)))
+        if has_pair_fields(&exchange.request.fields) {
+            strip(&mut exchange.request_mut().fields);
+        }
+        self.next.call(exchange).edited(strip)
     }
+}
+
+fn has_pair_fields(fields: &Fields) -> bool {
+    fields.iter().any(|field| field.name.starts_with(PREFIX))
 }
 
 /// Removes the pair's own fields.
 fn strip(fields: &mut Fields) {
-    if fields.iter().any(|field| field.name.starts_with(PREFIX)) {
+    if has_pair_fields(fields) {
         fields.retain(|field| !field.name.starts_with(PREFIX));
-    }
-}
-
-/// A reply without the pair's own fields.
-struct Stripped(Reply);
-
-impl Parts for Stripped {
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let mut part = self.0.poll_part(cx);
-        match &mut part {
-            Poll::Ready(Some(Ok(Part::Head(head) | Part::Hints(head)))) => strip(&mut head.fields),
-            Poll::Ready(Some(Ok(Part::Trailers(fields)))) => strip(fields),
-            _ => {}
-        }
-        part
     }
 }
 

@@ -249,8 +249,8 @@ struct OfSession {
 impl Parts for OfSession {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
-        if let Poll::Ready(Some(Ok(Part::Pushed { session, .. }))) = &mut part {
-            *session = Some(Rc::clone(&self.use_of.session.mark));
+        if let Poll::Ready(Some(Ok(Part::Pushed(pushed)))) = &mut part {
+            pushed.session = Some(Rc::clone(&self.use_of.session.mark));
         }
         part
     }

@@ -103,7 +103,7 @@ mod tests {
 
     fn exchange(bytes: u64) -> Exchange {
         Exchange {
-            request: request(bytes),
+            request: request(bytes).into(),
             body: Body::empty(),
             isolation: Isolation::none(),
             peer: Peer {
@@ -125,7 +125,7 @@ mod tests {
     fn page() -> Exchange {
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
         Exchange {
-            request,
+            request: request.into(),
             ..exchange(0)
         }
     }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(taken(&mut session.call(exchange(1)), 9), (200, 0));
         for path in ["/", "/-1", "/99999999999999999999999", "/1?2"] {
             let mut odd = exchange(0);
-            odd.request.path = path.into();
+            odd.request_mut().path = path.into();
             assert_eq!(taken(&mut stage(true).call(odd), 99), (200, 0), "{path}");
         }
     }

@@ -29,7 +29,7 @@ pub struct WebSocketKey {
 
 impl Stage for WebSocketKey {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let request = &mut exchange.request;
+        let request = &exchange.request;
         let is_websocket = request
             .protocol
             .as_deref()
@@ -44,7 +44,7 @@ impl Stage for WebSocketKey {
         }
         let key = encode_base64(&nonce);
         let accept = proof(&key);
-        request.fields.push(KEY, key);
+        exchange.request_mut().fields.push(KEY, key);
         Reply::new(Proven {
             reply: self.next.call(exchange),
             accept,

@@ -190,7 +190,7 @@ impl Server {
         let (next, stream) = (Rc::clone(&self.stage), handle.clone());
         let stage = move |mut exchange: Exchange| {
             if let Some(urgency) = urgency(&exchange) {
-                exchange.request.fields.remove(URGENCY);
+                exchange.request_mut().fields.remove(URGENCY);
                 handle.set_priority(urgency);
                 exchange.priority.set(Precedence::request(urgency));
             }
@@ -349,14 +349,16 @@ impl StreamsClient {
 
     /// Returns the exchange as it is sent, with the fields for the gateway.
     fn for_gateway(&self, exchange: &Exchange) -> Exchange {
-        let mut request = exchange.request.clone();
+        let mut request = Arc::clone(&exchange.request);
         if let Some(token) = &*self.token.borrow() {
             let shown = format!("Bearer {token}");
-            request.fields.push("proxy-authorization", shown);
+            let fields = &mut Arc::make_mut(&mut request).fields;
+            fields.push("proxy-authorization", shown);
         }
         let Priority(urgency) = exchange.priority.get().priority;
         if urgency != Priority::default().0 {
-            request.fields.push(URGENCY, urgency.to_string());
+            let fields = &mut Arc::make_mut(&mut request).fields;
+            fields.push(URGENCY, urgency.to_string());
         }
         Exchange {
             request,

@@ -137,7 +137,7 @@ struct Invalidating {
     session: Rc<Session>,
     partition: Vec<u8>,
     target: Key,
-    request: RequestHead,
+    request: Arc<RequestHead>,
     reply: Reply,
 }
 
@@ -174,7 +174,7 @@ impl Invalidating {
         }
         let target = RequestHead {
             path: path.to_owned(),
-            ..request.clone()
+            ..RequestHead::clone(request)
         };
         Key::new(self.session.owner.number, &self.partition, &target, false)
     }

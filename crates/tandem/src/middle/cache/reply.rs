@@ -319,7 +319,7 @@ impl Fetching {
         fetch: Box<Fetch>,
         flight: Option<Arc<Flight>>,
     ) -> Self {
-        exchange.request = fetch.request();
+        exchange.request = Arc::new(fetch.request());
         Self {
             reply: Some(session.next.call(exchange)),
             fetch: Some(fetch),

@@ -1,6 +1,7 @@
 //! The reply of a push: it makes the request when its turn comes, and passes the answer on.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use tandem_push::gateway::{FetchId, Order, Promise, PushError};
 use super::ExchangeContext;
 use super::session::{FetchOrder, Session};
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Body, Exchange, Part, Parts, Reply};
+use crate::exchange::{Body, Exchange, Part, Parts, PushedPart, Reply};
 use crate::metrics::METRICS;
 use crate::priority::{PriorityWatch, SharedPriority};
 
@@ -45,12 +46,12 @@ impl Fetch {
             held: None,
             ended: false,
         };
-        Part::Pushed {
+        Part::Pushed(Box::new(PushedPart {
             request: promise.request,
             reply: Reply::new(push),
             priority,
             session: None,
-        }
+        }))
     }
 
     /// Makes the request when the state machine decides so.
@@ -72,7 +73,7 @@ impl Fetch {
             ))),
             Some(FetchOrder::Begin(request)) => {
                 let exchange = Exchange {
-                    request,
+                    request: Arc::new(request),
                     body: Body::empty(),
                     isolation: self.context.isolation.clone(),
                     peer: self.context.peer,
@@ -141,7 +142,7 @@ impl Parts for Fetch {
                 return Poll::Ready(None);
             };
             let mut part = match ready!(reply.poll_part(cx)) {
-                Some(Ok(Part::Hints(_) | Part::Pushed { .. })) => continue,
+                Some(Ok(Part::Hints(_) | Part::Pushed(_))) => continue,
                 Some(Ok(part)) => part,
                 end => {
                     self.end();

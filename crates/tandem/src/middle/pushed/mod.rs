@@ -12,11 +12,13 @@
 //! and runs the tasks. A relay leaves it out, and the pushes travel on.
 
 mod companion;
+mod digests;
 mod session;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tandem_http::cache::{invalidates, is_safe};
@@ -26,9 +28,10 @@ use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{PUSH_FIELD, Treatment, is_reserved};
 use tokio::time::Instant;
 
+use self::digests::Digests;
 use self::session::{Serving, SessionPushes};
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, SessionMark, Sink};
+use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Sink};
 use crate::stage::{SessionPool, Stage};
 
 /// The largest number of resources that the hints of one page announce to the browser.
@@ -61,7 +64,7 @@ struct Shared {
     pool: Rc<dyn SessionPool>,
     next: Rc<dyn Stage>,
     sessions: RefCell<HashMap<Isolation, Vec<Rc<SessionPushes>>>>,
-    digests: RefCell<HashMap<Isolation, Rc<RefCell<Digest>>>>,
+    digests: RefCell<Digests>,
 }
 
 impl Pushed {
@@ -69,11 +72,11 @@ impl Pushed {
     pub fn new(options: PushOptions, pool: Rc<dyn SessionPool>, next: Rc<dyn Stage>) -> Self {
         Self {
             shared: Rc::new(Shared {
+                digests: RefCell::new(Digests::new(options.max_keys)),
                 options,
                 pool,
                 next,
                 sessions: RefCell::default(),
-                digests: RefCell::default(),
             }),
         }
     }
@@ -212,13 +215,9 @@ impl Shared {
         }
     }
 
-    /// Returns the digest of a key. The number of digests is bounded by the keys with a session.
+    /// Returns the digest of a key.
     fn digest(&self, isolation: &Isolation) -> Rc<RefCell<Digest>> {
-        let mut digests = self.digests.borrow_mut();
-        if digests.len() >= self.options.max_keys && !digests.contains_key(isolation) {
-            digests.clear();
-        }
-        Rc::clone(digests.entry(isolation.clone()).or_default())
+        self.digests.borrow_mut().of(isolation)
     }
 
     fn open_companion(self: &Rc<Self>, isolation: &Isolation, mark: Rc<SessionMark>) {
@@ -236,7 +235,7 @@ struct Observed {
     shared: Rc<Shared>,
     isolation: Isolation,
     /// The request, if its answer may affect other answers.
-    request: Option<RequestHead>,
+    request: Option<Arc<RequestHead>>,
     /// The promises before the head, as fields for the browser.
     hints: Vec<String>,
 }
@@ -246,9 +245,9 @@ impl Parts for Observed {
         loop {
             let mut part = std::task::ready!(self.reply.poll_part(cx));
             match &mut part {
-                Some(Ok(Part::Pushed { .. })) => {
-                    if let Some(Ok(part)) = part {
-                        self.on_pushed(part);
+                Some(Ok(Part::Pushed(_))) => {
+                    if let Some(Ok(Part::Pushed(pushed))) = part {
+                        self.on_pushed(*pushed);
                     }
                     continue;
                 }
@@ -261,13 +260,13 @@ impl Parts for Observed {
 }
 
 impl Observed {
-    fn on_pushed(&mut self, part: Part) {
-        let Part::Pushed {
+    fn on_pushed(&mut self, pushed: PushedPart) {
+        let PushedPart {
             request,
             reply,
             priority,
             session: Some(mark),
-        } = part
+        } = pushed
         else {
             return;
         };

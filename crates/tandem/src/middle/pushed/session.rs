@@ -300,7 +300,7 @@ impl SessionPushes {
                 self.with_store(|store| store.on_data(now(), id, data));
             }
             Part::Trailers(fields) => self.with_store(|store| store.on_trailers(id, fields)),
-            Part::Hints(_) | Part::Pushed { .. } | Part::Closed => {}
+            Part::Hints(_) | Part::Pushed(_) | Part::Closed => {}
         }
     }
 }

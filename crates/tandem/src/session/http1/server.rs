@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -244,7 +245,7 @@ impl Http1Server {
         }
         let body = self.request_body(&head, framing, tunnel);
         let exchange = Exchange {
-            request: head,
+            request: Arc::new(head),
             body,
             isolation: Isolation::none(),
             peer: self.peer,

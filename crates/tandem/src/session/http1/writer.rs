@@ -222,7 +222,7 @@ impl Writer {
             }
             Part::Closed => self.closing = true,
             // HTTP/1.1 cannot carry a push.
-            Part::Pushed { .. } => {}
+            Part::Pushed(_) => {}
         }
         Ok(())
     }

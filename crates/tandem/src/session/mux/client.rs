@@ -15,7 +15,7 @@ use super::{Heard, Inbound, MuxSession, NewCore, Shared, set_waker};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply, SessionMark, Sink};
+use crate::exchange::{Body, Chunk, Exchange, Part, Parts, PushedPart, Reply, SessionMark, Sink};
 use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
@@ -103,10 +103,10 @@ impl MuxClient {
     /// Opens a stream for the request. Waits while the peer allows no more streams.
     async fn open(&self, exchange: &Exchange) -> Result<StreamId, Error> {
         let shown;
-        let mut request = &exchange.request;
+        let mut request = &*exchange.request;
         let token = self.token.borrow().clone();
         if let Some(token) = &token {
-            let mut with_token = request.clone();
+            let mut with_token = RequestHead::clone(request);
             with_token
                 .fields
                 .push("proxy-authorization", format!("Bearer {token}"));
@@ -401,12 +401,12 @@ impl Parts for OwnStream {
                     done: false,
                     priority: priority.watch(),
                 });
-                Some(Ok(Part::Pushed {
+                Some(Ok(Part::Pushed(Box::new(PushedPart {
                     request,
                     reply,
                     priority,
                     session: Some(Rc::clone(&self.shared.mark)),
-                }))
+                }))))
             }
             Some(Inbound::Failed(error)) => {
                 self.done = true;

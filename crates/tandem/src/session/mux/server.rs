@@ -2,17 +2,18 @@
 //! each reply into its stream.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tandem_http::message::content_length;
-use tandem_http::{Event, Method, Priority, Reason, RequestHead, Role, StreamId};
+use tandem_http::{Event, Method, Priority, Reason, Role, StreamId};
 
 use super::driver::{Driver, Owner};
 use super::{Inbound, MuxSession, NewCore, Shared, Stream, set_waker};
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Side};
-use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, PushedPart, Reply};
 use crate::failure;
 use crate::path::Path;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
@@ -98,7 +99,7 @@ impl Owner for Answering {
         };
         let priority = SharedPriority::new(Precedence::request(priority));
         let exchange = Exchange {
-            request: head,
+            request: Arc::new(head),
             body,
             isolation: Isolation::none(),
             peer,
@@ -256,14 +257,9 @@ impl Pump {
                 core.send_trailers(self.id, &fields);
                 self.finished = true;
             }
-            Part::Pushed {
-                request,
-                reply,
-                priority,
-                ..
-            } => {
+            Part::Pushed(pushed) => {
                 drop(core);
-                push(&self.shared, self.id, &request, reply, &priority);
+                push(&self.shared, self.id, *pushed);
             }
             Part::Closed => {}
         }
@@ -328,16 +324,16 @@ impl Drop for Pump {
     }
 }
 
-fn push(
-    shared: &Rc<Shared>,
-    parent: StreamId,
-    request: &RequestHead,
-    reply: Reply,
-    priority: &SharedPriority,
-) {
+fn push(shared: &Rc<Shared>, parent: StreamId, pushed: PushedPart) {
+    let PushedPart {
+        request,
+        reply,
+        priority,
+        ..
+    } = pushed;
     let encoding = HEADERS_ENCODE.start();
     let urgency = priority.get().priority;
-    let opened = shared.core.borrow_mut().push(parent, request, urgency);
+    let opened = shared.core.borrow_mut().push(parent, &request, urgency);
     let Ok(id) = opened else { return };
     HEADERS_ENCODE.stop(encoding, id);
     shared.streams.borrow_mut().insert(
@@ -368,7 +364,7 @@ mod tests {
     use std::task::Waker;
 
     use bytes::Buf;
-    use tandem_http::{ByteMux, Mux, MuxConfig, ResponseHead, Scheme, SendBuf, h2};
+    use tandem_http::{ByteMux, Mux, MuxConfig, RequestHead, ResponseHead, Scheme, SendBuf, h2};
 
     use super::super::Multiplexed;
     use super::*;
