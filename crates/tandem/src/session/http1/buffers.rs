@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -31,52 +31,61 @@ impl Size {
             Self::Rest => 64 << 10,
         }
     }
-
-    /// Returns the number of bytes below which a read is copied out of its buffer. The reads of a
-    /// slow origin must not hold a whole buffer each: a queue of bodies uses at most twice the
-    /// memory of its bytes.
-    const fn copy_below(self) -> usize {
-        self.bytes() / 2
-    }
 }
 
-/// The number of free buffers of each size that a thread keeps.
+/// The size of the smallest buffer in bytes. A read of at most half of it is allocated instead,
+/// since the allocator serves such sizes fast.
+const SMALLEST: usize = 1 << 10;
+
+/// The number of sizes of buffers. Each is twice the one before.
+const SIZES: usize = 7;
+
+/// The number of free buffers of the sizes of reads that a thread keeps.
 const KEPT: usize = 192;
 
-/// Free buffers of both sizes.
-#[derive(Default)]
-struct Free {
-    first: Vec<Box<[u8]>>,
-    rest: Vec<Box<[u8]>>,
+/// The number of bytes in free buffers of each other size that a thread keeps.
+const KEPT_BYTES: usize = 512 << 10;
+
+thread_local! {
+    /// The free buffers by size.
+    static FREE: RefCell<[Vec<Box<[u8]>>; SIZES]> =
+        const { RefCell::new([const { Vec::new() }; SIZES]) };
 }
 
-impl Free {
-    const fn of(&mut self, size: Size) -> &mut Vec<Box<[u8]>> {
-        match size {
-            Size::First => &mut self.first,
-            Size::Rest => &mut self.rest,
-        }
+/// Returns the position of the smallest size that holds `len` bytes.
+const fn position(len: usize) -> usize {
+    let size = if len <= SMALLEST {
+        SMALLEST
+    } else {
+        len.next_power_of_two()
+    };
+    (size / SMALLEST).trailing_zeros() as usize
+}
+
+/// Returns the number of free buffers of a size in bytes that a thread keeps.
+const fn kept(size: usize) -> usize {
+    if size == Size::First.bytes() || size == Size::Rest.bytes() {
+        KEPT
+    } else {
+        KEPT_BYTES / size
     }
 }
 
-thread_local! {
-    static FREE: RefCell<Free> = const {
-        RefCell::new(Free { first: Vec::new(), rest: Vec::new() })
-    };
+/// Returns a buffer of at least `len` bytes.
+fn take(len: usize) -> Box<[u8]> {
+    let position = position(len);
+    FREE.with_borrow_mut(|free| free[position].pop())
+        .unwrap_or_else(|| vec![0; SMALLEST << position].into())
 }
 
-fn take(size: Size) -> Box<[u8]> {
-    FREE.with_borrow_mut(|free| free.of(size).pop())
-        .unwrap_or_else(|| vec![0; size.bytes()].into())
-}
-
-fn give_back(size: Size, buffer: Box<[u8]>) {
+fn give_back(buffer: Box<[u8]>) {
     // A thread that is ending keeps no buffers.
     let _ = FREE.try_with(|free| {
-        if let Ok(mut free) = free.try_borrow_mut()
-            && free.of(size).len() < KEPT
-        {
-            free.of(size).push(buffer);
+        if let Ok(mut free) = free.try_borrow_mut() {
+            let free = &mut free[position(buffer.len())];
+            if free.len() < kept(buffer.len()) {
+                free.push(buffer);
+            }
         }
     });
 }
@@ -84,7 +93,6 @@ fn give_back(size: Size, buffer: Box<[u8]>) {
 /// A buffer that becomes free when its last piece is dropped.
 struct Filled {
     buffer: Box<[u8]>,
-    size: Size,
     len: usize,
 }
 
@@ -96,30 +104,52 @@ impl AsRef<[u8]> for Filled {
 
 impl Drop for Filled {
     fn drop(&mut self) {
-        give_back(self.size, std::mem::take(&mut self.buffer));
+        give_back(std::mem::take(&mut self.buffer));
     }
+}
+
+/// Returns the first `len` bytes of a buffer. A read of less than half of the buffer is copied into
+/// a smaller one: the reads of a slow origin must not hold a large buffer each. A queue of bodies
+/// thus uses at most twice the memory of its bytes.
+fn into_bytes(buffer: Box<[u8]>, len: usize) -> Bytes {
+    if len >= buffer.len() / 2 {
+        return Bytes::from_owner(Filled { buffer, len });
+    }
+    let read = &buffer[..len];
+    let bytes = if len <= SMALLEST / 2 {
+        Bytes::copy_from_slice(read)
+    } else {
+        let mut small = take(len);
+        small[..len].copy_from_slice(read);
+        Bytes::from_owner(Filled { buffer: small, len })
+    };
+    give_back(buffer);
+    bytes
 }
 
 /// Reads at most one buffer. Returns no bytes at the end of the input. No buffer is held while no
 /// input is ready.
 pub(super) async fn read<R: AsyncRead + Unpin>(from: &mut R, size: Size) -> io::Result<Bytes> {
-    poll_fn(|cx| {
-        let mut buffer = take(size);
-        let mut into = ReadBuf::new(&mut buffer);
-        let polled = Pin::new(&mut *from).poll_read(cx, &mut into);
-        let len = into.filled().len();
-        match polled {
-            Poll::Ready(Ok(())) if len >= size.copy_below() => {
-                Poll::Ready(Ok(Bytes::from_owner(Filled { buffer, size, len })))
-            }
-            polled => {
-                let copied = Bytes::copy_from_slice(&buffer[..len]);
-                give_back(size, buffer);
-                polled.map_ok(|()| copied)
-            }
+    poll_fn(|cx| poll_read(from, size, cx)).await
+}
+
+/// Polls for [`read`].
+pub(super) fn poll_read<R: AsyncRead + Unpin>(
+    from: &mut R,
+    size: Size,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Bytes>> {
+    let mut buffer = take(size.bytes());
+    let mut into = ReadBuf::new(&mut buffer);
+    let polled = Pin::new(from).poll_read(cx, &mut into);
+    let len = into.filled().len();
+    match polled {
+        Poll::Ready(Ok(())) => Poll::Ready(Ok(into_bytes(buffer, len))),
+        polled => {
+            give_back(buffer);
+            polled.map_ok(|()| Bytes::new())
         }
-    })
-    .await
+    }
 }
 
 #[cfg(test)]
@@ -136,42 +166,57 @@ mod tests {
 
     const SIZE: usize = Size::Rest.bytes();
 
-    const COPY_BELOW: usize = Size::Rest.copy_below();
+    const HALF: usize = SIZE / 2;
 
-    fn kept() -> usize {
-        FREE.with_borrow(|free| free.rest.len())
+    /// Returns the number of free buffers of a size in bytes.
+    fn free(size: usize) -> usize {
+        FREE.with_borrow(|free| free[position(size)].len())
     }
 
     #[test]
     fn buffer_is_freed_with_its_last_piece() {
-        let body = vec![7; SIZE + COPY_BELOW];
+        let body = vec![7; SIZE + HALF];
         let mut from = &body[..];
         let first = now(read(&mut from, Size::Rest)).expect("memory");
         let second = now(read(&mut from, Size::Rest)).expect("memory");
-        assert_eq!((first.len(), second.len(), kept()), (SIZE, COPY_BELOW, 0));
+        assert_eq!((first.len(), second.len(), free(SIZE)), (SIZE, HALF, 0));
         let piece = first.slice(10..20);
         drop(first);
-        assert_eq!(kept(), 0);
+        assert_eq!(free(SIZE), 0);
         drop((piece, second));
-        assert_eq!(kept(), 2);
+        assert_eq!(free(SIZE), 2);
         assert!(now(read(&mut from, Size::Rest)).expect("memory").is_empty());
-        assert_eq!(kept(), 2);
+        assert_eq!(free(SIZE), 2);
     }
 
     #[test]
-    fn short_reads_hold_no_buffer() {
-        let mut from = &[1; COPY_BELOW - 1][..];
-        let crumb = now(read(&mut from, Size::Rest)).expect("memory");
-        assert_eq!((crumb.len(), kept()), (COPY_BELOW - 1, 1));
+    fn short_reads_hold_a_buffer_of_their_size() {
+        for (len, held) in [(512, 0), (513, 1024), (1024, 1024), (1025, 2048)] {
+            let crumb = now(read(&mut &vec![1; len][..], Size::Rest)).expect("memory");
+            assert_eq!((crumb.len(), free(SIZE)), (len, 1));
+            drop(crumb);
+            let sizes: Vec<usize> = (0..SIZES - 1)
+                .map(|position| SMALLEST << position)
+                .filter(|size| free(*size) > 0)
+                .collect();
+            assert_eq!(sizes, if held > 0 { vec![held] } else { Vec::new() });
+            FREE.with_borrow_mut(|free| free[..SIZES - 1].iter_mut().for_each(Vec::clear));
+        }
+        let long = now(read(&mut &[1; HALF - 1][..], Size::Rest)).expect("memory");
+        assert_eq!((long.len(), free(SIZE), free(HALF)), (HALF - 1, 1, 0));
+        drop(long);
+        assert_eq!(free(HALF), 1);
     }
 
     #[test]
     fn thread_keeps_few_free_buffers() {
-        let pieces: Vec<Bytes> = (0..KEPT + 3)
-            .map(|_| now(read(&mut &[1; SIZE][..], Size::Rest)).expect("memory"))
-            .collect();
-        drop(pieces);
-        assert_eq!(kept(), KEPT);
+        for (len, most) in [(SIZE, KEPT), (8 << 10, 64), (1024, 512)] {
+            let pieces: Vec<Bytes> = (0..most + 3)
+                .map(|_| now(read(&mut &vec![1; len][..], Size::Rest)).expect("memory"))
+                .collect();
+            drop(pieces);
+            assert_eq!(free(len), most, "{len} bytes");
+        }
     }
 
     #[test]
@@ -179,8 +224,9 @@ mod tests {
         let body = vec![7; SIZE];
         let first = now(read(&mut &body[..], Size::First)).expect("memory");
         assert_eq!(first.len(), Size::First.bytes());
+        let first_size = first.len();
         drop(first);
-        assert_eq!((FREE.with_borrow(|free| free.first.len()), kept()), (1, 0));
+        assert_eq!((free(first_size), free(SIZE)), (1, 0));
         let rest = now(read(&mut &body[..], Size::Rest)).expect("memory");
         assert_eq!(rest.len(), SIZE);
     }

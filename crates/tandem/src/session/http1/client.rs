@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use tandem_http::h1::{self, Form, Framing};
+use tandem_http::h1::{self, Decoder, Form, Framing};
 use tandem_http::{Method, RequestHead};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
-use super::response::{ReadTimer, ResponseReader};
+use super::response::{ReadTimer, ResponseReader, check_no_upgrade};
 use super::{Http1Session, buffers};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
@@ -105,12 +105,15 @@ impl Http1Client {
         let (mut path, mut timer) = self.take_path().await?;
         let tunnel = exchange.request.is_connect();
         let framing = request_framing(exchange);
-        let mut out = BytesMut::with_capacity(exchange.request.fields.text_len() + 256);
-        write_head(&mut out, &exchange.request, self.session.form, framing);
-        path.write_all(&out).await.map_err(sent_error)?;
+        {
+            let rest = send_head(&mut path, &exchange.request, self.session.form, framing)
+                .map_err(sent_error)?;
+            if !rest.is_empty() {
+                path.write_all(&rest).await.map_err(sent_error)?;
+            }
+        }
         path.flush().await.map_err(sent_error)?;
-        drop(out);
-        let reader = ResponseReader {
+        let mut reader = ResponseReader {
             method: &exchange.request.method,
             limits: &self.session.limits,
             timeout: self.session.response_timeout,
@@ -120,7 +123,7 @@ impl Http1Client {
         };
         // The rare cases are boxed, so that they do not enlarge the future of each exchange.
         let path = if exchange.body.is_empty() {
-            reader.whole(path, sink).await?
+            reader.whole(&mut path, sink).await?.then_some(path)
         } else if tunnel {
             Box::pin(reader.tunnel(path, exchange, sink)).await?;
             None
@@ -157,6 +160,38 @@ fn request_framing(exchange: &Exchange) -> Framing {
         .map_or(Framing::Chunked, Framing::Length)
 }
 
+thread_local! {
+    /// The memory for the head of a request, which mostly leaves in one write.
+    static HEAD: RefCell<BytesMut> = RefCell::new(BytesMut::new());
+}
+
+/// The size of a head in bytes above which its memory is freed.
+const KEPT_HEAD: usize = 16 << 10;
+
+/// Writes the head of a request, as far as the path accepts it at once. Returns the rest.
+fn send_head(
+    path: &mut Path,
+    request: &RequestHead,
+    form: Form,
+    framing: Framing,
+) -> std::io::Result<Bytes> {
+    HEAD.with_borrow_mut(|out| {
+        out.clear();
+        write_head(out, request, form, framing);
+        // The waker is registered by the write of the rest.
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let written = match Pin::new(path).poll_write(&mut cx, out) {
+            Poll::Ready(written) => written?,
+            Poll::Pending => 0,
+        };
+        let rest = Bytes::copy_from_slice(&out[written..]);
+        if out.capacity() > KEPT_HEAD {
+            *out = BytesMut::new();
+        }
+        Ok(rest)
+    })
+}
+
 fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Framing) {
     match &request.protocol {
         // An extended CONNECT of HTTP/2 is an upgrade in HTTP/1.1 (RFC 8441 section 5).
@@ -176,13 +211,19 @@ fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Fr
 }
 
 impl ResponseReader<'_> {
-    /// Reads the response to a request without a body. Returns the path if another exchange may use
-    /// it.
-    async fn whole(mut self, mut path: Path, sink: &mut Sink) -> Result<Option<Path>, Error> {
-        let response = self.heads(&mut path, sink).await?;
-        let keep = response.keep_alive;
-        self.rest(&mut path, response, sink).await?;
-        Ok((keep && self.input.is_empty()).then_some(path))
+    /// Reads the response to a request without a body. Returns true if another exchange may use the
+    /// path. The arguments are references, since a future holds its arguments twice.
+    async fn whole(&mut self, path: &mut Path, sink: &mut Sink) -> Result<bool, Error> {
+        let (mut decoder, keep) = {
+            let response = self.heads(path, sink).await?;
+            check_no_upgrade(&response)?;
+            let decoder = Decoder::new(response.framing);
+            let sent = sink.send(Part::Head(response.head));
+            sent.await;
+            (decoder, response.keep_alive)
+        };
+        self.body(path, &mut decoder, sink).await?;
+        Ok(keep && self.input.is_empty())
     }
 
     /// Reads the response while a separate task sends the request body. A response may arrive

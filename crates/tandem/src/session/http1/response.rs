@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -29,17 +29,16 @@ pub(super) struct ReadTimer(Option<Pin<Box<Sleep>>>);
 
 impl ReadTimer {
     /// Awaits a read until `limit` after now, or after `asked` if that is later.
-    async fn limit<T>(
-        &mut self,
+    fn limit<'t, T>(
+        &'t mut self,
         limit: Duration,
-        asked: Option<&Cell<Instant>>,
-        read: impl Future<Output = std::io::Result<T>>,
-    ) -> Result<T, Error> {
-        let mut read = std::pin::pin!(read);
+        asked: Option<&'t Cell<Instant>>,
+        mut read: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<T>> + 't,
+    ) -> impl Future<Output = Result<T, Error>> + 't {
         let begun = Instant::now();
-        let until = || asked.map_or(begun, |asked| begun.max(asked.get())) + limit;
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(read) = read.as_mut().poll(cx) {
+        let until = move || asked.map_or(begun, |asked| begun.max(asked.get())) + limit;
+        std::future::poll_fn(move |cx| {
+            if let Poll::Ready(read) = read(cx) {
                 return Poll::Ready(read.map_err(|error| {
                     Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)
                 }));
@@ -57,7 +56,6 @@ impl ReadTimer {
             }
             Poll::Pending
         })
-        .await
     }
 }
 
@@ -114,15 +112,19 @@ impl ResponseReader<'_> {
         response: h1::Response,
         sink: &mut Sink,
     ) -> Result<(), Error> {
-        if response.head.status == 101 {
-            return Err(Error::new(
-                Kind::Protocol,
-                Side::Origin,
-                "an upgrade that was not asked for",
-            ));
-        }
+        check_no_upgrade(&response)?;
         let mut decoder = Decoder::new(response.framing);
         sink.send(Part::Head(response.head)).await;
+        self.body(path, &mut decoder, sink).await
+    }
+
+    /// Reads the body to its end.
+    pub(super) async fn body<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &mut R,
+        decoder: &mut Decoder,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
         while !decoder.is_done() {
             if self.input.is_empty() {
@@ -131,7 +133,7 @@ impl ResponseReader<'_> {
                     return decoder.finish().map_err(|_| ended_in_body());
                 }
             }
-            let data = decode_part(&mut decoder, &mut self.input).map_err(bad)?;
+            let data = decode_part(decoder, &mut self.input).map_err(bad)?;
             if !data.is_empty() {
                 sink.send(Part::Data(data)).await;
             } else if !self.input.is_empty() && !decoder.is_done() {
@@ -150,14 +152,14 @@ impl ResponseReader<'_> {
     }
 
     /// Reads once, within the time limit. Returns no bytes at the end of the connection.
-    async fn read<R: AsyncRead + Unpin>(
-        &mut self,
-        path: &mut R,
+    fn read<'r, R: AsyncRead + Unpin>(
+        &'r mut self,
+        path: &'r mut R,
         size: buffers::Size,
-    ) -> Result<Bytes, Error> {
+    ) -> impl Future<Output = Result<Bytes, Error>> + 'r {
         let asked = self.asked.as_deref();
-        let read = buffers::read(path, size);
-        self.timer.limit(self.timeout, asked, read).await
+        let read = move |cx: &mut Context<'_>| buffers::poll_read(path, size, cx);
+        self.timer.limit(self.timeout, asked, read)
     }
 
     /// Appends bytes to the input, which is mostly empty then.
@@ -184,6 +186,15 @@ impl ResponseReader<'_> {
     }
 }
 
+/// Refuses a response that switches protocols. No request asks for that but an upgrade.
+pub(super) fn check_no_upgrade(response: &h1::Response) -> Result<(), Error> {
+    if response.head.status == 101 {
+        let detail = "an upgrade that was not asked for";
+        return Err(Error::new(Kind::Protocol, Side::Origin, detail));
+    }
+    Ok(())
+}
+
 fn ended_in_body() -> Error {
     let detail = "the response's body ended too early";
     Error::new(Kind::Truncated, Side::Origin, detail)
@@ -191,8 +202,6 @@ fn ended_in_body() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
     use super::*;
 
     const LONG: Duration = Duration::from_secs(3600);
@@ -201,12 +210,17 @@ mod tests {
     #[tokio::test]
     async fn read_timer_moves_on_for_the_next_read() {
         let mut timer = ReadTimer::default();
-        let late = timer.limit(SHORT, None, pending::<std::io::Result<()>>());
+        let late = timer.limit(SHORT, None, |_| Poll::<std::io::Result<()>>::Pending);
         assert_eq!(late.await.map_err(|error| error.kind), Err(Kind::Timeout));
         // The deadline of the first read has passed, and this read is pending at first.
-        let read = async {
-            tokio::task::yield_now().await;
-            Ok(7)
+        let mut polls = 0;
+        let read = move |cx: &mut Context<'_>| {
+            polls += 1;
+            if polls == 1 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(7))
         };
         assert_eq!(timer.limit(LONG, None, read).await, Ok(7));
     }
@@ -215,7 +229,9 @@ mod tests {
     async fn read_timer_counts_from_the_end_of_the_upload() {
         let mut timer = ReadTimer::default();
         let asked = Cell::new(Instant::now() + LONG);
-        let late = timer.limit(SHORT, Some(&asked), pending::<std::io::Result<()>>());
+        let late = timer.limit(SHORT, Some(&asked), |_| {
+            Poll::<std::io::Result<()>>::Pending
+        });
         let waited = tokio::time::timeout(2 * SHORT, late).await;
         assert!(waited.is_err(), "an hour is left");
     }
