@@ -93,6 +93,10 @@ pub struct Origin {
     places: Rc<Places<Wanted>>,
     /// The exchanges that all sessions of a reverse gateway start at once.
     starts: Option<Rc<Starts>>,
+    /// The origin of a reverse gateway.
+    fixed: Option<Wanted>,
+    /// The authority that last passed the check of a reverse gateway. Most requests repeat it.
+    served: RefCell<String>,
     pool: RefCell<Pool>,
 }
 
@@ -102,12 +106,23 @@ struct Permit {
     _place: Place<Wanted>,
 }
 
+impl Permit {
+    const fn new(place: Place<Wanted>, start: Option<Start>) -> Self {
+        Self {
+            _start: start,
+            _place: place,
+        }
+    }
+}
+
 /// The identity of an origin in the count of places.
-type Wanted = (Scheme, Target);
+type Wanted = Rc<(Scheme, Target)>;
 
 #[derive(Default)]
 struct Pool {
     idle: HashMap<Key, Vec<Idle>>,
+    /// The idle connections that all sessions of a reverse gateway share.
+    shared: Vec<Idle>,
     multiplexed: Multiplexed<Key>,
     sweeper: Option<Task>,
     /// The task of [`Starts::run`].
@@ -119,12 +134,11 @@ struct Key {
     /// The number of the client's session, or 0 if all sessions share connections.
     session: u64,
     isolation: Isolation,
-    scheme: Scheme,
-    target: Target,
+    origin: Wanted,
 }
 
 struct Idle {
-    connection: Http1Client,
+    connection: Box<Http1Client>,
     since: Instant,
 }
 
@@ -143,6 +157,10 @@ impl Origin {
         // The sessions of a reverse gateway share connections, and thus the limit on them.
         let is_shared = matches!(mode, Mode::Reverse { .. });
         let starts = is_shared.then(|| Starts::new(limits.per_session));
+        let fixed = match &mode {
+            Mode::Reverse { scheme, target, .. } => Some(Rc::new((*scheme, target.clone()))),
+            Mode::Forward => None,
+        };
         let secure = |connector| {
             let below = Rc::clone(&transport);
             Rc::new(Tls::dialling(
@@ -165,6 +183,8 @@ impl Origin {
             limits,
             places,
             starts,
+            fixed,
+            served: RefCell::default(),
             pool,
         });
         let starter = this.starts.clone().map(|starts| Task::spawn(starts.run()));
@@ -189,10 +209,10 @@ impl Origin {
     }
 
     /// Closes the idle connections of a session to one target above the number to `keep`.
-    pub fn trim(&self, session: u64, (scheme, target): &(Scheme, Target), keep: usize) {
+    pub fn trim(&self, session: u64, origin: &(Scheme, Target), keep: usize) {
         let mut pool = self.pool.borrow_mut();
         for (key, idle) in &mut pool.idle {
-            if key.session == session && key.scheme == *scheme && key.target == *target {
+            if key.session == session && *key.origin == *origin {
                 let surplus = idle.len().saturating_sub(keep);
                 idle.drain(..surplus);
             }
@@ -206,37 +226,27 @@ impl Origin {
             idle.retain(|kept| now - kept.since < IDLE_FOR);
             !idle.is_empty()
         });
+        pool.shared.retain(|kept| now - kept.since < IDLE_FOR);
         pool.multiplexed.sweep();
     }
 
     fn key(&self, exchange: &Exchange) -> Result<Key, Error> {
-        match &self.mode {
-            Mode::Reverse {
-                scheme,
-                target,
-                hosts,
-            } => {
-                let (host, _) =
-                    split_authority(&exchange.request.authority, Some(scheme.default_port()))
-                        .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
-                if !hosts.iter().any(|pattern| pattern.covers(&host)) {
-                    METRICS.destinations_refused.add(1);
-                    return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
-                }
+        let request = &exchange.request;
+        match (&self.mode, &self.fixed) {
+            (Mode::Reverse { hosts, .. }, Some(origin)) => {
+                self.check_served(&request.authority, origin.0, hosts)?;
                 // The origin may bind the whole connection to the user that logged in on it.
-                let session = match is_bound_to_connection(&exchange.request) {
+                let session = match is_bound_to_connection(request) {
                     true => exchange.peer.session,
                     false => 0,
                 };
                 Ok(Key {
                     session,
                     isolation: Isolation::none(),
-                    scheme: *scheme,
-                    target: target.clone(),
+                    origin: Rc::clone(origin),
                 })
             }
-            Mode::Forward => {
-                let request = &exchange.request;
+            _ => {
                 let scheme = request.scheme;
                 let (host, port) = split_authority(&request.authority, Some(scheme.default_port()))
                     .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
@@ -244,16 +254,35 @@ impl Origin {
                 Ok(Key {
                     session: exchange.peer.session,
                     isolation,
-                    scheme,
-                    target: Target { host, port },
+                    origin: Rc::new((scheme, Target { host, port })),
                 })
             }
         }
     }
 
+    /// Checks that a reverse gateway serves the host of a request.
+    fn check_served(
+        &self,
+        authority: &str,
+        scheme: Scheme,
+        hosts: &[HostPattern],
+    ) -> Result<(), Error> {
+        if *self.served.borrow() == authority {
+            return Ok(());
+        }
+        let (host, _) = split_authority(authority, Some(scheme.default_port()))
+            .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
+        if !hosts.iter().any(|pattern| pattern.covers(&host)) {
+            METRICS.destinations_refused.add(1);
+            return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
+        }
+        authority.clone_into(&mut self.served.borrow_mut());
+        Ok(())
+    }
+
     async fn answer(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
         if exchange.request.is_connect() && exchange.request.protocol.is_none() {
-            return self.tunnel(exchange, sink).await;
+            return Box::pin(self.tunnel(exchange, sink)).await;
         }
         let key = self.key(exchange)?;
         for attempt in 1.. {
@@ -289,7 +318,7 @@ impl Origin {
         let is_shared = self.starts.is_some();
         if !is_shared && let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             METRICS.origin_reused.add(1);
-            return self.over(&*session, exchange, sink).await;
+            return Box::pin(self.over(&*session, exchange, sink)).await;
         }
         let permit = self.permit(exchange, key).await?;
         // While this exchange waited, another exchange may have found that the origin supports
@@ -297,7 +326,7 @@ impl Origin {
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             let _permit = permit.filter(|_| is_shared);
             METRICS.origin_reused.add(1);
-            return self.over(&*session, exchange, sink).await;
+            return Box::pin(self.over(&*session, exchange, sink)).await;
         }
         let kept = if fresh { None } else { self.take_idle(key) };
         let connection = match kept {
@@ -310,9 +339,9 @@ impl Origin {
                 let path = self.dial(exchange, key).await?;
                 if path.facts().alpn() == Some(b"h2") {
                     let _permit = permit.filter(|_| is_shared);
-                    return self.over_h2(exchange, key, path, sink).await;
+                    return Box::pin(self.over_h2(exchange, key, path, sink)).await;
                 }
-                Http1Client::over(self.http1.clone(), path)
+                Box::new(Http1Client::over(self.http1.clone(), path))
             }
         };
         let result = connection.exchange(exchange, sink).await;
@@ -330,14 +359,40 @@ impl Origin {
         if exchange.request.protocol.is_some() {
             return Ok(None);
         }
+        let (session, push) = (exchange.peer.session, exchange.priority.get().push);
+        let place = self.places.try_take(session, &key.origin, push);
+        let place = match (place, &self.starts) {
+            (Some(place), None) => return Ok(Some(Permit::new(place, None))),
+            (Some(place), Some(starts)) => match starts.try_take(push) {
+                Some(start) => return Ok(Some(Permit::new(place, Some(start)))),
+                None => Some(place),
+            },
+            (None, _) => None,
+        };
+        // Most exchanges need not wait, so the state of the wait is boxed.
+        let wait = Box::pin(self.wait_for_permit(place, exchange, key));
+        wait.await.map(Some)
+    }
+
+    /// Waits for the missing rights.
+    async fn wait_for_permit(
+        &self,
+        place: Option<Place<Wanted>>,
+        exchange: &Exchange,
+        key: &Key,
+    ) -> Result<Permit, Error> {
         let session = exchange.peer.session;
-        let wanted = (key.scheme, key.target.clone());
         let permit = async {
-            let place = with_precedence(&exchange.priority, |precedence| {
-                self.places.take(session, &wanted, precedence)
-            });
-            let _place = place.await;
-            let _start = match &self.starts {
+            let place = match place {
+                Some(place) => place,
+                None => {
+                    with_precedence(&exchange.priority, |precedence| {
+                        self.places.take(session, &key.origin, precedence)
+                    })
+                    .await
+                }
+            };
+            let start = match &self.starts {
                 None => None,
                 Some(starts) => Some(
                     with_precedence(&exchange.priority, |precedence| {
@@ -346,7 +401,7 @@ impl Origin {
                     .await,
                 ),
             };
-            Permit { _start, _place }
+            Permit::new(place, start)
         };
         let busy = || {
             Error::new(
@@ -357,7 +412,6 @@ impl Origin {
         };
         tokio::time::timeout(self.http1.response_timeout, permit)
             .await
-            .map(Some)
             .map_err(|_| busy())
     }
 
@@ -396,12 +450,13 @@ impl Origin {
     async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
         let dialling = ORIGIN_DIAL.start();
         let is_upgrade = exchange.request.protocol.is_some();
-        let transport = match key.scheme {
+        let (scheme, target) = &*key.origin;
+        let transport = match scheme {
             Scheme::Http => &self.transport,
             Scheme::Https if is_upgrade => &self.secure_http1,
             Scheme::Https => &self.secure,
         };
-        let path = transport.dial(&key.target, &exchange.isolation).await?;
+        let path = transport.dial(target, &exchange.isolation).await?;
         ORIGIN_DIAL.stop(dialling, 0);
         Ok(path)
     }
@@ -447,20 +502,32 @@ impl Origin {
         done.map_err(|error| error.at(Side::Origin))
     }
 
-    fn take_idle(&self, key: &Key) -> Option<Http1Client> {
+    /// Returns true if the idle connections of `key` belong to all sessions.
+    fn shares(&self, key: &Key) -> bool {
+        self.fixed.is_some() && key.session == 0
+    }
+
+    fn take_idle(&self, key: &Key) -> Option<Box<Http1Client>> {
         let mut pool = self.pool.borrow_mut();
-        let idle = pool.idle.get_mut(key)?;
+        let idle = match self.shares(key) {
+            true => &mut pool.shared,
+            false => pool.idle.get_mut(key)?,
+        };
         let newest = idle.pop()?;
         (newest.since.elapsed() < IDLE_FOR).then_some(newest.connection)
     }
 
-    fn keep(&self, key: &Key, connection: Http1Client) {
+    fn keep(&self, key: &Key, connection: Box<Http1Client>) {
         let mut pool = self.pool.borrow_mut();
         let kept = Idle {
             connection,
             since: Instant::now(),
         };
-        match pool.idle.get_mut(key) {
+        let idle = match self.shares(key) {
+            true => Some(&mut pool.shared),
+            false => pool.idle.get_mut(key),
+        };
+        match idle {
             Some(idle) if idle.len() < IDLE_PER_TARGET => idle.push(kept),
             Some(_) => {}
             None => {
@@ -484,8 +551,8 @@ impl Origin {
                 "a tunnel needs a port",
             ));
         }
-        let target = self.key(exchange)?.target;
-        let path = self.transport.dial(&target, &exchange.isolation).await?;
+        let origin = self.key(exchange)?.origin;
+        let path = self.transport.dial(&origin.1, &exchange.isolation).await?;
         sink.send(Part::Head(tandem_http::ResponseHead::new(200)))
             .await;
         let (read, write) = tokio::io::split(path);

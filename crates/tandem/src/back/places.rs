@@ -155,6 +155,25 @@ impl<O: Id> Places<O> {
             .map_or(0, |session| session.all.places)
     }
 
+    /// Takes a place if there is room. Waiting exchanges have none, so this one overtakes none that
+    /// could have run.
+    pub(super) fn try_take(
+        self: &Rc<Self>,
+        session: u64,
+        origin: &O,
+        push: bool,
+    ) -> Option<Place<O>> {
+        let mut sessions = self.sessions.borrow_mut();
+        let state = sessions.entry(session).or_default();
+        if self.has_room(state, session, origin, push) {
+            state.take(origin, push);
+            return Some(self.place(session, origin, push));
+        }
+        drop(sessions);
+        self.forget(session);
+        None
+    }
+
     /// Waits for a place. Dropping the future leaves the queue.
     pub(super) async fn take(
         self: &Rc<Self>,
@@ -162,15 +181,12 @@ impl<O: Id> Places<O> {
         origin: &O,
         precedence: Precedence,
     ) -> Place<O> {
-        let push = precedence.push;
+        if let Some(place) = self.try_take(session, origin, precedence.push) {
+            return place;
+        }
         let (turn, arrived) = {
             let mut sessions = self.sessions.borrow_mut();
             let state = sessions.entry(session).or_default();
-            // Waiting exchanges have no room, so this exchange overtakes none that could have run.
-            if self.has_room(state, session, origin, push) {
-                state.take(origin, push);
-                return self.place(session, origin, push);
-            }
             state.issued += 1;
             let (ready, arrived) = oneshot::channel();
             let number = (precedence, state.issued);

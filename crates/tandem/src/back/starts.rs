@@ -100,15 +100,21 @@ impl Starts {
         })
     }
 
+    /// Starts an exchange if there is room. Waiting exchanges have none, so this one overtakes none
+    /// that could start.
+    pub(super) fn try_take(self: &Rc<Self>, push: bool) -> Option<Start> {
+        let mut state = self.state.borrow_mut();
+        let has_room = state.has_room(self.most, push);
+        has_room.then(|| self.start(state.start(Instant::now(), push)))
+    }
+
     /// Waits for the start of an exchange. Dropping the future leaves the queue.
     pub(super) async fn take(self: &Rc<Self>, session: u64, precedence: Precedence) -> Start {
+        if let Some(start) = self.try_take(precedence.push) {
+            return start;
+        }
         let (turn, arrived) = {
             let mut state = self.state.borrow_mut();
-            // Waiting exchanges have no room, so this exchange overtakes none that could start.
-            if state.has_room(self.most, precedence.push) {
-                let number = state.start(Instant::now(), precedence.push);
-                return self.start(number);
-            }
             let (ready, arrived) = oneshot::channel();
             let number = state.wait(session, precedence, ready);
             let turn = Turn {
