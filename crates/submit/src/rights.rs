@@ -1,0 +1,392 @@
+//! The rights of clients, as the operator's file states them.
+//!
+//! ```toml
+//! [[client]]
+//! name = "surveyors"
+//! token-sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+//! paths = ["/reports"]
+//! types = ["application/json", "image/*"]
+//! max-bytes = 1048576
+//! per-day = 100
+//! bytes-per-day = 10485760
+//! ```
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+
+use crate::problem::Problem;
+
+/// The largest body of a client without `max-bytes`: 1 MiB.
+pub const DEFAULT_MAX_BYTES: u64 = 1 << 20;
+
+/// The largest value of `max-bytes`: 64 MiB. The gateway holds a body in memory.
+pub const LARGEST_MAX_BYTES: u64 = 64 << 20;
+
+/// The reason why the file of rights cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RightsError {
+    /// The file is not valid TOML, or has an unknown key or a wrong value.
+    #[error("{0}")]
+    Toml(String),
+    /// The file has no client.
+    #[error("the file has no [[client]]")]
+    Empty,
+    /// Two clients have the same name or the same credential.
+    #[error("client {0:?}: the name or a credential is given twice")]
+    Twice(String),
+    /// A client has no credential.
+    #[error("client {0:?}: give token-sha256 or certificate-sha256")]
+    NoCredential(String),
+    /// A value is not valid.
+    #[error("client {client:?}: {key}: {problem}")]
+    Value {
+        /// The name of the client.
+        client: String,
+        /// The key.
+        key: &'static str,
+        /// The problem and the remedy.
+        problem: &'static str,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    client: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Entry {
+    name: String,
+    token_sha256: Option<String>,
+    certificate_sha256: Option<String>,
+    #[serde(default)]
+    paths: Vec<String>,
+    #[serde(default)]
+    types: Vec<String>,
+    max_bytes: Option<u64>,
+    per_day: Option<u64>,
+    bytes_per_day: Option<u64>,
+}
+
+/// The amounts that a client may send on a day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// The number of submissions; `None` for no limit.
+    pub submissions: Option<u64>,
+    /// The bytes of their bodies; `None` for no limit.
+    pub bytes: Option<u64>,
+}
+
+impl Quota {
+    /// Returns true if the quota allows these totals of a day.
+    pub fn allows(&self, submissions: u64, bytes: u64) -> bool {
+        self.submissions.is_none_or(|most| submissions <= most)
+            && self.bytes.is_none_or(|most| bytes <= most)
+    }
+}
+
+/// A client and its rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// The name, which only the operator sees.
+    pub name: String,
+    token: Option<[u8; 32]>,
+    certificate: Option<[u8; 32]>,
+    paths: Vec<String>,
+    types: Vec<String>,
+    /// The largest body in bytes.
+    pub max_bytes: u64,
+    /// The amounts for a day.
+    pub quota: Quota,
+}
+
+/// The rights of all clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    clients: Vec<Client>,
+}
+
+impl Rights {
+    /// Reads the file of rights.
+    ///
+    /// # Errors
+    /// Returns the first problem of the file.
+    pub fn parse(text: &str) -> Result<Self, RightsError> {
+        let file: File = toml::from_str(text)
+            .map_err(|error| RightsError::Toml(error.to_string().trim_end().to_owned()))?;
+        if file.client.is_empty() {
+            return Err(RightsError::Empty);
+        }
+        let (mut names, mut credentials) = (HashSet::new(), HashSet::new());
+        let mut clients = Vec::new();
+        for entry in file.client {
+            let client = entry.checked()?;
+            let is_new = names.insert(client.name.clone())
+                && client.token.is_none_or(|hash| credentials.insert(hash))
+                && client
+                    .certificate
+                    .is_none_or(|hash| credentials.insert(hash));
+            if !is_new {
+                return Err(RightsError::Twice(client.name));
+            }
+            clients.push(client);
+        }
+        Ok(Self { clients })
+    }
+
+    /// Returns the client whose token has this SHA-256 hash.
+    pub fn by_token(&self, sha256: &[u8; 32]) -> Option<&Client> {
+        let mut clients = self.clients.iter();
+        clients.find(|client| client.token.as_ref() == Some(sha256))
+    }
+
+    /// Returns the client whose certificate has this SHA-256 hash.
+    pub fn by_certificate(&self, sha256: &[u8; 32]) -> Option<&Client> {
+        let mut clients = self.clients.iter();
+        clients.find(|client| client.certificate.as_ref() == Some(sha256))
+    }
+
+    /// Returns true if a client has a certificate as its credential.
+    pub fn has_certificates(&self) -> bool {
+        self.clients.iter().any(|it| it.certificate.is_some())
+    }
+}
+
+impl Entry {
+    fn checked(self) -> Result<Client, RightsError> {
+        let wrong = |key, problem| {
+            let client = self.name.clone();
+            Err(RightsError::Value {
+                client,
+                key,
+                problem,
+            })
+        };
+        let is_name = |name: &str| {
+            (1..=128).contains(&name.len()) && name.chars().all(|letter| !letter.is_control())
+        };
+        if !is_name(&self.name) {
+            return wrong("name", "must have 1 to 128 characters");
+        }
+        let hash = |text: &Option<String>| text.as_deref().map(sha256_of);
+        let (token, certificate) = (hash(&self.token_sha256), hash(&self.certificate_sha256));
+        let digits = "must be 64 hexadecimal digits";
+        let (token, certificate) = match (token, certificate) {
+            (None, None) => return Err(RightsError::NoCredential(self.name)),
+            (Some(None), _) => return wrong("token-sha256", digits),
+            (_, Some(None)) => return wrong("certificate-sha256", digits),
+            (token, certificate) => (token.flatten(), certificate.flatten()),
+        };
+        if !self.paths.iter().all(|path| is_plain(path)) {
+            return wrong("paths", "must begin with / and have no dot segments");
+        }
+        if !self.types.iter().all(|kind| kind.contains('/')) {
+            return wrong("types", "must be media types, such as image/png or image/*");
+        }
+        let max_bytes = self.max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
+        if max_bytes == 0 || max_bytes > LARGEST_MAX_BYTES {
+            return wrong("max-bytes", "must be from 1 to 67108864 (64 MiB)");
+        }
+        let lower = |kind: &String| kind.to_ascii_lowercase();
+        Ok(Client {
+            token,
+            certificate,
+            types: self.types.iter().map(lower).collect(),
+            paths: self.paths,
+            max_bytes,
+            quota: Quota {
+                submissions: self.per_day,
+                bytes: self.bytes_per_day,
+            },
+            name: self.name,
+        })
+    }
+}
+
+impl Client {
+    /// Checks the rights to a request, except the quota. The path has no query. `length` is the
+    /// size of the body in bytes, if it is known.
+    ///
+    /// # Errors
+    /// Returns the problem of a request beyond the rights.
+    pub fn check(
+        &self,
+        path: &str,
+        media_type: Option<&[u8]>,
+        length: Option<u64>,
+    ) -> Result<(), Problem> {
+        let is_below = |granted: &String| {
+            let granted = granted.strip_suffix('/').unwrap_or(granted);
+            let rest = path.strip_prefix(granted);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_granted = self.paths.is_empty() || self.paths.iter().any(is_below);
+        if !is_granted || !(path.is_empty() || is_plain(path)) {
+            return Err(Problem::PathNotAllowed);
+        }
+        if !self.types.is_empty() && !self.takes(media_type.unwrap_or_default()) {
+            return Err(Problem::TypeNotAllowed);
+        }
+        match length.is_some_and(|length| length > self.max_bytes) {
+            true => Err(Problem::TooLarge),
+            false => Ok(()),
+        }
+    }
+
+    fn takes(&self, media_type: &[u8]) -> bool {
+        let essence = media_type.split(|byte| *byte == b';').next();
+        let essence = essence.unwrap_or_default().trim_ascii();
+        let essence = String::from_utf8_lossy(essence).to_ascii_lowercase();
+        self.types
+            .iter()
+            .any(|granted| match granted.strip_suffix('*') {
+                Some(prefix) => prefix.ends_with('/') && essence.starts_with(prefix),
+                None => *granted == essence,
+            })
+    }
+}
+
+/// Returns true if the path begins with `/` and means the same to every server: it has no dot
+/// segments, no backslash, and no encoded dot or slash.
+fn is_plain(path: &str) -> bool {
+    let lower = path.to_ascii_lowercase();
+    let has_dots = path.split('/').any(|segment| matches!(segment, "." | ".."));
+    let is_encoded = ["%2e", "%2f", "%5c", "\\"]
+        .iter()
+        .any(|text| lower.contains(text));
+    path.starts_with('/') && !has_dots && !is_encoded
+}
+
+fn sha256_of(text: &str) -> Option<[u8; 32]> {
+    let text = text.trim().replace(':', "").to_ascii_lowercase();
+    let digits: &[u8; 64] = text.as_bytes().try_into().ok()?;
+    let mut hash = [0; 32];
+    for (byte, pair) in hash.iter_mut().zip(digits.as_chunks::<2>().0) {
+        let pair = std::str::from_utf8(pair).ok()?;
+        *byte = u8::from_str_radix(pair, 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TOKEN: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+    fn client(more: &str) -> Client {
+        let text = format!("[[client]]\nname = \"a\"\ntoken-sha256 = \"{TOKEN}\"\n{more}");
+        let rights = Rights::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        let hash = sha256_of(TOKEN).expect("64 digits");
+        rights.by_token(&hash).expect("the client").clone()
+    }
+
+    #[test]
+    fn clients_are_found_by_their_credentials() {
+        let text = format!(
+            "[[client]]\nname = \"a\"\ntoken-sha256 = \"{TOKEN}\"\n\
+             [[client]]\nname = \"b\"\ncertificate-sha256 = \"{}\"\n",
+            "AB:".repeat(31) + "AB"
+        );
+        let rights = Rights::parse(&text).expect("valid");
+        let hash = sha256_of(TOKEN).expect("64 digits");
+        assert_eq!(rights.by_token(&hash).expect("a token").name, "a");
+        assert!(rights.by_certificate(&hash).is_none() && rights.has_certificates());
+        assert_eq!(rights.by_certificate(&[0xab; 32]).expect("b").name, "b");
+        assert!(rights.by_token(&[0xab; 32]).is_none());
+    }
+
+    #[test]
+    fn rights_errors_name_client_and_key() {
+        let wrong = |text: &str| Rights::parse(text).expect_err(text).to_string();
+        assert_eq!(wrong(""), "the file has no [[client]]");
+        assert!(wrong("[[client]]\nname = \"a\"\n").contains("\"a\": give token-sha256"));
+        assert!(wrong("[[client]]\nnames = \"a\"\n").contains("names"));
+        let entry = format!("[[client]]\nname = \"a\"\ntoken-sha256 = \"{TOKEN}\"\n");
+        assert!(wrong(&entry.repeat(2)).contains("\"a\": the name or a credential is given twice"));
+        for (line, key) in [
+            ("paths = [\"x\"]", "paths"),
+            ("paths = [\"/a/../b\"]", "paths"),
+            ("types = [\"json\"]", "types"),
+            ("max-bytes = 0", "max-bytes"),
+            ("max-bytes = 67108865", "max-bytes"),
+        ] {
+            assert!(wrong(&format!("{entry}{line}")).contains(key), "{line}");
+        }
+        let short = entry.replace("9f86", "");
+        assert!(wrong(&short).contains("token-sha256: must be 64"));
+    }
+
+    #[test]
+    fn client_check_applies_each_right() {
+        let client = client(
+            "paths = [\"/reports\", \"/a/\"]\ntypes = [\"image/*\", \"Application/JSON\"]\n\
+             max-bytes = 100",
+        );
+        let check =
+            |path: &str, kind: &str, length| client.check(path, Some(kind.as_bytes()), length);
+        for path in ["/reports", "/reports/x", "/a", "/a/b"] {
+            assert_eq!(check(path, "image/png", Some(100)), Ok(()), "{path}");
+        }
+        for path in [
+            "",
+            "/",
+            "/reportsx",
+            "/reports/../x",
+            "/reports/%2E%2e/x",
+            "/reports/a%2fb",
+        ] {
+            let problem = check(path, "image/png", None);
+            assert_eq!(problem, Err(Problem::PathNotAllowed), "{path}");
+        }
+        assert_eq!(check("/a", "application/json; charset=utf-8", None), Ok(()));
+        for kind in ["text/plain", "", "imagex/png", "*/*"] {
+            assert_eq!(check("/a", kind, None), Err(Problem::TypeNotAllowed));
+        }
+        assert_eq!(check("/a", "image/png", Some(101)), Err(Problem::TooLarge));
+    }
+
+    #[test]
+    fn client_without_limits_sends_anywhere() {
+        let client = client("");
+        assert_eq!(client.check("", None, Some(DEFAULT_MAX_BYTES)), Ok(()));
+        assert_eq!(client.check("/x/y", None, None), Ok(()));
+        assert_eq!(
+            client.check("/x/./y", None, None),
+            Err(Problem::PathNotAllowed)
+        );
+        assert!(client.quota.allows(u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn quota_compares_totals() {
+        let quota = Quota {
+            submissions: Some(2),
+            bytes: Some(10),
+        };
+        assert!(quota.allows(2, 10) && !quota.allows(3, 0) && !quota.allows(0, 11));
+    }
+
+    proptest! {
+        #[test]
+        fn granted_paths_stay_below_their_prefix(path in "[/a%2e.f5c\\\\]{0,16}") {
+            let client = client("paths = [\"/a\"]");
+            if client.check(&path, None, None).is_ok() {
+                prop_assert!(path == "/a" || path.starts_with("/a/"));
+                prop_assert!(!path.split('/').any(|segment| segment.starts_with("..")
+                    && segment.len() == 2));
+            }
+        }
+
+        #[test]
+        fn rights_parser_survives_any_text(text in "\\PC{0,200}") {
+            let _ = Rights::parse(&text);
+        }
+    }
+}

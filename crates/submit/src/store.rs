@@ -1,0 +1,149 @@
+//! The interface of the stores. A store keeps submissions, answers, and the use of rights. All
+//! methods are atomic and durable: after success, a crash loses nothing.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use tandem_http::Fields;
+
+use crate::rights::Quota;
+use crate::submission::{Answer, IdempotencyKey, State, SubmissionId};
+
+/// A time in milliseconds since 1970, in UTC.
+pub type Millis = i64;
+
+/// The milliseconds of a day. Quotas count by days.
+pub const DAY: Millis = 86_400_000;
+
+/// The result of a method, when it is done.
+pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// The reason why the store failed. The text contains no data of a submission.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store failed: {0}")]
+pub struct StoreError(pub String);
+
+/// A submission that the gateway has received.
+#[derive(Clone)]
+pub struct NewSubmission {
+    /// The identifier.
+    pub id: SubmissionId,
+    /// The key, which is unique.
+    pub key: IdempotencyKey,
+    /// The client, as the rights name it.
+    pub client: String,
+    /// A hash of the client and the whole request. A repeated request has the same.
+    pub fingerprint: [u8; 32],
+    /// The data to deliver.
+    pub content: Content,
+    /// The present time.
+    pub now: Millis,
+    /// The time until which the caller delivers the submission. No claim gets it before.
+    pub leased_until: Millis,
+    /// The rights of the client to further submissions.
+    pub quota: Quota,
+}
+
+/// The data of a submission.
+#[derive(Clone)]
+pub struct Content {
+    /// The path and the query at the server, below the server's base.
+    pub path: String,
+    /// The fields that pass the gateway.
+    pub fields: Fields,
+    /// The body.
+    pub body: Bytes,
+    /// The SHA-256 hash of the body.
+    pub digest: [u8; 32],
+}
+
+/// The decision of the store about a new submission.
+#[derive(Debug)]
+pub enum Admission {
+    /// The submission is stored.
+    Stored,
+    /// The same request is stored already.
+    Known(Record),
+    /// Another request has the same key.
+    KeyReused,
+    /// The client has used its rights.
+    OverQuota,
+}
+
+/// A stored submission, without its content.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The identifier.
+    pub id: SubmissionId,
+    /// The hash of the client's secret.
+    pub key: IdempotencyKey,
+    /// The state.
+    pub state: State,
+    /// The answer, in the state [`State::Answered`].
+    pub answer: Option<Answer>,
+}
+
+/// A submission to deliver.
+#[derive(Clone)]
+pub struct Delivery {
+    /// The identifier.
+    pub id: SubmissionId,
+    /// The data.
+    pub content: Content,
+    /// The time when the gateway stored it.
+    pub accepted: Millis,
+    /// The number of earlier attempts that failed.
+    pub attempts: u32,
+}
+
+/// Hides the content and the client.
+impl fmt::Debug for NewSubmission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewSubmission").finish_non_exhaustive()
+    }
+}
+
+/// Hides the content.
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").finish_non_exhaustive()
+    }
+}
+
+/// Hides the content.
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery").finish_non_exhaustive()
+    }
+}
+
+/// A store of submissions. Several threads use it, and several processes may.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Stores a submission and charges it to the quota of its client, unless it is known.
+    fn admit(&self, new: NewSubmission) -> Pending<Admission>;
+
+    /// Returns a stored submission.
+    fn find(&self, id: SubmissionId) -> Pending<Option<Record>>;
+
+    /// Returns up to `limit` submissions that are due, and leases them until `leased_until`. Other
+    /// claims do not return them before.
+    fn claim(&self, now: Millis, leased_until: Millis, limit: usize) -> Pending<Vec<Delivery>>;
+
+    /// Stores the answer and removes the content. The first answer stays.
+    fn answer(&self, id: SubmissionId, answer: Answer, now: Millis) -> Pending<()>;
+
+    /// Counts a failed attempt. The next one is due at `due`.
+    fn postpone(&self, id: SubmissionId, due: Millis) -> Pending<()>;
+
+    /// Gives the delivery up and removes the content.
+    fn give_up(&self, id: SubmissionId, now: Millis) -> Pending<()>;
+
+    /// Removes the submissions that ended before `before`, and the use of rights on earlier days.
+    /// Returns the number of submissions removed.
+    fn forget(&self, before: Millis) -> Pending<u64>;
+
+    /// Returns the number of submissions that wait for an answer.
+    fn waiting(&self) -> Pending<u64>;
+}
