@@ -198,14 +198,14 @@ fn read(list: &InnerList) -> Result<Parameters, SignatureError> {
         Some(value) => value
             .as_integer()
             .map(|number| Some(i64::from(number)))
-            .ok_or(malformed.clone()),
+            .ok_or_else(|| malformed.clone()),
     };
     let text = |name: &str| match list.params.get(name) {
         None => Ok(None),
         Some(value) => value
             .as_string()
             .map(|text| Some(text.as_str().to_owned()))
-            .ok_or(malformed.clone()),
+            .ok_or_else(|| malformed.clone()),
     };
     let algorithm = text("alg")?;
     if algorithm.as_deref().is_some_and(|name| name != "ed25519") {

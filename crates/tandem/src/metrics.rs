@@ -25,6 +25,11 @@ impl Metric {
         self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
+    /// Sets the value of a gauge.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     /// Returns the present value.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -218,6 +223,12 @@ metrics! {
     dtls_datagrams_sent "counter" "Datagrams sent by the transport dtls.";
     dtls_datagrams_received "counter" "Datagrams that reached an association of dtls.";
     dtls_datagrams_dropped "counter" "Gateway: datagrams without a cookie or association, or beyond a queue.";
+    submissions_accepted "counter" "Gateway: submissions stored for delivery.";
+    submissions_refused "counter" "Gateway: submissions refused with a problem document.";
+    submissions_answered "counter" "Gateway: submissions that the server has answered.";
+    submissions_failed_attempts "counter" "Gateway: attempts at delivery that failed and are repeated later.";
+    submissions_given_up "counter" "Gateway: submissions that the server did not take within submit-retry.";
+    submissions_waiting "gauge" "Gateway: stored submissions without an answer.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

@@ -75,6 +75,11 @@ pub trait Facts {
         self.below().is_some_and(Facts::has_peer_certificate)
     }
 
+    /// Returns the SHA-256 hash of the certificate with which the other end proved its identity.
+    fn peer_certificate(&self) -> Option<[u8; 32]> {
+        self.below()?.peer_certificate()
+    }
+
     /// Returns true if written bytes wait for an acknowledgement by the other end's kernel. Returns
     /// false if the system does not report this.
     fn has_unacknowledged(&self) -> bool {

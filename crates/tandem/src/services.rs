@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use tandem_submit::store::Store;
+
 use crate::learned::{Learned, LearnedError, PredictorConfig};
 use crate::response_cache::ResponseCache;
 use crate::users::Users;
@@ -15,6 +17,7 @@ pub struct Services {
     learned: OnceLock<Arc<Learned>>,
     cache: Mutex<Option<Arc<ResponseCache>>>,
     users: Arc<Users>,
+    store: OnceLock<Arc<dyn Store>>,
 }
 
 impl Services {
@@ -68,6 +71,24 @@ impl Services {
         &self.users
     }
 
+    /// Opens the store of submissions at `address`. An open store stays as it is.
+    ///
+    /// # Errors
+    /// Returns the reason why the store cannot be used.
+    pub fn open_store(&self, address: &str) -> Result<(), String> {
+        if self.store.get().is_some() {
+            return Ok(());
+        }
+        let store = open(address)?;
+        self.store.get_or_init(|| store);
+        Ok(())
+    }
+
+    /// Returns the store of submissions, if a role has opened it.
+    pub fn store(&self) -> Option<&Arc<dyn Store>> {
+        self.store.get()
+    }
+
     /// Writes what the services keep in files.
     ///
     /// # Errors
@@ -76,6 +97,38 @@ impl Services {
         self.learned.get().map_or(Ok(()), |learned| learned.save())
     }
 }
+
+/// Checks the address of a store without opening it.
+///
+/// # Errors
+/// Returns the problem and its remedy.
+#[cfg(feature = "submit")]
+pub fn check_store(address: &str) -> Result<(), String> {
+    tandem_store::check(address).map_err(|error| error.to_string())
+}
+
+/// Returns the error of a program without stores.
+///
+/// # Errors
+/// Returns the remedy.
+#[cfg(not(feature = "submit"))]
+pub fn check_store(_: &str) -> Result<(), String> {
+    Err(NO_STORES.to_owned())
+}
+
+#[cfg(feature = "submit")]
+fn open(address: &str) -> Result<Arc<dyn Store>, String> {
+    tandem_store::open(address).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "submit"))]
+fn open(_: &str) -> Result<Arc<dyn Store>, String> {
+    Err(NO_STORES.to_owned())
+}
+
+#[cfg(not(feature = "submit"))]
+const NO_STORES: &str =
+    "this program has no stores: build it with cargo build -p tandem-cli --features submit";
 
 #[cfg(test)]
 mod tests {

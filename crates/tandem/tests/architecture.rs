@@ -124,6 +124,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
+            "renewal",
+            "services",
             "hosts",
             "endpoint",
             "learned",

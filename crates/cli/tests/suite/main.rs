@@ -16,4 +16,8 @@ mod init;
 mod messages;
 mod probes;
 mod process;
+#[expect(dead_code, reason = "the tests of the library use the rest")]
+#[path = "../../../tandem/tests/suite/submission_server.rs"]
+mod submission_server;
+mod submissions;
 mod timing;

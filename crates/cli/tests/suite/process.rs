@@ -97,6 +97,11 @@ impl Process {
         line
     }
 
+    /// Returns the log lines to come.
+    pub(crate) fn rest(&mut self) -> &mut impl Read {
+        &mut self.stderr
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         assert!(
             Command::new("kill")

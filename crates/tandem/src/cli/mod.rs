@@ -63,9 +63,9 @@ const GATEWAY_EXAMPLES: &str = "Examples:
 pub enum Command {
     /// Run the proxy beside the browser: it carries the browser's requests over one session to the
     /// gateway
-    Client(ClientArgs),
+    Client(Box<ClientArgs>),
     /// Run the proxy at the far end: it accepts the client's session and fetches from the origins
-    Gateway(GatewayArgs),
+    Gateway(Box<GatewayArgs>),
     /// Set up one of four roles: write the configuration files, the token and the certificate of
     /// both ends, and print the commands to run
     Init(init::InitArgs),
@@ -136,8 +136,8 @@ pub fn run(
     transports: &Transports,
 ) -> Result<(), Failure> {
     match command {
-        Command::Client(args) => serve::client(args, transports),
-        Command::Gateway(args) => serve::gateway(args, transports),
+        Command::Client(args) => serve::client(*args, transports),
+        Command::Gateway(args) => serve::gateway(*args, transports),
         Command::Init(args) => init::run(&args, transports),
         Command::Share(args) => share::run(&args),
         Command::Doctor(command) => doctor::run(&command, transports),

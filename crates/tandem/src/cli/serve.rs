@@ -37,6 +37,8 @@ pub(super) struct Fixed {
     pub(super) workers: usize,
     /// The settings of the gateway's predictor as text; `None` without a predictor.
     pub(super) predict: Option<String>,
+    /// The address of the gateway's store of submissions.
+    pub(super) store: Option<String>,
 }
 
 impl Fixed {
@@ -47,6 +49,10 @@ impl Fixed {
             ("metrics", self.metrics != new.metrics),
             ("control", self.control != new.control),
             ("workers", self.workers != new.workers),
+            (
+                "submit-store",
+                self.store.is_some() && new.store.is_some() && self.store != new.store,
+            ),
             (
                 "predict-*",
                 self.predict.is_some() && new.predict.is_some() && self.predict != new.predict,
@@ -78,6 +84,7 @@ pub(super) fn client(args: ClientArgs, transports: &Transports) -> Result<(), Fa
             control,
             workers: config.workers(),
             predict: None,
+            store: None,
         };
         Ok(Loaded {
             drain_limit: Duration::from_secs(10),
@@ -112,6 +119,7 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
             control,
             workers: config.workers,
             predict,
+            store: config.submission.as_ref().map(|it| it.store.clone()),
         };
         // The limits are divided among the threads. A reload keeps the number of threads.
         config.workers = *workers.get_or_init(|| config.workers);

@@ -2,99 +2,23 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use tandem_cache::Sharing;
-use tandem_http::Scheme;
 use tandem_predict::{AutoConfig, Worth};
 
 use super::client::loopback;
+pub use super::mode::ModeOption;
+use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, positive, read_secret, with_path};
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
-use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip, split_authority};
+use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
 use crate::hosts::HostPattern;
 use crate::learned::PredictorConfig;
-use crate::transport::Target;
 use crate::transport::registry::Transports;
-
-/// The option `mode` as it is written: it selects the origins that a gateway serves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ModeOption {
-    /// The gateway serves the origin that a request names.
-    Forward,
-    /// The gateway serves the origin that the host and the path of the request name.
-    Transparent,
-    /// The gateway serves one origin: `http://HOST[:PORT]` or `https://…`.
-    Reverse(String),
-}
-
-impl FromStr for ModeOption {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            None if text == "forward" => Ok(Self::Forward),
-            None if text == "transparent" => Ok(Self::Transparent),
-            Some(("reverse", url)) => {
-                let mode = Self::Reverse(url.into());
-                mode.typed().map(|_| mode)
-            }
-            _ => Err(format!(
-                "{text:?} is none of forward, transparent, reverse=URL"
-            )),
-        }
-    }
-}
-
-impl ModeOption {
-    fn typed(&self) -> Result<Mode, String> {
-        let Self::Reverse(url) = self else {
-            return Ok(Mode::Forward);
-        };
-        let bad = |problem: &str| format!("reverse={url}: {problem}");
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| bad("write http://HOST:PORT or https://HOST:PORT"))?;
-        let scheme = Scheme::parse(scheme.as_bytes())
-            .ok_or_else(|| bad("the scheme is neither http nor https"))?;
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        let (host, port) = split_authority(authority, Some(scheme.default_port())).map_err(bad)?;
-        let hosts = vec![HostPattern::Name(host.clone())];
-        Ok(Mode::Reverse {
-            scheme,
-            target: Target { host, port },
-            hosts,
-        })
-    }
-}
-
-impl std::fmt::Display for ModeOption {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Forward => f.write_str("forward"),
-            Self::Transparent => f.write_str("transparent"),
-            Self::Reverse(url) => write!(f, "reverse={url}"),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for ModeOption {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
-impl Serialize for ModeOption {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
 
 with_path! {
     options [
@@ -109,7 +33,7 @@ with_path! {
         /// http+dtls (UDP), h2+tcp://192.0.2.80:9980, … (repeatable)
         listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
         /// Origins to serve: forward and transparent serve those that requests name, reverse=URL
-        /// serves one [default: forward]
+        /// serves one, submit=URL takes submissions for one [default: forward]
         mode: Option<ModeOption> [help_heading = "Destinations", value_name = "MODE"],
         /// Admit all clients [default: false]
         open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -175,6 +99,19 @@ with_path! {
         /// Number of users that must fetch a response before the shared cache serves it to others,
         /// 1 to 4; each URL needs up to twice as many [default: 3, and 1 with mode=reverse]
         cache_users: Option<u8> [help_heading = "Cache", value_name = "N"],
+        /// File with the rights of clients, for mode=submit
+        submit_rights: Option<String> [help_heading = "Submissions", value_name = "FILE"],
+        /// PEM file with the Ed25519 key that signs submissions
+        submit_key: Option<String> [help_heading = "Submissions", value_name = "FILE"],
+        /// Store of submissions: sqlite:FILE
+        submit_store: Option<String> [help_heading = "Submissions", value_name = "STORE"],
+        /// Time for which a client waits for the server's answer before it gets status 202
+        /// [default: 10s]
+        submit_wait: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
+        /// Time for which the delivery of a submission is tried [default: 24h]
+        submit_retry: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
+        /// Time for which answers are kept [default: 168h]
+        submit_keep: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
     } {
         /// Time limit for open sessions after SIGTERM [default: 30s]
         drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
@@ -272,6 +209,8 @@ pub struct GatewayConfig {
     pub push: Option<PushConfig>,
     /// The configuration of the cache; `None` without a cache.
     pub cache: Option<tandem_cache::Config>,
+    /// The configuration of submissions, with `mode=submit`.
+    pub submission: Option<SubmissionConfig>,
     /// The time limit for an origin's response.
     pub response_timeout: Duration,
     /// The time limit for open sessions after SIGTERM.
@@ -313,14 +252,17 @@ impl GatewayOptions {
         }
         let mode = self.mode()?;
         let (tokens, client_ca) = admission(&self.auth)?;
-        let open = self.open.unwrap_or(false);
+        let path = path.typed()?;
+        let submission = self.submission(&path)?;
+        // The rights decide about each submission.
+        let open = self.open.unwrap_or_else(|| submission.is_some());
         if !open && tokens.is_empty() && client_ca.is_none() {
             return Err(ConfigError::value(
                 "auth",
                 "the gateway would let no one in: give --auth token-file=FILE, --auth client-ca=FILE, or --open",
             ));
         }
-        if open && (!tokens.is_empty() || client_ca.is_some()) {
+        if open && submission.is_none() && (!tokens.is_empty() || client_ca.is_some()) {
             return Err(ConfigError::value(
                 "open",
                 "--open and --auth contradict each other",
@@ -336,7 +278,7 @@ impl GatewayOptions {
                 "client certificates need listeners over tls or dtls",
             ));
         }
-        let push = if self.push.unwrap_or(true) {
+        let push = if self.push.unwrap_or_else(|| submission.is_none()) {
             Some(self.pushing(&mode)?)
         } else {
             None
@@ -350,7 +292,10 @@ impl GatewayOptions {
             .filter_map(|entry| entry.strip_prefix("token-file="));
         let token_files: Vec<_> = token_files.map(str::to_owned).collect();
         let keys = keys.map(str::to_owned);
-        let secret_files = keys.chain(token_files.iter().cloned()).collect();
+        let secret_files = keys
+            .chain(token_files.iter().cloned())
+            .chain(self.submit_key.clone())
+            .collect();
         Ok(GatewayConfig {
             mode,
             secret_files,
@@ -390,7 +335,8 @@ impl GatewayOptions {
             drain_timeout: self
                 .drain_timeout
                 .map_or(Duration::from_secs(30), |span| span.0),
-            path: path.typed()?,
+            path,
+            submission,
             metrics: loopback(self.metrics)?,
             control: self.control,
             log_requests: self.log_requests.unwrap_or(false),
@@ -560,28 +506,6 @@ mod tests {
         let error = options(|o| o.open = None).unwrap_err().to_string();
         assert!(error.contains("would let no one in"), "{error}");
         assert!(options(|_| {}).is_ok());
-    }
-
-    #[test]
-    fn mode_option_parses_forward_and_reverse() {
-        assert_eq!(
-            "forward".parse::<ModeOption>().unwrap().typed(),
-            Ok(Mode::Forward)
-        );
-        let reverse = "reverse=https://backend.example"
-            .parse::<ModeOption>()
-            .unwrap();
-        assert!(
-            matches!(reverse.typed(), Ok(Mode::Reverse { scheme: Scheme::Https, target, .. }) if target.port == 443)
-        );
-        for bad in [
-            "reverse",
-            "reverse=ftp://x",
-            "reverse=http://x:y",
-            "sideways",
-        ] {
-            assert!(bad.parse::<ModeOption>().is_err(), "{bad}");
-        }
     }
 
     #[test]

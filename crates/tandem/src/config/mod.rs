@@ -7,7 +7,9 @@ pub mod client;
 pub mod file;
 pub mod gateway;
 pub mod gateways;
+pub mod mode;
 pub mod share_url;
+pub mod submission;
 pub mod units;
 mod warnings;
 

@@ -10,6 +10,7 @@
 //! - [`cache`] answers requests from the gateway's cache.
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`solo`] holds the sessions of a client without a gateway.
+//! - [`submit`] takes anonymous submissions.
 //! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
 
 pub mod access_log;
@@ -24,6 +25,7 @@ pub mod push;
 pub mod pushed;
 pub mod routes;
 pub mod solo;
+pub mod submit;
 pub mod track;
 pub mod warm_up;
 pub mod websocket;

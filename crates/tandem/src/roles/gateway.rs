@@ -20,6 +20,7 @@ use crate::middle::count::Count;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
+use crate::middle::submit::{Submissions, Submit};
 use crate::middle::track::Track;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
@@ -47,6 +48,11 @@ impl Role for GatewayConfig {
 
     fn open(&self, services: &Services) -> Result<(), ConfigError> {
         services.open_cache(self.cache.as_ref());
+        if let Some(submission) = &self.submission {
+            services
+                .open_store(&submission.store)
+                .map_err(|problem| ConfigError::value("submit-store", problem))?;
+        }
         match self.push.as_ref().and_then(|push| push.predictor.as_ref()) {
             Some(predictor) => services
                 .open_predictor(predictor)
@@ -106,7 +112,8 @@ impl Role for GatewayConfig {
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
         });
-        let new_stage = self.admission(&origin, self.pushing(services), services)?;
+        let submissions = self.submissions(services, &origin)?;
+        let new_stage = self.admission(&origin, self.pushing(services), services, submissions)?;
         let mut fronts = Vec::new();
         for (listener, endpoint) in self.listen.iter().enumerate() {
             let front = self.front(endpoint, &http1, &new_stage, &connections, drain)?;
@@ -133,7 +140,7 @@ impl GatewayConfig {
         let context = ListenContext {
             socket: Some(self.path.socket.clone()),
             client_ca: self.client_ca.as_deref(),
-            optional_certificate: !self.tokens.is_empty(),
+            optional_certificate: !self.tokens.is_empty() || self.submission.is_some(),
             alpn: None,
             authority: None,
             timeout: self.path.timeouts.head,
@@ -178,6 +185,26 @@ impl GatewayConfig {
         }))
     }
 
+    /// Returns the submissions of the thread, in that mode. `tandem check-config` opens no store
+    /// and gets none.
+    fn submissions(
+        &self,
+        services: &Services,
+        origin: &Rc<Origin>,
+    ) -> Result<Option<Rc<Submissions>>, ConfigError> {
+        let Some((config, store)) = self.submission.as_ref().zip(services.store()) else {
+            return Ok(None);
+        };
+        Ok(Some(Submissions::new(
+            config.server.clone(),
+            config.times,
+            config.watch_rights()?,
+            Arc::clone(&config.signer),
+            Arc::clone(store),
+            Rc::new(ToOrigin(Rc::clone(origin))),
+        )))
+    }
+
     /// Creates the stages of each session. They keep its admission and the list of pushed resources
     /// until it ends.
     fn admission(
@@ -185,6 +212,7 @@ impl GatewayConfig {
         origin: &Rc<Origin>,
         pushing: Option<Rc<Pushing>>,
         services: &Services,
+        submissions: Option<Rc<Submissions>>,
     ) -> Result<NewStage, ConfigError> {
         let (cache, users) = (services.cache(), Arc::clone(services.users()));
         let tokens = gateway_tokens(&self.token_files)?;
@@ -193,12 +221,17 @@ impl GatewayConfig {
         let (log_requests, log_urls) = (self.log_requests, self.log_urls);
         Ok(Rc::new(
             move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
-                let out: Rc<dyn Stage> = Rc::new(PairFields {
-                    next: Rc::new(OriginsOfSession {
+                let last: Rc<dyn Stage> = match &submissions {
+                    Some(submissions) => Rc::new(Submit {
+                        submissions: Rc::clone(submissions),
+                        certificate: path.peer_certificate(),
+                    }),
+                    None => Rc::new(OriginsOfSession {
                         session: peer.session,
                         next: ToOrigin(Rc::clone(&origin)),
                     }),
-                });
+                };
+                let out: Rc<dyn Stage> = Rc::new(PairFields { next: last });
                 let out = match &cache {
                     None => out,
                     Some(cache) => {

@@ -154,9 +154,10 @@ pub fn wrap(mut stream: TlsStream<Path>) -> Path {
     let (path, connection) = stream.get_ref();
     let facts = TlsFacts {
         alpn: connection.alpn_protocol().map(<[u8]>::to_vec),
-        has_peer_certificate: connection
+        peer_certificate: connection
             .peer_certificates()
-            .is_some_and(|chain| !chain.is_empty()),
+            .and_then(|chain| chain.first())
+            .map(|certificate| sha256(certificate)),
         below: Rc::clone(path.facts()),
     };
     Path::new(TlsPath::new(stream), Rc::new(facts))
@@ -165,7 +166,7 @@ pub fn wrap(mut stream: TlsStream<Path>) -> Path {
 /// The facts that the handshake adds to those of the path below.
 struct TlsFacts {
     alpn: Option<Vec<u8>>,
-    has_peer_certificate: bool,
+    peer_certificate: Option<[u8; 32]>,
     below: Rc<dyn Facts>,
 }
 
@@ -179,8 +180,18 @@ impl Facts for TlsFacts {
     }
 
     fn has_peer_certificate(&self) -> bool {
-        self.has_peer_certificate
+        self.peer_certificate.is_some()
     }
+
+    fn peer_certificate(&self) -> Option<[u8; 32]> {
+        self.peer_certificate
+    }
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref());
+    hash
 }
 
 /// The client certificates that a listener accepts.

@@ -30,4 +30,6 @@ mod roundtrips;
 mod routes;
 mod solo;
 mod spdy;
+mod submission_server;
+mod submissions;
 mod tunnels;

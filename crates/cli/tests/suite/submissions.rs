@@ -1,0 +1,235 @@
+//! Tests of submissions with the program: crashes of the gateway, and the privacy of its output.
+
+use std::io::Read as _;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tandem_submit::submission::{IdempotencyKey, State, StateDocument, write_secret};
+
+use crate::harness::{Answer, Client};
+use crate::process::Process;
+use crate::submission_server::{Files, SubmissionServer, TOKEN, sha256};
+
+/// The number of submissions of the test of crashes.
+const SUBMISSIONS: usize = 60;
+
+/// The numbers of accepted submissions after which the gateway is killed.
+const KILLS: [usize; 3] = [10, 25, 40];
+
+fn start(files: &Files, server: &SubmissionServer, more: &[&str]) -> Process {
+    let (mode, rights) = (
+        format!("submit={}", server.url("/in")),
+        files.path("rights.toml"),
+    );
+    let (key, store) = (files.path("key.pem"), files.store());
+    let mut arguments = vec![
+        "gateway",
+        "--listen",
+        "http+tcp://127.0.0.1:0",
+        "--workers",
+        "2",
+    ];
+    arguments.extend(["--mode", &mode, "--submit-rights", &rights]);
+    arguments.extend(["--submit-key", &key, "--submit-store", &store]);
+    arguments.extend(more);
+    Process::start(&arguments)
+}
+
+fn secret(number: usize) -> [u8; 32] {
+    sha256(&number.to_be_bytes())
+}
+
+fn post(number: usize) -> String {
+    let body = format!("report {number}");
+    format!(
+        "POST /submissions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Idempotency-Key: {}\r\nContent-Length: {}\r\nPrefer: {}\r\n\r\n{body}",
+        IdempotencyKey(sha256(&secret(number))).value(),
+        body.len(),
+        if number.is_multiple_of(2) {
+            "respond-async"
+        } else {
+            "wait=10"
+        },
+    )
+}
+
+fn state(location: &str, number: usize) -> String {
+    let secret = write_secret(&secret(number));
+    format!("GET {location} HTTP/1.1\r\nHost: gateway\r\nSubmission-Secret: {secret}\r\n\r\n")
+}
+
+/// Sends a request until it gets a complete response. The gateway may be down, or may end
+/// meanwhile.
+fn insist(gateway: &Mutex<Process>, request: &str) -> Answer {
+    loop {
+        let address = gateway.lock().unwrap().address;
+        if std::net::TcpStream::connect(address).is_ok() {
+            let mut client = Client::to(address);
+            let sent = std::io::Write::write_all(client.stream.get_mut(), request.as_bytes());
+            if let Ok(answer) = sent.and_then(|()| client.try_answer("POST")) {
+                return answer;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn killed_gateway_delivers_each_submission_once() {
+    let (files, server) = (Files::new("submit-kill", ""), SubmissionServer::new());
+    let gateway = Mutex::new(start(&files, &server, &[]));
+    let accepted = AtomicUsize::new(0);
+    let numbers = AtomicUsize::new(0);
+    let answers = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let number = numbers.fetch_add(1, Ordering::SeqCst);
+                    if number >= SUBMISSIONS {
+                        return;
+                    }
+                    let answer = insist(&gateway, &post(number));
+                    let location = answer.field("location").unwrap_or_default().to_owned();
+                    let record = (number, answer.status, location);
+                    answers.lock().unwrap().push(record);
+                    accepted.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for kill in KILLS {
+            while accepted.load(Ordering::SeqCst) < kill {
+                std::thread::yield_now();
+            }
+            let mut gateway = gateway.lock().unwrap();
+            // SIGKILL: the process gets no chance to write anything.
+            gateway.child.kill().unwrap();
+            gateway.child.wait().unwrap();
+            *gateway = start(&files, &server, &[]);
+        }
+    });
+    // Each accepted submission gets its answer, under the location that its client was told.
+    for (number, status, location) in answers.into_inner().unwrap() {
+        assert!(matches!(status, 201 | 202), "{status}");
+        loop {
+            let answer = insist(&gateway, &state(&location, number));
+            assert_eq!(answer.status, 200);
+            let state = StateDocument::read(&answer.body).unwrap();
+            assert_ne!(state.state, State::NotDelivered);
+            if state.state == State::Answered {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let mut bodies: Vec<_> = server.processed().into_iter().map(|it| it.body).collect();
+    bodies.sort();
+    let mut sent: Vec<_> = (0..SUBMISSIONS)
+        .map(|number| format!("report {number}").into_bytes())
+        .collect();
+    sent.sort();
+    assert_eq!(bodies, sent);
+}
+
+#[test]
+fn gateway_reveals_nothing_about_submissions() {
+    let rights = "types = [\"text/plain\"]\nper-day = 3\n";
+    let files = Files::new("submit-quiet", rights);
+    let server = SubmissionServer::failing_first(vec![503]);
+    let metrics = [
+        "--metrics",
+        "127.0.0.1:0",
+        "--log",
+        "trace",
+        "--log-requests",
+    ];
+    let mut gateway = start(&files, &server, &metrics);
+    let line = gateway
+        .before
+        .lines()
+        .find(|line| line.contains("metrics on"));
+    let metrics = line.unwrap().rsplit(' ').next().unwrap().to_owned();
+    let url = format!("http://{}/submissions/private-path", gateway.address);
+    let key = IdempotencyKey(sha256(&secret(1))).value();
+    let mut texts = Vec::new();
+    // The first is stored and delivered later. The others are refused.
+    for (token, kind, key, status) in [
+        (TOKEN, "text/plain", key.as_str(), "202"),
+        ("wrong-token-of-somebody", "text/plain", &key, "401"),
+        (TOKEN, "text/private-type", &key, "415"),
+        (TOKEN, "text/plain", "\"short-key\"", "400"),
+        (TOKEN, "text/plain; a=b", &key, "422"),
+    ] {
+        // The client's address differs from that of the listener.
+        let output = Command::new("curl")
+            .args([
+                "-s",
+                "-w",
+                " %{http_code}",
+                "--interface",
+                "127.0.0.77",
+                &url,
+            ])
+            .args(["-H", &format!("Authorization: Bearer {token}")])
+            .args(["-H", &format!("Idempotency-Key: {key}")])
+            .args(["-H", &format!("Content-Type: {kind}")])
+            .args(["-H", "Prefer: respond-async", "-d", "private-content"])
+            .output()
+            .expect("curl is needed: apt-get install curl");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.ends_with(status), "{text}");
+        // The response to the client with rights tells the identifier.
+        if status != "202" {
+            texts.push(text);
+        }
+    }
+    while server.processed().is_empty() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let id = server.processed()[0]
+        .field("submission-id")
+        .unwrap()
+        .to_owned();
+    let output = Command::new("curl")
+        .args(["-s", &metrics])
+        .output()
+        .unwrap();
+    let counters = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        counters.contains("tandem_submissions_accepted_total 1\n"),
+        "{counters}"
+    );
+    assert!(
+        counters.contains("tandem_submissions_refused_total 4\n"),
+        "{counters}"
+    );
+    texts.push(counters);
+    gateway.signal("TERM");
+    let mut log = std::mem::take(&mut gateway.before);
+    gateway.rest().read_to_string(&mut log).unwrap();
+    assert!(
+        log.contains("the server does not take a submission"),
+        "{log}"
+    );
+    texts.push(log);
+    let bare_key = key.trim_matches('"');
+    for text in texts {
+        for private in [
+            TOKEN,
+            "surveyors",
+            "wrong-token",
+            "127.0.0.77",
+            "private-path",
+            "private-type",
+            "private-content",
+            "short-key",
+            bare_key,
+            &id,
+        ] {
+            assert!(!text.contains(private), "{private} is in:\n{text}");
+        }
+    }
+}

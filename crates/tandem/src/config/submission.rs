@@ -1,0 +1,231 @@
+//! The configuration of submissions (`mode=submit`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tandem_http::Scheme;
+use tandem_submit::rights::Rights;
+
+use super::gateway::CacheOption;
+use super::mode::ModeOption;
+use super::{ConfigError, GatewayOptions, PathConfig, positive};
+use crate::back::origin::Mode;
+use crate::endpoint::split_authority;
+use crate::hosts::HostPattern;
+use crate::middle::submit::signer::Signer;
+use crate::middle::submit::{Server, Times};
+use crate::renewal::{self, Renewable};
+use crate::transport::Target;
+
+/// The checked configuration of submissions.
+#[derive(Clone, Debug)]
+pub struct SubmissionConfig {
+    /// The server that gets the submissions.
+    pub server: Server,
+    /// The file of the clients' rights.
+    pub rights: String,
+    /// The key that signs submissions.
+    pub signer: Arc<Signer>,
+    /// The address of the store.
+    pub store: String,
+    /// The times.
+    pub times: Times,
+}
+
+impl SubmissionConfig {
+    /// Watches the file of rights.
+    ///
+    /// # Errors
+    /// Returns the first problem of the file.
+    pub fn watch_rights(&self) -> Result<Arc<Renewable<Rights>>, ConfigError> {
+        let file = self.rights.clone();
+        let name = format!("the rights in {file}");
+        let files = vec![PathBuf::from(&file)];
+        let rights = Renewable::new(name, files, move || read_rights(&file))?;
+        Ok(renewal::watch(rights))
+    }
+}
+
+impl GatewayOptions {
+    /// Checks the options of submissions. Returns `None` in other modes.
+    pub(super) fn submission(
+        &self,
+        path: &PathConfig,
+    ) -> Result<Option<SubmissionConfig>, ConfigError> {
+        let Some(ModeOption::Submit(url)) = &self.mode else {
+            return match self.needless() {
+                Some(key) => Err(ConfigError::value(key, "needs --mode submit=URL")),
+                None => Ok(None),
+            };
+        };
+        let (server, _) = server(url).map_err(|problem| ConfigError::value("mode", problem))?;
+        let needed = |key, value: &Option<String>, remedy| {
+            let value = value.clone();
+            value.ok_or_else(|| ConfigError::value(key, format!("mode=submit needs it: {remedy}")))
+        };
+        let rights = needed(
+            "submit-rights",
+            &self.submit_rights,
+            "a TOML file of clients",
+        )?;
+        let rights_read = read_rights(&rights)?;
+        let has_authority = self.auth.iter().any(|auth| auth.starts_with("client-ca="));
+        if rights_read.has_certificates() && !has_authority {
+            return Err(ConfigError::value(
+                "submit-rights",
+                "clients with certificates need --auth client-ca=FILE",
+            ));
+        }
+        let is_refused = self.auth.iter().any(|auth| auth.starts_with("token-file="));
+        if is_refused || self.open.is_some() {
+            return Err(ConfigError::value(
+                if is_refused { "auth" } else { "open" },
+                "mode=submit admits the clients of --submit-rights",
+            ));
+        }
+        if self.log_urls == Some(true) {
+            return Err(ConfigError::value(
+                "log-urls",
+                "mode=submit logs no paths, which may identify clients",
+            ));
+        }
+        if self.push == Some(true) {
+            return Err(ConfigError::value("push", "mode=submit pushes nothing"));
+        }
+        if self.cache.is_some_and(|cache| cache != CacheOption::Off) {
+            return Err(ConfigError::value("cache", "mode=submit caches nothing"));
+        }
+        let file = needed(
+            "submit-key",
+            &self.submit_key,
+            "openssl genpkey -algorithm ed25519 makes one",
+        )?;
+        let wrong =
+            |problem: String| ConfigError::value("submit-key", format!("{file}: {problem}"));
+        let pem = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
+        let signer = Signer::from_pem(&pem).map_err(|problem| wrong(problem.to_owned()))?;
+        let store = needed("submit-store", &self.submit_store, "sqlite:FILE")?;
+        crate::services::check_store(&store)
+            .map_err(|problem| ConfigError::value("submit-store", problem))?;
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        let answer = positive(
+            "response-timeout",
+            self.response_timeout,
+            Duration::from_secs(60),
+        )?;
+        Ok(Some(SubmissionConfig {
+            server,
+            rights,
+            signer: Arc::new(signer),
+            store,
+            times: Times {
+                wait: self
+                    .submit_wait
+                    .map_or(Duration::from_secs(10), |span| span.0),
+                attempt: answer,
+                retry: positive("submit-retry", self.submit_retry, hours(24))?,
+                keep: positive("submit-keep", self.submit_keep, hours(168))?,
+                pause: path.timeouts.head,
+            },
+        }))
+    }
+
+    /// Returns an option of submissions that is set.
+    fn needless(&self) -> Option<&'static str> {
+        let set = [
+            ("submit-rights", self.submit_rights.is_some()),
+            ("submit-key", self.submit_key.is_some()),
+            ("submit-store", self.submit_store.is_some()),
+            ("submit-wait", self.submit_wait.is_some()),
+            ("submit-retry", self.submit_retry.is_some()),
+            ("submit-keep", self.submit_keep.is_some()),
+        ];
+        set.into_iter()
+            .find(|(_, is_set)| *is_set)
+            .map(|(key, _)| key)
+    }
+}
+
+fn read_rights(file: &str) -> Result<Rights, ConfigError> {
+    let wrong = |problem: String| ConfigError::value("submit-rights", format!("{file}: {problem}"));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    Rights::parse(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// Returns the origin of a server's URL.
+pub(super) fn origin(url: &str) -> Result<Mode, String> {
+    let (server, target) = server(url)?;
+    Ok(Mode::Reverse {
+        scheme: server.scheme,
+        hosts: vec![HostPattern::Name(target.host.clone())],
+        target,
+    })
+}
+
+fn server(url: &str) -> Result<(Server, Target), String> {
+    let bad = |problem: &str| format!("submit={url}: {problem}");
+    let (scheme, rest) = url
+        .split_once("://")
+        .ok_or_else(|| bad("write http://HOST:PORT/PATH or https://HOST:PORT/PATH"))?;
+    let scheme = Scheme::parse(scheme.as_bytes())
+        .ok_or_else(|| bad("the scheme is neither http nor https"))?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let is_path = path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
+    if !is_path {
+        return Err(bad("the path has a query, a fragment or other characters"));
+    }
+    let (host, port) = split_authority(authority, Some(scheme.default_port())).map_err(bad)?;
+    let server = Server {
+        scheme,
+        authority: authority.to_ascii_lowercase(),
+        base: path.strip_suffix('/').unwrap_or(path).to_owned(),
+    };
+    Ok((server, Target { host, port }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_url_has_a_base_path() {
+        for (url, authority, base, port) in [
+            ("https://server.example", "server.example", "", 443),
+            ("http://Server.example:81/", "server.example:81", "", 81),
+            ("https://[::1]/a/b/", "[::1]", "/a/b", 443),
+        ] {
+            let (server, target) = server(url).expect(url);
+            assert_eq!(
+                (server.authority.as_str(), server.base.as_str()),
+                (authority, base)
+            );
+            assert_eq!(target.port, port);
+        }
+        for url in [
+            "server",
+            "ftp://server",
+            "http://",
+            "http://a/b?c",
+            "http://a:b/",
+            "http://a/#",
+        ] {
+            assert!(
+                server(url).is_err_and(|problem| problem.contains(url)),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_of_submissions_need_their_mode() {
+        let options = GatewayOptions {
+            listen: vec!["http+tcp://127.0.0.1:0".parse().expect("an endpoint")],
+            open: Some(true),
+            submit_key: Some("key".into()),
+            ..GatewayOptions::default()
+        };
+        let error = options.typed().expect_err("no mode").to_string();
+        assert_eq!(error, "submit-key: needs --mode submit=URL");
+    }
+}

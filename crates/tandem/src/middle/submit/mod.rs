@@ -1,0 +1,221 @@
+//! Anonymous submissions: the last stage of a gateway with `--mode submit=URL`, before the way to
+//! the server.
+//!
+//! ```text
+//!  POST /submissions ─▶ accept ─▶ store ─▶ deliver ─▶ back ─▶ server
+//!  GET  /submissions/ID ────────▶ store
+//! ```
+//!
+//! - [`accept`] checks the credential and the rights, reads the body and stores the submission.
+//! - [`deliver`] signs it and sends it to the server, until the server answers.
+//! - [`signer`] holds the key of the gateway, and [`respond`] builds the responses.
+//!
+//! A submission is stored before it is sent and before the client gets a response. After a crash,
+//! the gateway sends it again with the same identifier. `tandem_submit` holds the formats.
+
+mod accept;
+pub mod deliver;
+mod respond;
+pub mod signer;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tandem_http::{Method, Scheme};
+use tandem_submit::problem::{self, Problem};
+use tandem_submit::rights::Rights;
+use tandem_submit::store::{Millis, Store, StoreError};
+use tandem_submit::submission::{SubmissionId, secret};
+use tandem_submit::{directory, submission};
+
+use crate::exchange::{Exchange, Reply};
+use crate::log_limit::LogLimit;
+use crate::metrics::METRICS;
+use crate::renewal::Renewable;
+use crate::stage::Stage;
+use respond::Response;
+use signer::Signer;
+
+/// The path of submissions.
+pub const SUBMISSIONS: &str = "/submissions";
+
+static STORE_FAILURES: LogLimit = LogLimit::new();
+
+/// The server that gets the submissions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The scheme of requests.
+    pub scheme: Scheme,
+    /// The host, with the port unless it is the default port of the scheme.
+    pub authority: String,
+    /// The path of the server's resource, without a slash at its end.
+    pub base: String,
+}
+
+/// The times of submissions.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The time for which a client waits for the server's answer before it gets status 202.
+    pub wait: Duration,
+    /// The time limit of one attempt at delivery.
+    pub attempt: Duration,
+    /// The time for which deliveries are tried.
+    pub retry: Duration,
+    /// The time for which answers are kept.
+    pub keep: Duration,
+    /// The time limit of a pause within the body of a request.
+    pub pause: Duration,
+}
+
+/// The submissions of one thread.
+pub struct Submissions {
+    server: Server,
+    times: Times,
+    rights: Arc<Renewable<Rights>>,
+    signer: Arc<Signer>,
+    store: Arc<dyn Store>,
+    /// The way to the server.
+    next: Rc<dyn Stage>,
+    /// The bytes of the bodies that this thread holds.
+    held: Cell<u64>,
+}
+
+impl Submissions {
+    /// Creates the submissions of a thread. Stored submissions are delivered as long as the result
+    /// exists.
+    pub fn new(
+        server: Server,
+        times: Times,
+        rights: Arc<Renewable<Rights>>,
+        signer: Arc<Signer>,
+        store: Arc<dyn Store>,
+        next: Rc<dyn Stage>,
+    ) -> Rc<Self> {
+        let submissions = Rc::new(Self {
+            server,
+            times,
+            rights,
+            signer,
+            store,
+            next,
+            held: Cell::new(0),
+        });
+        tokio::task::spawn_local(deliver::recover(Rc::downgrade(&submissions)));
+        submissions
+    }
+
+    /// Logs a failure of the store, which concerns the operator and no client.
+    fn note(&self, error: &StoreError) {
+        if let Some(held_back) = STORE_FAILURES.admit() {
+            tracing::error!(
+                %error,
+                "submissions cannot be stored ({held_back} more since the last line): check the \
+                 free space of the disk and the permissions of the store"
+            );
+        }
+    }
+
+    async fn state(&self, exchange: &Exchange, id: &str, wants_answer: bool) -> Response {
+        let (Some(id), Some(secret)) = (SubmissionId::parse(id), secret(&exchange.request.fields))
+        else {
+            return Response::problem(Problem::UnknownSubmission);
+        };
+        match self.store.find(id).await {
+            Err(error) => {
+                self.note(&error);
+                Response::problem(Problem::StoreFailed)
+            }
+            Ok(Some(record)) if record.key.0 == signer::sha256(&[&secret]) => match wants_answer {
+                true => Response::answer(record),
+                false => Response::state(&record),
+            },
+            Ok(_) => Response::problem(Problem::UnknownSubmission),
+        }
+    }
+
+    async fn respond(
+        self: Rc<Self>,
+        exchange: Exchange,
+        certificate: Option<[u8; 32]>,
+    ) -> Response {
+        let target = exchange.request.path.clone();
+        let path = target.split('?').next().unwrap_or_default();
+        let method = exchange.request.method.clone();
+        let below = path
+            .strip_prefix(SUBMISSIONS)
+            .filter(|rest| rest.is_empty() || rest.starts_with('/'));
+        match (&method, path, below) {
+            (Method::Post, _, Some(_)) => {
+                let content_path = target[SUBMISSIONS.len()..].to_owned();
+                match self.accept(exchange, content_path, certificate).await {
+                    Ok(response) => response,
+                    Err(problem) => {
+                        METRICS.submissions_refused.add(1);
+                        Response::problem(problem)
+                    }
+                }
+            }
+            (Method::Get, _, Some(rest)) if !rest.is_empty() => {
+                let id = rest.trim_start_matches('/');
+                match id.strip_suffix("/answer") {
+                    Some(id) => self.state(&exchange, id, true).await,
+                    None => self.state(&exchange, id, false).await,
+                }
+            }
+            (Method::Get, directory::PATH, _) => {
+                Response::document(directory::MEDIA_TYPE, self.signer.directory())
+            }
+            (Method::Get, _, _) if path.starts_with(problem::PATH) => {
+                match Problem::of(&path[problem::PATH.len()..]) {
+                    Some(problem) => Response::explanation(problem),
+                    None => Response::problem(Problem::NotFound),
+                }
+            }
+            (_, directory::PATH, _) => Response::method_not_allowed("GET"),
+            (_, _, Some("")) => Response::method_not_allowed("POST"),
+            (_, _, Some(_)) => Response::method_not_allowed("GET, POST"),
+            _ => Response::problem(Problem::NotFound),
+        }
+    }
+}
+
+/// The stage of one connection.
+pub struct Submit {
+    /// The submissions of the thread.
+    pub submissions: Rc<Submissions>,
+    /// The SHA-256 hash of the client's certificate.
+    pub certificate: Option<[u8; 32]>,
+}
+
+impl Stage for Submit {
+    fn call(&self, exchange: Exchange) -> Reply {
+        let (submissions, certificate) = (Rc::clone(&self.submissions), self.certificate);
+        Reply::generate(|sink| async move {
+            let response = submissions.respond(exchange, certificate).await;
+            response.send(sink).await;
+            Ok(())
+        })
+    }
+}
+
+/// Returns the present time.
+fn now() -> Millis {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, millis)
+}
+
+fn millis(time: Duration) -> Millis {
+    Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
+}
+
+/// Returns the field that asks the gateway not to wait for the server (RFC 7240).
+fn is_async(exchange: &Exchange) -> bool {
+    exchange.request.fields.has_token("prefer", "respond-async")
+}
+
+/// Returns the location of a submission at the gateway.
+fn location(id: submission::SubmissionId) -> String {
+    format!("{SUBMISSIONS}/{id}")
+}
