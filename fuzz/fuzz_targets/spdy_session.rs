@@ -109,7 +109,9 @@ impl Run {
                 .held
                 .drain(..)
                 .for_each(|(id, count)| self.session.release(id, count)),
-            12 => self.session.ping(id),
+            12 => {
+                self.session.ping(id);
+            }
             13 => self.session.go_away(Reason::NoError),
             14 => {
                 self.now += Duration::from_millis(u64::from(id) * 10);

@@ -1,6 +1,7 @@
 //! HTTP without I/O: messages ([`message`], [`fields`]), HTTP/1.1 ([`h1`]), HTTP/2 ([`h2`],
-//! [`hpack`]), HTTP/3's field compression ([`qpack`]), the parts that all multiplexed session cores share ([`mux`], [`sched`], [`sendbuf`],
-//! [`flood`]), the rules of caching ([`cache`]), and SOCKS5 ([`socks`]).
+//! [`hpack`]), HTTP/3 ([`h3`], [`qpack`]), the parts that all multiplexed session cores share
+//! ([`mux`], [`sched`], [`sendbuf`], [`flood`]), the rules of caching ([`cache`]), and SOCKS5
+//! ([`socks`]).
 //!
 //! The crate opens no socket, reads no clock and starts no thread: the caller passes bytes and
 //! times in, and takes bytes and events out.
@@ -12,6 +13,7 @@ pub mod fields;
 pub mod flood;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 mod head;
 pub mod hpack;
 pub mod message;

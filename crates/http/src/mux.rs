@@ -1,5 +1,6 @@
 //! The interface between a multiplexed session core and the task that drives it. The cores are
-//! HTTP/2 ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`), which use one byte stream.
+//! HTTP/2 ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`), which use one byte stream, and
+//! HTTP/3 ([`crate::h3`]), which uses many streams.
 //!
 //! ```text
 //!            handle_input(bytes)      poll_event() -> Request · Response · Data · …
@@ -333,8 +334,9 @@ pub trait Mux {
     /// Reports that `count` bytes of the stream's data were used: the peer may send as many more.
     fn release(&mut self, id: StreamId, count: usize);
 
-    /// Sends a ping, which the peer answers with [`Event::Pong`].
-    fn ping(&mut self, payload: u32);
+    /// Sends a ping, which the peer answers with [`Event::Pong`]. Returns false if the protocol has no
+    /// pings: its carrier then watches the path.
+    fn ping(&mut self, payload: u32) -> bool;
 
     /// No new streams; those open run to their end. Idempotent.
     fn go_away(&mut self, reason: Reason);

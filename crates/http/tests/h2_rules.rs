@@ -1229,7 +1229,9 @@ proptest! {
                     6 => core.set_priority(id, Priority(id as u8)),
                     7 => core.inform(id, &response(103, &[])),
                     8 => drop(core.push(id, &get("/"), Priority(2))),
-                    9 => core.ping(id),
+                    9 => {
+ core.ping(id);
+ }
                     10 => core.go_away(Reason::NoError),
                     _ => {}
                 }

@@ -220,6 +220,28 @@ fn decoder_bounds_the_streams_that_wait() {
 }
 
 #[test]
+fn decoder_serves_waiting_streams_between_instructions() {
+    // The section needs the first insertion, which the second evicts.
+    let mut decoder = Decoder::new(40, 1);
+    let section = hex("0200 80");
+    let (decoded, _) = decode(&mut decoder, 0, &section).expect("a section");
+    assert_eq!(decoded, Decoded::Blocked);
+    let both = hex("3f09 4161 0162 4163 0164");
+    decoder
+        .handle_encoder_stream(&both)
+        .expect("good instructions");
+    assert_eq!(decoder.poll_unblocked(), Some(0));
+    assert_eq!(
+        decode(&mut decoder, 0, &section).expect("a section").1,
+        [line("a", "b")]
+    );
+    decoder
+        .handle_encoder_stream(&[])
+        .expect("good instructions");
+    assert_eq!(whole(&mut decoder, 4, "0100 80"), [line("c", "d")]);
+}
+
+#[test]
 fn encoder_refers_to_acknowledged_entries_only() {
     let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new(TABLE_SIZE, 0));
     let mut instructions = Vec::new();
@@ -459,6 +481,7 @@ proptest! {
                     let (decoded, seen) = decode(&mut decoder, stream, &section).expect("a good section");
                     prop_assert_eq!(decoded, Decoded::Whole);
                     check(&seen, &list)?;
+                    decoder.handle_encoder_stream(&[]).expect("good instructions");
                 }
             }
             acknowledgements.extend(decoder.take_output());

@@ -417,7 +417,9 @@ fn run_case(version: Version, address: &str, case: &str) -> Outcome<()> {
         "push" => push(&mut client),
         "reset" => reset(&mut client),
         "ping" => {
-            (1..=3).for_each(|payload| client.driver.session.ping(payload));
+            for payload in 1..=3 {
+                client.driver.session.ping(payload);
+            }
             client.until(|client| client.pongs.len() == 3)?;
             client.pongs.sort_unstable();
             check(client.pongs == [1, 2, 3], || format!("{:?}", client.pongs))

@@ -394,8 +394,9 @@ impl Mux for Connection {
         self.release_data(id, count);
     }
 
-    fn ping(&mut self, payload: u32) {
+    fn ping(&mut self, payload: u32) -> bool {
         self.put_ping(payload);
+        true
     }
 
     fn go_away(&mut self, reason: Reason) {

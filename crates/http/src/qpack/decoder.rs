@@ -82,7 +82,9 @@ impl Decoder {
         !self.output.is_empty()
     }
 
-    /// Takes bytes of the peer's encoder stream, cut anywhere.
+    /// Takes bytes of the peer's encoder stream, cut anywhere. It stops before the rest of the input
+    /// when a stream can go on, since a later instruction could evict what that stream needs. The
+    /// caller then drains [`Decoder::poll_unblocked`], and calls this again without input.
     ///
     /// # Errors
     ///
@@ -90,17 +92,17 @@ impl Decoder {
     pub fn handle_encoder_stream(&mut self, bytes: &[u8]) -> Result<(), QpackError> {
         let mut input = std::mem::take(&mut self.partial);
         input.extend_from_slice(bytes);
-        let mut done = 0;
-        while done < input.len() {
+        let (mut done, mut needs_more) = (0, false);
+        while done < input.len() && !needs_more && !self.has_unblocked() {
             match self.instruction(&input, done) {
                 Ok(at) => done = at,
-                Err(Flaw::CutOff) => break,
+                Err(Flaw::CutOff) => needs_more = true,
                 Err(Flaw::Bad(what)) => return Err(QpackError::EncoderStream(what)),
             }
         }
         input.drain(..done);
         // The longest code of a byte has 30 bits.
-        if input.len() > 32 + 8 * self.max_capacity {
+        if needs_more && input.len() > 32 + 8 * self.max_capacity {
             return Err(QpackError::EncoderStream("endless instruction"));
         }
         if !input.is_empty() {
@@ -113,6 +115,10 @@ impl Decoder {
         }
         self.shrink();
         Ok(())
+    }
+
+    fn has_unblocked(&self) -> bool {
+        self.blocked.values().any(|needed| *needed <= self.inserted)
     }
 
     /// Executes the instruction at `at` (RFC 9204 section 4.3). Returns the place behind it.

@@ -532,8 +532,7 @@ impl<O: Owner> Driver<O> {
                     && !self.deaf
                     && now - self.clock.read_at >= self.timeouts.probe_after =>
                 {
-                    core.ping(0x7a9d);
-                    self.clock.probed_at = Some(now);
+                    self.clock.probed_at = core.ping(0x7a9d).then_some(now);
                 }
                 _ => {}
             }
