@@ -370,7 +370,7 @@ impl<F: Clone> Cache<F> {
             self.update_by_head(now, fetch, head);
             return Received::Pass;
         }
-        if fetch.asked.method != Method::Get || matches!(head.status, 206 | 416) {
+        if fetch.asked.method != Method::Get || is_about_request(&fetch.asked, head.status) {
             return Received::Pass;
         }
         match self.admit(now, fetch, head) {
@@ -400,11 +400,11 @@ impl<F: Clone> Cache<F> {
             return None;
         }
         let asked = &fetch.asked.fields;
-        let is_personal = head.fields.contains("set-cookie")
-            || head.fields.contains("set-cookie2")
-            || asked.contains("authorization")
-            || asked.contains("cookie");
-        if rules.shared && is_personal && !policy.control.public {
+        // Even for its own user, an old cookie from the store could replace a newer one.
+        let sets_cookie = head.fields.contains("set-cookie") || head.fields.contains("set-cookie2");
+        let has_credentials = asked.contains("authorization") || asked.contains("cookie");
+        let is_personal = sets_cookie || (rules.shared && has_credentials);
+        if is_personal && !policy.control.public {
             return None;
         }
         let length = content_length(&head.fields).ok()?;
@@ -522,8 +522,8 @@ impl<F: Clone> Cache<F> {
         Some(stored)
     }
 
-    /// Removes the responses that the response to an unsafe method invalidates: those of its target,
-    /// and of the URLs of the same origin that the response names. `key_of` makes the key of a path.
+    /// Removes the responses that the response to an unsafe method invalidates. They are those of the
+    /// `target` and of the URLs of the same origin that the response names.
     pub fn invalidate(
         &mut self,
         now: Now,
@@ -569,6 +569,18 @@ impl<F: Clone> Cache<F> {
     pub fn take_evicted(&mut self) -> u64 {
         self.store.take_evicted()
     }
+}
+
+/// Returns true if a response depends on more of its request than the key and `Vary` cover: on its
+/// size, conditions, ranges, credentials or rate. Stored, it would deny service to others.
+fn is_about_request(request: &RequestHead, status: u16) -> bool {
+    let is_special =
+        validation::is_conditional(&request.fields) || request.fields.contains("range");
+    let by_status = matches!(
+        status,
+        206 | 401 | 406 | 407 | 408 | 411..=413 | 415..=417 | 421 | 425 | 426 | 428 | 429 | 431
+    );
+    by_status || (is_special && status != 200)
 }
 
 /// Returns the entry of a response without its body.

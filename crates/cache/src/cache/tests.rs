@@ -169,6 +169,19 @@ fn personal_responses_are_not_shared() {
     let mut world = World::origin();
     world.store(&[], &[FRESH], "plain");
     assert_eq!(world.served(&[("authorization", "x")]), None);
+    let mut world = World::new(Sharing::Private, 1);
+    world.store(
+        &[("cookie", "a=b")],
+        &[("cache-control", "private, max-age=9")],
+        "own",
+    );
+    assert!(world.served(&[]).is_some());
+    let reload = world.fetch(&get(&[("cache-control", "no-cache")]));
+    let cookie = head(200, &[FRESH, ("set-cookie", "a=b")]);
+    assert!(matches!(
+        world.receive(&reload, &cookie, ""),
+        Received::Pass
+    ));
 }
 
 #[test]
@@ -321,6 +334,26 @@ fn unsafe_method_invalidates_also_requests_under_way() {
     world.seconds = 11;
     world.store(&[], &[FRESH], "new");
     assert_eq!(world.served(&[]).as_deref(), Some("new"));
+}
+
+#[test]
+fn response_about_its_request_is_not_stored() {
+    for (asked, status, is_stored) in [
+        (&[][..], 404, true),
+        (&[], 412, false),
+        (&[], 429, false),
+        (&[("accept", "no/thing")], 406, false),
+        (&[("if-match", "\"x\"")], 404, false),
+        (&[("range", "bytes=x")], 400, false),
+        (&[("range", "bytes=0-1")], 200, true),
+        (&[("if-none-match", "\"x\"")], 200, true),
+    ] {
+        let mut world = World::origin();
+        let fetch = world.fetch(&get(asked));
+        let received = world.receive(&fetch, &head(status, &[FRESH]), "x");
+        let stored = matches!(received, Received::Stored(_));
+        assert_eq!(stored, is_stored, "{asked:?} {status}");
+    }
 }
 
 #[test]

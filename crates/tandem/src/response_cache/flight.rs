@@ -10,7 +10,7 @@
 //! stay until the response is stored. If it has become too long for the store, each piece goes once
 //! all readers have it, and the slowest reader limits the rate.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -41,8 +41,10 @@ struct State {
     keeps: bool,
     trailers: Option<Fields>,
     end: Option<Result<(), Error>>,
-    readers: Vec<Reader>,
+    readers: BTreeMap<u64, Reader>,
     next_reader: u64,
+    /// The bytes that the fastest reader has read.
+    fastest: u64,
     /// The task that fetches.
     source: Option<Waker>,
     /// True if a request, not only a push, waits.
@@ -57,7 +59,7 @@ pub enum Phase {
     Waiting,
     /// The body arrives, and the response may serve those that wait.
     Streaming(Arc<Stored>),
-    /// A stored response serves all that wait.
+    /// A stored response serves the requests that wait.
     Stored(Arc<Stored>),
     /// The response serves no other request. Each makes its own: `alone` if the response cannot be
     /// shared, or after another decision if its request was given up.
@@ -67,9 +69,8 @@ pub enum Phase {
     },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Reader {
-    number: u64,
     /// The index of the next piece, and the bytes read.
     next: usize,
     read: u64,
@@ -105,12 +106,7 @@ impl Flight {
         let mut state = self.lock();
         state.next_reader += 1;
         let number = state.next_reader;
-        state.readers.push(Reader {
-            number,
-            next: 0,
-            read: 0,
-            waker: None,
-        });
+        state.readers.insert(number, Reader::default());
         let raise = is_request && !std::mem::replace(&mut state.raised, is_request);
         let source = state.source.take_if(|_| raise);
         drop(state);
@@ -121,7 +117,7 @@ impl Flight {
     /// Removes a reader. The pump stops without readers.
     pub fn leave(&self, number: u64) {
         let mut state = self.lock();
-        state.readers.retain(|reader| reader.number != number);
+        state.readers.remove(&number);
         let source = state.source.take();
         drop(state);
         wake(source);
@@ -139,23 +135,25 @@ impl Flight {
 
     /// Polls for the next piece of a reader.
     pub fn poll_piece(&self, number: u64, cx: &Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
-        let mut state = self.lock();
-        let dropped = state.dropped;
-        let Some(at) = state.readers.iter().position(|it| it.number == number) else {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(reader) = state.readers.get_mut(&number) else {
             return Poll::Ready(None);
         };
-        let index = state.readers[at].next;
+        let (index, dropped) = (reader.next, state.dropped);
         if let Some(piece) = index
             .checked_sub(dropped)
             .and_then(|it| state.pieces.get(it))
         {
             let piece = piece.clone();
-            let reader = &mut state.readers[at];
             reader.next += 1;
             reader.read += piece.len() as u64;
+            let leads = reader.read > state.fastest;
+            state.fastest = state.fastest.max(reader.read);
             state.drop_read_pieces();
-            let source = state.source.take();
-            drop(state);
+            // The other readers of a body that is kept do not change the rate.
+            let source = state.source.take_if(|_| leads || !state.keeps);
+            drop(guard);
             wake(source);
             return Poll::Ready(Some(Ok(Piece::Data(piece))));
         }
@@ -163,7 +161,7 @@ impl Flight {
         match (&state.end, &state.trailers) {
             (Some(Ok(())), Some(trailers)) if !past_trailers => {
                 let trailers = trailers.clone();
-                state.readers[at].next += 1;
+                reader.next += 1;
                 Poll::Ready(Some(Ok(Piece::Trailers(trailers))))
             }
             (Some(Ok(())), _) => Poll::Ready(None),
@@ -179,7 +177,9 @@ impl Flight {
     pub fn set_phase(&self, phase: Phase) {
         let mut state = self.lock();
         state.phase = phase;
-        state.wake_readers();
+        let readers = state.take_wakers();
+        drop(state);
+        readers.into_iter().for_each(Waker::wake);
     }
 
     /// Returns true if a request has joined that a push alone caused. The task is woken later
@@ -194,12 +194,12 @@ impl Flight {
     pub fn poll_wanted(&self, cx: &Context<'_>) -> Poll<bool> {
         let mut state = self.lock();
         state.source = Some(cx.waker().clone());
-        let reads = state.readers.iter().map(|reader| reader.read);
-        let (Some(fastest), Some(slowest)) = (reads.clone().max(), reads.min()) else {
+        let slowest = state.readers.values().map(|reader| reader.read).min();
+        let Some(slowest) = slowest else {
             return Poll::Ready(false);
         };
-        let wanted =
-            state.arrived - fastest < AHEAD && (state.keeps || state.arrived - slowest < LAG);
+        let is_ahead = state.arrived - state.fastest >= AHEAD;
+        let wanted = !is_ahead && (state.keeps || state.arrived - slowest < LAG);
         match wanted {
             true => Poll::Ready(true),
             false => Poll::Pending,
@@ -211,7 +211,9 @@ impl Flight {
         let mut state = self.lock();
         state.arrived += piece.len() as u64;
         state.pieces.push_back(piece);
-        state.wake_readers();
+        let readers = state.take_wakers();
+        drop(state);
+        readers.into_iter().for_each(Waker::wake);
     }
 
     /// Adds the fields after the body.
@@ -232,7 +234,9 @@ impl Flight {
         if state.end.is_none() {
             state.end = Some(end);
         }
-        state.wake_readers();
+        let readers = state.take_wakers();
+        drop(state);
+        readers.into_iter().for_each(Waker::wake);
     }
 
     /// Returns the whole body, as far as it has arrived, with its trailers.
@@ -253,22 +257,23 @@ impl Default for Flight {
 
 impl State {
     fn wait(&mut self, number: u64, cx: &Context<'_>) {
-        if let Some(reader) = self.readers.iter_mut().find(|it| it.number == number) {
+        if let Some(reader) = self.readers.get_mut(&number) {
             reader.waker = Some(cx.waker().clone());
         }
     }
 
-    fn wake_readers(&mut self) {
-        for reader in &mut self.readers {
-            wake(reader.waker.take());
-        }
+    /// Takes the wakers of all readers. The caller wakes them without the lock, since a task that
+    /// ends leaves the flight.
+    fn take_wakers(&mut self) -> Vec<Waker> {
+        let readers = self.readers.values_mut();
+        readers.filter_map(|reader| reader.waker.take()).collect()
     }
 
     fn drop_read_pieces(&mut self) {
         if self.keeps {
             return;
         }
-        let next = self.readers.iter().map(|reader| reader.next).min();
+        let next = self.readers.values().map(|reader| reader.next).min();
         while next.is_some_and(|next| next > self.dropped) && self.pieces.pop_front().is_some() {
             self.dropped += 1;
         }

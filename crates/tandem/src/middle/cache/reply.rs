@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tandem_cache::{Fetch, Lookup, Received, Stored, respond};
+use tandem_http::cache::RequestPolicy;
 use tandem_http::{Fields, ResponseHead};
 
 use super::Session;
@@ -255,6 +256,14 @@ impl CachedReply {
         }
     }
 
+    /// Returns true if a response that another request validated, or that serves in place of an
+    /// error, may serve this request too.
+    fn accepts(&self, stored: &Stored) -> bool {
+        let fields = &self.exchange.request.fields;
+        let is_fresh = !stored.remaining(self.session.cache.now()).is_zero();
+        stored.fits(fields) && (is_fresh || RequestPolicy::of(fields).accepts_revalidation_later())
+    }
+
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let State::Waiting(reading) = &self.state else {
             return Poll::Pending;
@@ -271,9 +280,7 @@ impl CachedReply {
                 self.state = State::Streaming(reading);
                 return Poll::Ready(Some(Ok(Part::Head(entry.head.clone()))));
             }
-            Phase::Stored(stored) if stored.fits(&self.exchange.request.fields) => {
-                self.serve(&stored);
-            }
+            Phase::Stored(stored) if self.accepts(&stored) => self.serve(&stored),
             Phase::Released { alone: false } => self.decide(true),
             _ => self.decide(false),
         }
