@@ -109,7 +109,7 @@ fn h3_bodies_and_trailers_pass_both_ways() {
 }
 
 #[test]
-fn h3_connect_is_told_at_once_and_carries_both_directions() {
+fn h3_connect_is_told_before_its_content() {
     let mut pair = Pair::new();
     let head = RequestHead {
         method: Method::Connect,
@@ -329,9 +329,10 @@ fn h3_resets_reach_the_other_end_once() {
         pair.server.core.reset(id, reason);
         let (client, server) = pair.run();
         assert!(server.is_empty());
-        assert!(
-            matches!(client[..], [Event::Reset { id, reason: seen }] if id == near && seen == reason)
-        );
+        assert!(matches!(
+            client[..],
+            [Event::Reset { id, reason: seen }] if id == near && seen == reason
+        ));
         let mut pair = Pair::new();
         let (near, id) = asked(&mut pair);
         pair.client.core.reset(near, reason);
@@ -493,7 +494,7 @@ fn h3_urgent_stream_overtakes_a_long_one() {
 }
 
 #[test]
-fn h3_stream_is_not_read_while_its_user_holds_the_window() {
+fn h3_stream_is_not_read_while_much_is_held() {
     let mut config = client_config();
     (config.stream_window, config.receive_budget) = (1000, 3000);
     let mut pair = Pair::with(config, server_config());
@@ -600,7 +601,8 @@ proptest! {
             let mut head = get(&format!("/{turn}"));
             head.method = if plan.upload > 0 { Method::Post } else { Method::Get };
             head.fields.push("x-turn", turn.to_string());
-            let id = pair.client.core.open(&head, plan.upload == 0, Priority(turn as u8 % 8)).expect("room");
+            let (end, priority) = (plan.upload == 0, Priority(turn as u8 % 8));
+            let id = pair.client.core.open(&head, end, priority).expect("room");
             if plan.upload > 0 {
                 pair.client.core.send_data(id, bytes(plan.upload), true);
             }

@@ -5,7 +5,7 @@ mod h3_support;
 use h3_support::*;
 use proptest::prelude::*;
 use tandem_http::h3::Code;
-use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, SessionError};
+use tandem_http::{Event, Method, Mux, MuxConfig, Priority, Reason, SessionError};
 
 fn server() -> Raw {
     Raw::new(server_config())
@@ -255,6 +255,35 @@ fn h3_message_frames_out_of_place_end_the_session() {
 }
 
 #[test]
+fn h3_tunnel_has_only_content() {
+    let connect = [(":method", "CONNECT"), (":authority", "a.example:443")];
+    let trailers = headers(&[("x-a", "b")]);
+    let mut raw = server();
+    raw.send(0, &headers(&connect)).expect("a tunnel");
+    raw.send(0, &frame(DATA, b"x")).expect("its content");
+    let result = raw.send(0, &trailers);
+    assert_fatal(raw, result, Code::FRAME_UNEXPECTED, "trailers of a tunnel");
+    for (status, fatal) in [("200", true), ("502", false)] {
+        let mut raw = Raw::new(client_config());
+        let mut head = get("");
+        (head.method, head.path) = (Method::Connect, String::new());
+        raw.end
+            .core
+            .open(&head, false, Priority(3))
+            .expect("room for a request");
+        raw.end.drive();
+        raw.send(0, &headers(&[(":status", status)]))
+            .expect("a response");
+        let result = raw.send(0, &trailers);
+        if fatal {
+            assert_fatal(raw, result, Code::FRAME_UNEXPECTED, "trailers of a tunnel");
+        } else {
+            assert_eq!(result, Ok(()), "an error page may have trailers");
+        }
+    }
+}
+
+#[test]
 fn h3_streams_out_of_place_end_the_session() {
     let mut raw = server();
     let result = raw.send(raw.uni(3), &[1, 0]);
@@ -482,7 +511,10 @@ fn h3_request_with_a_late_section_waits_for_it() {
     raw.send(raw.uni(3), &insert).expect("an insertion");
     let events = raw.events();
     assert!(
-        matches!(&events[..], [Event::Request { head, end: true, .. }] if head.fields.get("x-a") == Some(b"b")),
+        matches!(
+            &events[..],
+            [Event::Request { head, end: true, .. }] if head.fields.get("x-a") == Some(b"b")
+        ),
         "{events:?}"
     );
     // The decoder stream acknowledges the insertion and the section.
@@ -744,7 +776,8 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         2 => Just(headers(&[(":status", "200")])),
         2 => prop::collection::vec(any::<u8>(), 0..20).prop_map(|payload| frame(DATA, &payload)),
         1 => (0u64..5).prop_map(|push| numbered(PUSH_PROMISE, push, &section(&GET))),
-        1 => (kind, prop::collection::vec(any::<u8>(), 0..6)).prop_map(|(kind, payload)| frame(kind, &payload)),
+        1 => (kind, prop::collection::vec(any::<u8>(), 0..6))
+            .prop_map(|(kind, payload)| frame(kind, &payload)),
         1 => prop::collection::vec(any::<u8>(), 0..6),
     ]
 }
@@ -763,7 +796,8 @@ proptest! {
                 6 => raw.uni(0),
                 _ => raw.uni(place - 4),
             };
-            let bytes = if place > 6 { [&[(place % 4) as u8, action][..], &bytes].concat() } else { bytes };
+            let lead = [(place % 4) as u8, action];
+            let bytes = if place > 6 { [&lead[..], &bytes].concat() } else { bytes };
             let result = match action {
                 0 => raw.end.core.handle_reset(raw.now, stream, Code::REQUEST_CANCELLED),
                 1 => raw.end.core.handle_stopped(raw.now, stream, Code::REQUEST_CANCELLED),

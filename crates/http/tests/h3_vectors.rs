@@ -55,7 +55,7 @@ fn h3_server_reads_the_requests_of_aioquic() {
 }
 
 #[test]
-fn h3_client_reads_the_responses_and_the_push_of_aioquic() {
+fn h3_client_reads_responses_and_push_of_aioquic() {
     let mut raw = Raw::bare(client_config());
     let (page, upload) = (raw.open(&get("/")), raw.open(&get("/upload")));
     let events = replay(&mut raw, "server", u64::MAX);

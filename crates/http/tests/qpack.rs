@@ -220,7 +220,7 @@ fn decoder_bounds_the_streams_that_wait() {
 }
 
 #[test]
-fn decoder_serves_waiting_streams_between_instructions() {
+fn decoder_stops_for_streams_that_can_go_on() {
     // The section needs the first insertion, which the second evicts.
     let mut decoder = Decoder::new(40, 1);
     let section = hex("0200 80");
@@ -465,7 +465,8 @@ proptest! {
             sections.push_back((stream, section, list));
             let end = turn + 1 == last;
             while (arrives || end) && let Some(next) = sections.pop_front() {
-                let (decoded, seen) = decode(&mut decoder, next.0, &next.1).expect("a good section");
+                let (decoded, seen) =
+                    decode(&mut decoder, next.0, &next.1).expect("a good section");
                 match decoded {
                     Decoded::Blocked => waiting.push(next),
                     Decoded::Whole => check(&seen, &next.2)?,
@@ -478,7 +479,8 @@ proptest! {
                 while let Some(stream) = decoder.poll_unblocked() {
                     let place = waiting.iter().position(|(other, _, _)| *other == stream);
                     let (_, section, list) = waiting.remove(place.expect("it waits"));
-                    let (decoded, seen) = decode(&mut decoder, stream, &section).expect("a good section");
+                    let (decoded, seen) =
+                        decode(&mut decoder, stream, &section).expect("a good section");
                     prop_assert_eq!(decoded, Decoded::Whole);
                     check(&seen, &list)?;
                     decoder.handle_encoder_stream(&[]).expect("good instructions");

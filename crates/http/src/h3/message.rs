@@ -55,9 +55,9 @@ impl Connection {
             return unexpected("a frame that no message has");
         }
         let id = Self::stream_of(source);
-        let phase = id
-            .and_then(|id| self.streams.get(&id))
-            .map_or(Phase::Head, |stream| stream.phase);
+        let stream = id.and_then(|id| self.streams.get(&id));
+        let phase = stream.map_or(Phase::Head, |stream| stream.phase);
+        let tunnel = stream.is_some_and(|stream| stream.tunnel);
         match kind {
             frame::DATA => match id {
                 Some(id) if phase == Phase::Content => return Ok(self.data_begins(id, len)),
@@ -65,6 +65,10 @@ impl Connection {
             },
             frame::HEADERS if matches!(phase, Phase::Trailers | Phase::Ended) => {
                 return unexpected("HEADERS after the trailers");
+            }
+            // RFC 9114 section 4.4.
+            frame::HEADERS | frame::PUSH_PROMISE if tunnel => {
+                return unexpected("a head within a tunnel");
             }
             frame::HEADERS => {}
             frame::PUSH_PROMISE if self.is_client() && matches!(source, Source::Message(_)) => {}
@@ -193,6 +197,7 @@ impl Connection {
         };
         stream.phase = Phase::Content;
         stream.connect = request.head.is_connect();
+        stream.tunnel = stream.connect;
         stream.head_request = request.head.method == Method::Head;
         stream.expected = Expected::of_request(&request);
         let bare = request.length.unwrap_or(0) == 0 && has_mostly_no_content(&request.head);
@@ -254,6 +259,7 @@ impl Connection {
             return Ok(());
         }
         stream.expected = Expected::of_response(&response, stream.head_request, stream.connect);
+        stream.tunnel = stream.connect && (200..300).contains(&response.head.status);
         (stream.phase, stream.answered) = (Phase::Content, true);
         let (head, end) = (response.head, false);
         self.events.push_back(Event::Response { id, head, end });

@@ -48,6 +48,8 @@ pub(super) struct Stream {
     pub(super) answered: bool,
     pub(super) head_request: bool,
     pub(super) connect: bool,
+    /// True if the peer may send only content: the stream is a tunnel of CONNECT.
+    pub(super) tunnel: bool,
     /// A request that may turn out to have no content.
     pub(super) undecided: Option<(RequestHead, Priority)>,
     pub(super) expected: Expected,
@@ -78,6 +80,7 @@ impl Stream {
             answered: false,
             head_request: false,
             connect: false,
+            tunnel: false,
             undecided: None,
             expected: Expected::default(),
             held: 0,
