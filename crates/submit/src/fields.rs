@@ -36,7 +36,7 @@ pub fn write(fields: &Fields) -> Vec<u8> {
     text
 }
 
-/// Reads the lines of [`write`]. Other lines and fields that must not pass are left out.
+/// Reads the lines of [`write()`]. Other lines and fields that must not pass are left out.
 pub fn read(text: &[u8]) -> Fields {
     let mut fields = Fields::new();
     for line in text.split(|byte| *byte == b'\n') {

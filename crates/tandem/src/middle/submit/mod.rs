@@ -6,9 +6,9 @@
 //!  GET  /submissions/ID ────────▶ store
 //! ```
 //!
-//! - [`accept`] checks the credential and the rights, reads the body and stores the submission.
+//! - `accept` checks the credential and the rights, reads the body and stores the submission.
 //! - [`deliver`] signs it and sends it to the server, until the server answers.
-//! - [`signer`] holds the key of the gateway, and [`respond`] builds the responses.
+//! - [`signer`] holds the key of the gateway, and `respond` builds the responses.
 //!
 //! A submission is stored before it is sent and before the client gets a response. After a crash,
 //! the gateway sends it again with the same identifier. `tandem_submit` holds the formats.
