@@ -267,7 +267,7 @@ fn option_errors_list_valid_values() {
     for (arguments, says, hides) in [
         (
             vec!["client", "--gateway", "https://gw.example"],
-            "it may be h2, spdy3, spdy3.1, http, such as h2+tls://HOST:443",
+            "it may be h2, spdy3, spdy3.1, such as h2+tls://HOST:443",
             "socks5",
         ),
         (
