@@ -18,7 +18,7 @@
 /* SIGTERM or SIGINT has come. */
 static volatile sig_atomic_t stop_requested;
 
-static void
+static inline void
 request_stop (int signal_number)
 {
   (void) signal_number;
@@ -26,7 +26,7 @@ request_stop (int signal_number)
 }
 
 /* Returns the IPv4 loopback address with a port; 0 lets the system choose. */
-static struct sockaddr_in
+static inline struct sockaddr_in
 loopback (unsigned int port)
 {
   struct sockaddr_in address;
@@ -40,7 +40,7 @@ loopback (unsigned int port)
 
 /* Prints the port of a daemon without sessions: its only descriptor is that of
    the listener. */
-static void
+static inline void
 print_port (struct SPDY_Daemon *daemon)
 {
   fd_set readable, writable, failed;
@@ -64,7 +64,7 @@ print_port (struct SPDY_Daemon *daemon)
 }
 
 /* Waits for one of several daemons, and lets each do its work. */
-static void
+static inline void
 run_once (struct SPDY_Daemon **daemons, int count)
 {
   fd_set readable, writable, failed;
@@ -98,7 +98,7 @@ run_once (struct SPDY_Daemon **daemons, int count)
 }
 
 /* Runs daemons until SIGTERM or SIGINT, and stops them. */
-static void
+static inline void
 run_until_stopped (struct SPDY_Daemon **daemons, int count)
 {
   int i;
@@ -112,7 +112,7 @@ run_until_stopped (struct SPDY_Daemon **daemons, int count)
 }
 
 /* Destroys a response and its request after the last byte. */
-static void
+static inline void
 destroy_both (void *cls, struct SPDY_Response *response,
               struct SPDY_Request *request, enum SPDY_RESPONSE_RESULT status,
               bool streamopened)
@@ -125,7 +125,7 @@ destroy_both (void *cls, struct SPDY_Response *response,
 }
 
 /* Answers a request with a short text. */
-static void
+static inline void
 answer_text (struct SPDY_Request *request, int status, const char *text)
 {
   struct SPDY_Response *response

@@ -127,11 +127,12 @@ struct Lingering {
 impl Daemon {
     /// Binds the address and listens.
     pub(crate) fn start(options: &Options, callbacks: Callbacks) -> Result<Arc<Self>, StartError> {
+        // Clients may connect while the keys are read.
+        let listener = listener::bind(options)?;
         let acceptor = match &options.tls {
             Some(files) => Some(TlsAcceptor::new(&files.certificate, &files.key)?),
             None => None,
         };
-        let listener = listener::bind(options)?;
         let max_frames = match options.max_frames {
             0 => DEFAULT_FRAMES,
             frames => frames,

@@ -23,7 +23,7 @@ const MAX_ACCEPTS: usize = 64;
 /// The read buffer, in bytes.
 const SCRATCH: usize = 64 << 10;
 /// The time that a client has to read our last frames.
-const LINGER_TIME: Duration = Duration::from_secs(1);
+const LINGER_TIME: Duration = Duration::from_secs(5);
 
 /// A callback that is due.
 #[derive(Debug)]

@@ -34,7 +34,7 @@ const MAX_BACKLOG: usize = 64 << 10;
 /// A frame of the largest size, in bytes.
 const FRAME: usize = 8192 + 8;
 /// Reads of one run.
-const MAX_READS: usize = 4;
+const MAX_READS: usize = 16;
 /// The time that a closing session has for its last frames.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
 
@@ -78,7 +78,7 @@ pub(super) struct Session {
     sent: u64,
     /// The socket took less than it was given.
     blocked: bool,
-    /// The last read filled its buffer: TLS may hold more.
+    /// The last read may have left something behind.
     more_input: bool,
     deliveries: Deliveries,
     /// Requests whose body is not complete.
@@ -229,7 +229,6 @@ impl Session {
                 self.core.poll_output(&mut self.out, limit);
             }
         }
-        self.transport.close();
         self.phase = Phase::Closing(now + FLUSH_TIME);
     }
 
@@ -242,7 +241,7 @@ impl Session {
             }
             match self.transport.receive(&self.socket, buffer) {
                 Ok(Received::Bytes(count)) => {
-                    self.more_input = count == buffer.len();
+                    self.more_input = count == buffer.len() || self.transport.holds_input();
                     self.last_activity = now;
                     self.start();
                     if self.core.handle_input(now, &buffer[..count]).is_err() {
@@ -535,11 +534,21 @@ impl Session {
         if self.out.is_empty() {
             self.out.shrink();
         }
-        let flushed = self.out.is_empty() && !self.transport.wants_write();
-        if flushed && matches!(self.phase, Phase::Closing(_)) {
+        self.finish_closing();
+        (notices, moved && !self.blocked && *frames > 0)
+    }
+
+    /// Ends a closing session once its last frames have left.
+    fn finish_closing(&mut self) {
+        let Phase::Closing(_) = self.phase else {
+            return;
+        };
+        if self.out.is_empty() && !self.transport.wants_write() {
+            self.transport.close();
+            // The end of TLS is a courtesy: the session ends without it if the socket is full.
+            let _ = self.transport.send(&self.socket, &mut self.out);
             self.phase = Phase::Over { by_client: false };
         }
-        (notices, moved && !self.blocked && *frames > 0)
     }
 
     /// Ends the session, and returns its socket and its unfinished responses.

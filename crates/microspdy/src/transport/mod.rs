@@ -3,6 +3,9 @@
 //! A transport owns no socket: each call passes the one of its session, which never blocks. No
 //! write raises SIGPIPE.
 
+#[cfg(feature = "openssl-npn")]
+mod npn;
+#[cfg(not(feature = "openssl-npn"))]
 mod tls;
 
 use std::io::{self, IoSlice};
@@ -13,6 +16,8 @@ use socket2::Socket;
 use tandem_http::SendBuf;
 use tandem_spdy::Version;
 
+#[cfg(feature = "openssl-npn")]
+use npn as tls;
 use tls::TlsStream;
 pub(crate) use tls::{TlsAcceptor, TlsError};
 
@@ -66,6 +71,12 @@ impl Transport {
             Self::Raw => true,
             Self::Tls(stream) => stream.is_ready(),
         }
+    }
+
+    /// Returns true if a read may leave bytes in memory, where no readiness of the socket tells of
+    /// them.
+    pub(crate) const fn holds_input(&self) -> bool {
+        matches!(self, Self::Tls(_))
     }
 
     /// Returns true if bytes that left the session's queue wait for the socket.

@@ -4,10 +4,14 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Warnings are errors in all C code.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-pedantic", "-Werror"];
+
+/// Flags for the sanitizers of addresses and of undefined behaviour.
+pub(crate) const SANITIZED: [&str; 2] =
+    ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// The root of the crate.
 pub(crate) fn root() -> &'static Path {
@@ -94,6 +98,7 @@ fn rpath(directory: &Path) -> String {
 /// A C program that runs until it is dropped.
 pub(crate) struct Server {
     child: Child,
+    output: BufReader<ChildStdout>,
     /// The port that it has printed.
     pub(crate) port: u16,
 }
@@ -107,19 +112,31 @@ impl Server {
             .spawn()
             .expect("the program was compiled");
         let output = child.stdout.take().expect("it is piped");
-        let mut line = String::new();
-        BufReader::new(output)
-            .read_line(&mut line)
-            .expect("the program prints text");
+        let mut this = Self {
+            child,
+            output: BufReader::new(output),
+            port: 0,
+        };
+        this.port = this.next_port();
+        this
+    }
+
+    /// Reads the port of the next daemon.
+    pub(crate) fn next_port(&mut self) -> u16 {
+        let line = self.line();
         let port = line
-            .trim()
             .strip_prefix("port ")
             .and_then(|port| port.parse().ok());
-        let Some(port) = port else {
-            let _ = child.kill();
-            panic!("{program:?} printed {line:?} instead of its port");
-        };
-        Self { child, port }
+        port.unwrap_or_else(|| panic!("{line:?} is no port"))
+    }
+
+    /// Reads the next line that the program prints; empty at the end.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output
+            .read_line(&mut line)
+            .expect("the program prints text");
+        line.trim_end().to_owned()
     }
 
     /// Stops the program with SIGTERM, and checks that it ends well.

@@ -1,7 +1,7 @@
 //! A blocking SPDY client for one connection, over the client role of `tandem-spdy`.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -25,9 +25,14 @@ pub(crate) struct Answer {
     pub(crate) reset: Option<Reason>,
 }
 
+/// A connection, plain or with TLS.
+pub(crate) trait Stream: std::io::Read + std::io::Write {}
+
+impl<T: std::io::Read + std::io::Write> Stream for T {}
+
 /// A client.
 pub(crate) struct Client {
-    pub(crate) socket: TcpStream,
+    pub(crate) socket: Box<dyn Stream>,
     pub(crate) session: Connection,
     pub(crate) answers: BTreeMap<StreamId, Answer>,
     /// Pushed streams with their parents and paths.
@@ -35,8 +40,6 @@ pub(crate) struct Client {
     pub(crate) goaway: Option<Reason>,
     /// The server has closed the connection.
     pub(crate) closed: bool,
-    /// Streams whose data gets no credit.
-    pub(crate) stingy: bool,
 }
 
 /// The body with this length: each byte tells its place.
@@ -56,27 +59,39 @@ pub(crate) fn post(path: &str) -> RequestHead {
     head
 }
 
+/// Connects to a server on this machine.
+pub(crate) fn connect(port: u16) -> TcpStream {
+    let socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+    socket.set_nodelay(true).expect("a TCP socket");
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .expect("not a zero time");
+    socket
+}
+
 impl Client {
     pub(crate) fn connect(port: u16, version: Version) -> Self {
-        let mut mux = MuxConfig::new(Role::Client);
-        mux.push = true;
-        Self::with(port, Config::new(mux, version))
+        Self::over(Box::new(connect(port)), version)
     }
 
-    pub(crate) fn with(port: u16, config: Config) -> Self {
-        let socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
-        socket.set_nodelay(true).expect("a TCP socket");
-        socket
-            .set_read_timeout(Some(PATIENCE))
-            .expect("not a zero time");
+    /// A client that takes no pushes.
+    pub(crate) fn without_push(port: u16, version: Version) -> Self {
+        let mut client = Self::connect(port, version);
+        client.session = Connection::new(Config::new(MuxConfig::new(Role::Client), version));
+        client
+    }
+
+    /// A client over a connection.
+    pub(crate) fn over(socket: Box<dyn Stream>, version: Version) -> Self {
+        let mut mux = MuxConfig::new(Role::Client);
+        mux.push = true;
         Self {
             socket,
-            session: Connection::new(config),
+            session: Connection::new(Config::new(mux, version)),
             answers: BTreeMap::new(),
             pushes: Vec::new(),
             goaway: None,
             closed: false,
-            stingy: false,
         }
     }
 
@@ -110,10 +125,8 @@ impl Client {
                 let written = self.socket.write(out.chunk());
                 match written {
                     Ok(count) => out.advance(count),
-                    Err(_) => {
-                        self.closed = true;
-                        return;
-                    }
+                    // The next read tells how the connection has ended.
+                    Err(_) => return,
                 }
             }
         }
@@ -123,6 +136,13 @@ impl Client {
     pub(crate) fn until(&mut self, done: impl Fn(&Self) -> bool) {
         while !done(self) {
             assert!(!self.closed, "the connection ended: {:?}", self.answers);
+            self.step();
+        }
+    }
+
+    /// Exchanges bytes until the server closes the connection.
+    pub(crate) fn until_closed(&mut self) {
+        while !self.closed {
             self.step();
         }
     }
@@ -160,9 +180,7 @@ impl Client {
                 answer.ended |= end;
             }
             Event::Data { id, data, end } => {
-                if !self.stingy {
-                    self.session.release(id, data.len());
-                }
+                self.session.release(id, data.len());
                 let answer = self.answers.entry(id).or_default();
                 answer.body.extend_from_slice(&data);
                 answer.ended |= end;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::build::{Language, compile, library_directory, must, root};
+use crate::build::{Language, SANITIZED, compile, library_directory, must, root};
 
 /// All functions: the 32 of libmicrospdy, and ours.
 const EXPORTS: [&str; 36] = [
@@ -94,7 +94,6 @@ fn values_hold_in_cpp() {
 
 #[test]
 fn values_hold_under_sanitizers() {
-    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    let program = compile("tests/c/values.c", Language::C99, &flags, "values-asan");
+    let program = compile("tests/c/values.c", Language::C99, &SANITIZED, "values-asan");
     must(&mut Command::new(program), "");
 }

@@ -3,5 +3,8 @@
 
 mod build;
 mod client;
+mod examples;
+mod hostile;
 mod interface;
 mod served;
+mod tls;

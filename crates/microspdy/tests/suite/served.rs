@@ -1,32 +1,28 @@
 //! The file server of the examples, met by clients.
 
-use std::path::PathBuf;
-
 use tandem_spdy::Version;
 
-use crate::build::{Language, Server, compile, scratch};
+use crate::build::{Language, SANITIZED, Server, compile, scratch};
 use crate::client::{Client, get, pattern, post};
 
-/// The file server under sanitizers, and the directory that it serves.
-fn file_server(test: &str, mode: &str) -> (Server, PathBuf) {
-    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+/// Starts the file server under sanitizers, with files in its directory.
+pub(crate) fn file_server(test: &str, mode: &[&str]) -> Server {
     let name = format!("file-server-{test}");
-    let program = compile("examples/file_server.c", Language::C99, &flags, &name);
+    let program = compile("examples/file_server.c", Language::C99, &SANITIZED, &name);
     let directory = scratch(test);
     for len in [0, 1000, 100_000, 1_000_000] {
         std::fs::write(directory.join(format!("{len}")), pattern(len)).expect("a new directory");
     }
     let root = directory.display().to_string();
-    (
-        Server::start(&program, &[root.as_str(), "0", mode]),
-        directory,
-    )
+    let mut arguments = vec![root.as_str(), "0"];
+    arguments.extend(mode);
+    Server::start(&program, &arguments)
 }
 
 #[test]
 fn file_server_serves_files_of_all_sizes() {
     for (mode, version) in [("raw", Version::V3), ("raw3.1", Version::V31)] {
-        let (server, _) = file_server("files", mode);
+        let server = file_server("files", &[mode]);
         let mut client = Client::connect(server.port, version);
         for len in [0, 1000, 100_000, 1_000_000] {
             let answer = client.fetch(&get(&format!("/{len}")));
@@ -46,7 +42,7 @@ fn file_server_serves_files_of_all_sizes() {
 
 #[test]
 fn file_server_interleaves_many_streams() {
-    let (server, _) = file_server("many", "raw3.1");
+    let server = file_server("many", &["raw3.1"]);
     let mut client = Client::connect(server.port, Version::V31);
     let streams: Vec<_> = (0..100).map(|_| client.ask(&get("/100000"), 3)).collect();
     for stream in streams {
