@@ -162,7 +162,7 @@ fn request_framing(exchange: &Exchange) -> Framing {
 
 thread_local! {
     /// The memory for the head of a request, which mostly leaves in one write.
-    static HEAD: RefCell<BytesMut> = RefCell::new(BytesMut::new());
+    static HEAD: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
 /// The size of a head in bytes above which its memory is freed.
@@ -175,21 +175,20 @@ fn send_head(
     form: Form,
     framing: Framing,
 ) -> std::io::Result<Bytes> {
-    HEAD.with_borrow_mut(|out| {
-        out.clear();
-        write_head(out, request, form, framing);
-        // The waker is registered by the write of the rest.
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        let written = match Pin::new(path).poll_write(&mut cx, out) {
-            Poll::Ready(written) => written?,
-            Poll::Pending => 0,
-        };
-        let rest = Bytes::copy_from_slice(&out[written..]);
-        if out.capacity() > KEPT_HEAD {
-            *out = BytesMut::new();
-        }
-        Ok(rest)
-    })
+    let mut out = HEAD.take();
+    write_head(&mut out, request, form, framing);
+    // The waker is registered by the write of the rest.
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let written = match Pin::new(path).poll_write(&mut cx, &out) {
+        Poll::Ready(written) => written?,
+        Poll::Pending => 0,
+    };
+    let rest = Bytes::copy_from_slice(&out[written..]);
+    out.clear();
+    if out.capacity() <= KEPT_HEAD {
+        HEAD.set(out);
+    }
+    Ok(rest)
 }
 
 fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Framing) {
