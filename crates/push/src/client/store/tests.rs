@@ -1,5 +1,7 @@
 //! Scenes of one session's pushes in virtual time, and random ones against the store's invariants.
 
+mod memory;
+
 use tandem_http::Scheme;
 
 use super::*;
