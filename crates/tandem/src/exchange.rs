@@ -9,6 +9,8 @@
 //! Both are polled by their users, so that back-pressure needs no channel. Dropping one cancels the
 //! exchange. All state of one connection lives on one thread, hence `Rc` and no locks.
 
+mod body;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,6 +25,8 @@ use tandem_http::{Fields, RequestHead, ResponseHead};
 
 use crate::error::Error;
 use crate::priority::SharedPriority;
+
+pub use body::{Body, Chunk, Chunks};
 
 /// A request with all the data that decides about its route.
 #[derive(Debug)]
@@ -405,153 +409,6 @@ impl Generator {
     }
 }
 
-/// A piece of a request body.
-#[derive(Debug, Clone)]
-pub enum Chunk {
-    /// Bytes of the body.
-    Data(Bytes),
-    /// The fields after the body, as the last piece.
-    Trailers(Fields),
-}
-
-/// The source of a body.
-pub trait Chunks {
-    /// Polls for the next piece; `None` at the regular end.
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>>;
-}
-
-/// A handle to the body of a request, or to the upward bytes of a tunnel. The exchange keeps one
-/// handle for another try, while a session's upload task reads from its own.
-#[derive(Clone, Default)]
-pub struct Body {
-    inner: Option<Rc<RefCell<BodyState>>>,
-    length: Option<u64>,
-}
-
-struct BodyState {
-    source: Box<dyn Chunks>,
-    /// The pieces read so far, kept for sending the request again. `None` once they exceeded the
-    /// limit.
-    kept: Option<Vec<Chunk>>,
-    kept_bytes: usize,
-    replay: VecDeque<Chunk>,
-}
-
-/// The length in bytes above which a body cannot be sent again.
-const REPLAY_LIMIT: usize = 64 << 10;
-
-impl Body {
-    /// Returns an empty body.
-    pub const fn empty() -> Self {
-        Self {
-            inner: None,
-            length: Some(0),
-        }
-    }
-
-    /// Creates a body from its source. `length` is its size in bytes, if known.
-    pub fn new(source: impl Chunks + 'static, length: Option<u64>) -> Self {
-        let state = BodyState {
-            source: Box::new(source),
-            kept: Some(Vec::new()),
-            kept_bytes: 0,
-            replay: VecDeque::new(),
-        };
-        Self {
-            inner: Some(Rc::new(RefCell::new(state))),
-            length,
-        }
-    }
-
-    /// Returns true if there is no body at all.
-    pub const fn is_empty(&self) -> bool {
-        self.inner.is_none()
-    }
-
-    /// Returns the length in bytes, if it is known beforehand.
-    pub const fn length(&self) -> Option<u64> {
-        self.length
-    }
-
-    /// Returns another handle to the same body.
-    pub fn share(&self) -> Self {
-        self.clone()
-    }
-
-    /// Returns true if no piece has been read since the start.
-    pub fn is_untouched(&self) -> bool {
-        self.inner
-            .as_ref()
-            .is_none_or(|inner| inner.borrow().kept.as_ref().is_some_and(Vec::is_empty))
-    }
-
-    /// Returns true if the bytes read since the start begin with `prefix`.
-    pub fn begins_with(&self, prefix: &[u8]) -> bool {
-        self.inner.as_ref().is_some_and(|inner| {
-            let state = inner.borrow();
-            let first = state.kept.as_ref().and_then(|kept| kept.first());
-            matches!(first, Some(Chunk::Data(data)) if data.starts_with(prefix))
-        })
-    }
-
-    /// Rewinds to the start for another try. Returns false if too much was read to be kept.
-    pub fn rewind(&self) -> bool {
-        let Some(inner) = &self.inner else {
-            return true;
-        };
-        let mut state = inner.borrow_mut();
-        let Some(kept) = state.kept.take() else {
-            return false;
-        };
-        let rest = std::mem::take(&mut state.replay);
-        state.replay = kept.into_iter().chain(rest).collect();
-        state.kept = Some(Vec::new());
-        state.kept_bytes = 0;
-        true
-    }
-
-    /// See [`Chunks::poll_chunk`].
-    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        match &self.inner {
-            None => Poll::Ready(None),
-            Some(inner) => inner.borrow_mut().poll_chunk(cx),
-        }
-    }
-}
-
-impl BodyState {
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        let chunk = match self.replay.pop_front() {
-            Some(chunk) => Some(Ok(chunk)),
-            None => std::task::ready!(self.source.poll_chunk(cx)),
-        };
-        if let Some(Ok(chunk)) = &chunk {
-            self.keep(chunk);
-        }
-        Poll::Ready(chunk)
-    }
-
-    fn keep(&mut self, chunk: &Chunk) {
-        self.kept_bytes += match chunk {
-            Chunk::Data(data) => data.len(),
-            Chunk::Trailers(fields) => fields.text_len(),
-        };
-        if self.kept_bytes > REPLAY_LIMIT {
-            self.kept = None;
-        } else if let Some(kept) = &mut self.kept {
-            kept.push(chunk.clone());
-        }
-    }
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Body")
-            .field("length", &self.length)
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -608,36 +465,5 @@ mod tests {
             }
         }
         assert_eq!(values, [true; 3]);
-    }
-
-    struct Three(u8);
-
-    impl Chunks for Three {
-        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-            self.0 += 1;
-            Poll::Ready((self.0 <= 3).then(|| Ok(Chunk::Data(Bytes::from(vec![self.0; 30_000])))))
-        }
-    }
-
-    #[test]
-    fn body_rewinds_up_to_its_limit() {
-        let mut body = Body::new(Three(0), None);
-        let pull = |body: &mut Body| now(std::future::poll_fn(|cx| body.poll_chunk(cx)));
-        let first = |chunk: Option<Result<Chunk, Error>>| match chunk {
-            Some(Ok(Chunk::Data(data))) => data[0],
-            other => panic!("{other:?}"),
-        };
-        assert!(body.is_untouched() && Body::empty().is_untouched());
-        assert_eq!(first(pull(&mut body)), 1);
-        assert_eq!(first(pull(&mut body)), 2);
-        assert!(!body.is_untouched());
-        assert!(body.rewind() && body.is_untouched());
-        assert_eq!(first(pull(&mut body)), 1);
-        assert!(body.rewind());
-        for expected in [1, 2, 3] {
-            assert_eq!(first(pull(&mut body)), expected);
-        }
-        assert!(!body.rewind() && !body.is_untouched());
-        assert!(Body::empty().rewind());
     }
 }

@@ -5,9 +5,10 @@
 //! connection, as NTLM does, so two clients must never share one. A gateway in front of one fixed
 //! origin shares its connections among all sessions.
 
+mod permit;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,16 +18,17 @@ use tandem_http::Scheme;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+pub(super) use permit::with_precedence;
+
 use crate::back::multiplexed::Multiplexed;
-use crate::back::places::{Place, Places};
-use crate::back::starts::{Start, Starts};
+use crate::back::places::Places;
+use crate::back::starts::Starts;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
 use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 use crate::path::Path;
-use crate::priority::{Precedence, SharedPriority};
 use crate::probe::Stamp;
 use crate::probe::points::{ORIGIN_DIAL, ORIGIN_HEAD};
 use crate::session::http1::{Http1Client, Http1Session};
@@ -98,21 +100,6 @@ pub struct Origin {
     /// The authority that last passed the check of a reverse gateway. Most requests repeat it.
     served: RefCell<String>,
     pool: RefCell<Pool>,
-}
-
-/// The right to an exchange over a separate connection.
-struct Permit {
-    _start: Option<Start>,
-    _place: Place<Wanted>,
-}
-
-impl Permit {
-    const fn new(place: Place<Wanted>, start: Option<Start>) -> Self {
-        Self {
-            _start: start,
-            _place: place,
-        }
-    }
 }
 
 /// The identity of an origin in the count of places.
@@ -352,69 +339,6 @@ impl Origin {
         result
     }
 
-    /// Returns the right to use a separate connection. An exchange that becomes a tunnel needs
-    /// none: it may last without limit, and a queue behind tunnels might never move. The limit of
-    /// streams bounds tunnels.
-    async fn permit(&self, exchange: &Exchange, key: &Key) -> Result<Option<Permit>, Error> {
-        if exchange.request.protocol.is_some() {
-            return Ok(None);
-        }
-        let (session, push) = (exchange.peer.session, exchange.priority.get().push);
-        let place = self.places.try_take(session, &key.origin, push);
-        let place = match (place, &self.starts) {
-            (Some(place), None) => return Ok(Some(Permit::new(place, None))),
-            (Some(place), Some(starts)) => match starts.try_take(push) {
-                Some(start) => return Ok(Some(Permit::new(place, Some(start)))),
-                None => Some(place),
-            },
-            (None, _) => None,
-        };
-        // Most exchanges need not wait, so the state of the wait is boxed.
-        let wait = Box::pin(self.wait_for_permit(place, exchange, key));
-        wait.await.map(Some)
-    }
-
-    /// Waits for the missing rights.
-    async fn wait_for_permit(
-        &self,
-        place: Option<Place<Wanted>>,
-        exchange: &Exchange,
-        key: &Key,
-    ) -> Result<Permit, Error> {
-        let session = exchange.peer.session;
-        let permit = async {
-            let place = match place {
-                Some(place) => place,
-                None => {
-                    with_precedence(&exchange.priority, |precedence| {
-                        self.places.take(session, &key.origin, precedence)
-                    })
-                    .await
-                }
-            };
-            let start = match &self.starts {
-                None => None,
-                Some(starts) => Some(
-                    with_precedence(&exchange.priority, |precedence| {
-                        starts.take(session, precedence)
-                    })
-                    .await,
-                ),
-            };
-            Permit::new(place, start)
-        };
-        let busy = || {
-            Error::new(
-                Kind::Timeout,
-                Side::Origin,
-                "all connections to that origin are in use, and none got free",
-            )
-        };
-        tokio::time::timeout(self.http1.response_timeout, permit)
-            .await
-            .map_err(|_| busy())
-    }
-
     fn multiplexed(&self, key: &Key) -> Option<Rc<dyn Connected>> {
         let most = if self.starts.is_some() { SHARED_H2 } else { 1 };
         self.pool.borrow().multiplexed.get(key, most)
@@ -557,22 +481,6 @@ impl Origin {
             .await;
         let (read, write) = tokio::io::split(path);
         crate::session::http1::tunnel(read, write, exchange.body.share(), Bytes::new(), sink).await
-    }
-}
-
-/// Waits in a queue. A change of the precedence changes the place in the queue.
-pub(super) async fn with_precedence<T, F: Future<Output = T>>(
-    priority: &SharedPriority,
-    take: impl Fn(Precedence) -> F,
-) -> T {
-    let mut priority = priority.watch();
-    loop {
-        let precedence = priority.get();
-        tokio::select! {
-            biased;
-            _ = priority.changed() => {}
-            taken = take(precedence) => return taken,
-        }
     }
 }
 
