@@ -1,6 +1,6 @@
-//! The client sends only TCP to its gateway, and without a gateway only to its proxy. It runs in a
-//! namespace with a single device, and every packet through that device is recorded while pages
-//! load, names are unknown, and the gateway is down.
+//! The client sends only to its gateway, by the protocol of its transport, and without a gateway
+//! only to its proxy. It runs in a namespace with a single device, and every packet through that
+//! device is recorded while pages load, names are unknown, and the gateway is down.
 
 #[path = "../../web/tests/programs/mod.rs"]
 mod programs;
@@ -172,22 +172,29 @@ fn packet(bytes: &[u8]) -> Packet {
     }
 }
 
-/// Returns true if a packet belongs to a TCP connection between the client's host and the gateway.
-fn is_allowed(packet: &Packet) -> bool {
+/// Returns true if a packet belongs to a connection between the client's host and the far end. The
+/// kernels of both hosts may refuse a datagram by ICMP.
+fn is_allowed(packet: &Packet, far_end: FarEnd) -> bool {
     let (near, far) = (IpAddr::from(NEAR), IpAddr::from(FAR));
-    let there = packet.from == near
-        && packet.to == far
-        && packet.ports.is_some_and(|ports| ports.1 == GATEWAY);
-    let back = packet.from == far
-        && packet.to == near
-        && packet.ports.is_some_and(|ports| ports.0 == GATEWAY);
-    i32::from(packet.protocol) == libc::IPPROTO_TCP && (there || back)
+    let there = packet.from == near && packet.to == far;
+    let back = packet.from == far && packet.to == near;
+    let to_gateway = packet.ports.is_some_and(|ports| ports.1 == GATEWAY);
+    let from_gateway = packet.ports.is_some_and(|ports| ports.0 == GATEWAY);
+    let is_connection = there && to_gateway || back && from_gateway;
+    match i32::from(packet.protocol) {
+        libc::IPPROTO_TCP => far_end != FarEnd::GatewayOverDtls && is_connection,
+        libc::IPPROTO_UDP => far_end == FarEnd::GatewayOverDtls && is_connection,
+        libc::IPPROTO_ICMP => far_end == FarEnd::GatewayOverDtls && (there || back),
+        _ => false,
+    }
 }
 
 /// The program at the far end of the client's only connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FarEnd {
     Gateway,
+    /// A gateway that the client reaches by UDP.
+    GatewayOverDtls,
     /// A SOCKS proxy, for a client without a gateway.
     Proxy,
 }
@@ -195,6 +202,11 @@ enum FarEnd {
 #[test]
 fn only_the_gateway_is_ever_spoken_to() {
     records_only_permitted_packets(FarEnd::Gateway);
+}
+
+#[test]
+fn client_over_dtls_sends_only_to_its_gateway() {
+    records_only_permitted_packets(FarEnd::GatewayOverDtls);
 }
 
 #[test]
@@ -206,6 +218,7 @@ fn records_only_permitted_packets(far_end: FarEnd) {
     require(&[("curl", "curl"), ("unshare", "util-linux")]);
     let scratch = Scratch::new(match far_end {
         FarEnd::Gateway => "failclosed-test",
+        FarEnd::GatewayOverDtls => "failclosed-dtls",
         FarEnd::Proxy => "failclosed-solo",
     });
     let capture = scratch.file("near.pcap");
@@ -215,7 +228,10 @@ fn records_only_permitted_packets(far_end: FarEnd) {
     let (_, written) = wire.0.emulator.stop();
     written.expect("no packet is missing");
     let seen = packets(&capture);
-    let strange: Vec<&Packet> = seen.iter().filter(|packet| !is_allowed(packet)).collect();
+    let strange: Vec<_> = seen
+        .iter()
+        .filter(|packet| !is_allowed(packet, far_end))
+        .collect();
     assert!(
         seen.len() > 100,
         "a page is more than {} packets",
@@ -228,6 +244,19 @@ fn records_only_permitted_packets(far_end: FarEnd) {
         seen.len(),
         &strange[..strange.len().min(10)]
     );
+}
+
+/// Returns the endpoints of the gateway's listener and of the client's gateway over dtls.
+fn dtls_endpoints(scratch: &Scratch, address: SocketAddr) -> [String; 2] {
+    let made = rcgen::generate_simple_self_signed(vec![FAR.to_string()]).expect("random numbers");
+    let (cert, key) = (scratch.file("gateway.pem"), scratch.file("gateway.key"));
+    std::fs::write(&cert, made.cert.pem()).expect("scratch space");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("scratch space");
+    let (cert, key) = (cert.display(), key.display());
+    [
+        format!("http+dtls://{address}?cert={cert}&key={key}"),
+        format!("http+dtls://{address}?ca={cert}"),
+    ]
 }
 
 /// Runs the scenes in which a client could contact another host.
@@ -259,11 +288,14 @@ fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
         ])
         .arg(resolver);
     command.arg(tandem());
+    let [over_dtls, dialled] = dtls_endpoints(scratch, address);
     match far_end {
-        FarEnd::Gateway => {
+        FarEnd::Gateway | FarEnd::GatewayOverDtls => {
             command.args(["gateway", "--open", "--mode", "forward"]);
             command.args(["--allow-dest", &format!("{FAR}/32")]);
+            // The listener over TCP also tells when the gateway is up.
             command.args(["--listen", &format!("h2+tcp://{address}")]);
+            command.args(["--listen", &over_dtls]);
         }
         FarEnd::Proxy => {
             command.args(["client", "--solo=direct", "--push=false"]);
@@ -287,6 +319,7 @@ fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
     ]);
     match far_end {
         FarEnd::Gateway => command.args(["--gateway", &format!("h2+tcp://{address}")]),
+        FarEnd::GatewayOverDtls => command.args(["--gateway", &dialled]),
         FarEnd::Proxy => command.args(["--solo", "--via", &format!("socks5://{address}")]),
     };
     let listens = [HTTP, SOCKS].map(|address| address.parse().expect("an address"));
@@ -375,12 +408,14 @@ fn other_packets_would_be_seen() {
             ports: None,
             ..packet.clone()
         } == udp
-            && !is_allowed(packet)),
+            && !is_allowed(packet, FarEnd::Gateway)
+            && !is_allowed(packet, FarEnd::GatewayOverDtls)),
         "{seen:?}"
     );
     assert!(
         seen.iter()
-            .any(|packet| packet.ports.is_some_and(|ports| ports.1 == 81) && !is_allowed(packet)),
+            .any(|packet| packet.ports.is_some_and(|ports| ports.1 == 81)
+                && !is_allowed(packet, FarEnd::Gateway)),
         "{seen:?}"
     );
 }
