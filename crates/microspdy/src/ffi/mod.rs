@@ -1,6 +1,6 @@
 //! The functions of the C interface, as the headers in `include/` declare them.
 //!
-//! Each function checks its arguments, and runs inside [`crate::guard::guarded`]. Objects are
+//! Each function checks its arguments, and runs inside `crate::guard::guarded`. Objects are
 //! passed as handles, which are looked up in a table and never followed. Only texts, buffers and
 //! result pointers of the program are followed; the header states their requirements.
 
