@@ -235,7 +235,7 @@ fn limited_origin(
                 }
                 continue;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(20));
             let body = if path == "/page" {
                 answer("text/html", &page(images))
             } else {
@@ -287,18 +287,22 @@ fn solo_hides_refusals_above_six_connections() {
         (10, Refusal::Status(429)),
         (10, Refusal::Close),
     ] {
-        let (origin, greatest, refused) = limited_origin(images, most, refusal);
-        let (_client, http, _) = start_client(options(SoloMode::Direct));
-        let failed = browse(http, &origin, images);
-        assert!(failed.is_empty(), "limit {most}: {failed:?}");
-        assert!(greatest.load(Ordering::SeqCst) > 6, "the limit was tried");
-        let refused = refused.load(Ordering::SeqCst);
         // The limit falls at the first refusal. A closed connection is tried three times.
         let bound = match refusal {
             Refusal::Status(_) => 32,
             Refusal::Close => 3 * 32,
         };
-        assert!((1..bound).contains(&refused), "limit {most}: {refused}");
+        // On a busy machine requests may be too slow to meet each other at the origin.
+        let was_refused = (0..20).any(|_| {
+            let (origin, _, refused) = limited_origin(images, most, refusal);
+            let (_client, http, _) = start_client(options(SoloMode::Direct));
+            let failed = browse(http, &origin, images);
+            assert!(failed.is_empty(), "limit {most}: {failed:?}");
+            let refused = refused.load(Ordering::SeqCst);
+            assert!(refused < bound, "limit {most}: {refused}");
+            refused > 0
+        });
+        assert!(was_refused, "limit {most}");
     }
 }
 
