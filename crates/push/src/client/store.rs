@@ -116,6 +116,8 @@ pub struct PushStore {
     /// The time of the next sweep, while a push waits.
     next_sweep: Option<Instant>,
     outputs: VecDeque<Output>,
+    /// The gateway's half is in this process.
+    is_gateway_local: bool,
 }
 
 impl PushStore {
@@ -130,7 +132,16 @@ impl PushStore {
             load: PageLoad::new(now),
             next_sweep: None,
             outputs: VecDeque::new(),
+            is_gateway_local: false,
         }
+    }
+
+    /// Lets requests join pushes without a head however old these are. A gateway's half in this
+    /// process makes the fetch at once, and a separate request would only double it.
+    #[must_use]
+    pub fn with_local_gateway(mut self) -> Self {
+        self.is_gateway_local = true;
+        self
     }
 
     /// Returns whether the store takes any push.
@@ -340,7 +351,7 @@ impl PushStore {
         let is_unknown_condition = kept.answer.is_none() && is_conditional(&asked.fields);
         let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
         if kept.is_over(now, &self.load)
-            || kept.is_overdue(now)
+            || (kept.is_overdue(now) && !self.is_gateway_local)
             || is_unknown_condition
             || (is_reload && kept.is_of_earlier_load(now, &self.load))
             || (complete_only && !is_complete)

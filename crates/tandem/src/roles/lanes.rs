@@ -117,7 +117,7 @@ impl ClientConfig {
 
     fn lane(&self, pool: &Rc<Gateways>) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
-        let counted = self.with_pushes(&to_gateway);
+        let counted = self.with_pushes(&to_gateway, false);
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -135,14 +135,20 @@ impl ClientConfig {
     fn solo_lane(&self, sessions: Rc<SoloSessions>) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
-            stage: self.with_pushes(&to_solo),
+            stage: self.with_pushes(&to_solo, true),
             sessions: to_solo,
         }
     }
 
-    /// Creates the stages before the sessions of a lane, which may push.
-    fn with_pushes<T: Stage + SessionPool + 'static>(&self, sessions: &Rc<T>) -> Rc<dyn Stage> {
-        self.counted(Rc::new(Loads::new(Rc::new(self.pushed(sessions)))))
+    /// Creates the stages before the sessions of a lane, which may push. `is_local` is true if the
+    /// sessions end in this process.
+    fn with_pushes<T: Stage + SessionPool + 'static>(
+        &self,
+        sessions: &Rc<T>,
+        is_local: bool,
+    ) -> Rc<dyn Stage> {
+        let pushed = Rc::new(self.pushed(sessions, is_local));
+        self.counted(Rc::new(Loads::new(pushed)))
     }
 
     fn lane_without_gateway(&self, fallback: Option<Rc<dyn Stage>>) -> Lane {
@@ -176,7 +182,7 @@ impl ClientConfig {
     }
 
     /// Creates the stage that accepts pushes.
-    fn pushed<T: Stage + SessionPool + 'static>(&self, sessions: &Rc<T>) -> Pushed {
+    fn pushed<T: Stage + SessionPool + 'static>(&self, sessions: &Rc<T>, is_local: bool) -> Pushed {
         let options = PushOptions {
             store: StoreLimits {
                 memory: if self.push { self.push_memory } else { 0 },
@@ -185,6 +191,7 @@ impl ClientConfig {
             early_hints: self.early_hints,
             cache_status: self.cache_status,
             digest: self.push_digest,
+            is_gateway_local: is_local,
             max_keys: self.max_sessions.min(MAX_DIGESTS),
         };
         Pushed::new(options, Rc::clone(sessions) as _, Rc::clone(sessions) as _)

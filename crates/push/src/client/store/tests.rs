@@ -107,6 +107,19 @@ impl Scene {
 }
 
 #[test]
+fn local_gateway_permits_long_waits_for_heads() {
+    for is_local in [false, true] {
+        let mut scene = Scene::new(LIMITS);
+        if is_local {
+            scene.store = PushStore::new(LIMITS, scene.now).with_local_gateway();
+        }
+        scene.promise("/a");
+        scene.pass(secs(30));
+        assert_eq!(scene.ask("/a").is_some(), is_local);
+    }
+}
+
+#[test]
 fn complete_push_answers_once() {
     let mut scene = Scene::new(LIMITS);
     let id = scene.push("/a", &[("tandem-asked", "x"), ("etag", "\"1\"")], "body");

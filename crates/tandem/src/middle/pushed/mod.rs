@@ -49,6 +49,8 @@ pub struct PushOptions {
     /// Reports to the next session's gateway which answers the browser received on the last
     /// session.
     pub digest: bool,
+    /// The gateway's half of push is in this process.
+    pub is_gateway_local: bool,
     /// The largest number of isolation keys with a stored digest.
     pub max_keys: usize,
 }
@@ -194,7 +196,8 @@ impl Shared {
         let (pool, key) = (Rc::clone(&self.pool), isolation.clone());
         let is_current = move |mark: &Rc<SessionMark>| pool.is_current(&key, mark);
         let store = self.options.store;
-        let pushes = SessionPushes::new(store, mark, digest, Box::new(is_current));
+        let local = self.options.is_gateway_local;
+        let pushes = SessionPushes::new(store, local, mark, digest, Box::new(is_current));
         let mut sessions = self.sessions.borrow_mut();
         let of_key = sessions.entry(isolation.clone()).or_default();
         of_key.push(Rc::clone(&pushes));

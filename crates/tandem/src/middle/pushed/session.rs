@@ -51,6 +51,7 @@ fn now() -> std::time::Instant {
 impl SessionPushes {
     pub(super) fn new(
         limits: StoreLimits,
+        is_gateway_local: bool,
         mark: Rc<SessionMark>,
         digest: Option<Rc<RefCell<Digest>>>,
         is_current: CurrencyCheck,
@@ -59,9 +60,13 @@ impl SessionPushes {
         if let Some(digest) = &digest {
             digest.borrow_mut().encode(now(), &mut reports);
         }
+        let mut store = PushStore::new(limits, now());
+        if is_gateway_local {
+            store = store.with_local_gateway();
+        }
         Rc::new(Self {
             mark,
-            store: RefCell::new(PushStore::new(limits, now())),
+            store: RefCell::new(store),
             reports: RefCell::new(ReportQueue::new(reports)),
             report_waker: Cell::default(),
             tasks: RefCell::default(),
