@@ -38,7 +38,7 @@ pub enum Axis {
     InitialWindow,
     /// TCP's congestion control at both ends, where a program does not choose its own.
     Congestion,
-    /// The origins: a number of shards that share the page's resources, or [`RECORDED`].
+    /// The origins: a number of shards that share the page's resources, or `recorded`.
     Shards,
     /// Requests in flight to one origin: connections of HTTP/1.1, streams of HTTP/2.
     Parallel,
