@@ -1,7 +1,9 @@
-// The origin of interop/browser.sh: a page with 100 visible images, and an HTTPS server for one certificate.
+// The origin of interop/browser.sh and interop/dashboard.sh: a page with 100 visible images, and an HTTPS server for one certificate.
 //
-//   node origin.js page DELAY_MS HOLD     answers each image after the delay; the first HOLD images are held until
-//                                         that many requests are under way (0 holds none)
+//   node origin.js page DELAY_MS HOLD [CACHE]
+//                                         answers each image after the delay; the first HOLD images are held until
+//                                         that many requests are under way (0 holds none); CACHE is the Cache-Control
+//                                         field of images, no-store by default
 //   node origin.js https CERT KEY
 //
 // It writes its address first, and "done MS MOST" when a page is complete: its time from the navigation to the last
@@ -20,13 +22,13 @@ function page() {
   return `<!doctype html><title>images</title><script>${tell}</script>${images.join('')}`;
 }
 
-function serveImages(delay, hold) {
+function serveImages(delay, hold, cache) {
   let now = 0;
   let most = 0;
   let held = hold > 0 ? [] : null;
   const finish = (response) => {
     now -= 1;
-    response.writeHead(200, { 'content-type': 'image/gif', 'cache-control': 'no-store' });
+    response.writeHead(200, { 'content-type': 'image/gif', 'cache-control': cache });
     response.end(GIF);
   };
   return http.createServer((request, response) => {
@@ -57,5 +59,6 @@ function serveSecure(cert, key) {
 }
 
 const [what, ...rest] = process.argv.slice(2);
-const server = what === 'https' ? serveSecure(...rest) : serveImages(Number(rest[0]), Number(rest[1]));
+const images = () => serveImages(Number(rest[0]), Number(rest[1]), rest[2] ?? 'no-store');
+const server = what === 'https' ? serveSecure(...rest) : images();
 server.listen(0, '127.0.0.1', () => console.log(`127.0.0.1:${server.address().port}`));

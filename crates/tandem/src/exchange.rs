@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tandem_http::{Fields, RequestHead, ResponseHead};
 
 use crate::error::Error;
@@ -188,11 +189,26 @@ pub struct PushedPart {
     pub session: Option<Rc<SessionMark>>,
 }
 
+/// The way on which the client got a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Supply {
+    /// The request crossed the slow path.
+    #[default]
+    Requested,
+    /// A push was under way when the browser requested the resource.
+    Joined,
+    /// A push was complete when the browser requested the resource.
+    Pushed,
+    /// The request opened an opaque tunnel, such as one for HTTPS.
+    Tunnel,
+}
+
 /// The source of a reply, polled for its next part.
 pub trait Parts {
-    /// Returns true if the parts come from a stored push instead of a response to this request.
-    fn was_pushed(&self) -> bool {
-        false
+    /// Returns the way on which the response comes. It is final when the head has come.
+    fn supply(&self) -> Supply {
+        Supply::Requested
     }
 
     /// Polls for the next part. Returns `None` at the regular end. An error means that the parts so
@@ -287,11 +303,11 @@ impl Reply {
         part
     }
 
-    /// See [`Parts::was_pushed`].
-    pub fn was_pushed(&self) -> bool {
+    /// See [`Parts::supply`].
+    pub fn supply(&self) -> Supply {
         match &self.source {
-            Source::Parts(parts) => parts.was_pushed(),
-            Source::Generator(generator) => generator.slot.pushed.get(),
+            Source::Parts(parts) => parts.supply(),
+            Source::Generator(generator) => generator.slot.supply.get(),
         }
     }
 
@@ -305,8 +321,8 @@ impl Reply {
 struct Layered(Reply);
 
 impl Parts for Layered {
-    fn was_pushed(&self) -> bool {
-        self.0.was_pushed()
+    fn supply(&self) -> Supply {
+        self.0.supply()
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
@@ -328,8 +344,8 @@ struct Slot {
     part: RefCell<Option<Part>>,
     /// True once a part has been sent.
     used: Cell<bool>,
-    /// True if the parts are those of a push.
-    pushed: Cell<bool>,
+    /// The way on which the parts come.
+    supply: Cell<Supply>,
 }
 
 /// Receives the parts of [`Reply::generate`].
@@ -349,9 +365,9 @@ impl Sink {
         move || slot.used.get()
     }
 
-    /// Sets whether the parts to come are those of a push.
-    pub fn set_pushed(&self, pushed: bool) {
-        self.slot.pushed.set(pushed);
+    /// Sets the way on which the parts to come have come.
+    pub fn set_supply(&self, supply: Supply) {
+        self.slot.supply.set(supply);
     }
 
     /// Sends one part. The future resolves when the reader polls for the next part. It does not

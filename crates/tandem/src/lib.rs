@@ -27,6 +27,7 @@ pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod hosts;
+pub mod journal;
 pub mod learned;
 pub mod log_limit;
 pub mod metrics;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tandem_submit::store::Store;
 
+use crate::journal::Journal;
 use crate::learned::{Learned, LearnedError, PredictorConfig};
 use crate::response_cache::ResponseCache;
 use crate::users::Users;
@@ -17,6 +18,7 @@ pub struct Services {
     learned: OnceLock<Arc<Learned>>,
     cache: Mutex<Option<Arc<ResponseCache>>>,
     users: Arc<Users>,
+    journal: Arc<Journal>,
     store: OnceLock<Arc<dyn Store>>,
 }
 
@@ -87,6 +89,11 @@ impl Services {
     /// Returns the store of submissions, if a role has opened it.
     pub fn store(&self) -> Option<&Arc<dyn Store>> {
         self.store.get()
+    }
+
+    /// Returns the recent events for the dashboard.
+    pub const fn journal(&self) -> &Arc<Journal> {
+        &self.journal
     }
 
     /// Writes what the services keep in files.

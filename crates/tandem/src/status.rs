@@ -39,6 +39,8 @@ pub struct SessionStatus {
     pub opened: Opened,
     /// The gateway that it leads to, as `host:port`.
     pub gateway: Option<String>,
+    /// The session protocol, the transport and the proxy on the way, for a session to a gateway.
+    pub protocol: Option<String>,
     /// Seconds since it was opened.
     pub age: f64,
     /// The exchanges under way, where the session counts them.
@@ -56,6 +58,7 @@ impl SessionStatus {
         Self {
             opened,
             gateway: None,
+            protocol: None,
             age: since.elapsed().as_secs_f64(),
             exchanges: None,
             round_trip: measure.map(|measure| measure.round_trip),

@@ -29,7 +29,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("users", &[]),
     ("learned", &["users"]),
     ("response_cache", &["error", "metrics"]),
-    ("services", &["learned", "response_cache", "users"]),
+    ("journal", &["exchange"]),
+    (
+        "services",
+        &["journal", "learned", "response_cache", "users"],
+    ),
     ("warm_up", &[]),
     ("probe", &[]),
     ("path", &[]),
@@ -46,6 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "journal",
             "carrier",
             "hosts",
             "renewal",
@@ -68,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "back",
         &[
+            "journal",
             "hosts",
             "error",
             "exchange",
@@ -107,6 +113,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "admin",
         &[
+            "journal",
             "connections",
             "middle",
             "exchange",
@@ -139,6 +146,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "roles",
         &[
+            "journal",
             "renewal",
             "config",
             "endpoint",
@@ -183,6 +191,7 @@ const VALUES: &[&str] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "journal",
     "renewal",
     "error",
     "failure",

@@ -98,7 +98,7 @@ fn new_user_reaches_a_page_by_printed_commands() {
     let allowed = format!("--allow-dest {}", origin.address);
     let gateway = printed(&out, "tandem gateway");
     let _gateway = Process::run(shell(&gateway, &allowed));
-    let listen = "--listen http://127.0.0.1:0";
+    let listen = "--listen http://127.0.0.1:0 --admin 127.0.0.1:0";
     let client = Process::run(shell(&printed(&out, "tandem client"), listen));
     let answer = Client::to(client.address).get(&origin.url("/"));
     assert_eq!((answer.status, answer.body), (200, b"hello".to_vec()));

@@ -8,6 +8,7 @@
 #[path = "../../../tandem/tests/suite/certificates.rs"]
 mod certificates;
 mod counters;
+mod dashboard;
 mod doctor;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/harness.rs"]

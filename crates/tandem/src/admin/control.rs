@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   list│on│off│dump  all│FAMILY│FAMILY.NAME \n   ─▶   one JSON document, then the end
-//!   status \n                                    ─▶   the same
+//!   status│overview│open \n                      ─▶   the same
 //! ```
 //!
 //! Only the owner of the process may connect. The socket serves at most [`MAX_CLIENTS`] connections
@@ -15,16 +15,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
+use super::door::Door;
+use super::overview::{Overview, OverviewSource};
 use crate::probe::snapshot::{Distribution, State};
 use crate::probe::{POINTS, Point};
-use crate::status::{Status, StatusSource};
+use crate::status::Status;
 
 /// The greatest length of a request in bytes, with its line end.
 pub const MAX_REQUEST: usize = 128;
@@ -118,6 +121,10 @@ pub enum Answer {
     Distributions(Vec<Distribution>),
     /// The snapshot of the process, after `status`.
     Status(Status),
+    /// The overview of the process, after `overview`.
+    Overview(Box<Overview>),
+    /// A URL that opens the dashboard once, after `open`.
+    Url(String),
     /// The reason for which the request was refused.
     Error(String),
 }
@@ -168,12 +175,16 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, in a task of the current runtime. The socket of a process that has ended
+    /// Listens at `path`, in a task of the current runtime. The dashboard has a `door`. The socket of a process that has ended
     /// is replaced.
     ///
     /// # Errors
     /// Fails if another file has that name, another process listens there, or the system refuses.
-    pub fn listen(path: &Path, status: StatusSource) -> Result<Self, ControlError> {
+    pub fn listen(
+        path: &Path,
+        source: OverviewSource,
+        door: Option<Arc<Door>>,
+    ) -> Result<Self, ControlError> {
         let shown = path.display().to_string();
         make_way(path, &shown)?;
         let failed = |error| ControlError::System {
@@ -186,7 +197,7 @@ impl Control {
             error,
         };
         let named = fs::symlink_metadata(path).map_err(failed)?;
-        let task = tokio::spawn(serve(listener, status));
+        let task = tokio::spawn(serve(listener, source, door));
         Ok(Self {
             path: path.to_owned(),
             identity: (named.dev(), named.ino()),
@@ -241,12 +252,15 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(OwnedFd::from(socket).into())
 }
 
-async fn serve(listener: UnixListener, status: StatusSource) {
+async fn serve(listener: UnixListener, source: OverviewSource, door: Option<Arc<Door>>) {
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
-                Ok((stream, _)) => drop(clients.spawn(tokio::time::timeout(PATIENCE, converse(stream, status.clone())))),
+                Ok((stream, _)) => {
+                    let served = converse(stream, source.clone(), door.clone());
+                    clients.spawn(tokio::time::timeout(PATIENCE, served));
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept on the control socket");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -258,7 +272,11 @@ async fn serve(listener: UnixListener, status: StatusSource) {
 }
 
 /// Reads one request and writes its response.
-async fn converse(mut stream: UnixStream, status: StatusSource) -> io::Result<()> {
+async fn converse(
+    mut stream: UnixStream,
+    source: OverviewSource,
+    door: Option<Arc<Door>>,
+) -> io::Result<()> {
     let mut line = Vec::with_capacity(MAX_REQUEST + 1);
     while line.len() <= MAX_REQUEST && !line.ends_with(b"\n") {
         let room = (MAX_REQUEST + 1 - line.len()) as u64;
@@ -266,10 +284,14 @@ async fn converse(mut stream: UnixStream, status: StatusSource) -> io::Result<()
             break;
         }
     }
-    let answer = if line.trim_ascii_end() == b"status" {
-        Answer::Status(status.snapshot().await)
-    } else {
-        answer(&line)
+    let answer = match line.trim_ascii_end() {
+        b"status" => Answer::Status(source.status().snapshot().await),
+        b"overview" => Answer::Overview(Box::new(source.take(None).await)),
+        b"open" => match &door {
+            Some(door) => Answer::Url(door.url_for_once(Instant::now())?),
+            None => Answer::Error("the dashboard is off: start the program with --admin".into()),
+        },
+        _ => answer(&line),
     };
     let text = serde_json::to_vec(&answer).map_err(io::Error::other)?;
     stream.write_all(&text).await?;
@@ -284,9 +306,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::status::StatusSource;
 
     fn listen(path: &Path) -> Result<Control, ControlError> {
-        Control::listen(path, StatusSource::new(Vec::new))
+        let status = StatusSource::new(Vec::new);
+        let source = OverviewSource::new("client", status, Arc::default());
+        let door = Door::new(([127, 0, 0, 1], 8117).into()).expect("a door");
+        Control::listen(path, source, Some(Arc::new(door)))
     }
 
     #[test]

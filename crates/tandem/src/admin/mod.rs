@@ -1,8 +1,10 @@
-//! The pages that the process serves about itself, all from one snapshot ([`crate::status`]).
+//! The pages that the process serves about itself, from one snapshot ([`crate::status`]) and one
+//! overview ([`overview`]).
 //!
 //! ```text
 //!  metrics listener   /metrics (Prometheus) · /status (JSON)     loopback only
-//!  control socket     points, and the status                     [`control`], its owner only
+//!  admin listener     the dashboard and its data                 [`dashboard`], for its key
+//!  control socket     points, status, overview, a URL            [`control`], its owner only
 //!  client's listener  /proxy.pac                                 [`pac`]
 //! ```
 //!
@@ -11,10 +13,14 @@
 //! point to this machine (DNS rebinding).
 
 pub mod control;
+mod dashboard;
+pub mod door;
+pub mod overview;
 pub mod pac;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +40,9 @@ use crate::status::StatusSource;
 use crate::transport::Transport;
 use crate::transport::registry::{Protocol, Socket};
 use crate::transport::tcp::Tcp;
+use dashboard::Dashboard;
+use door::Door;
+use overview::OverviewSource;
 
 /// The connections that the listener takes at once.
 const MAX_CONNECTIONS: usize = 32;
@@ -52,8 +61,7 @@ struct Admin {
 impl Stage for Admin {
     fn call(&self, exchange: Exchange) -> Reply {
         let request = &exchange.request;
-        let is_own = |own: &String| own.eq_ignore_ascii_case(&request.authority);
-        if !self.own.iter().any(is_own) {
+        if !is_own(&self.own, request) {
             return page(421, "text/plain", "Misdirected request.\n".into());
         }
         match request.path.as_str() {
@@ -74,6 +82,12 @@ impl Stage for Admin {
             _ => not_found(),
         }
     }
+}
+
+/// Returns whether a request is for one of the authorities of a listener.
+fn is_own(own: &[String], request: &RequestHead) -> bool {
+    own.iter()
+        .any(|own| own.eq_ignore_ascii_case(&request.authority))
 }
 
 fn not_found() -> Reply {
@@ -120,12 +134,40 @@ pub fn own_authorities(listen: SocketAddr, scheme: Scheme) -> Vec<String> {
     own
 }
 
-/// Serves the pages at `address` in a task of this thread, and returns the address that it is bound
-/// to.
+/// Serves metrics and status at `address` in a task of this thread, and returns the address that it
+/// is bound to.
 ///
 /// # Errors
 /// Returns the reason why the address cannot be listened on.
 pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<SocketAddr> {
+    listen(address, |local, own| {
+        let stage: Rc<dyn Stage> = Rc::new(Admin { status, own });
+        Ok((stage, local))
+    })
+}
+
+/// Serves the dashboard at `address` in a task of this thread, and returns its door.
+///
+/// # Errors
+/// Returns the reason why the address cannot be listened on.
+pub fn serve_dashboard(address: SocketAddr, source: OverviewSource) -> std::io::Result<Arc<Door>> {
+    listen(address, |local, own| {
+        let door = Arc::new(Door::new(local)?);
+        let stage: Rc<dyn Stage> = Rc::new(Dashboard {
+            source,
+            door: Arc::clone(&door),
+            own,
+        });
+        Ok((stage, door))
+    })
+}
+
+/// Listens at `address`. The function gets the bound address and the listener's authorities, and
+/// returns the stage that answers requests.
+fn listen<T>(
+    address: SocketAddr,
+    stage: impl FnOnce(SocketAddr, Rc<[String]>) -> std::io::Result<(Rc<dyn Stage>, T)>,
+) -> std::io::Result<T> {
     let socket = Socket::bind(Protocol::Tcp, address)?;
     let local = socket.local_addr()?;
     let own: Rc<[String]> = own_authorities(local, Scheme::Http).into();
@@ -146,7 +188,7 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
         pinned: None,
     };
     let listener = transport.listen(socket)?;
-    let stage: Rc<dyn Stage> = Rc::new(Admin { status, own });
+    let (stage, result) = stage(local, own)?;
     let front = Front {
         protocol: FrontProtocol::Session(Rc::new(session)),
         transport: Rc::new(transport),
@@ -168,7 +210,7 @@ pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<Socke
         drain: Drain::new(),
     };
     tokio::task::spawn_local(Rc::new(front).accept(listener, std::future::pending()));
-    Ok(local)
+    Ok(result)
 }
 
 #[cfg(test)]

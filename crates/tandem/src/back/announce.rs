@@ -5,11 +5,13 @@
 //! `Proxy-Status` fields hold the reason only.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::{Error, Kind, Side};
+use crate::journal::Journal;
 
 /// The time after which the same failure is logged again.
 const REMINDER: Duration = Duration::from_secs(600);
@@ -25,6 +27,8 @@ pub struct Announcer {
     gateway: String,
     /// The session protocol and the transport, such as `h2 over TLS`.
     protocol: String,
+    /// Holds the present failure for the dashboard.
+    journal: Arc<Journal>,
     answers: Cell<Option<bool>>,
     /// The failure that was logged last, and the time of its line.
     told: RefCell<Option<(Error, Instant)>>,
@@ -65,10 +69,11 @@ pub fn explain(gateway: &str, error: &Error) -> String {
 
 impl Announcer {
     /// Creates the announcer of `gateway`, which is reached by `protocol`.
-    pub fn new(gateway: String, protocol: String) -> Self {
+    pub fn new(gateway: String, protocol: String, journal: Arc<Journal>) -> Self {
         Self {
             gateway,
             protocol,
+            journal,
             answers: Cell::new(None),
             told: RefCell::default(),
             lines: Cell::default(),
@@ -77,7 +82,11 @@ impl Announcer {
 
     /// Logs that a session works. `answered_in` is the time to its first response.
     pub fn up(&self, answered_in: Option<Duration>) {
-        if self.answers.replace(Some(true)) == Some(true) || !self.may_speak() {
+        if self.answers.replace(Some(true)) == Some(true) {
+            return;
+        }
+        self.journal.set_problem(&self.gateway, None);
+        if !self.may_speak() {
             return;
         }
         *self.told.borrow_mut() = None;
@@ -99,23 +108,33 @@ impl Announcer {
                     && now - *at < REMINDER
             });
         self.answers.set(Some(false));
+        let problem = explain(&self.gateway, error);
+        self.journal
+            .set_problem(&self.gateway, Some(problem.clone()));
         if repeated || !self.may_speak() {
             return;
         }
         *self.told.borrow_mut() = Some((error.clone(), now));
-        tracing::warn!("{}", explain(&self.gateway, error));
+        tracing::warn!("{problem}");
     }
 
     /// Logs that the gateway has not answered after `waited`.
     pub fn waiting(&self, waited: Duration) {
         if self.answers.get().is_none() && self.may_speak() {
-            tracing::warn!(
+            let problem = format!(
                 "gateway {} has not answered in {} s ({}): still trying",
                 self.gateway,
                 waited.as_secs(),
                 self.protocol
             );
+            tracing::warn!("{problem}");
+            self.journal.set_problem(&self.gateway, Some(problem));
         }
+    }
+
+    /// Returns the session protocol and the transport.
+    pub fn protocol(&self) -> &str {
+        &self.protocol
     }
 
     /// Counts a line. Returns false if the current window has too many lines already.
@@ -140,7 +159,21 @@ mod tests {
     use super::*;
 
     fn announcer() -> Announcer {
-        Announcer::new("gw.example:443".into(), "h2 over TLS".into())
+        let journal = Arc::default();
+        Announcer::new("gw.example:443".into(), "h2 over TLS".into(), journal)
+    }
+
+    #[test]
+    fn failure_of_a_gateway_is_a_problem_until_it_answers() {
+        let announcer = announcer();
+        let problems = || announcer.journal.problems();
+        let error = Error::new(Kind::ConnectionRefused, Side::Peer, "connection refused");
+        announcer.down(&error);
+        assert!(problems()[0].contains("is it running"), "{:?}", problems());
+        announcer.up(None);
+        assert!(problems().is_empty());
+        announcer.down(&error);
+        assert_eq!(problems().len(), 1);
     }
 
     #[test]

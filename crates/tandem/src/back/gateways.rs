@@ -208,9 +208,11 @@ impl Gateways {
         let slots = self.slots.borrow();
         let status = |((_, index), slot): (&(Isolation, usize), &Slot)| {
             let facts = slot.current.facts();
-            let Target { host, port } = &self.gateways[*index].target;
+            let gateway = &self.gateways[*index];
+            let Target { host, port } = &gateway.target;
             SessionStatus {
                 gateway: Some(format!("{host}:{port}")),
+                protocol: Some(gateway.announcer.protocol().to_owned()),
                 exchanges: Some(slot.current.active()),
                 ..SessionStatus::new(Opened::Here, slot.opened.into_std(), facts.as_deref())
             }

@@ -72,6 +72,7 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
             role: Arc::new(options.typed()?),
             drain_limit: Duration::from_secs(5),
             fixed: Fixed::default(),
+            warnings: Vec::new(),
         })
     })?;
     if args.statistics {
@@ -203,6 +204,7 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             role: Arc::new(config),
             drain_limit: Duration::from_secs(5),
             fixed: Fixed::default(),
+            warnings: Vec::new(),
         })
     })
 }

@@ -401,6 +401,12 @@ fn print_steps(out: &mut impl Write, plan: &Plan, directory: &Path) -> Result<()
              cd {client} && tandem share -c client.toml"
         )?;
     }
+    if plan.has_dashboard {
+        writeln!(
+            out,
+            "\nOpen the client's dashboard:\n  cd {client} && tandem open -c client.toml"
+        )?;
+    }
     writeln!(
         out,
         "\nSet the browser's automatic proxy configuration to http://127.0.0.1:8118/proxy.pac"

@@ -2,15 +2,14 @@
 //! gateway.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use super::Failure;
-use crate::admin::control::{Answer, PATIENCE, Verb};
+use super::ask::ask;
+use crate::admin::control::{Answer, Verb};
 use crate::probe::Unit;
 use crate::probe::recorded::quantile;
 use crate::probe::snapshot::{Distribution, State};
@@ -23,9 +22,6 @@ pub(super) const EXAMPLES: &str = "Examples:
       Enable the points of a family
   tandem probe dump --control /run/tandem-client/control --csv
       Print the distributions for a spreadsheet";
-
-/// The limit of an answer in bytes: every point with a full sample fits several times.
-const MAX_ANSWER: u64 = 64 << 20;
 
 /// The quantiles in the table of a dump, with their headings.
 const SHARES: [(f64, &str); 8] = [
@@ -84,9 +80,11 @@ pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
         ProbeCommand::Off(args) => (Verb::Off, args, false),
         ProbeCommand::Dump(args) => (Verb::Dump, &args.which, args.csv),
     };
-    let text = match ask(args, verb)? {
+    let text = match ask(&args.control, &format!("{} {}", verb.as_str(), args.of))? {
         Answer::Error(problem) => return Err(problem.into()),
-        Answer::Status(_) => return Err("the process answered another question".into()),
+        Answer::Status(_) | Answer::Overview(_) | Answer::Url(_) => {
+            return Err("the process answered another question".into());
+        }
         Answer::Points(points) if args.json => serde_json::to_string_pretty(&points)?,
         Answer::Distributions(dumped) if args.json => serde_json::to_string_pretty(&dumped)?,
         Answer::Points(points) => states(&points),
@@ -101,29 +99,6 @@ pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
-}
-
-fn ask(args: &ProbeArgs, verb: Verb) -> Result<Answer, Failure> {
-    let failed = |error: std::io::Error| format!("{}: {error}", args.control.display());
-    let mut stream = UnixStream::connect(&args.control).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream
-        .write_all(format!("{} {}\n", verb.as_str(), args.of).as_bytes())
-        .map_err(failed)?;
-    stream.shutdown(Shutdown::Write).map_err(failed)?;
-    let mut text = Vec::new();
-    stream
-        .take(MAX_ANSWER)
-        .read_to_end(&mut text)
-        .map_err(failed)?;
-    serde_json::from_slice(&text).map_err(|_| {
-        format!(
-            "{}: that is not the control socket of a tandem",
-            args.control.display()
-        )
-        .into()
-    })
 }
 
 /// The invariant behind `expect` on writes to a string.

@@ -2,6 +2,7 @@
 //! handles signals.
 
 use std::cell::OnceCell;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +13,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{ClientArgs, Failure, GatewayArgs, start_log};
 use crate::admin;
 use crate::admin::control::Control;
+use crate::admin::door::Door;
+use crate::admin::overview::OverviewSource;
 use crate::config::{ConfigError, File};
 use crate::endpoint::Endpoint;
+use crate::journal::Journal;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::services::Services;
@@ -26,6 +30,8 @@ pub(super) struct Loaded {
     pub(super) role: Arc<dyn Role>,
     pub(super) drain_limit: Duration,
     pub(super) fixed: Fixed,
+    /// The warnings about the configuration.
+    pub(super) warnings: Vec<String>,
 }
 
 /// The values that a reload does not change: they need a restart.
@@ -33,6 +39,7 @@ pub(super) struct Loaded {
 pub(super) struct Fixed {
     pub(super) log: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
+    pub(super) admin: Option<SocketAddr>,
     pub(super) control: Option<PathBuf>,
     pub(super) workers: usize,
     /// The settings of the gateway's predictor as text; `None` without a predictor.
@@ -47,6 +54,7 @@ impl Fixed {
         let differs = [
             ("log", self.log != new.log),
             ("metrics", self.metrics != new.metrics),
+            ("admin", self.admin != new.admin),
             ("control", self.control != new.control),
             ("workers", self.workers != new.workers),
             (
@@ -76,11 +84,12 @@ pub(super) fn client(args: ClientArgs, transports: &Transports) -> Result<(), Fa
         let options = args.options.clone().or(file);
         let log = options.log.clone();
         let config = options.typed_with(transports)?;
-        warn(config.warnings());
+        let warnings = config.warnings();
         let control = config.control.clone();
         let fixed = Fixed {
             log,
             metrics: config.metrics,
+            admin: config.admin,
             control,
             workers: config.workers(),
             predict: None,
@@ -89,6 +98,7 @@ pub(super) fn client(args: ClientArgs, transports: &Transports) -> Result<(), Fa
         Ok(Loaded {
             drain_limit: Duration::from_secs(10),
             fixed,
+            warnings,
             role: Arc::new(config),
         })
     })
@@ -105,8 +115,8 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         let options = args.options.clone().or(file);
         let log = options.log.clone();
         let mut config = options.typed_with(transports)?;
-        warn(config.warnings());
-        warn_of_congestion(&config.path.socket);
+        let mut warnings = config.warnings();
+        warnings.extend(warning_of_congestion(&config.path.socket));
         let predictor = config
             .push
             .as_ref()
@@ -116,6 +126,7 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         let fixed = Fixed {
             log,
             metrics: config.metrics,
+            admin: config.admin,
             control,
             workers: config.workers,
             predict,
@@ -126,26 +137,29 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         Ok(Loaded {
             drain_limit: config.drain_timeout,
             fixed,
+            warnings,
             role: Arc::new(config),
         })
     })
 }
 
-fn warn(warnings: Vec<String>) {
-    for warning in warnings {
+/// Logs the warnings about a configuration, and shows them on the dashboard.
+fn warn(warnings: Vec<String>, journal: &Journal) {
+    for warning in &warnings {
         tracing::warn!("{warning}");
     }
+    journal.set_warnings(warnings);
 }
 
-/// Logs a warning if the kernel lacks the congestion control: a lossy path is slow without it.
-fn warn_of_congestion(options: &SocketOptions) {
-    if let Some(error) = options.congestion_refused() {
-        tracing::warn!(
-            congestion = options.congestion, %error,
-            "the kernel lacks this congestion control and uses its default, which takes every loss for congestion and \
-             forgets an idle path: load it (modprobe tcp_bbr), or set congestion = \"\" to accept the default"
-        );
-    }
+/// Returns a warning if the kernel lacks the congestion control: a lossy path is slow without it.
+fn warning_of_congestion(options: &SocketOptions) -> Option<String> {
+    let error = options.congestion_refused()?;
+    Some(format!(
+        "the kernel lacks the congestion control {} ({error}) and uses its default, which takes \
+         every loss for congestion and forgets an idle path: load it (modprobe tcp_bbr), or set \
+         congestion = \"\" to accept the default",
+        options.congestion
+    ))
 }
 
 pub(super) fn read(file: Option<&Path>) -> Result<File, ConfigError> {
@@ -153,23 +167,27 @@ pub(super) fn read(file: Option<&Path>) -> Result<File, ConfigError> {
 }
 
 pub(super) fn serve(
-    name: &str,
+    name: &'static str,
     load: impl Fn() -> Result<Loaded, ConfigError>,
 ) -> Result<(), Failure> {
-    let loaded = load()?;
+    let mut loaded = load()?;
     raise_descriptor_limit();
     let runtime = super::runtime()?;
     let served = runtime.block_on(tokio::task::LocalSet::new().run_until(async {
         let (mut terminate, mut interrupt, mut hangup) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
         let mut running = Running::start(Arc::clone(&loaded.role)).await?;
+        let journal = Arc::clone(running.services().journal());
+        warn(std::mem::take(&mut loaded.warnings), &journal);
         if let Some(address) = loaded.fixed.metrics {
             let local = admin::serve(address, running.status())
                 .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
             eprintln!("tandem: metrics on http://{local}/metrics");
         }
+        let source = OverviewSource::new(name, running.status(), Arc::clone(&journal));
         let control = loaded.fixed.control.as_deref();
-        let _control = control.map(|path| Control::listen(path, running.status())).transpose()?;
+        let door = loaded.fixed.admin.map(|address| dashboard(address, control, &source)).transpose()?;
+        let _control = control.map(|path| Control::listen(path, source, door)).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());
@@ -186,6 +204,7 @@ pub(super) fn serve(
                     Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
                     Ok(new) => match running.reload(new.role).await {
                         Ok(()) => {
+                            warn(new.warnings, &journal);
                             let changed = loaded.fixed.changed(&new.fixed);
                             if !changed.is_empty() {
                                 tracing::warn!("{} changed: that takes a restart", changed.join(", "));
@@ -211,6 +230,26 @@ pub(super) fn serve(
     runtime.shutdown_background();
     let services: Result<Arc<Services>, Failure> = served;
     Ok(services?.save()?)
+}
+
+/// Serves the dashboard and prints its address. The key stands in the line only if a person reads
+/// it: logs are files.
+fn dashboard(
+    address: SocketAddr,
+    control: Option<&Path>,
+    source: &OverviewSource,
+) -> Result<Arc<Door>, Failure> {
+    let door = admin::serve_dashboard(address, source.clone())
+        .map_err(|error| format!("admin: cannot listen on {address}: {error}"))?;
+    if std::io::stderr().is_terminal() {
+        eprintln!("tandem: dashboard on {}", door.lasting_url());
+    } else {
+        eprintln!("tandem: dashboard on http://{}/", door.address());
+    }
+    if control.is_none() && !std::io::stderr().is_terminal() {
+        tracing::warn!("nothing can open the dashboard without the control socket: set control");
+    }
+    Ok(door)
 }
 
 /// Raises the soft limit of descriptors to the hard one. The usual soft limit of 1,024 is lower

@@ -110,7 +110,11 @@ with_path! {
         max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Address of the listener for Prometheus metrics, loopback only [default: none]
         metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Path of the Unix socket for `tandem probe`, accessible to this user only [default: none]
+        /// Address of the listener for the dashboard, loopback only; `tandem open` opens it
+        /// [default: none]
+        admin: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this user
+        /// only [default: none]
         control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
@@ -215,6 +219,8 @@ pub struct ClientConfig {
     pub max_connections: usize,
     /// The address of the metrics listener.
     pub metrics: Option<SocketAddr>,
+    /// The address of the dashboard's listener.
+    pub admin: Option<SocketAddr>,
     /// The path of the control socket.
     pub control: Option<PathBuf>,
     /// A line in the log for each request.
@@ -335,7 +341,8 @@ impl ClientOptions {
             cache_status: self.cache_status.unwrap_or(false),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
-            metrics: loopback(self.metrics)?,
+            metrics: loopback("metrics", self.metrics)?,
+            admin: loopback("admin", self.admin)?,
             control: self.control,
             log_requests: self.log_requests.unwrap_or(false),
             log_urls: self.log_urls.unwrap_or(false),
@@ -478,11 +485,15 @@ fn default_listen() -> Vec<Endpoint> {
         .collect()
 }
 
-pub(crate) fn loopback(metrics: Option<SocketAddr>) -> Result<Option<SocketAddr>, ConfigError> {
-    match metrics {
+/// Checks the address of a listener for the user of this machine.
+pub(crate) fn loopback(
+    key: &'static str,
+    address: Option<SocketAddr>,
+) -> Result<Option<SocketAddr>, ConfigError> {
+    match address {
         Some(address) if !address.ip().is_loopback() => Err(ConfigError::value(
-            "metrics",
-            format!("{address}: metrics are for this machine only, give a loopback address"),
+            key,
+            format!("{address}: {key} is for this machine only, give a loopback address"),
         )),
         other => Ok(other),
     }

@@ -117,7 +117,11 @@ with_path! {
         drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
         /// Address of the listener for Prometheus metrics, loopback only [default: none]
         metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Path of the Unix socket for `tandem probe`, accessible to this user only [default: none]
+        /// Address of the listener for the dashboard, loopback only; `tandem open` opens it
+        /// [default: none]
+        admin: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this user
+        /// only [default: none]
         control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
@@ -219,6 +223,8 @@ pub struct GatewayConfig {
     pub path: PathConfig,
     /// The address of the metrics listener.
     pub metrics: Option<SocketAddr>,
+    /// The address of the dashboard's listener.
+    pub admin: Option<SocketAddr>,
     /// The path of the control socket.
     pub control: Option<PathBuf>,
     /// True if the log has a line for each request.
@@ -337,7 +343,8 @@ impl GatewayOptions {
                 .map_or(Duration::from_secs(30), |span| span.0),
             path,
             submission,
-            metrics: loopback(self.metrics)?,
+            metrics: loopback("metrics", self.metrics)?,
+            admin: loopback("admin", self.admin)?,
             control: self.control,
             log_requests: self.log_requests.unwrap_or(false),
             log_urls: self.log_urls.unwrap_or(false),

@@ -9,7 +9,7 @@ use tandem_http::{Method, RequestHead};
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::exchange::{Exchange, Part, Parts, Reply, Supply};
 use crate::stage::Stage;
 
 /// The stage that writes the access log.
@@ -86,6 +86,10 @@ struct Logged {
 }
 
 impl Parts for Logged {
+    fn supply(&self) -> Supply {
+        self.reply.supply()
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.reply.poll_part(cx);
         let line = &mut self.line;
@@ -110,7 +114,7 @@ impl Parts for Logged {
                     }
                     Some(Ok(Part::Head(head))) => {
                         line.status = Some(head.status);
-                        line.pushed |= self.reply.was_pushed();
+                        line.pushed |= self.reply.supply() != Supply::Requested;
                     }
                     Some(Ok(Part::Data(data))) => line.bytes += data.len() as u64,
                     Some(Ok(_)) => {}

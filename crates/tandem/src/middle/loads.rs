@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tandem_push::wire::{PUSH_FIELD, Treatment};
 
 use crate::error::Error;
-use crate::exchange::{Exchange, Isolation, Part, Parts, Reply};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Supply};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 
@@ -79,8 +79,8 @@ struct Timed {
 }
 
 impl Parts for Timed {
-    fn was_pushed(&self) -> bool {
-        self.reply.was_pushed()
+    fn supply(&self) -> Supply {
+        self.reply.supply()
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -4,7 +4,8 @@
 //! - [`max_forwards`] handles `Max-Forwards`.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
 //! - [`routes`] chooses the client's route by the host of a request.
-//! - [`count`] counts exchanges, and [`access_log`] logs them.
+//! - [`count`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for the
+//!   dashboard.
 //! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2.
 //! - [`warm_up`] opens the congestion window of a new session.
 //! - [`cache`] answers requests from the gateway's cache.
@@ -23,6 +24,7 @@ pub mod max_forwards;
 pub mod pair_fields;
 pub mod push;
 pub mod pushed;
+pub mod record;
 pub mod routes;
 pub mod solo;
 pub mod submit;

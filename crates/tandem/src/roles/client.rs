@@ -2,6 +2,7 @@
 //! the rest.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tandem_http::h1::Form;
 
@@ -16,6 +17,7 @@ use crate::front::{Front, Protocol};
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
+use crate::middle::record::Record;
 use crate::middle::routes::Routes;
 use crate::middle::solo::SoloSessions;
 use crate::middle::track::Track;
@@ -42,15 +44,26 @@ impl Role for ClientConfig {
         1
     }
 
+    fn open(&self, services: &Services) -> Result<(), ConfigError> {
+        if self.admin.is_some() {
+            services.journal().record();
+        }
+        Ok(())
+    }
+
     fn build(
         &self,
-        _: &Services,
+        services: &Services,
         listening: &[std::net::SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
-        let lanes = self.lanes()?;
+        let journal = services.journal();
+        let lanes = self.lanes(journal)?;
         let routes = Rc::new(lanes.routes);
-        let out: Rc<dyn Stage> = Rc::clone(&routes) as _;
+        let mut out: Rc<dyn Stage> = Rc::clone(&routes) as _;
+        if journal.is_recording() {
+            out = Rc::new(Record::new(Arc::clone(journal), out));
+        }
         let out = Rc::new(MaxForwards { next: out });
         let out: Rc<dyn Stage> = Rc::new(PairFields { next: out });
         let connections = Connections::new(ConnectionLimits {

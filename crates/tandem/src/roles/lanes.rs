@@ -25,6 +25,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Via;
 use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
+use crate::journal::Journal;
 use crate::middle::count::Count;
 use crate::middle::loads::Loads;
 use crate::middle::push::NoPush;
@@ -62,11 +63,13 @@ pub(super) struct Lanes {
 
 impl ClientConfig {
     /// Creates the lanes of all routes, and opens the first session of the default gateway.
-    pub(super) fn lanes(&self) -> Result<Lanes, ConfigError> {
+    pub(super) fn lanes(&self, journal: &Arc<Journal>) -> Result<Lanes, ConfigError> {
+        // The gateways of an earlier configuration may be other ones.
+        journal.clear_problems();
         let fallback = self.fallback_stage()?;
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
-            let pool = self.pool(&route.gateways, fallback.clone())?;
+            let pool = self.pool(&route.gateways, fallback.clone(), journal)?;
             lanes.push(self.lane(&pool));
             pools.push(pool);
         }
@@ -78,7 +81,7 @@ impl ClientConfig {
         } else if self.gateways.is_empty() {
             self.lane_without_gateway(fallback)
         } else {
-            let pool = self.pool(&self.gateways, fallback)?;
+            let pool = self.pool(&self.gateways, fallback, journal)?;
             // Only a request for one of its hosts contacts the gateway of a route. Otherwise the
             // operator would learn of people who may visit them.
             pool.get_ready();
@@ -101,10 +104,11 @@ impl ClientConfig {
         &self,
         gateways: &[GatewayEndpoint],
         fallback: Option<Rc<dyn Stage>>,
+        journal: &Arc<Journal>,
     ) -> Result<Rc<Gateways>, ConfigError> {
         let gateways = gateways
             .iter()
-            .map(|gateway| self.gateway(gateway))
+            .map(|gateway| self.gateway(gateway, journal))
             .collect::<Result<Vec<_>, _>>()?;
         let limits = PoolLimits {
             max_age: self.max_age,
@@ -177,7 +181,7 @@ impl ClientConfig {
             max_sessions: 1,
             reconnect: false,
         };
-        let pool = Gateways::new(vec![self.gateway(gateway)?], limits, None);
+        let pool = Gateways::new(vec![self.gateway(gateway, &Arc::default())?], limits, None);
         Ok(Rc::new(ToGateway(pool)))
     }
 
@@ -197,7 +201,11 @@ impl ClientConfig {
         Pushed::new(options, Rc::clone(sessions) as _, Rc::clone(sessions) as _)
     }
 
-    fn gateway(&self, gateway: &GatewayEndpoint) -> Result<Gateway, ConfigError> {
+    fn gateway(
+        &self,
+        gateway: &GatewayEndpoint,
+        journal: &Arc<Journal>,
+    ) -> Result<Gateway, ConfigError> {
         let endpoint = &gateway.endpoint;
         let target = Target {
             host: endpoint.host.clone(),
@@ -235,7 +243,7 @@ impl ClientConfig {
         let how = format!("{} over {carrier}{way}", endpoint.session.as_str());
         Ok(Gateway {
             blamed: Cell::default(),
-            announcer: Announcer::new(endpoint.authority(), how),
+            announcer: Announcer::new(endpoint.authority(), how, Arc::clone(journal)),
             has_token: gateway.token_file.is_some(),
             target,
             transport,

@@ -122,7 +122,7 @@ impl Role for Proxy {
 
 fn client(network: &Network) -> Parts {
     let gateway = Gateway {
-        announcer: Announcer::new("gateway.example:1".into(), "streams".into()),
+        announcer: Announcer::new("gateway.example:1".into(), "streams".into(), Arc::default()),
         has_token: false,
         target: Target {
             host: "gateway".into(),

@@ -19,6 +19,9 @@ use crate::transport::tls::self_signed::self_signed;
 pub(super) const CLIENT: &str = "client";
 pub(super) const GATEWAY: &str = "gateway";
 
+/// The address of the client's dashboard.
+const DASHBOARD: &str = "127.0.0.1:8117";
+
 /// The result of the questions.
 pub(super) struct Plan {
     pub(super) files: Vec<NewFile>,
@@ -26,6 +29,8 @@ pub(super) struct Plan {
     pub(super) steps: Vec<String>,
     /// True if the files include those of a gateway.
     pub(super) has_gateway: bool,
+    /// True if the client has a dashboard.
+    pub(super) has_dashboard: bool,
     /// The address at which clients reach a gateway without a proxy on the way.
     pub(super) address: Option<IpAddr>,
 }
@@ -90,15 +95,12 @@ impl OwnGateway {
         ));
         let separator = if options.is_empty() { "" } else { "?" };
         let url = format!("h2+tls://{host}:{port}{separator}{}", options.join("&"));
-        let client = [("gateway", list(&url)), ("token-file", text("token"))];
-        files.push(NewFile::public(
-            "client/client.toml",
-            table(CLIENT, &client),
-        ));
+        files.push(client(&url, None, Some(&token)));
         Ok(Plan {
             files,
             steps: Vec::new(),
             has_gateway: true,
+            has_dashboard: true,
             address,
         })
     }
@@ -125,6 +127,7 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
              HiddenServicePort {port} 127.0.0.1:{port}"
         )],
         has_gateway: true,
+        has_dashboard: false,
         address: None,
     }
 }
@@ -149,6 +152,7 @@ pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
             ),
         ],
         has_gateway: true,
+        has_dashboard: false,
         address: None,
     }
 }
@@ -159,6 +163,7 @@ pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
         files: vec![client(&gateway.to_string(), via, None)],
         steps: Vec::new(),
         has_gateway: false,
+        has_dashboard: via.is_none(),
         address: None,
     }
 }
@@ -180,6 +185,7 @@ pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure>
         files,
         steps: Vec::new(),
         has_gateway: false,
+        has_dashboard: via.is_none(),
         address: None,
     })
 }
@@ -197,6 +203,11 @@ fn client(gateway: &str, via: Option<&Via>, token: Option<&str>) -> NewFile {
     }
     if token.is_some() {
         entries.push(("token-file", text("token")));
+    }
+    // The dashboard keeps URLs in memory, which a user of Tor may not want.
+    if via.is_none() {
+        entries.push(("admin", text(DASHBOARD)));
+        entries.push(("control", text("control")));
     }
     NewFile::public("client/client.toml", table(CLIENT, &entries))
 }

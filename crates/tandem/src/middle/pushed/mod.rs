@@ -31,7 +31,9 @@ use tokio::time::Instant;
 use self::digests::Digests;
 use self::session::{Serving, SessionPushes};
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Sink};
+use crate::exchange::{
+    Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Sink, Supply,
+};
 use crate::stage::{SessionPool, Stage};
 
 /// The largest number of resources that the hints of one page announce to the browser.
@@ -112,13 +114,13 @@ impl Stage for Pushed {
         };
         let shared = Rc::clone(shared);
         Reply::generate(|mut sink| async move {
-            sink.set_pushed(true);
+            sink.set_supply(serving.supply());
             let passed = pass(Reply::new(serving), &mut sink).await;
             // A push that broke off before its first byte was passed on is ignored.
             if passed.is_ok() || sink.is_used() {
                 return passed;
             }
-            sink.set_pushed(false);
+            sink.set_supply(Supply::Requested);
             pass(shared.forward(exchange), &mut sink).await
         })
     }

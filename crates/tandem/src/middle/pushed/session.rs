@@ -13,7 +13,7 @@ use tandem_push::wire::Fate;
 use tokio::time::Instant;
 
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Part, Parts, Reply, SessionMark};
+use crate::exchange::{Part, Parts, Reply, SessionMark, Supply};
 use crate::metrics::METRICS;
 use crate::priority::{Precedence, SharedPriority};
 
@@ -209,6 +209,11 @@ impl SessionPushes {
         Some(Serving {
             pushes: Rc::clone(self),
             id: serve.push,
+            supply: if serve.is_complete {
+                Supply::Pushed
+            } else {
+                Supply::Joined
+            },
             status: cache_status.then_some(status),
             is_over: false,
         })
@@ -314,11 +319,16 @@ impl SessionPushes {
 pub(super) struct Serving {
     pushes: Rc<SessionPushes>,
     id: PushId,
+    supply: Supply,
     status: Option<&'static str>,
     is_over: bool,
 }
 
 impl Parts for Serving {
+    fn supply(&self) -> Supply {
+        self.supply
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         if self.is_over {
             return Poll::Ready(None);

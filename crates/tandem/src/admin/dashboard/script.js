@@ -1,0 +1,296 @@
+// The dashboard's script: it polls the overview once a second while the page is visible, and shows
+// it. Data is shown as text only, and no request leaves this address.
+'use strict';
+
+const PERIOD_MS = 1000;
+const byId = (id) => document.getElementById(id);
+
+/** Returns a new element with a text and a class. */
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+/** Sets the text of a node only if it differs, so that a selection and live regions stay calm. */
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function seconds(value) {
+  if (value === null || value === undefined) return '–';
+  return value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(2)} s`;
+}
+
+function bytes(value) {
+  if (value < 1000) return `${value} B`;
+  if (value < 1e6) return `${(value / 1e3).toFixed(1)} kB`;
+  return `${(value / 1e6).toFixed(1)} MB`;
+}
+
+function rate(value) {
+  return value === null ? '–' : `${((value * 8) / 1e6).toFixed(1)} Mbit/s`;
+}
+
+function age(value) {
+  if (value < 60) return `${Math.floor(value)} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min`;
+  return `${Math.floor(value / 3600)} h ${Math.floor((value % 3600) / 60)} min`;
+}
+
+/** Shows a list of [name, text] pairs, and keeps the elements between two calls. */
+function showPairs(list, pairs) {
+  while (list.children.length > pairs.length) list.lastElementChild.remove();
+  pairs.forEach(([name, text], at) => {
+    let group = list.children[at];
+    if (!group) {
+      group = element('div');
+      group.append(element('dt'), element('dd'));
+      list.append(group);
+    }
+    setText(group.children[0], name);
+    setText(group.children[1], text);
+  });
+}
+
+function showProblems(problems) {
+  const list = byId('problems');
+  const texts = problems.length > 0 ? problems : ['There are no problems.'];
+  const shown = Array.from(list.children, (item) => item.textContent);
+  if (shown.join('\n') === texts.join('\n')) return;
+  list.className = problems.length > 0 ? 'bad' : '';
+  list.replaceChildren(...texts.map((text) => element('li', text)));
+}
+
+function showSavings({ saving, status }) {
+  const counters = status.counters;
+  const interval = saving.seconds;
+  let text;
+  if (interval) {
+    text =
+      `Push saves a page load ${interval.estimate.toFixed(2)} s ` +
+      `(95 % confidence: ${interval.low.toFixed(2)} to ${interval.high.toFixed(2)} s).`;
+  } else {
+    text = 'There are too few page loads of both kinds to estimate the time that push saves.';
+  }
+  text +=
+    ` Page loads with push: ${saving.loads_pushed} (mean ${seconds(saving.mean_pushed)}), ` +
+    `without push for comparison: ${saving.loads_held_out} (mean ${seconds(saving.mean_held_out)}).`;
+  setText(byId('saving'), text);
+  showPairs(byId('figures'), [
+    ['Round trips saved', String(counters.round_trips_saved)],
+    ['Pushes complete when requested', String(counters.pushes_used)],
+    ['Pushes requested in transit', String(counters.pushes_late)],
+    ['Pushes wasted', String(counters.pushes_wasted)],
+    ['Pushed bytes used', bytes(counters.push_bytes_used)],
+    ['Pushed bytes wasted', bytes(counters.push_bytes_wasted)],
+  ]);
+}
+
+function showSessions(sessions, role) {
+  const other = role === 'gateway' ? 'a client' : 'a browser';
+  const rows = sessions
+    .map((session) => [
+      session.gateway ?? other,
+      session.protocol ?? '–',
+      seconds(session.round_trip),
+      rate(session.rate),
+      session.exchanges === null ? '–' : String(session.exchanges),
+      age(session.age),
+      session.opened,
+    ])
+    // Sessions to gateways come first, and the newest of equal ones.
+    .sort((a, b) => a[6].localeCompare(b[6]))
+    .slice(0, 100);
+  if (rows.length === 0) rows.push(['No session is open.', '', '', '', '', '']);
+  const body = byId('sessions');
+  while (body.children.length > rows.length) body.lastElementChild.remove();
+  rows.forEach((texts, at) => {
+    let row = body.children[at];
+    if (!row) {
+      row = element('tr');
+      for (let column = 0; column < 6; column += 1) {
+        row.append(element('td', '', column > 1 ? 'number' : ''));
+      }
+      body.append(row);
+    }
+    for (let column = 0; column < 6; column += 1) setText(row.children[column], texts[column]);
+  });
+}
+
+const SUPPLIES = {
+  requested: 'requested',
+  joined: 'joined a push',
+  pushed: 'pushed',
+  tunnel: 'tunnel',
+};
+
+/** Adds a part of a bar. Positions are fractions of the whole load. */
+function addPart(bar, from, to, whole, className) {
+  const part = element('span', undefined, className);
+  const share = (time) => 100 * Math.min(Math.max(time / whole, 0), 1);
+  part.style.left = `${share(from)}%`;
+  part.style.width = `${share(to) - share(from)}%`;
+  bar.append(part);
+}
+
+function resourceRow(resource, whole) {
+  const row = element('tr');
+  row.append(element('td', `${resource.method} ${resource.url}`));
+  row.append(element('td', SUPPLIES[resource.supply] ?? resource.supply, `${resource.supply} number`));
+  const status = resource.problem ?? (resource.status === null ? 'waiting' : String(resource.status));
+  row.append(element('td', status, resource.problem || resource.status >= 400 ? 'failed' : ''));
+  row.append(element('td', resource.end === null ? '–' : bytes(resource.bytes), 'number'));
+  const end = resource.end ?? whole;
+  const head = resource.head ?? end;
+  const cell = element('td', undefined, 'time');
+  const times = `from ${seconds(resource.start)} to ${resource.end === null ? 'now' : seconds(end)}`;
+  cell.append(element('span', times));
+  const bar = element('div', undefined, 'bar');
+  bar.setAttribute('aria-hidden', 'true');
+  addPart(bar, resource.start, head, whole, `wait ${resource.supply}`);
+  addPart(bar, head, end, whole, resource.supply);
+  cell.append(bar);
+  row.append(cell);
+  return row;
+}
+
+/** Returns the time of a load: to the end of its last resource, without tunnels where possible. */
+function duration(load) {
+  const ended = load.resources.filter((resource) => resource.end !== null);
+  const plain = ended.filter((resource) => resource.supply !== 'tunnel');
+  return Math.max(0.001, ...(plain.length > 0 ? plain : ended).map((resource) => resource.end));
+}
+
+function fillLoad(details, load) {
+  const time = duration(load);
+  const counts = Object.keys(SUPPLIES)
+    .map((supply) => [supply, load.resources.filter((it) => it.supply === supply).length])
+    .filter(([, count]) => count > 0)
+    .map(([supply, count]) => `${count} ${SUPPLIES[supply]}`);
+  const size = load.resources.reduce((sum, resource) => sum + resource.bytes, 0);
+  const summary = `${details.began} · ${load.title} · ${seconds(time)} · ${bytes(size)} · ${counts.join(', ')}`;
+  setText(details.children[0], summary);
+  const body = details.querySelector('tbody');
+  const open = load.resources.some((resource) => resource.end === null);
+  // Tunnels may stay open long after the page, so their bars are cut at the end.
+  const shown = load.resources.map((resource) => resource.head ?? resource.start);
+  const whole = Math.max(time, ...shown, open ? Math.min(load.age, 60) : 0);
+  body.replaceChildren(...load.resources.map((resource) => resourceRow(resource, whole)));
+  setText(
+    details.children[2],
+    load.left_out > 0 ? `${load.left_out} more resources are not shown.` : '',
+  );
+}
+
+function newLoad(load) {
+  const details = element('details');
+  details.dataset.number = String(load.number);
+  details.began = new Date(Date.now() - load.age * 1000).toLocaleTimeString();
+  const table = element('table', undefined, 'resources');
+  const head = element('thead');
+  const row = element('tr');
+  for (const name of ['Resource', 'Supply', 'Status', 'Bytes', 'Time']) {
+    const cell = element('th', name);
+    cell.scope = 'col';
+    row.append(cell);
+  }
+  head.append(row);
+  table.append(head, element('tbody'));
+  details.append(element('summary'), table, element('p'));
+  return details;
+}
+
+/** Shows the loads. The elements of known loads stay, so that open ones remain open. */
+function showLoads(loads) {
+  const list = byId('loads');
+  const known = new Map(Array.from(list.children, (child) => [child.dataset.number, child]));
+  const wanted = loads.map((load) => {
+    const details = known.get(String(load.number)) ?? newLoad(load);
+    const text = JSON.stringify(load.resources) + load.left_out;
+    if (details.shown !== text) {
+      details.shown = text;
+      fillLoad(details, load);
+    }
+    return details;
+  });
+  const present = new Set(wanted);
+  for (const child of Array.from(list.children)) {
+    if (!present.has(child)) child.remove();
+  }
+  wanted.forEach((details, at) => {
+    // An element that moves would lose the focus.
+    if (list.children[at] !== details) list.insertBefore(details, list.children[at] ?? null);
+  });
+  if (loads.length === 0 && list.children.length === 0) {
+    list.append(element('p', 'No page was loaded yet.'));
+  }
+}
+
+function show(overview) {
+  setText(byId('role'), overview.role);
+  setText(byId('about'), `Version ${overview.version}, running for ${age(overview.status.uptime)}`);
+  document.title = `${overview.problems.length > 0 ? '⚠ ' : ''}Tandem ${overview.role}`;
+  const isClient = overview.role === 'client';
+  byId('recent').hidden = !isClient;
+  byId('savings').hidden = !isClient;
+  showProblems(overview.problems);
+  if (isClient) showSavings(overview);
+  showSessions(overview.status.sessions, overview.role);
+  if (overview.loads) showLoads(overview.loads);
+  const counters = Object.entries(overview.status.counters);
+  showPairs(byId('counters'), counters.map(([name, value]) => [name, String(value)]));
+}
+
+async function get(path, key) {
+  const response = await fetch(path, {
+    headers: { Authorization: `Bearer ${key}` },
+    cache: 'no-store',
+    credentials: 'omit',
+    redirect: 'error',
+  });
+  if (response.status === 401) throw new Error('key');
+  if (!response.ok) throw new Error(`status ${response.status}`);
+  return response.json();
+}
+
+/** Exchanges the fragment of the address for the key, and removes it from the address. */
+async function keyOfProcess() {
+  const shown = location.hash.slice(1);
+  if (shown !== '') {
+    history.replaceState(null, '', '/');
+    const { key } = await get('/session', shown);
+    sessionStorage.setItem('key', key);
+  }
+  return sessionStorage.getItem('key');
+}
+
+async function run() {
+  const state = byId('state');
+  let key = null;
+  let revision = '';
+  for (;;) {
+    if (!document.hidden) {
+      try {
+        if (key === null || location.hash !== '') key = await keyOfProcess();
+        if (key === null) throw new Error('key');
+        const overview = await get(`/overview?revision=${revision}`, key);
+        revision = overview.revision;
+        show(overview);
+        setText(state, '');
+      } catch (error) {
+        revision = '';
+        if (error.message === 'key') {
+          key = null;
+          setText(state, 'This address is out of date. Open the dashboard with "tandem open".');
+        } else {
+          setText(state, 'Tandem does not answer. It may have stopped.');
+        }
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, PERIOD_MS));
+  }
+}
+
+run();

@@ -1,0 +1,296 @@
+//! Records page loads for the dashboard: the resources of each page with their times, and the way
+//! on which each response came.
+//!
+//! A navigation begins a load. Requests of the same isolation key belong to it until three seconds
+//! have passed without an event.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tandem_http::{Method, RequestHead};
+use tandem_push::fetch_standard::is_navigation;
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Supply};
+use crate::journal::{Entry, Journal, Resource};
+use crate::stage::Stage;
+
+/// The time without an event after which a request begins another load.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// The number of isolation keys whose present load is known.
+const MAX_KEYS: usize = 256;
+
+/// The stage that records page loads.
+pub struct Record {
+    journal: Arc<Journal>,
+    next: Rc<dyn Stage>,
+    present: RefCell<HashMap<Isolation, Rc<RefCell<Present>>>>,
+}
+
+/// The present load of an isolation key.
+struct Present {
+    load: u64,
+    last: Instant,
+    /// The requests without a complete response, except tunnels.
+    under_way: usize,
+}
+
+impl Record {
+    /// Creates a stage before `next`.
+    pub fn new(journal: Arc<Journal>, next: Rc<dyn Stage>) -> Self {
+        Self {
+            journal,
+            next,
+            present: RefCell::default(),
+        }
+    }
+
+    /// Returns the load that a request belongs to.
+    fn load(&self, isolation: &Isolation, is_page: bool, url: &str) -> Rc<RefCell<Present>> {
+        let now = Instant::now();
+        let mut all = self.present.borrow_mut();
+        if let Some(present) = all.get(isolation)
+            && !is_page
+            && present.borrow().is_live(now)
+        {
+            return Rc::clone(present);
+        }
+        if all.len() >= MAX_KEYS && !all.contains_key(isolation) {
+            all.retain(|_, present| present.borrow().is_live(now));
+            if all.len() >= MAX_KEYS {
+                all.clear();
+            }
+        }
+        let present = Rc::new(RefCell::new(Present {
+            load: self.journal.open_load(url, now.into_std()),
+            last: now,
+            under_way: 0,
+        }));
+        all.insert(isolation.clone(), Rc::clone(&present));
+        present
+    }
+}
+
+impl Present {
+    fn is_live(&self, now: Instant) -> bool {
+        self.under_way > 0 || now - self.last < QUIET
+    }
+}
+
+impl Stage for Record {
+    fn call(&self, exchange: Exchange) -> Reply {
+        let request = &exchange.request;
+        let is_tunnel = request.is_connect() || request.protocol.is_some();
+        let url = url(request);
+        let is_page = !is_tunnel && request.method == Method::Get && is_navigation(request);
+        let present = self.load(&exchange.isolation, is_page, &url);
+        let supply = if is_tunnel {
+            Supply::Tunnel
+        } else {
+            Supply::Requested
+        };
+        let now = Instant::now();
+        let load = {
+            let mut present = present.borrow_mut();
+            present.last = now;
+            present.under_way += usize::from(!is_tunnel);
+            present.load
+        };
+        let method = request.method.as_str();
+        let entry = self
+            .journal
+            .begin(load, method, &url, supply, now.into_std());
+        Reply::new(Recorded {
+            reply: self.next.call(exchange),
+            journal: Arc::clone(&self.journal),
+            entry,
+            present,
+            is_tunnel,
+            bytes: 0,
+            problem: Some("cancelled".into()),
+        })
+    }
+}
+
+fn url(request: &RequestHead) -> String {
+    if request.is_connect() {
+        return request.authority.clone();
+    }
+    let scheme = request.scheme.as_str();
+    format!("{scheme}://{}{}", request.authority, request.path)
+}
+
+/// A reply that is recorded. Its entry ends with it.
+struct Recorded {
+    reply: Reply,
+    journal: Arc<Journal>,
+    entry: Option<Entry>,
+    present: Rc<RefCell<Present>>,
+    is_tunnel: bool,
+    bytes: u64,
+    problem: Option<String>,
+}
+
+impl Recorded {
+    fn update(&self, change: impl FnOnce(&mut Resource, f64)) {
+        if let Some(entry) = self.entry {
+            self.journal
+                .update(entry, Instant::now().into_std(), change);
+        }
+    }
+}
+
+impl Parts for Recorded {
+    fn supply(&self) -> Supply {
+        self.reply.supply()
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let part = std::task::ready!(self.reply.poll_part(cx));
+        match &part {
+            None => self.problem = None,
+            Some(Err(error)) => self.problem = Some(error.detail.to_string()),
+            Some(Ok(Part::Head(head))) => {
+                let (status, supply) = (head.status, self.reply.supply());
+                let is_tunnel = self.is_tunnel;
+                self.update(|resource, time| {
+                    resource.status = Some(status);
+                    resource.head = Some(time);
+                    if !is_tunnel {
+                        resource.supply = supply;
+                    }
+                });
+            }
+            Some(Ok(Part::Data(data))) => self.bytes += data.len() as u64,
+            Some(Ok(_)) => {}
+        }
+        Poll::Ready(part)
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        let (bytes, mut problem) = (self.bytes, self.problem.take());
+        let is_tunnel = self.is_tunnel;
+        self.update(|resource, time| {
+            resource.end = Some(time);
+            resource.bytes = bytes;
+            // Either end may drop an open tunnel, which is its usual end.
+            if is_tunnel && resource.head.is_some() {
+                problem = None;
+            }
+            resource.problem = problem;
+        });
+        let mut present = self.present.borrow_mut();
+        present.last = Instant::now();
+        present.under_way -= usize::from(!is_tunnel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tandem_http::{ResponseHead, Scheme};
+
+    use super::*;
+    use crate::error::{Kind, Side};
+
+    fn exchange(path: &str, is_page: bool) -> Exchange {
+        let mut request = RequestHead::get(Scheme::Http, "site.example", path);
+        if is_page {
+            request.fields.push("sec-fetch-dest", "document");
+        }
+        Exchange::internal(request)
+    }
+
+    async fn finish(mut reply: Reply) {
+        while reply.part().await.is_some_and(|part| part.is_ok()) {}
+    }
+
+    fn record(next: impl Fn(Exchange) -> Reply + 'static) -> (Record, Arc<Journal>) {
+        let journal = Arc::<Journal>::default();
+        (Record::new(Arc::clone(&journal), Rc::new(next)), journal)
+    }
+
+    #[tokio::test]
+    async fn resources_belong_to_the_page_before_them() {
+        let (record, journal) =
+            record(|_| Reply::ready(ResponseHead::new(200), Bytes::from_static(b"four")));
+        finish(record.call(exchange("/one", true))).await;
+        finish(record.call(exchange("/a.css", false))).await;
+        finish(record.call(exchange("/two", true))).await;
+        for present in record.present.borrow().values() {
+            present.borrow_mut().last -= QUIET;
+        }
+        finish(record.call(exchange("/late", false))).await;
+        let (_, loads) = journal.loads(Instant::now().into_std());
+        let paths: Vec<Vec<_>> = loads
+            .iter()
+            .map(|load| load.resources.iter().map(|it| it.url.as_str()).collect())
+            .collect();
+        let url = |path: &str| format!("http://site.example{path}");
+        assert_eq!(paths[0], [url("/late")]);
+        assert_eq!(paths[1], [url("/two")]);
+        assert_eq!(paths[2], [url("/one"), url("/a.css")]);
+        let page = &loads[2].resources[0];
+        assert_eq!(
+            (page.status, page.bytes, &page.problem),
+            (Some(200), 4, &None)
+        );
+        assert!(page.head.is_some() && page.end.is_some());
+    }
+
+    #[tokio::test]
+    async fn failures_and_cancelled_requests_have_a_problem() {
+        let (record, journal) = record(|exchange| {
+            if exchange.request.path == "/fails" {
+                Reply::fail(Error::new(Kind::Timeout, Side::Origin, "no answer"))
+            } else {
+                Reply::ready(ResponseHead::new(200), Bytes::new())
+            }
+        });
+        finish(record.call(exchange("/fails", false))).await;
+        drop(record.call(exchange("/dropped", false)));
+        let (_, loads) = journal.loads(Instant::now().into_std());
+        let problems: Vec<_> = loads[0]
+            .resources
+            .iter()
+            .map(|it| it.problem.clone())
+            .collect();
+        assert_eq!(
+            problems,
+            [Some("no answer".into()), Some("cancelled".to_owned())]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_push_is_recorded_as_such() {
+        let (record, journal) = record(|_| {
+            Reply::generate(|mut sink| async move {
+                sink.set_supply(Supply::Joined);
+                sink.send(Part::Head(ResponseHead::new(200))).await;
+                Ok(())
+            })
+        });
+        finish(record.call(exchange("/", true))).await;
+        let (_, loads) = journal.loads(Instant::now().into_std());
+        assert_eq!(loads[0].resources[0].supply, Supply::Joined);
+    }
+
+    #[tokio::test]
+    async fn number_of_known_keys_is_bounded() {
+        let (record, _) = record(|_| Reply::ready(ResponseHead::new(200), Bytes::new()));
+        for user in 0..2 * MAX_KEYS {
+            let mut exchange = exchange("/", true);
+            exchange.isolation = Isolation::new(user.to_string().as_bytes(), b"");
+            drop(record.call(exchange));
+        }
+        assert!(record.present.borrow().len() <= MAX_KEYS);
+    }
+}

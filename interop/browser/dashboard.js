@@ -1,0 +1,312 @@
+// The cases of interop/dashboard.sh: Chromium, driven over the DevTools protocol (--remote-debugging-pipe).
+//
+//   node dashboard.js URL SITE PROXY PROFILE AXE
+//
+// URL opens the dashboard once. SITE is a page of 100 images, which Chromium loads through PROXY first. AXE is the file
+// of axe-core. One line is written for each case, and the exit status is 1 if one fails.
+'use strict';
+const fs = require('fs');
+const http = require('http');
+const { spawn } = require('child_process');
+
+const [url, site, proxy, profile, axe] = process.argv.slice(2);
+const dashboard = new URL(url).origin;
+const port = new URL(url).port;
+const PATIENCE_MS = 60000;
+let failed = 0;
+let count = 0;
+
+/** A browser without a window; messages are JSON, separated by zero bytes. */
+class Browser {
+  constructor() {
+    const options = [
+      '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
+      '--disable-component-update', '--disable-dev-shm-usage', `--user-data-dir=${profile}`,
+      `--proxy-server=${proxy}`, '--proxy-bypass-list=attacker.test',
+      '--host-resolver-rules=MAP attacker.test 127.0.0.1', '--remote-debugging-pipe', 'about:blank',
+    ];
+    const log = fs.openSync(`${profile}.log`, 'a');
+    this.process = spawn('chromium', options, { stdio: ['ignore', log, log, 'pipe', 'pipe'] });
+    this.process.on('exit', () => this.fail(new Error(`Chromium ended: ${profile}.log`)));
+    this.next = 0;
+    this.waiting = new Map();
+    this.listeners = [];
+    let rest = Buffer.alloc(0);
+    this.process.stdio[4].on('data', (data) => {
+      rest = Buffer.concat([rest, data]);
+      for (let end = rest.indexOf(0); end >= 0; end = rest.indexOf(0)) {
+        this.take(JSON.parse(rest.subarray(0, end).toString()));
+        rest = rest.subarray(end + 1);
+      }
+    });
+    this.process.stdio[3].on('error', () => {});
+  }
+
+  take(message) {
+    const waiting = this.waiting.get(message.id);
+    if (waiting) {
+      this.waiting.delete(message.id);
+      if (message.error) waiting.reject(new Error(JSON.stringify(message.error)));
+      else waiting.resolve(message.result);
+    } else {
+      for (const listener of this.listeners) listener(message);
+    }
+  }
+
+  fail(error) {
+    for (const { reject } of this.waiting.values()) reject(error);
+    this.waiting.clear();
+  }
+
+  send(method, params, sessionId) {
+    this.next += 1;
+    const id = this.next;
+    return new Promise((resolve, reject) => {
+      this.waiting.set(id, { resolve, reject });
+      this.process.stdio[3].write(`${JSON.stringify({ id, method, params, sessionId })}\0`);
+    });
+  }
+
+  async page() {
+    const { targetId } = await this.send('Target.createTarget', { url: 'about:blank' });
+    const { sessionId } = await this.send('Target.attachToTarget', { targetId, flatten: true });
+    const page = new Page(this, sessionId);
+    await page.send('Page.enable');
+    await page.send('Runtime.enable');
+    await page.send('Log.enable');
+    return page;
+  }
+}
+
+class Page {
+  constructor(browser, session) {
+    this.browser = browser;
+    this.session = session;
+    this.errors = [];
+    browser.listeners.push((message) => {
+      if (message.sessionId !== session) return;
+      if (message.method === 'Log.entryAdded' && message.params.entry.level === 'error') {
+        this.errors.push(message.params.entry.text);
+      }
+      if (message.method === 'Runtime.exceptionThrown') {
+        this.errors.push(JSON.stringify(message.params.exceptionDetails));
+      }
+    });
+  }
+
+  send(method, params = {}) {
+    return this.browser.send(method, params, this.session);
+  }
+
+  /** Opens an address and waits for the end of its load. */
+  async open(address) {
+    const loaded = new Promise((resolve) => {
+      const listener = (message) => {
+        if (message.sessionId === this.session && message.method === 'Page.loadEventFired') {
+          this.browser.listeners.splice(this.browser.listeners.indexOf(listener), 1);
+          resolve();
+        }
+      };
+      this.browser.listeners.push(listener);
+    });
+    await this.send('Page.navigate', { url: address });
+    await loaded;
+  }
+
+  async evaluate(expression, contextId) {
+    const params = { expression, awaitPromise: true, returnByValue: true, contextId };
+    const { result, exceptionDetails } = await this.send('Runtime.evaluate', params);
+    if (exceptionDetails) throw new Error(JSON.stringify(exceptionDetails));
+    return result.value;
+  }
+
+  /** Waits until an expression is true. */
+  async until(expression) {
+    const end = Date.now() + PATIENCE_MS;
+    while (!(await this.evaluate(expression))) {
+      if (Date.now() > end) throw new Error(`never true: ${expression}`);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+
+  async press(key, code) {
+    const params = { key, code: key, windowsVirtualKeyCode: code };
+    if (key === 'Enter') params.text = '\r';
+    await this.send('Input.dispatchKeyEvent', { type: 'keyDown', ...params });
+    await this.send('Input.dispatchKeyEvent', { type: 'keyUp', ...params });
+  }
+
+  /** Returns the serious findings of axe-core. */
+  async axe() {
+    const { frameTree } = await this.send('Page.getFrameTree');
+    const params = { frameId: frameTree.frame.id, worldName: 'axe' };
+    const { executionContextId } = await this.send('Page.createIsolatedWorld', params);
+    await this.evaluate(fs.readFileSync(axe, 'utf8'), executionContextId);
+    const run = `axe.run().then((found) => found.violations
+      .filter((it) => ['serious', 'critical'].includes(it.impact))
+      .map((it) => it.id + ': ' + it.nodes.map((node) => node.html).join(' ')))`;
+    return this.evaluate(run, executionContextId);
+  }
+
+  scheme(value) {
+    return this.send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value }] });
+  }
+}
+
+/** Runs a case. It fails if the function throws or returns something other than undefined. */
+async function check(label, run) {
+  count += 1;
+  let problem;
+  try {
+    problem = await run();
+  } catch (error) {
+    problem = error.message;
+  }
+  if (problem === undefined) {
+    console.log(`ok    ${label}`);
+  } else {
+    failed += 1;
+    console.log(`FAIL  ${label}: ${JSON.stringify(problem)}`);
+  }
+}
+
+function equal(found, wanted) {
+  return found === wanted ? undefined : `${found}, not ${wanted}`;
+}
+
+/** The element of the page load of SITE. Chromium's own requests are other loads. */
+const LOAD = `Array.from(document.querySelectorAll('#loads details')).find((load) =>
+  load.querySelector('summary').textContent.includes('${site}'))`;
+
+/** What a hostile page tries. Each line says how it ended; the page can read nothing. */
+const ATTACKS = `(async () => {
+  const base = ${JSON.stringify(dashboard)};
+  const got = [];
+  const attempt = async (name, run) => {
+    try { got.push(name + ': ' + await run()); } catch (error) { got.push(name + ': blocked'); }
+  };
+  const element = (name, fields) => new Promise((resolve, reject) => {
+    const made = Object.assign(document.createElement(name), fields);
+    made.onload = () => resolve(made);
+    made.onerror = () => reject(new Error('error'));
+    document.body.append(made);
+  });
+  await attempt('fetch', async () => (await fetch(base + '/overview')).text());
+  await attempt('fetch of the page', async () => (await fetch(base + '/')).text());
+  await attempt('fetch with a key', async () =>
+    (await fetch(base + '/overview', { headers: { Authorization: 'Bearer x' } })).text());
+  await attempt('form', async () => (await fetch(base + '/session', { method: 'POST', body: 'x' })).text());
+  await attempt('script', async () => (await element('script', { src: base + '/script.js' })).src);
+  await attempt('style', async () =>
+    (await element('link', { rel: 'stylesheet', href: base + '/style.css' })).sheet.cssRules.length);
+  await attempt('frame', async () => (await element('iframe', { src: base + '/' })).contentDocument.body.innerHTML);
+  await attempt('window', async () => {
+    const opened = window.open(base + '/');
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    return opened.document.body.innerHTML;
+  });
+  return got.filter((line) => !line.endsWith(': blocked'));
+})()`;
+
+async function main() {
+  const attacker = http.createServer((request, response) => {
+    response.writeHead(200, { 'content-type': 'text/html' });
+    response.end('<!doctype html><title>attacker</title><body>');
+  });
+  await new Promise((resolve) => attacker.listen(0, '127.0.0.1', resolve));
+  const browser = new Browser();
+  const page = await browser.page();
+  await page.open(site);
+  await page.until('Array.from(document.images).every((image) => image.complete)');
+
+  const begun = Date.now();
+  await page.open(url);
+  let ready;
+  await check('the dashboard shows the page load', async () => {
+    await page.until(`${LOAD} !== undefined`);
+    ready = Date.now() - begun;
+    await page.until(`${LOAD}.querySelectorAll('tbody tr').length > 100`);
+  });
+  await check('the dashboard shows pushes', async () =>
+    page.until(`${LOAD}.querySelectorAll('td.pushed, td.joined').length > 90`));
+  await check('the key is no longer in the address', async () => equal(await page.evaluate('location.href'), `${dashboard}/`));
+  await check('the dashboard lists the gateway', async () => page.until("/127\\.0\\.0\\.1/.test(document.querySelector('#sessions').textContent)"));
+  await check('the dashboard has no problem', async () =>
+    equal(await page.evaluate("document.querySelector('#problems').textContent"), 'There are no problems.'));
+  await check('a page load opens by keyboard and stays open', async () => {
+    for (let step = 0; step < 50; step += 1) {
+      await page.press('Tab', 9);
+      if (await page.evaluate("document.activeElement.matches('#loads summary')")) break;
+    }
+    await page.press('Enter', 13);
+    await page.until("document.activeElement.parentElement.matches('#loads details[open]')");
+    const before = await page.evaluate("document.querySelector('#about').textContent");
+    await page.until(`document.querySelector('#about').textContent !== ${JSON.stringify(before)}`);
+    return equal(await page.evaluate("document.activeElement.matches('#loads details[open] > summary')"), true);
+  });
+  const grounds = [];
+  for (const scheme of ['light', 'dark']) {
+    await page.scheme(scheme);
+    grounds.push(await page.evaluate('getComputedStyle(document.body).backgroundColor'));
+    await check(`axe-core finds nothing serious (${scheme})`, async () => {
+      const found = await page.axe();
+      return found.length > 0 ? found : undefined;
+    });
+  }
+  await check('the colours follow the scheme', () => (grounds[0] !== grounds[1] ? undefined : grounds[0]));
+  await check('the page fits a phone', async () => {
+    await page.send('Emulation.setDeviceMetricsOverride', { width: 360, height: 740, deviceScaleFactor: 2, mobile: true });
+    const wide = await page.evaluate('document.documentElement.scrollWidth');
+    if (process.env.SHOT) {
+      const { data } = await page.send('Page.captureScreenshot', { captureBeyondViewport: false });
+      fs.writeFileSync(`${process.env.SHOT}-phone.png`, Buffer.from(data, 'base64'));
+    }
+    const beyond = `Array.from(document.querySelectorAll('body *'))
+      .filter((it) => it.getBoundingClientRect().right > 360 && !it.closest('.wide'))
+      .slice(0, 3).map((it) => it.outerHTML.slice(0, 200))`;
+    const found = await page.evaluate(beyond);
+    await page.send('Emulation.clearDeviceMetricsOverride');
+    return wide <= 360 ? undefined : `${wide} pixels: ${found}`;
+  });
+  if (process.env.SHOT) {
+    await page.send('Emulation.setDeviceMetricsOverride', { width: 1100, height: 1200, deviceScaleFactor: 1, mobile: false });
+    for (const scheme of ['light', 'dark']) {
+      await page.scheme(scheme);
+      const { data } = await page.send('Page.captureScreenshot');
+      fs.writeFileSync(`${process.env.SHOT}-${scheme}.png`, Buffer.from(data, 'base64'));
+    }
+  }
+  await check('the page causes no error', () => (page.errors.length > 0 ? page.errors : undefined));
+
+  const hostile = await browser.page();
+  await hostile.open(`http://127.0.0.1:${attacker.address().port}/`);
+  await check('a page of another port reads nothing', async () => {
+    const got = await hostile.evaluate(ATTACKS);
+    return got.length > 0 ? got : undefined;
+  });
+  for (const path of ['/', '/overview', '/session']) {
+    await check(`another name of this machine gets no answer at ${path}`, async () => {
+      await hostile.open(`http://attacker.test:${port}${path}`);
+      return equal(await hostile.evaluate('document.body.innerText.trim()'), 'Misdirected request.');
+    });
+  }
+  await check('a stranger without the key sees no data', async () => {
+    await hostile.open(`${dashboard}/`);
+    await hostile.until("document.querySelector('#state').textContent.includes('tandem open')");
+    return equal(await hostile.evaluate("document.querySelector('#loads').textContent"), '');
+  });
+  await check('the dashboard goes on meanwhile', async () =>
+    equal(await page.evaluate("document.querySelector('#state').textContent"), ''));
+  console.log(`      the dashboard showed its data after ${ready} ms`);
+  const ended = new Promise((resolve) => browser.process.once('close', resolve));
+  await browser.send('Browser.close').catch(() => {});
+  await ended;
+  attacker.close();
+  console.log(`${count - failed} of ${count} cases`);
+  process.exit(failed > 0 ? 1 : 0);
+}
+
+main().catch((error) => {
+  console.log(`FAIL  ${error.message}`);
+  process.exit(1);
+});
