@@ -195,8 +195,22 @@ const ATTACKS = `(async () => {
   await attempt('fetch of the page', async () => (await fetch(base + '/')).text());
   await attempt('fetch with a key', async () =>
     (await fetch(base + '/overview', { headers: { Authorization: 'Bearer x' } })).text());
+  for (const path of ['/', '/overview', '/session', '/script.js']) {
+    await attempt('opaque fetch of ' + path, async () =>
+      (await fetch(base + path, { mode: 'no-cors', credentials: 'include', referrerPolicy: 'no-referrer' })).type);
+  }
+  await attempt('image', async () => (await element('img', { src: base + '/style.css' })).width);
+  await attempt('module', async () => Object.keys(await import(base + '/script.js')).length);
+  const channel = (made) => new Promise((resolve, reject) => {
+    made.onopen = () => resolve('open');
+    made.onerror = () => reject(new Error('error'));
+  });
+  await attempt('socket', async () => channel(new WebSocket(base.replace('http', 'ws') + '/overview')));
+  await attempt('events', async () => channel(new EventSource(base + '/overview')));
   await attempt('form', async () => (await fetch(base + '/session', { method: 'POST', body: 'x' })).text());
   await attempt('script', async () => (await element('script', { src: base + '/script.js' })).src);
+  await attempt('script without referrer', async () =>
+    (await element('script', { src: base + '/script.js', referrerPolicy: 'no-referrer' })).src);
   await attempt('style', async () =>
     (await element('link', { rel: 'stylesheet', href: base + '/style.css' })).sheet.cssRules.length);
   await attempt('frame', async () => (await element('iframe', { src: base + '/' })).contentDocument.body.innerHTML);
@@ -231,6 +245,8 @@ async function main() {
     page.until(`${LOAD}.querySelectorAll('td.pushed, td.joined').length > 90`));
   await check('the key is no longer in the address', async () => equal(await page.evaluate('location.href'), `${dashboard}/`));
   await check('the dashboard lists the gateway', async () => page.until("/127\\.0\\.0\\.1/.test(document.querySelector('#sessions').textContent)"));
+  await check('the dashboard names the route', async () =>
+    page.until("document.querySelector('#routes').textContent.startsWith('all hostsgateway h2+tcp://127.0.0.1')"));
   await check('the dashboard has no problem', async () =>
     equal(await page.evaluate("document.querySelector('#problems').textContent"), 'There are no problems.'));
   await check('a page load opens by keyboard and stays open', async () => {

@@ -61,6 +61,11 @@ impl HostMap {
         Ok(Self { entries })
     }
 
+    /// Returns the patterns with their numbers, most specific first.
+    pub fn entries(&self) -> &[(HostPattern, usize)] {
+        &self.entries
+    }
+
     /// Returns the most specific pattern that covers `host`, which is in lower case, and its
     /// number.
     pub fn find(&self, host: &str) -> Option<(&HostPattern, usize)> {

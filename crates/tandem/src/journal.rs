@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,9 @@ pub const MAX_TEXT: usize = 300;
 
 /// The number of problems that are kept.
 const MAX_PROBLEMS: usize = 32;
+
+/// The number of routes that are kept.
+const MAX_ROUTES: usize = 100;
 
 /// A resource of a page load. Times are seconds since the beginning of the load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,6 +67,26 @@ pub struct PageLoad {
     pub left_out: u64,
 }
 
+/// A route of the configuration, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteEntry {
+    /// The hosts that it serves.
+    pub hosts: String,
+    /// The way of their requests.
+    pub way: String,
+}
+
+/// The page loads that changed since a revision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changes {
+    /// The number of changes so far.
+    pub revision: u64,
+    /// The numbers of all loads that are kept, newest first.
+    pub kept: Vec<u64>,
+    /// The loads that changed, newest first.
+    pub loads: Vec<PageLoad>,
+}
+
 /// The place of a resource in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -82,15 +105,46 @@ pub struct Journal {
 struct State {
     /// The number of changes to the loads.
     revision: u64,
-    next: u64,
     loads: VecDeque<Load>,
-    problems: BTreeMap<String, String>,
+    /// The problems of the present configuration.
+    problems: Arc<Problems>,
+    routes: Vec<RouteEntry>,
     warnings: Vec<String>,
+}
+
+/// The present problems of one configuration. An earlier configuration writes to its own ones only,
+/// so a late failure of a gateway that was replaced is not shown.
+#[derive(Debug, Default)]
+pub struct Problems {
+    by_part: Mutex<BTreeMap<String, String>>,
+}
+
+impl Problems {
+    /// Sets the problem of `part`, or removes it.
+    pub fn set(&self, part: &str, problem: Option<&str>) {
+        let mut problems = self.by_part.lock().unwrap_or_else(PoisonError::into_inner);
+        match problem {
+            Some(problem) if problems.len() < MAX_PROBLEMS || problems.contains_key(part) => {
+                problems.insert(part.to_owned(), shortened(problem));
+            }
+            Some(_) => {}
+            None => drop(problems.remove(part)),
+        }
+    }
+
+    /// Returns the problems, one sentence each.
+    pub fn list(&self) -> Vec<String> {
+        let problems = self.by_part.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.values().cloned().collect()
+    }
 }
 
 #[derive(Debug)]
 struct Load {
+    /// The revision that began it.
     number: u64,
+    /// The revision of its last change.
+    changed: u64,
     began: Instant,
     title: String,
     resources: Vec<Resource>,
@@ -117,13 +171,13 @@ impl Journal {
     pub fn open_load(&self, title: &str, now: Instant) -> u64 {
         let mut state = self.state();
         state.revision += 1;
-        state.next += 1;
-        let number = state.next;
+        let number = state.revision;
         if state.loads.len() == MAX_LOADS {
             state.loads.pop_front();
         }
         state.loads.push_back(Load {
             number,
+            changed: number,
             began: now,
             title: shortened(title),
             resources: Vec::new(),
@@ -142,8 +196,7 @@ impl Journal {
         now: Instant,
     ) -> Option<Entry> {
         let mut state = self.state();
-        state.revision += 1;
-        let load = state.loads.iter_mut().find(|it| it.number == load)?;
+        let load = state.change(load)?;
         if load.resources.len() == MAX_RESOURCES {
             load.left_out += 1;
             return None;
@@ -168,48 +221,34 @@ impl Journal {
     /// Changes a resource. The function gets the seconds since the beginning of the load.
     pub fn update(&self, entry: Entry, now: Instant, change: impl FnOnce(&mut Resource, f64)) {
         let mut state = self.state();
-        state.revision += 1;
-        let load = state.loads.iter_mut().find(|it| it.number == entry.load);
-        if let Some(load) = load
+        if let Some(load) = state.change(entry.load)
             && let Some(resource) = load.resources.get_mut(entry.index)
         {
             change(resource, seconds(load.began, now));
-        }
-    }
-
-    /// Returns the number of changes to the loads, and the loads, newest first.
-    pub fn loads(&self, now: Instant) -> (u64, Vec<PageLoad>) {
-        let state = self.state();
-        let loads = state.loads.iter().rev().map(|load| PageLoad {
-            number: load.number,
-            title: load.title.clone(),
-            age: seconds(load.began, now),
-            resources: load.resources.clone(),
-            left_out: load.left_out,
-        });
-        (state.revision, loads.collect())
-    }
-
-    /// Returns the number of changes to the loads.
-    pub fn revision(&self) -> u64 {
-        self.state().revision
-    }
-
-    /// Removes all problems, as before a new configuration.
-    pub fn clear_problems(&self) {
-        self.state().problems.clear();
-    }
-
-    /// Sets the problem of `part`, or removes it.
-    pub fn set_problem(&self, part: &str, problem: Option<String>) {
-        let problems = &mut self.state().problems;
-        match problem {
-            Some(problem) if problems.len() < MAX_PROBLEMS || problems.contains_key(part) => {
-                problems.insert(part.to_owned(), shortened(&problem));
+            if let Some(problem) = &mut resource.problem {
+                *problem = shortened(problem);
             }
-            Some(_) => {}
-            None => drop(problems.remove(part)),
         }
+    }
+
+    /// Returns the loads that changed after the revision `known`.
+    pub fn changes(&self, known: u64, now: Instant) -> Changes {
+        let state = self.state();
+        let newest = state.loads.iter().rev();
+        let changed = newest.clone().filter(|load| load.changed > known);
+        Changes {
+            revision: state.revision,
+            kept: newest.map(|load| load.number).collect(),
+            loads: changed.map(|load| load.shown(now)).collect(),
+        }
+    }
+
+    /// Sets the routes of a new configuration, and the place of its problems.
+    pub fn configure(&self, problems: Arc<Problems>, mut routes: Vec<RouteEntry>) {
+        routes.truncate(MAX_ROUTES);
+        let mut state = self.state();
+        state.problems = problems;
+        state.routes = routes;
     }
 
     /// Replaces the warnings about the configuration.
@@ -220,8 +259,36 @@ impl Journal {
     /// Returns the present problems, one sentence each.
     pub fn problems(&self) -> Vec<String> {
         let state = self.state();
-        let problems = state.problems.values().chain(&state.warnings);
-        problems.cloned().collect()
+        let mut problems = state.problems.list();
+        problems.extend_from_slice(&state.warnings);
+        problems
+    }
+
+    /// Returns the routes, most specific first.
+    pub fn routes(&self) -> Vec<RouteEntry> {
+        self.state().routes.clone()
+    }
+}
+
+impl State {
+    /// Returns a load that is about to change.
+    fn change(&mut self, number: u64) -> Option<&mut Load> {
+        let load = self.loads.iter_mut().find(|it| it.number == number)?;
+        self.revision += 1;
+        load.changed = self.revision;
+        Some(load)
+    }
+}
+
+impl Load {
+    fn shown(&self, now: Instant) -> PageLoad {
+        PageLoad {
+            number: self.number,
+            title: self.title.clone(),
+            age: seconds(self.began, now),
+            resources: self.resources.clone(),
+            left_out: self.left_out,
+        }
     }
 }
 
@@ -255,7 +322,7 @@ mod tests {
             assert!(begin(first).is_some());
         }
         assert_eq!(begin(first), None);
-        let (_, loads) = journal.loads(now);
+        let loads = journal.changes(0, now).loads;
         assert_eq!(
             (loads[0].resources.len(), loads[0].left_out),
             (MAX_RESOURCES, 1)
@@ -263,7 +330,7 @@ mod tests {
         for _ in 0..MAX_LOADS {
             journal.open_load(&"é".repeat(1000), now);
         }
-        let (_, loads) = journal.loads(now);
+        let loads = journal.changes(0, now).loads;
         assert_eq!(loads.len(), MAX_LOADS);
         assert!(loads[0].number > loads[1].number, "the newest is first");
         assert!(loads[0].title.len() <= MAX_TEXT + '…'.len_utf8());
@@ -276,30 +343,62 @@ mod tests {
         let load = journal.open_load("http://a/", now);
         let later = now + Duration::from_secs(2);
         let entry = journal.begin(load, "GET", "http://a/", Supply::Requested, later);
-        let before = journal.revision();
-        let change = |resource: &mut Resource, time| resource.end = Some(time);
+        let change = |resource: &mut Resource, time| {
+            resource.end = Some(time);
+            resource.problem = Some("x".repeat(1000));
+        };
         journal.update(entry.expect("room"), now + Duration::from_secs(3), change);
-        assert!(journal.revision() > before);
-        let (_, loads) = journal.loads(now + Duration::from_secs(5));
+        let loads = journal.changes(0, now + Duration::from_secs(5)).loads;
         let resource = &loads[0].resources[0];
         assert_eq!((resource.start, resource.end), (2.0, Some(3.0)));
+        let problem = resource.problem.as_ref().expect("a problem");
+        assert!(problem.len() <= MAX_TEXT + '…'.len_utf8());
         assert_eq!(loads[0].age, 5.0);
     }
 
     #[test]
-    fn problems_are_those_of_the_present() {
-        let journal = Journal::default();
-        journal.set_problem("gateway", Some("it does not answer".into()));
-        journal.set_problem("gateway", Some("it refuses".into()));
+    fn changes_hold_the_loads_after_a_revision() {
+        let (journal, now) = (Journal::default(), Instant::now());
+        let old = journal.open_load("http://a/", now);
+        let new = journal.open_load("http://b/", now);
+        let first = journal.changes(0, now);
+        assert_eq!(
+            (first.kept.as_slice(), first.loads.len()),
+            (&[new, old][..], 2)
+        );
+        let second = journal.changes(first.revision, now);
+        assert_eq!((second.kept, second.loads), (vec![new, old], vec![]));
+        journal.begin(old, "GET", "http://a/x", Supply::Requested, now);
+        let third = journal.changes(first.revision, now);
+        let numbers: Vec<_> = third.loads.iter().map(|load| load.number).collect();
+        assert_eq!((numbers, third.kept), (vec![old], vec![new, old]));
+        journal.begin(999, "GET", "http://c/", Supply::Requested, now);
+        assert_eq!(journal.changes(0, now).revision, third.revision);
+    }
+
+    #[test]
+    fn problems_are_those_of_the_configuration() {
+        let (journal, problems) = (Journal::default(), Arc::<Problems>::default());
+        let route = RouteEntry {
+            hosts: "all hosts".into(),
+            way: "gateway g".into(),
+        };
+        journal.configure(Arc::clone(&problems), vec![route.clone(); 2 * MAX_ROUTES]);
+        problems.set("gateway", Some("it does not answer"));
+        problems.set("gateway", Some("it refuses"));
         journal.set_warnings(vec!["the certificate expires".into()]);
         assert_eq!(
             journal.problems(),
             ["it refuses", "the certificate expires"]
         );
-        journal.set_problem("gateway", None);
+        assert_eq!(journal.routes(), vec![route; MAX_ROUTES]);
+        problems.set("gateway", None);
         for part in 0..100 {
-            journal.set_problem(&part.to_string(), Some(String::new()));
+            problems.set(&part.to_string(), Some(""));
         }
         assert_eq!(journal.problems().len(), MAX_PROBLEMS + 1);
+        journal.configure(Arc::default(), Vec::new());
+        problems.set("0", Some("a late failure"));
+        assert_eq!(journal.problems(), ["the certificate expires"]);
     }
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Answer, Client, PATIENCE, Scene, gateway_options, request, start_gateway};
-use crate::messages::nowhere;
 use crate::process::{Process, file, run};
 
 /// A client with a dashboard and a control socket.
@@ -109,6 +108,9 @@ fn dashboard_shows_a_page_load_to_its_user() {
     assert_eq!((&page["status"], &page["bytes"]), (&200.into(), &2.into()));
     assert_eq!(page["supply"], "requested");
     assert_eq!(overview["problems"], serde_json::json!([]));
+    let route = &overview["routes"][0];
+    assert_eq!(route["hosts"], "all hosts");
+    assert_eq!(route["way"], format!("gateway h2+tcp://{gateway}"));
     let session = &overview["status"]["sessions"];
     let gateways: Vec<_> = session.as_array().unwrap().iter().collect();
     assert!(
@@ -128,7 +130,8 @@ fn dashboard_shows_a_page_load_to_its_user() {
 
 #[test]
 fn dashboard_names_the_problem_and_its_remedy() {
-    let down = nowhere();
+    // No test listens on a privileged port, so nothing accepts at this address meanwhile.
+    let down = "127.0.0.1:1";
     let watched = Watched::client("dashboard-down", &format!("h2+tcp://{down}"));
     let words = format!("! gateway {down} does not answer: connection refused");
     let end = Instant::now() + PATIENCE;

@@ -175,8 +175,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, in a task of the current runtime. The dashboard has a `door`. The socket of a process that has ended
-    /// is replaced.
+    /// Listens at `path`, in a task of the current runtime. `door` is that of the dashboard. The
+    /// socket of a process that has ended is replaced.
     ///
     /// # Errors
     /// Fails if another file has that name, another process listens there, or the system refuses.
@@ -286,7 +286,7 @@ async fn converse(
     }
     let answer = match line.trim_ascii_end() {
         b"status" => Answer::Status(source.status().snapshot().await),
-        b"overview" => Answer::Overview(Box::new(source.take(None).await)),
+        b"overview" => Answer::Overview(Box::new(source.take(0).await)),
         b"open" => match &door {
             Some(door) => Answer::Url(door.url_for_once(Instant::now())?),
             None => Answer::Error("the dashboard is off: start the program with --admin".into()),

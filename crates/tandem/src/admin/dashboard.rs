@@ -19,7 +19,7 @@ use tandem_http::{Method, RequestHead, ResponseHead};
 
 use super::door::Door;
 use super::overview::OverviewSource;
-use super::{head, is_own, not_found, page};
+use super::{head, is_own};
 use crate::exchange::{Exchange, Part, Reply};
 use crate::stage::Stage;
 
@@ -28,7 +28,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The fields of each response.
+/// The text for unknown paths, and for requests of other pages.
+const NOTHING: &str = "Nothing is here.\n";
+
+/// The fields of each response. With them, a page of another origin cannot distinguish a refusal
+/// from a port without a listener.
 const FIELDS: [(&str, &str); 5] = [
     ("content-security-policy", POLICY),
     ("referrer-policy", "no-referrer"),
@@ -69,10 +73,10 @@ impl Stage for Dashboard {
     fn call(&self, exchange: Exchange) -> Reply {
         let request = &exchange.request;
         if !is_own(&self.own, request) {
-            return page(421, "text/plain", "Misdirected request.\n".into());
+            return refuse(421, "Misdirected request.\n");
         }
         if !is_from_here(request) {
-            return not_found();
+            return refuse(404, NOTHING);
         }
         let (path, query) = match request.path.split_once('?') {
             Some((path, query)) => (path, query),
@@ -87,12 +91,8 @@ impl Stage for Dashboard {
                 answer(200, "application/json", key.into())
             }
             "/overview" if self.door.admits(request) => self.overview(query),
-            "/session" | "/overview" => answer(
-                401,
-                "text/plain",
-                Bytes::from_static(b"Open the dashboard with `tandem open`.\n"),
-            ),
-            _ => not_found(),
+            "/session" | "/overview" => refuse(401, "Open the dashboard with `tandem open`.\n"),
+            _ => refuse(404, NOTHING),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Stage for Dashboard {
 impl Dashboard {
     fn overview(&self, query: &str) -> Reply {
         let known = query.strip_prefix("revision=");
-        let known = known.and_then(|number| number.parse().ok());
+        let known = known.and_then(|number| number.parse().ok()).unwrap_or(0);
         let source = self.source.clone();
         Reply::generate(move |mut sink| async move {
             let overview = source.take(known).await;
@@ -136,6 +136,10 @@ fn protected(status: u16, kind: &'static str, length: usize) -> ResponseHead {
 
 fn answer(status: u16, kind: &'static str, body: Bytes) -> Reply {
     Reply::ready(protected(status, kind, body.len()), body)
+}
+
+fn refuse(status: u16, text: &'static str) -> Reply {
+    answer(status, "text/plain", Bytes::from_static(text.as_bytes()))
 }
 
 #[cfg(test)]
@@ -195,8 +199,8 @@ mod tests {
         let (head, body) = scene.get(HERE, "/overview", &shown).await;
         assert_eq!(head.status, 200);
         assert!(body.contains("\"role\":\"client\"") && body.contains("\"loads\":[]"));
-        let (_, body) = scene.get(HERE, "/overview?revision=0", &shown).await;
-        assert!(body.contains("\"loads\":null"), "{body}");
+        let (head, _) = scene.get(HERE, "/overview?revision=x", &shown).await;
+        assert_eq!(head.status, 200, "an unknown revision is the first one");
         let (_, body) = scene.get(HERE, "/session", &shown).await;
         assert!(body.contains(scene.dashboard.door.key()));
         for fields in [&[][..], &[("authorization", "Bearer x")]] {
@@ -223,6 +227,8 @@ mod tests {
                 let fields = [field, ("authorization", key.as_str())];
                 let (head, _) = scene.get(HERE, path, &fields).await;
                 assert_eq!(head.status, 404, "{path} {field:?}");
+                let policy = head.fields.get("cross-origin-resource-policy");
+                assert_eq!(policy, Some(&b"same-origin"[..]));
             }
             let fields = [("authorization", key.as_str())];
             let (head, _) = scene.get("attacker.example:8117", path, &fields).await;

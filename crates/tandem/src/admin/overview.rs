@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{Journal, PageLoad};
+use crate::journal::{Changes, Journal, PageLoad, RouteEntry};
 use crate::metrics::METRICS;
 use crate::status::{Status, StatusSource};
 
@@ -21,12 +21,16 @@ pub struct Overview {
     pub status: Status,
     /// The present problems, one sentence each.
     pub problems: Vec<String>,
+    /// The routes of a client, most specific first.
+    pub routes: Vec<RouteEntry>,
     /// The time that push saves.
     pub saving: Saving,
     /// The number of changes to the page loads.
     pub revision: u64,
-    /// The recent page loads, newest first; `None` if the reader has this revision.
-    pub loads: Option<Vec<PageLoad>>,
+    /// The numbers of the recent page loads, newest first.
+    pub kept: Vec<u64>,
+    /// The page loads that changed since the reader's revision, newest first.
+    pub loads: Vec<PageLoad>,
 }
 
 /// The time that push saves a page load, from the loads that the gateway held out.
@@ -154,25 +158,26 @@ impl OverviewSource {
         &self.status
     }
 
-    /// Takes an overview. It leaves out the page loads if their revision is `known`.
-    pub async fn take(&self, known: Option<u64>) -> Overview {
+    /// Takes an overview with the page loads that changed after the revision `known`; 0 is before
+    /// all of them.
+    pub async fn take(&self, known: u64) -> Overview {
         let status = self.status.snapshot().await;
         let mut problems = self.journal.problems();
         problems.extend(refusals(&status));
-        let (revision, loads) = match self.journal.revision() {
-            revision if known == Some(revision) => (revision, None),
-            _ => {
-                let (revision, loads) = self.journal.loads(Instant::now());
-                (revision, Some(loads))
-            }
-        };
+        let Changes {
+            revision,
+            kept,
+            loads,
+        } = self.journal.changes(known, Instant::now());
         Overview {
             role: self.role.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             status,
             problems,
+            routes: self.journal.routes(),
             saving: Saving::measured(),
             revision,
+            kept,
             loads,
         }
     }
@@ -190,8 +195,8 @@ fn refusals(status: &Status) -> Vec<String> {
     }
     if let unauthorized @ 1.. = count("unauthorized") {
         problems.push(format!(
-            "{unauthorized} request(s) since the start showed no valid access token: compare the \
-             first lines of both token files"
+            "{unauthorized} request(s) since the start showed no valid access token: if a client \
+             of yours fails, compare the first lines of both token files"
         ));
     }
     problems
@@ -239,15 +244,15 @@ mod tests {
         let status = StatusSource::new(Vec::new);
         let source = OverviewSource::new("client", status, Arc::clone(&journal));
         journal.open_load("http://a/", Instant::now());
-        journal.set_problem("gateway", Some("it does not answer".into()));
-        let overview = source.take(None).await;
-        assert_eq!(overview.loads.as_ref().map(Vec::len), Some(1));
-        assert_eq!(overview.problems[0], "it does not answer");
-        let again = source.take(Some(overview.revision)).await;
-        assert_eq!(again.loads, None);
+        journal.set_warnings(vec!["the certificate expires".into()]);
+        let overview = source.take(0).await;
+        assert_eq!((overview.kept.len(), overview.loads.len()), (1, 1));
+        assert_eq!(overview.problems, ["the certificate expires"]);
+        let again = source.take(overview.revision).await;
+        assert_eq!((again.kept.len(), again.loads.len()), (1, 0));
         journal.open_load("http://b/", Instant::now());
-        let changed = source.take(Some(overview.revision)).await;
-        assert_eq!(changed.loads.map(|loads| loads.len()), Some(2));
+        let changed = source.take(overview.revision).await;
+        assert_eq!((changed.kept.len(), changed.loads.len()), (2, 1));
         let text = serde_json::to_string(&overview).expect("plain values");
         let read: Overview = serde_json::from_str(&text).expect("its own form");
         assert_eq!(read.problems, overview.problems);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::{Error, Kind, Side};
-use crate::journal::Journal;
+use crate::journal::Problems;
 
 /// The time after which the same failure is logged again.
 const REMINDER: Duration = Duration::from_secs(600);
@@ -28,7 +28,7 @@ pub struct Announcer {
     /// The session protocol and the transport, such as `h2 over TLS`.
     protocol: String,
     /// Holds the present failure for the dashboard.
-    journal: Arc<Journal>,
+    problems: Arc<Problems>,
     answers: Cell<Option<bool>>,
     /// The failure that was logged last, and the time of its line.
     told: RefCell<Option<(Error, Instant)>>,
@@ -69,11 +69,11 @@ pub fn explain(gateway: &str, error: &Error) -> String {
 
 impl Announcer {
     /// Creates the announcer of `gateway`, which is reached by `protocol`.
-    pub fn new(gateway: String, protocol: String, journal: Arc<Journal>) -> Self {
+    pub fn new(gateway: String, protocol: String, problems: Arc<Problems>) -> Self {
         Self {
             gateway,
             protocol,
-            journal,
+            problems,
             answers: Cell::new(None),
             told: RefCell::default(),
             lines: Cell::default(),
@@ -85,7 +85,7 @@ impl Announcer {
         if self.answers.replace(Some(true)) == Some(true) {
             return;
         }
-        self.journal.set_problem(&self.gateway, None);
+        self.problems.set(&self.gateway, None);
         if !self.may_speak() {
             return;
         }
@@ -109,8 +109,7 @@ impl Announcer {
             });
         self.answers.set(Some(false));
         let problem = explain(&self.gateway, error);
-        self.journal
-            .set_problem(&self.gateway, Some(problem.clone()));
+        self.problems.set(&self.gateway, Some(&problem));
         if repeated || !self.may_speak() {
             return;
         }
@@ -128,7 +127,7 @@ impl Announcer {
                 self.protocol
             );
             tracing::warn!("{problem}");
-            self.journal.set_problem(&self.gateway, Some(problem));
+            self.problems.set(&self.gateway, Some(&problem));
         }
     }
 
@@ -159,14 +158,14 @@ mod tests {
     use super::*;
 
     fn announcer() -> Announcer {
-        let journal = Arc::default();
-        Announcer::new("gw.example:443".into(), "h2 over TLS".into(), journal)
+        let problems = Arc::default();
+        Announcer::new("gw.example:443".into(), "h2 over TLS".into(), problems)
     }
 
     #[test]
     fn failure_of_a_gateway_is_a_problem_until_it_answers() {
         let announcer = announcer();
-        let problems = || announcer.journal.problems();
+        let problems = || announcer.problems.list();
         let error = Error::new(Kind::ConnectionRefused, Side::Peer, "connection refused");
         announcer.down(&error);
         assert!(problems()[0].contains("is it running"), "{:?}", problems());

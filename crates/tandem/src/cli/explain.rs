@@ -7,7 +7,7 @@ use tandem_http::Scheme;
 
 use super::{ClientArgs, Failure, serve};
 use crate::config::ClientConfig;
-use crate::config::client::{Fallback, Solo, SoloMode};
+use crate::config::client::{Fallback, Solo};
 use crate::config::gateways::GatewayEndpoint;
 use crate::endpoint::split_authority;
 use crate::transport::registry::Transports;
@@ -79,7 +79,7 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     };
     line("host", &format!("{}, port {}", asked.host, asked.port));
     let solo = config.solo.as_ref().filter(|_| gateways.is_empty());
-    line("route", &route(config, gateways));
+    line("route", &config.way(gateways));
     line(
         "reason",
         &match found {
@@ -96,31 +96,6 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
         None => line("content", content(&asked, gateways)),
     }
     Ok(text)
-}
-
-/// Describes the way of a request.
-fn route(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> String {
-    let through = config
-        .via
-        .as_ref()
-        .map_or_else(String::new, |via| format!(", through {via}"));
-    let names: Vec<_> = gateways.iter().map(|it| it.endpoint.to_string()).collect();
-    if let Some(solo) = config.solo.as_ref().filter(|_| names.is_empty()) {
-        return match solo.mode {
-            SoloMode::Via => format!("solo: to the site{through}"),
-            SoloMode::Direct => {
-                "solo: to the site from this machine, which looks up its name".into()
-            }
-        };
-    }
-    match (names.is_empty(), config.fallback) {
-        (false, _) => format!("gateway {}{through}", names.join(", then ")),
-        (true, Fallback::Via) => format!("no gateway{through}"),
-        (true, Fallback::None) => {
-            "none: requests fail; add --route HOSTS=URL, or --gateway URL for all other sites"
-                .into()
-        }
-    }
 }
 
 /// Describes the behaviour if no gateway answers.
@@ -162,6 +137,7 @@ fn content(asked: &Asked, gateways: &[GatewayEndpoint]) -> &'static str {
 mod tests {
     use super::*;
     use crate::config::ClientOptions;
+    use crate::config::client::SoloMode;
 
     fn told(options: ClientOptions, url: &str) -> String {
         let config = options.typed_offline(&Transports::default());

@@ -89,7 +89,7 @@ fn screen(overview: &Overview) -> String {
         counter("pushes_late"),
         counter("pushes_wasted"),
     );
-    if let Some(loads @ [_, ..]) = overview.loads.as_deref() {
+    if let loads @ [_, ..] = overview.loads.as_slice() {
         let _ = writeln!(
             text,
             "\n{:>8} {:>9} {:>10} {:>7} {:>7} {:>8}  page",
@@ -202,10 +202,10 @@ mod tests {
         for supply in [Supply::Requested, Supply::Pushed, Supply::Pushed] {
             journal.begin(load, "GET", "http://site.example/", supply, now);
         }
-        journal.set_problem("gateway", Some("gateway g does not answer".into()));
+        journal.set_warnings(vec!["gateway g does not answer".into()]);
         let status = StatusSource::new(Vec::new);
         let source = OverviewSource::new("client", status, journal);
-        let text = screen(&source.take(None).await);
+        let text = screen(&source.take(0).await);
         assert!(text.contains("! gateway g does not answer"), "{text}");
         let page = text.lines().find(|line| line.contains("site.example"));
         let columns: Vec<_> = page.expect("a load").split_whitespace().collect();

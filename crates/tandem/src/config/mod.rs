@@ -12,6 +12,7 @@ pub mod share_url;
 pub mod submission;
 pub mod units;
 mod warnings;
+mod ways;
 
 use std::time::Duration;
 

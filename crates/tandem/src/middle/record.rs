@@ -229,7 +229,7 @@ mod tests {
             present.borrow_mut().last -= QUIET;
         }
         finish(record.call(exchange("/late", false))).await;
-        let (_, loads) = journal.loads(Instant::now().into_std());
+        let loads = journal.changes(0, Instant::now().into_std()).loads;
         let paths: Vec<Vec<_>> = loads
             .iter()
             .map(|load| load.resources.iter().map(|it| it.url.as_str()).collect())
@@ -257,7 +257,7 @@ mod tests {
         });
         finish(record.call(exchange("/fails", false))).await;
         drop(record.call(exchange("/dropped", false)));
-        let (_, loads) = journal.loads(Instant::now().into_std());
+        let loads = journal.changes(0, Instant::now().into_std()).loads;
         let problems: Vec<_> = loads[0]
             .resources
             .iter()
@@ -279,7 +279,7 @@ mod tests {
             })
         });
         finish(record.call(exchange("/", true))).await;
-        let (_, loads) = journal.loads(Instant::now().into_std());
+        let loads = journal.changes(0, Instant::now().into_std()).loads;
         assert_eq!(loads[0].resources[0].supply, Supply::Joined);
     }
 

@@ -105,6 +105,7 @@ impl Role for ClientConfig {
 fn solo_status(solo: &SoloSessions) -> Vec<SessionStatus> {
     let status = |(opened, exchanges): (tokio::time::Instant, usize)| SessionStatus {
         exchanges: Some(exchanges),
+        protocol: Some("solo".into()),
         ..SessionStatus::new(Opened::Here, opened.into_std(), None)
     };
     solo.status().into_iter().map(status).collect()

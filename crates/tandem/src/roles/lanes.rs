@@ -25,7 +25,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Via;
 use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
-use crate::journal::Journal;
+use crate::journal::{Journal, Problems, RouteEntry};
 use crate::middle::count::Count;
 use crate::middle::loads::Loads;
 use crate::middle::push::NoPush;
@@ -64,12 +64,11 @@ pub(super) struct Lanes {
 impl ClientConfig {
     /// Creates the lanes of all routes, and opens the first session of the default gateway.
     pub(super) fn lanes(&self, journal: &Arc<Journal>) -> Result<Lanes, ConfigError> {
-        // The gateways of an earlier configuration may be other ones.
-        journal.clear_problems();
+        let problems = Arc::<Problems>::default();
         let fallback = self.fallback_stage()?;
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
-            let pool = self.pool(&route.gateways, fallback.clone(), journal)?;
+            let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
             lanes.push(self.lane(&pool));
             pools.push(pool);
         }
@@ -81,7 +80,7 @@ impl ClientConfig {
         } else if self.gateways.is_empty() {
             self.lane_without_gateway(fallback)
         } else {
-            let pool = self.pool(&self.gateways, fallback, journal)?;
+            let pool = self.pool(&self.gateways, fallback, &problems)?;
             // Only a request for one of its hosts contacts the gateway of a route. Otherwise the
             // operator would learn of people who may visit them.
             pool.get_ready();
@@ -93,6 +92,9 @@ impl ClientConfig {
             lane
         };
         let routes = Routes::new(self.route_map.clone(), lanes, default);
+        let shown = self.ways().into_iter();
+        let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
+        journal.configure(problems, shown.collect());
         Ok(Lanes {
             routes,
             pools,
@@ -104,11 +106,11 @@ impl ClientConfig {
         &self,
         gateways: &[GatewayEndpoint],
         fallback: Option<Rc<dyn Stage>>,
-        journal: &Arc<Journal>,
+        problems: &Arc<Problems>,
     ) -> Result<Rc<Gateways>, ConfigError> {
         let gateways = gateways
             .iter()
-            .map(|gateway| self.gateway(gateway, journal))
+            .map(|gateway| self.gateway(gateway, problems))
             .collect::<Result<Vec<_>, _>>()?;
         let limits = PoolLimits {
             max_age: self.max_age,
@@ -204,7 +206,7 @@ impl ClientConfig {
     fn gateway(
         &self,
         gateway: &GatewayEndpoint,
-        journal: &Arc<Journal>,
+        problems: &Arc<Problems>,
     ) -> Result<Gateway, ConfigError> {
         let endpoint = &gateway.endpoint;
         let target = Target {
@@ -243,7 +245,7 @@ impl ClientConfig {
         let how = format!("{} over {carrier}{way}", endpoint.session.as_str());
         Ok(Gateway {
             blamed: Cell::default(),
-            announcer: Announcer::new(endpoint.authority(), how, Arc::clone(journal)),
+            announcer: Announcer::new(endpoint.authority(), how, Arc::clone(problems)),
             has_token: gateway.token_file.is_some(),
             target,
             transport,

@@ -3,6 +3,7 @@
 'use strict';
 
 const PERIOD_MS = 1000;
+const PATIENCE_MS = 10000;
 const byId = (id) => document.getElementById(id);
 
 /** Returns a new element with a text and a class. */
@@ -30,7 +31,9 @@ function bytes(value) {
 }
 
 function rate(value) {
-  return value === null ? '–' : `${((value * 8) / 1e6).toFixed(1)} Mbit/s`;
+  if (value === null) return '–';
+  const bits = value * 8;
+  return bits < 1e9 ? `${(bits / 1e6).toFixed(1)} Mbit/s` : `${(bits / 1e9).toFixed(1)} Gbit/s`;
 }
 
 function age(value) {
@@ -63,8 +66,28 @@ function showProblems(problems) {
   list.replaceChildren(...texts.map((text) => element('li', text)));
 }
 
+/** Shows the work of a gateway's push and of its cache. */
+function showGatewaySavings({ status }) {
+  const { counters } = status;
+  const answered = counters.cache_hits + counters.cache_collapsed;
+  const asked = answered + counters.cache_misses;
+  const text =
+    asked > 0
+      ? `The cache answered ${answered} of ${asked} requests (${Math.round((100 * answered) / asked)} %).`
+      : 'The cache has answered no request, or it is off (--cache).';
+  setText(byId('saving'), text);
+  showPairs(byId('figures'), [
+    ['Responses confirmed by origins', String(counters.cache_validations)],
+    ['Bytes from the cache', bytes(counters.cache_bytes)],
+    ['Pages with pushes', String(counters.pages_pushed)],
+    ['Pages held out for comparison', String(counters.pages_held_out)],
+    ['Resources offered as pushes', String(counters.pushes_promised)],
+    ['Bytes fetched for pushes', bytes(counters.push_bytes_sent)],
+  ]);
+}
+
 function showSavings({ saving, status }) {
-  const counters = status.counters;
+  const { counters } = status;
   const interval = saving.seconds;
   let text;
   if (interval) {
@@ -88,9 +111,13 @@ function showSavings({ saving, status }) {
   ]);
 }
 
+/** Shows the sessions: those of a client to gateways and sites, and those of a gateway's clients. */
 function showSessions(sessions, role) {
-  const other = role === 'gateway' ? 'a client' : 'a browser';
+  const isShown = (session) => session.opened === (role === 'client' ? 'here' : 'there');
+  const other = role === 'client' ? 'sites, without a gateway' : 'a client';
   const rows = sessions
+    .filter(isShown)
+    .slice(0, 100)
     .map((session) => [
       session.gateway ?? other,
       session.protocol ?? '–',
@@ -98,11 +125,10 @@ function showSessions(sessions, role) {
       rate(session.rate),
       session.exchanges === null ? '–' : String(session.exchanges),
       age(session.age),
-      session.opened,
-    ])
-    // Sessions to gateways come first, and the newest of equal ones.
-    .sort((a, b) => a[6].localeCompare(b[6]))
-    .slice(0, 100);
+    ]);
+  const rest = sessions.length - rows.length;
+  const kind = role === 'client' ? 'connections from browsers' : 'other connections';
+  setText(byId('rest'), rest > 0 ? `Besides, there are ${rest} ${kind}.` : '');
   if (rows.length === 0) rows.push(['No session is open.', '', '', '', '', '']);
   const body = byId('sessions');
   while (body.children.length > rows.length) body.lastElementChild.remove();
@@ -123,7 +149,7 @@ const SUPPLIES = {
   requested: 'requested',
   joined: 'joined a push',
   pushed: 'pushed',
-  tunnel: 'tunnel',
+  tunnel: 'tunnelled',
 };
 
 /** Adds a part of a bar. Positions are fractions of the whole load. */
@@ -138,10 +164,10 @@ function addPart(bar, from, to, whole, className) {
 function resourceRow(resource, whole) {
   const row = element('tr');
   row.append(element('td', `${resource.method} ${resource.url}`));
-  row.append(element('td', SUPPLIES[resource.supply] ?? resource.supply, `${resource.supply} number`));
+  row.append(element('td', SUPPLIES[resource.supply] ?? resource.supply, `${resource.supply} number short`));
   const status = resource.problem ?? (resource.status === null ? 'waiting' : String(resource.status));
-  row.append(element('td', status, resource.problem || resource.status >= 400 ? 'failed' : ''));
-  row.append(element('td', resource.end === null ? '–' : bytes(resource.bytes), 'number'));
+  row.append(element('td', status, resource.problem || resource.status >= 400 ? 'failed short' : 'short'));
+  row.append(element('td', resource.end === null ? '–' : bytes(resource.bytes), 'number short'));
   const end = resource.end ?? whole;
   const head = resource.head ?? end;
   const cell = element('td', undefined, 'time');
@@ -173,9 +199,11 @@ function fillLoad(details, load) {
   const summary = `${details.began} · ${load.title} · ${seconds(time)} · ${bytes(size)} · ${counts.join(', ')}`;
   setText(details.children[0], summary);
   const body = details.querySelector('tbody');
-  const open = load.resources.some((resource) => resource.end === null);
-  // Tunnels may stay open long after the page, so their bars are cut at the end.
-  const shown = load.resources.map((resource) => resource.head ?? resource.start);
+  // Tunnels may begin and stay open long after the page, so their bars are cut at its end.
+  const plain = load.resources.filter((resource) => resource.supply !== 'tunnel');
+  const timed = plain.length > 0 ? plain : load.resources;
+  const open = timed.some((resource) => resource.end === null);
+  const shown = timed.map((resource) => resource.head ?? resource.start);
   const whole = Math.max(time, ...shown, open ? Math.min(load.age, 60) : 0);
   body.replaceChildren(...load.resources.map((resource) => resourceRow(resource, whole)));
   setText(
@@ -202,19 +230,16 @@ function newLoad(load) {
   return details;
 }
 
-/** Shows the loads. The elements of known loads stay, so that open ones remain open. */
-function showLoads(loads) {
+/** Shows the changed loads. The elements of known ones stay, so that open ones remain open. */
+function showLoads(kept, loads) {
   const list = byId('loads');
   const known = new Map(Array.from(list.children, (child) => [child.dataset.number, child]));
-  const wanted = loads.map((load) => {
-    const details = known.get(String(load.number)) ?? newLoad(load);
-    const text = JSON.stringify(load.resources) + load.left_out;
-    if (details.shown !== text) {
-      details.shown = text;
-      fillLoad(details, load);
-    }
-    return details;
-  });
+  for (const load of loads) {
+    const number = String(load.number);
+    if (!known.has(number)) known.set(number, newLoad(load));
+    fillLoad(known.get(number), load);
+  }
+  const wanted = kept.map((number) => known.get(String(number))).filter((details) => details);
   const present = new Set(wanted);
   for (const child of Array.from(list.children)) {
     if (!present.has(child)) child.remove();
@@ -223,9 +248,7 @@ function showLoads(loads) {
     // An element that moves would lose the focus.
     if (list.children[at] !== details) list.insertBefore(details, list.children[at] ?? null);
   });
-  if (loads.length === 0 && list.children.length === 0) {
-    list.append(element('p', 'No page was loaded yet.'));
-  }
+  if (list.children.length === 0) list.append(element('p', 'No page was loaded yet.'));
 }
 
 function show(overview) {
@@ -234,11 +257,13 @@ function show(overview) {
   document.title = `${overview.problems.length > 0 ? '⚠ ' : ''}Tandem ${overview.role}`;
   const isClient = overview.role === 'client';
   byId('recent').hidden = !isClient;
-  byId('savings').hidden = !isClient;
+  byId('ways').hidden = !isClient;
   showProblems(overview.problems);
   if (isClient) showSavings(overview);
+  else showGatewaySavings(overview);
+  showPairs(byId('routes'), overview.routes.map(({ hosts, way }) => [hosts, way]));
   showSessions(overview.status.sessions, overview.role);
-  if (overview.loads) showLoads(overview.loads);
+  showLoads(overview.kept, overview.loads);
   const counters = Object.entries(overview.status.counters);
   showPairs(byId('counters'), counters.map(([name, value]) => [name, String(value)]));
 }
@@ -249,6 +274,7 @@ async function get(path, key) {
     cache: 'no-store',
     credentials: 'omit',
     redirect: 'error',
+    signal: AbortSignal.timeout(PATIENCE_MS),
   });
   if (response.status === 401) throw new Error('key');
   if (!response.ok) throw new Error(`status ${response.status}`);
@@ -269,7 +295,7 @@ async function keyOfProcess() {
 async function run() {
   const state = byId('state');
   let key = null;
-  let revision = '';
+  let revision = 0;
   for (;;) {
     if (!document.hidden) {
       try {
@@ -280,7 +306,7 @@ async function run() {
         show(overview);
         setText(state, '');
       } catch (error) {
-        revision = '';
+        revision = 0;
         if (error.message === 'key') {
           key = null;
           setText(state, 'This address is out of date. Open the dashboard with "tandem open".');

@@ -1,0 +1,49 @@
+//! The ways of a client's requests in words, for `tandem explain` and the dashboard.
+
+use super::ClientConfig;
+use super::client::{Fallback, SoloMode};
+use super::gateways::GatewayEndpoint;
+
+impl ClientConfig {
+    /// Describes the way of requests to these gateways.
+    pub fn way(&self, gateways: &[GatewayEndpoint]) -> String {
+        let through = self
+            .via
+            .as_ref()
+            .map_or_else(String::new, |via| format!(", through {via}"));
+        let names: Vec<_> = gateways.iter().map(|it| it.endpoint.to_string()).collect();
+        if let Some(solo) = self.solo.as_ref().filter(|_| names.is_empty()) {
+            return match solo.mode {
+                SoloMode::Via => format!("solo: to the site{through}"),
+                SoloMode::Direct => {
+                    "solo: to the site from this machine, which looks up its name".into()
+                }
+            };
+        }
+        match (names.is_empty(), self.fallback) {
+            (false, _) => format!("gateway {}{through}", names.join(", then ")),
+            (true, Fallback::Via) => format!("no gateway{through}"),
+            (true, Fallback::None) => {
+                "none: requests fail; add --route HOSTS=URL, or --gateway URL for all other sites"
+                    .into()
+            }
+        }
+    }
+
+    /// Returns the hosts and the way of each route, most specific first. The last one covers all
+    /// other hosts.
+    pub fn ways(&self) -> Vec<(String, String)> {
+        let entries = self.route_map.entries().iter();
+        let mut ways: Vec<_> = entries
+            .filter_map(|(hosts, number)| Some((hosts.to_string(), self.routes.get(*number)?)))
+            .map(|(hosts, route)| (hosts, self.way(&route.gateways)))
+            .collect();
+        let rest = if ways.is_empty() {
+            "all hosts"
+        } else {
+            "all other hosts"
+        };
+        ways.push((rest.to_owned(), self.way(&self.gateways)));
+        ways
+    }
+}
