@@ -10,12 +10,11 @@
 //! exchange. All state of one connection lives on one thread, hence `Rc` and no locks.
 
 mod body;
+mod generator;
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,7 +26,9 @@ use tandem_http::{Fields, RequestHead, ResponseHead};
 use crate::error::Error;
 use crate::priority::SharedPriority;
 
-pub use body::{Body, Chunk, Chunks};
+pub use body::{Body, BodyProgress, Chunk, Chunks};
+use generator::Generator;
+pub use generator::{Canceller, Sink};
 
 /// A request with all the data that decides about its route.
 #[derive(Debug)]
@@ -246,14 +247,7 @@ impl Reply {
     where
         F: Future<Output = Result<(), Error>> + 'static,
     {
-        let slot = Rc::new(Slot::default());
-        let future = story(Sink {
-            slot: Rc::clone(&slot),
-        });
-        Self::from(Source::Generator(Generator {
-            future: Some(Box::pin(future)),
-            slot,
-        }))
+        Self::from(Source::Generator(Generator::new(story)))
     }
 
     const fn from(source: Source) -> Self {
@@ -307,7 +301,7 @@ impl Reply {
     pub fn supply(&self) -> Supply {
         match &self.source {
             Source::Parts(parts) => parts.supply(),
-            Source::Generator(generator) => generator.slot.supply.get(),
+            Source::Generator(generator) => generator.supply(),
         }
     }
 
@@ -338,93 +332,6 @@ impl Parts for Ready {
     }
 }
 
-/// The state shared by a generator and its reader.
-#[derive(Default)]
-struct Slot {
-    part: RefCell<Option<Part>>,
-    /// True once a part has been sent.
-    used: Cell<bool>,
-    /// The way on which the parts come.
-    supply: Cell<Supply>,
-}
-
-/// Receives the parts of [`Reply::generate`].
-pub struct Sink {
-    slot: Rc<Slot>,
-}
-
-impl Sink {
-    /// Returns true once a part has been sent. The exchange can then not be sent again.
-    pub fn is_used(&self) -> bool {
-        self.slot.used.get()
-    }
-
-    /// Returns a function that calls [`Sink::is_used`] while another owner holds the sink.
-    pub fn usage(&self) -> impl Fn() -> bool + 'static {
-        let slot = Rc::clone(&self.slot);
-        move || slot.used.get()
-    }
-
-    /// Sets the way on which the parts to come have come.
-    pub fn set_supply(&self, supply: Supply) {
-        self.slot.supply.set(supply);
-    }
-
-    /// Sends one part. The future resolves when the reader polls for the next part. It does not
-    /// hold the part, since most exchanges contain several of these futures.
-    pub fn send(&mut self, part: Part) -> impl Future<Output = ()> + '_ {
-        self.slot.used.set(true);
-        *self.slot.part.borrow_mut() = Some(part);
-        // The generator takes the part before it polls this future again, so one pending poll is
-        // enough.
-        std::future::poll_fn(|_| {
-            if self.slot.part.borrow().is_some() {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
-        })
-    }
-}
-
-impl fmt::Debug for Sink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sink")
-            .field("used", &self.is_used())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A future that sends the parts of a reply.
-type Sending = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
-
-/// The parts that a future sends. It is no [`Parts`], because a second box would cost an allocation
-/// for each exchange.
-struct Generator {
-    future: Option<Sending>,
-    slot: Rc<Slot>,
-}
-
-impl Generator {
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let Some(future) = &mut self.future else {
-            return Poll::Ready(None);
-        };
-        let polled = future.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.future = None;
-        }
-        if let Some(part) = self.slot.part.borrow_mut().take() {
-            return Poll::Ready(Some(Ok(part)));
-        }
-        match polled {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => Poll::Ready(None),
-            Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -438,23 +345,6 @@ mod tests {
             Poll::Ready(value) => value,
             Poll::Pending => panic!("would wait"),
         }
-    }
-
-    #[test]
-    fn reply_generates_parts_in_order() {
-        let mut reply = Reply::generate(|mut sink| async move {
-            sink.send(Part::Head(ResponseHead::new(200))).await;
-            sink.send(Part::Data(Bytes::from_static(b"x"))).await;
-            Err(Error::new(
-                crate::error::Kind::Reset,
-                crate::error::Side::Origin,
-                "gone",
-            ))
-        });
-        assert!(matches!(now(reply.part()), Some(Ok(Part::Head(_)))));
-        assert!(matches!(now(reply.part()), Some(Ok(Part::Data(_)))));
-        assert!(matches!(now(reply.part()), Some(Err(_))));
-        assert!(now(reply.part()).is_none());
     }
 
     #[test]

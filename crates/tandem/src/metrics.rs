@@ -160,9 +160,14 @@ macro_rules! metrics {
 
             fn render_counters(&self, text: &mut String) {
                 $({
-                    let name = if $kind == "counter" { concat!("tandem_", stringify!($name), "_total") } else { concat!("tandem_", stringify!($name)) };
+                    let name = match $kind {
+                        "counter" => concat!("tandem_", stringify!($name), "_total"),
+                        _ => concat!("tandem_", stringify!($name)),
+                    };
+                    let (help, kind, value) = ($help, $kind, self.$name.value());
                     // Writing to a string cannot fail.
-                    let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}\n{name} {}", $help, $kind, self.$name.value());
+                    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+                    let _ = writeln!(text, "{name} {value}");
                 })*
             }
         }
@@ -174,11 +179,15 @@ metrics! {
     connections_open "gauge" "Connections open now.";
     connections_refused "counter" "Connections refused because too many were open.";
     connections_evicted "counter" "Connections closed so that another could be admitted.";
-    connections_expired "counter" "Connections closed because they sent no admitted request in time.";
+    connections_expired "counter"
+        "Connections closed because they sent no admitted request in time.";
     exchanges "counter" "Requests received.";
     exchanges_open "gauge" "Requests under way.";
-    exchanges_failed "counter" "Requests that this proxy answered with an error, or could not answer to the end.";
-    exchanges_retried "counter" "Requests sent again. They had not been processed, or could be processed twice.";
+    exchanges_failed "counter"
+        "Requests that this proxy answered with an error, or could not answer to the end.";
+    exchanges_cancelled "counter" "Gateway: lasting exchanges ended above max-lasting-exchanges.";
+    exchanges_retried "counter"
+        "Requests sent again. They had not been processed, or could be processed twice.";
     body_bytes_down "counter" "Bytes of response bodies passed on to clients.";
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";
@@ -189,11 +198,13 @@ metrics! {
     origin_reused "counter" "Requests sent on a reused connection to an origin.";
     destinations_refused "counter" "Destinations refused by policy.";
     unauthorized "counter" "Requests refused because they showed no valid access token.";
-    warm_up_bytes "counter" "Gateway: bytes of padding sent to open the congestion windows of new sessions.";
+    warm_up_bytes "counter"
+        "Gateway: bytes of padding sent to open the congestion windows of new sessions.";
     pushes_promised "counter" "Gateway: resources offered as pushes.";
     push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
     pages_pushed "counter" "Gateway: pages sent with pushes of the resources that they need.";
-    pages_returning "counter" "Gateway: pages with promises without bodies for a returning browser.";
+    pages_returning "counter"
+        "Gateway: pages with promises without bodies for a returning browser.";
     pages_held_out "counter" "Gateway: pages sent without pushes, for comparison.";
     pushes_received "counter" "Client: pushes received.";
     push_bytes_received "counter" "Client: bytes of the bodies of pushes.";
@@ -202,17 +213,21 @@ metrics! {
     pushes_wasted "counter" "Pushes that were not requested in time, or that could not be kept.";
     pushes_cancelled "counter" "Pushes that failed, were refused, or did not match the request.";
     pushes_validated "counter" "Pushes whose head answered a conditional request with 304.";
-    pushes_withheld "counter" "Gateway: promises without a body, because the browser showed no need of it.";
+    pushes_withheld "counter"
+        "Gateway: promises without a body, because the browser showed no need of it.";
     push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";
     push_bytes_wasted "counter" "Bytes of pushed bodies that served no request.";
-    origin_extra_requests "counter" "Gateway: requests to origins for pushes that served no request.";
+    origin_extra_requests "counter"
+        "Gateway: requests to origins for pushes that served no request.";
     round_trips_saved "counter" "Client: requests that did not have to cross the slow path.";
     loads_pushed "counter" "Client: completed page loads with push.";
     loads_pushed_ms "counter" "Client: milliseconds of page loads with push.";
-    loads_pushed_ms_squared "counter" "Client: sum of the squared milliseconds of page loads with push.";
+    loads_pushed_ms_squared "counter"
+        "Client: sum of the squared milliseconds of page loads with push.";
     loads_held_out "counter" "Client: completed page loads without push, for comparison.";
     loads_held_out_ms "counter" "Client: milliseconds of page loads without push.";
-    loads_held_out_ms_squared "counter" "Client: sum of the squared milliseconds of page loads without push.";
+    loads_held_out_ms_squared "counter"
+        "Client: sum of the squared milliseconds of page loads without push.";
     cache_hits "counter" "Gateway: requests answered from the cache.";
     cache_misses "counter" "Gateway: requests that the cache passed on to origins.";
     cache_validations "counter" "Gateway: stored responses that their origins confirmed by 304.";
@@ -222,12 +237,15 @@ metrics! {
     dtls_associations "gauge" "Associations of the transport dtls that are open or in a handshake.";
     dtls_datagrams_sent "counter" "Datagrams sent by the transport dtls.";
     dtls_datagrams_received "counter" "Datagrams that reached an association of dtls.";
-    dtls_datagrams_dropped "counter" "Gateway: datagrams without a cookie or association, or beyond a queue.";
+    dtls_datagrams_dropped "counter"
+        "Gateway: datagrams without a cookie or association, or beyond a queue.";
     submissions_accepted "counter" "Gateway: submissions stored for delivery.";
     submissions_refused "counter" "Gateway: submissions refused with a problem document.";
     submissions_answered "counter" "Gateway: submissions that the server has answered.";
-    submissions_failed_attempts "counter" "Gateway: attempts at delivery that failed and are repeated later.";
-    submissions_given_up "counter" "Gateway: submissions that the server did not take within submit-retry.";
+    submissions_failed_attempts "counter"
+        "Gateway: attempts at delivery that failed and are repeated later.";
+    submissions_given_up "counter"
+        "Gateway: submissions that the server did not take within submit-retry.";
     submissions_waiting "gauge" "Gateway: stored submissions without an answer.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }

@@ -2,15 +2,16 @@
 //! ([`origin`]).
 //!
 //! [`policy`] decides which addresses an origin may have. `places` limits the connections of a
-//! session, and `starts` the exchanges that all sessions start at once. `multiplexed` holds the
-//! HTTP/2 sessions with origins. [`polite`] limits the connections of a client without a gateway by
-//! the measured benefit, and `growth` is its policy. [`announce`] logs whether gateways answer, and
-//! `failures` remembers the tunnels that failed.
+//! session, and `starts` the exchanges that all sessions start at once. `lasting` limits those that
+//! last. `multiplexed` holds the HTTP/2 sessions with origins. [`polite`] limits the connections of
+//! a client without a gateway by the measured benefit, and `growth` is its policy. [`announce`] logs
+//! whether gateways answer, and `failures` remembers the tunnels that failed.
 
 pub mod announce;
 mod failures;
 pub mod gateways;
 mod growth;
+mod lasting;
 mod multiplexed;
 pub mod origin;
 mod places;

@@ -143,7 +143,7 @@ impl Origin {
         let (places, pool) = (Places::new(limits), RefCell::default());
         // The sessions of a reverse gateway share connections, and thus the limit on them.
         let is_shared = matches!(mode, Mode::Reverse { .. });
-        let starts = is_shared.then(|| Starts::new(limits.per_session));
+        let starts = is_shared.then(|| Starts::new(limits.per_session, limits.lasting));
         let fixed = match &mode {
             Mode::Reverse { scheme, target, .. } => Some(Rc::new((*scheme, target.clone()))),
             Mode::Forward => None,
@@ -307,7 +307,7 @@ impl Origin {
             METRICS.origin_reused.add(1);
             return Box::pin(self.over(&*session, exchange, sink)).await;
         }
-        let permit = self.permit(exchange, key).await?;
+        let permit = self.permit(exchange, key, sink).await?;
         // While this exchange waited, another exchange may have found that the origin supports
         // HTTP/2.
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {

@@ -22,13 +22,15 @@ use tokio::sync::oneshot;
 
 use crate::priority::Precedence;
 
-/// The largest numbers of connections that one session uses at once.
+/// The largest numbers of connections that are in use at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The limit to one origin.
     pub per_origin: usize,
     /// The limit to all origins together.
     pub per_session: usize,
+    /// The limit on lasting exchanges of all sessions with the origin of a reverse gateway.
+    pub lasting: usize,
 }
 
 impl Default for Limits {
@@ -36,6 +38,7 @@ impl Default for Limits {
         Self {
             per_origin: 64,
             per_session: 256,
+            lasting: 8192,
         }
     }
 }
@@ -370,6 +373,7 @@ mod tests {
         Places::new(Limits {
             per_origin,
             per_session,
+            ..Limits::default()
         })
     }
 

@@ -83,6 +83,7 @@ impl Polite {
         let limits = Limits {
             per_origin: most,
             per_session,
+            ..Limits::default()
         };
         let known = Rc::clone(&growths);
         let limit = move |session: u64, origin: &(Scheme, Target)| {

@@ -2,17 +2,18 @@
 //! and the order of those that wait.
 //!
 //! ```text
-//!   room? ──yes──▶ Start ──dropped, or fresh for FRESH_FOR──▶ the next session in turn
-//!     └──no──▶ queue: requests before pushes, sessions in turn, by urgency within a session
+//!   room? ──yes──▶ fresh ──dropped, or after FRESH_FOR──▶ the next session in turn
+//!     │              └──after FRESH_FOR──▶ lasting ──above the limit──▶ cancelled
+//!     └──no──▶ queue: requests before pushes, sessions in turn,
+//!                     by urgency within a session
 //! ```
 //!
 //! Most exchanges end within [`FRESH_FOR`] and leave an idle connection to the next one. Many
-//! sessions therefore share few connections. An exchange that lasts longer no longer counts: it may
-//! be an event stream, a long poll, or a response that its client does not read. Such exchanges
-//! count towards the limits of their own session only (`places`), so they cannot keep the others
-//! from starting.
+//! sessions therefore share few connections. An exchange that lasts longer no longer counts as
+//! fresh: it may be an event stream, a long poll, or a response that its client does not read. Such
+//! exchanges cannot keep the others from starting. They have a limit that `lasting` applies.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +22,11 @@ use tandem_http::Priority;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use super::lasting::{Exchanging, Lasting};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{BodyProgress, Canceller};
+use crate::log_limit::LogLimit;
+use crate::metrics::METRICS;
 use crate::priority::Precedence;
 
 /// The time for which a started exchange counts. It is longer than an exchange with an origin
@@ -31,22 +37,43 @@ pub(super) const FRESH_FOR: Duration = Duration::from_millis(100);
 /// in one write.
 const BURST: usize = 16;
 
-/// The exchanges of all sessions that have just started or wait for their start.
+/// The time without data after which a lasting exchange counts as stalled: up to twice as long.
+const ROUND: Duration = Duration::from_secs(10);
+
+/// The exchanges of all sessions that have started or wait for their start.
 pub(super) struct Starts {
     /// The largest number of fresh exchanges.
     most: usize,
     state: RefCell<State>,
-    /// Notified when the queue gets its first entry.
-    queued: Notify,
+    /// Notified when [`Starts::run`] has to act before its alarm.
+    sooner: Notify,
+    /// The time until which [`Starts::run`] sleeps.
+    alarm: Cell<Option<Instant>>,
 }
 
-#[derive(Default)]
+/// An exchange that runs, as the limit on lasting exchanges sees it.
+#[derive(Clone, Default)]
+pub(super) struct Running {
+    /// The number of the client's session.
+    pub(super) session: u64,
+    /// The handle that ends the reply.
+    pub(super) reply: Canceller,
+    /// The progress of the request's body, or of the bytes towards a tunnel's target.
+    pub(super) body: BodyProgress,
+}
+
+/// A lasting exchange, and the progress of its body in the last round.
+struct Progressing(Running, usize);
+
 struct State {
     issued: u64,
     /// The fresh exchanges by age.
     fresh: BTreeMap<u64, Fresh>,
     /// The number of fresh pushes.
     pushes: usize,
+    lasting: Lasting<Progressing>,
+    /// The end of the present round of `lasting`.
+    round_ends: Option<Instant>,
     /// The sessions with waiting exchanges.
     waiting: HashMap<u64, Waiting>,
     /// The sessions with waiting requests, and those with waiting pushes, in turn.
@@ -56,9 +83,15 @@ struct State {
 /// The waiting exchanges of one session.
 #[derive(Default)]
 struct Waiting {
-    queue: BTreeMap<Number, oneshot::Sender<Start>>,
+    queue: BTreeMap<Number, Queued>,
     /// The turns of the session's requests and of its pushes, while there are any.
     turns: [Option<Round>; 2],
+}
+
+/// A waiting exchange.
+struct Queued {
+    running: Running,
+    ready: oneshot::Sender<Start>,
 }
 
 /// The turn of a session.
@@ -76,11 +109,13 @@ type Number = (Precedence, u64);
 struct Fresh {
     since: Instant,
     push: bool,
+    running: Running,
 }
 
-/// The right to start an exchange. Dropping it passes the right on.
+/// The right to run an exchange. Dropping it passes the right on.
 pub(super) struct Start {
     starts: Rc<Starts>,
+    session: u64,
     number: u64,
 }
 
@@ -92,31 +127,34 @@ struct Turn<'a> {
 }
 
 impl Starts {
-    pub(super) fn new(most: usize) -> Rc<Self> {
+    /// Creates the limits: `most` fresh exchanges, and `lasting` ones.
+    pub(super) fn new(most: usize, lasting: usize) -> Rc<Self> {
         Rc::new(Self {
             most,
-            state: RefCell::default(),
-            queued: Notify::new(),
+            state: RefCell::new(State::new(lasting)),
+            sooner: Notify::new(),
+            alarm: Cell::new(None),
         })
     }
 
     /// Starts an exchange if there is room. Waiting exchanges have none, so this one overtakes none
     /// that could start.
-    pub(super) fn try_take(self: &Rc<Self>, push: bool) -> Option<Start> {
+    pub(super) fn try_take(self: &Rc<Self>, push: bool, running: &Running) -> Option<Start> {
         let mut state = self.state.borrow_mut();
         let has_room = state.has_room(self.most, push);
-        has_room.then(|| self.start(state.start(Instant::now(), push)))
+        has_room.then(|| self.start(running, state.start(Instant::now(), push, running)))
     }
 
     /// Waits for the start of an exchange. Dropping the future leaves the queue.
-    pub(super) async fn take(self: &Rc<Self>, session: u64, precedence: Precedence) -> Start {
-        if let Some(start) = self.try_take(precedence.push) {
+    pub(super) async fn take(self: &Rc<Self>, precedence: Precedence, running: &Running) -> Start {
+        if let Some(start) = self.try_take(precedence.push, running) {
             return start;
         }
         let (turn, arrived) = {
             let mut state = self.state.borrow_mut();
             let (ready, arrived) = oneshot::channel();
-            let number = state.wait(session, precedence, ready);
+            let session = running.session;
+            let number = state.wait(precedence, running.clone(), ready);
             let turn = Turn {
                 starts: self,
                 session,
@@ -124,42 +162,71 @@ impl Starts {
             };
             (turn, arrived)
         };
-        self.queued.notify_one();
+        self.wake_runner();
         let start = arrived.await;
         drop(turn);
         start.expect("a turn stays in the queue until it is given a start or dropped")
     }
 
-    /// Ends the freshness of exchanges that last, whenever others wait for them. Runs for as long
-    /// as it is polled.
+    /// Starts an exchange that lasts from its beginning, such as a WebSocket. It need not wait.
+    pub(super) fn enter(self: &Rc<Self>, running: &Running) -> Start {
+        let mut state = self.state.borrow_mut();
+        state.issued += 1;
+        let number = state.issued;
+        state.last(number, running.clone(), Instant::now());
+        drop(state);
+        self.wake_runner();
+        self.start(running, number)
+    }
+
+    /// Ends the freshness of exchanges that last, whenever others wait for them, and cancels
+    /// exchanges above the limit. Runs for as long as it is polled.
     pub(super) async fn run(self: Rc<Self>) {
         loop {
-            let queued = self.queued.notified();
-            match self.due() {
-                None => queued.await,
-                Some(due) => tokio::time::sleep_until(due).await,
+            let sooner = self.sooner.notified();
+            let alarm = self.due();
+            self.alarm.set(alarm);
+            match alarm {
+                None => sooner.await,
+                Some(due) => tokio::select! {
+                    () = sooner => {}
+                    () = tokio::time::sleep_until(due) => {}
+                },
             }
-            self.expire(Instant::now());
+            self.advance(Instant::now());
         }
     }
 
-    /// Returns the time at which the oldest fresh exchange makes room, if others wait.
+    /// Returns the time at which a round of the lasting exchanges ends, or at which the oldest
+    /// fresh exchange makes room, if others wait.
     fn due(&self) -> Option<Instant> {
         let state = self.state.borrow();
         let oldest = state.fresh.values().next();
-        oldest
+        let room = oldest
             .filter(|_| !state.waiting.is_empty())
-            .map(|fresh| fresh.since + FRESH_FOR)
+            .map(|fresh| fresh.since + FRESH_FOR);
+        room.into_iter().chain(state.round_ends).min()
     }
 
-    fn expire(self: &Rc<Self>, now: Instant) {
+    /// Wakes [`Self::run`] if it has to act before its alarm.
+    fn wake_runner(&self) {
+        let is_sooner = |due| self.alarm.get().is_none_or(|alarm| due < alarm);
+        let is_above_limit = self.state.borrow().lasting.is_above_limit();
+        if is_above_limit || self.due().is_some_and(is_sooner) {
+            self.sooner.notify_one();
+        }
+    }
+
+    fn advance(self: &Rc<Self>, now: Instant) {
         self.state.borrow_mut().expire(now);
         self.hand_out(now);
+        self.cancel_surplus();
     }
 
-    fn start(self: &Rc<Self>, number: u64) -> Start {
+    fn start(self: &Rc<Self>, running: &Running, number: u64) -> Start {
         Start {
             starts: Rc::clone(self),
+            session: running.session,
             number,
         }
     }
@@ -169,48 +236,116 @@ impl Starts {
     fn hand_out(self: &Rc<Self>, now: Instant) {
         loop {
             let next = self.state.borrow_mut().next(self.most, now);
-            let Some((ready, number)) = next else { return };
-            drop(ready.send(self.start(number)));
+            let Some((waiting, number)) = next else {
+                return;
+            };
+            drop(waiting.ready.send(self.start(&waiting.running, number)));
+        }
+    }
+
+    /// Cancels lasting exchanges above their limit: without the borrow, since a cancelled exchange
+    /// drops its [`Start`].
+    fn cancel_surplus(&self) {
+        static WARNED: LogLimit = LogLimit::new();
+        loop {
+            let surplus = self.state.borrow_mut().lasting.surplus();
+            let Some(Progressing(running, _)) = surplus else {
+                return;
+            };
+            METRICS.exchanges_cancelled.add(1);
+            if let Some(held_back) = WARNED.admit() {
+                tracing::warn!(
+                    held_back,
+                    "cancelled an exchange: too many last (max-lasting-exchanges)"
+                );
+            }
+            let detail = "too many exchanges with the origin last";
+            let error = Error::new(Kind::Busy, Side::Local, detail);
+            running.reply.fail(error);
         }
     }
 }
 
+impl Exchanging for Progressing {
+    fn has_moved(&mut self) -> bool {
+        let bytes = self.0.body.bytes();
+        let was_read = std::mem::replace(&mut self.1, bytes) != bytes;
+        self.0.reply.take_polled() || was_read
+    }
+}
+
 impl State {
+    fn new(lasting: usize) -> Self {
+        Self {
+            issued: 0,
+            fresh: BTreeMap::new(),
+            pushes: 0,
+            lasting: Lasting::new(lasting),
+            round_ends: None,
+            waiting: HashMap::new(),
+            turns: Default::default(),
+        }
+    }
+
     fn has_room(&self, most: usize, push: bool) -> bool {
         self.fresh.len() < most && (!push || self.pushes < most / 2)
     }
 
-    fn start(&mut self, now: Instant, push: bool) -> u64 {
+    fn start(&mut self, now: Instant, push: bool, running: &Running) -> u64 {
         self.issued += 1;
         self.pushes += usize::from(push);
-        self.fresh.insert(self.issued, Fresh { since: now, push });
+        let fresh = Fresh {
+            since: now,
+            push,
+            running: running.clone(),
+        };
+        self.fresh.insert(self.issued, fresh);
         self.issued
     }
 
-    /// Ends the freshness of an exchange, if it has not ended before.
-    fn end(&mut self, number: u64) {
-        let ended = self.fresh.remove(&number);
-        self.pushes -= usize::from(ended.is_some_and(|fresh| fresh.push));
+    /// Removes an exchange that has ended.
+    fn end(&mut self, session: u64, number: u64) {
+        match self.fresh.remove(&number) {
+            Some(ended) => self.pushes -= usize::from(ended.push),
+            None => drop(self.lasting.remove(session, number)),
+        }
+        if self.lasting.is_empty() {
+            self.round_ends = None;
+        }
     }
 
+    /// Ends the freshness of exchanges that last, and the round of lasting ones.
     fn expire(&mut self, now: Instant) {
-        while let Some((&number, fresh)) = self.fresh.first_key_value()
-            && fresh.since + FRESH_FOR <= now
-        {
-            self.end(number);
+        if self.round_ends.is_some_and(|end| end <= now) {
+            self.lasting.end_round();
+            self.round_ends = Some(now + ROUND);
         }
+        while let Some(fresh) = self.fresh.first_entry()
+            && fresh.get().since + FRESH_FOR <= now
+        {
+            let (number, fresh) = fresh.remove_entry();
+            self.pushes -= usize::from(fresh.push);
+            self.last(number, fresh.running, now);
+        }
+    }
+
+    fn last(&mut self, number: u64, running: Running, now: Instant) {
+        self.round_ends.get_or_insert(now + ROUND);
+        let (session, bytes) = (running.session, running.body.bytes());
+        let lasting = Progressing(running, bytes);
+        self.lasting.insert(session, number, lasting);
     }
 
     fn wait(
         &mut self,
-        session: u64,
         precedence: Precedence,
+        running: Running,
         ready: oneshot::Sender<Start>,
     ) -> Number {
         self.issued += 1;
-        let number = (precedence, self.issued);
+        let (session, number) = (running.session, (precedence, self.issued));
         let waiting = self.waiting.entry(session).or_default();
-        waiting.queue.insert(number, ready);
+        waiting.queue.insert(number, Queued { running, ready });
         let kind = usize::from(precedence.push);
         if waiting.turns[kind].is_none() {
             waiting.turns[kind] = Some(Round::new(self.issued));
@@ -220,7 +355,7 @@ impl State {
     }
 
     /// Returns the next waiting exchange if there is room for it, and starts it.
-    fn next(&mut self, most: usize, now: Instant) -> Option<(oneshot::Sender<Start>, u64)> {
+    fn next(&mut self, most: usize, now: Instant) -> Option<(Queued, u64)> {
         let push = [false, true].into_iter().find(|push| {
             !self.turns[usize::from(*push)].is_empty() && self.has_room(most, *push)
         })?;
@@ -228,7 +363,7 @@ impl State {
         let (_, &session) = self.turns[kind].first_key_value()?;
         let waiting = self.waiting.get_mut(&session)?;
         let first = waiting.first(push)?;
-        let ready = waiting.queue.remove(&first)?;
+        let queued = waiting.queue.remove(&first)?;
         let more = waiting.first(push).is_some();
         if let Some(round) = &mut waiting.turns[kind] {
             round.left -= 1;
@@ -243,7 +378,8 @@ impl State {
             self.turns[kind].insert(self.issued, session);
         }
         self.forget(session);
-        Some((ready, self.start(now, push)))
+        let number = self.start(now, push, &queued.running);
+        Some((queued, number))
     }
 
     /// Takes an exchange that no longer waits out of the queue.
@@ -293,7 +429,7 @@ impl Waiting {
 impl Drop for Start {
     fn drop(&mut self) {
         let mut state = self.starts.state.borrow_mut();
-        state.end(self.number);
+        state.end(self.session, self.number);
         if !state.waiting.is_empty() {
             drop(state);
             self.starts.hand_out(Instant::now());
@@ -315,10 +451,21 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use proptest::prelude::*;
+    use tandem_http::ResponseHead;
 
     use super::*;
+    use crate::exchange::{Part, Reply};
+
+    const LATE: Duration = Duration::from_millis(1);
 
     type Taking = Pin<Box<dyn Future<Output = Start>>>;
+
+    fn running(session: u64) -> Running {
+        Running {
+            session,
+            ..Running::default()
+        }
+    }
 
     fn ask(starts: &Rc<Starts>, session: u64, push: bool) -> Taking {
         let starts = Rc::clone(starts);
@@ -326,7 +473,7 @@ mod tests {
             push,
             ..Precedence::default()
         };
-        Box::pin(async move { starts.take(session, precedence).await })
+        Box::pin(async move { starts.take(precedence, &running(session)).await })
     }
 
     fn poll(future: &mut Taking) -> Option<Start> {
@@ -343,7 +490,7 @@ mod tests {
 
     #[test]
     fn sessions_start_in_turn() {
-        let starts = Starts::new(1);
+        let starts = Starts::new(1, 99);
         let first = take(&starts, 1);
         let mut greedy: Vec<_> = (0..2 * BURST).map(|_| ask(&starts, 1, false)).collect();
         assert!(greedy.iter_mut().all(|future| poll(future).is_none()));
@@ -363,7 +510,7 @@ mod tests {
 
     #[test]
     fn requests_start_before_pushes() {
-        let starts = Starts::new(2);
+        let starts = Starts::new(2, 99);
         let push = poll(&mut ask(&starts, 1, true)).expect("there is room");
         let mut second_push = ask(&starts, 1, true);
         assert!(poll(&mut second_push).is_none(), "pushes get half");
@@ -379,25 +526,92 @@ mod tests {
 
     #[test]
     fn lasting_exchanges_make_room() {
-        let starts = Starts::new(2);
+        let starts = Starts::new(2, 99);
         let lasting = [take(&starts, 1), take(&starts, 1)];
         assert_eq!(starts.due(), None, "nothing waits");
         let mut waiting = ask(&starts, 2, false);
         assert!(poll(&mut waiting).is_none());
         let due = starts.due().expect("one waits");
-        starts.expire(due - Duration::from_millis(1));
+        starts.advance(due - LATE);
         assert!(poll(&mut waiting).is_none());
-        starts.expire(due + Duration::from_millis(1));
+        starts.advance(due + LATE);
         let honest = poll(&mut waiting).expect("the lasting ones no longer count");
+        assert_eq!(starts.state.borrow().round_ends, Some(due + ROUND + LATE));
         drop(lasting);
+        assert_eq!(starts.state.borrow().round_ends, None, "none lasts");
         let other = take(&starts, 2);
         assert!(poll(&mut ask(&starts, 2, false)).is_none());
         drop((honest, other));
     }
 
+    /// Returns a reply that sends its head and then waits, with its start.
+    fn endless(starts: &Rc<Starts>, session: u64) -> Reply {
+        let starts = Rc::clone(starts);
+        let mut reply = Reply::generate(|mut sink| async move {
+            let running = Running {
+                session,
+                reply: sink.canceller(),
+                ..Running::default()
+            };
+            let _start = starts.try_take(false, &running).expect("there is room");
+            sink.send(Part::Head(ResponseHead::new(200))).await;
+            std::future::pending().await
+        });
+        assert!(matches!(part(&mut reply), Poll::Ready(Some(Ok(_)))));
+        reply
+    }
+
+    fn part(reply: &mut Reply) -> Poll<Option<Result<Part, Error>>> {
+        reply.poll_part(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn unread_exchanges_above_the_limit_are_cancelled() {
+        let starts = Starts::new(9, 4);
+        let mut unread = [endless(&starts, 1), endless(&starts, 1)];
+        let mut moving = [endless(&starts, 2), endless(&starts, 2)];
+        let expired = Instant::now() + FRESH_FOR;
+        starts.advance(expired);
+        starts.advance(expired + ROUND);
+        assert!(moving.iter_mut().all(|reply| part(reply).is_pending()));
+        starts.advance(expired + 2 * ROUND);
+        assert!(unread.iter_mut().all(|reply| part(reply).is_pending()));
+        let mut fifth = endless(&starts, 3);
+        starts.advance(expired + 2 * ROUND + FRESH_FOR);
+        let cancelled = part(&mut unread[0]);
+        assert!(matches!(cancelled, Poll::Ready(Some(Err(error))) if error.kind == Kind::Busy));
+        let mut others = unread[1..].iter_mut().chain(&mut moving);
+        assert!(others.all(|reply| part(reply).is_pending()));
+        assert!(part(&mut fifth).is_pending());
+    }
+
+    #[test]
+    fn runner_wakes_for_the_first_due_time() {
+        let starts = Starts::new(1, 9);
+        let mut run = Box::pin(Rc::clone(&starts).run());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let begun = Instant::now();
+            let stream = starts.enter(&running(1));
+            let lasting = take(&starts, 1);
+            let mut waiting = ask(&starts, 2, false);
+            let started = tokio::select! {
+                biased;
+                () = &mut run => unreachable!("the runner has no end"),
+                start = &mut waiting => start,
+            };
+            assert_eq!(begun.elapsed(), FRESH_FOR, "the round ends later");
+            drop((stream, lasting, started));
+        });
+    }
+
     #[test]
     fn cancelled_exchanges_leave_the_queue() {
-        let starts = Starts::new(1);
+        let starts = Starts::new(1, 99);
         let first = take(&starts, 1);
         let mut waiting: Vec<_> = (0..3).map(|_| ask(&starts, 2, false)).collect();
         assert!(waiting.iter_mut().all(|future| poll(future).is_none()));
@@ -417,23 +631,29 @@ mod tests {
         assert!(state.fresh.is_empty() && state.pushes == 0);
     }
 
+    fn step() -> impl Strategy<Value = (u8, u64, bool, prop::sample::Index)> {
+        (0u8..4, 0u64..3, any::<bool>(), any::<prop::sample::Index>())
+    }
+
     proptest! {
         /// Random arrivals, ends and expiries exceed no limit and leave no exchange waiting that
         /// has room. At the end no state remains.
         #[test]
         fn limits_hold_and_room_is_used(
-            steps in proptest::collection::vec((0u8..4, 0u64..3, any::<bool>(), any::<prop::sample::Index>()), 1..120),
+            steps in proptest::collection::vec(step(), 1..120),
             most in 2usize..6,
         ) {
-            let starts = Starts::new(most);
+            let starts = Starts::new(most, 9);
             let mut waiting: Vec<(bool, Taking)> = Vec::new();
             let mut held: Vec<Start> = Vec::new();
             for (action, session, push, index) in steps {
                 match action {
                     0 => waiting.push((push, ask(&starts, session, push))),
                     1 if !held.is_empty() => drop(held.swap_remove(index.index(held.len()))),
-                    2 if !waiting.is_empty() => drop(waiting.swap_remove(index.index(waiting.len()))),
-                    3 => starts.expire(Instant::now() + FRESH_FOR),
+                    2 if !waiting.is_empty() => {
+                        drop(waiting.swap_remove(index.index(waiting.len())));
+                    }
+                    3 => starts.advance(Instant::now() + FRESH_FOR),
                     _ => {}
                 }
                 let mut still = Vec::new();
@@ -457,6 +677,7 @@ mod tests {
             let state = starts.state.borrow();
             prop_assert!(state.waiting.is_empty() && state.turns.iter().all(BTreeMap::is_empty));
             prop_assert!(state.fresh.is_empty() && state.pushes == 0);
+            prop_assert!(state.lasting.is_empty() && state.round_ends.is_none());
         }
     }
 }

@@ -11,7 +11,7 @@ use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 
 use super::origin::{Limits, Mode, Origin, ToOrigin};
 use crate::carrier::{Carrier, LocalBoxFuture};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
 use crate::hosts::HostPattern;
 use crate::path::{Facts, Path};
@@ -101,6 +101,14 @@ fn h2(max_streams: u32) -> MuxSession {
 
 /// A reverse gateway in front of an origin that allows `streams` streams on each session.
 fn gateway(streams: u32, per_origin: usize) -> (Rc<Stalling>, ToOrigin) {
+    let limits = Limits {
+        per_origin,
+        ..Limits::default()
+    };
+    limited_gateway(streams, limits)
+}
+
+fn limited_gateway(streams: u32, limits: Limits) -> (Rc<Stalling>, ToOrigin) {
     let origin = Rc::new(Stalling {
         session: h2(streams),
         dialled: Cell::new(0),
@@ -132,10 +140,7 @@ fn gateway(streams: u32, per_origin: usize) -> (Rc<Stalling>, ToOrigin) {
         http1,
         Rc::new(h2(256)),
         Duration::from_secs(30),
-        Limits {
-            per_origin,
-            per_session: 256,
-        },
+        limits,
     );
     (origin, ToOrigin(stage))
 }
@@ -190,6 +195,39 @@ async fn visitor_gets_a_share_of_an_h2_session() {
         stall(&gateway, &origin, 1, 8, 3).await;
         assert_eq!(status(ask(&gateway, 2, "/")).await, 200);
         assert_eq!((origin.stalled.get(), origin.dialled.get()), (3, 1));
+    };
+    local.run_until(test).await;
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn stalled_exchanges_of_many_visitors_are_bounded() {
+    let local = tokio::task::LocalSet::new();
+    let test = async {
+        let limits = Limits {
+            per_origin: 4,
+            per_session: 4,
+            lasting: 10,
+        };
+        let (origin, gateway) = limited_gateway(256, limits);
+        let open = Rc::new(Cell::new(0));
+        let request = |visitor| {
+            let (mut reply, open) = (ask(&gateway, visitor, "/stall"), Rc::clone(&open));
+            open.set(open.get() + 1);
+            tokio::task::spawn_local(async move {
+                let part = reply.part().await;
+                assert!(matches!(part, Some(Err(error)) if error.kind == Kind::Busy));
+                open.set(open.get() - 1);
+            })
+        };
+        let single = request(0);
+        let rest: Vec<_> = (0..40).map(|number| request(1 + number / 4)).collect();
+        while origin.stalled.get() < 41 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(status(ask(&gateway, 99, "/")).await, 200);
+        assert!(open.get() <= 10 + 4, "{}", open.get());
+        assert!(!single.is_finished(), "it is the only one of its visitor");
+        assert!(rest.iter().any(tokio::task::JoinHandle::is_finished));
     };
     local.run_until(test).await;
 }

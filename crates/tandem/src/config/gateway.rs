@@ -68,6 +68,9 @@ with_path! {
         /// Maximum number of connections to all origins for one session, and of exchanges that all
         /// sessions start at once with the origin of mode=reverse [default: 256]
         max_origin_connections: Option<usize> [help_heading = "Destinations", value_name = "N"],
+        /// Maximum number of exchanges with the origin of mode=reverse that last, such as event streams
+        /// and WebSockets, for all sessions; at least max-connections [default: twice max-connections]
+        max_lasting_exchanges: Option<usize> [help_heading = "Destinations", value_name = "N"],
         /// Time limit for an origin's response, and for each pause within it [default: 1m]
         response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
         /// Push resources that pages need: those in their markup, those their origins name, and
@@ -290,6 +293,7 @@ impl GatewayOptions {
             None
         };
         let cache = self.caching(&mode)?;
+        let max_connections = self.max_connections.unwrap_or(4096).max(1);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let keys = self.listen.iter().filter_map(|it| it.option("key"));
         let token_files = self
@@ -324,12 +328,16 @@ impl GatewayOptions {
             max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0))
                 .unwrap_or(usize::MAX)
                 .clamp(4096, 16 << 20),
-            max_connections: self.max_connections.unwrap_or(4096).max(1),
+            max_connections,
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
             origin_limits: Limits {
                 // The minimum is two: pushes get half of the connections.
                 per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
                 per_session: self.max_origin_connections.unwrap_or(256).max(2),
+                lasting: self
+                    .max_lasting_exchanges
+                    .unwrap_or_else(|| max_connections.saturating_mul(2))
+                    .max(max_connections),
             },
             push,
             cache,

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -102,6 +102,11 @@ impl Body {
         })
     }
 
+    /// Returns a handle that tells how much of the body was read.
+    pub fn progress(&self) -> BodyProgress {
+        BodyProgress(self.inner.as_ref().map(Rc::downgrade))
+    }
+
     /// Rewinds to the start for another try. Returns false if too much was read to be kept.
     pub fn rewind(&self) -> bool {
         let Some(inner) = &self.inner else {
@@ -124,6 +129,28 @@ impl Body {
             None => Poll::Ready(None),
             Some(inner) => inner.borrow_mut().poll_chunk(cx),
         }
+    }
+}
+
+/// The progress of a body, from outside its reader.
+#[derive(Clone, Debug, Default)]
+pub struct BodyProgress(Option<Weak<RefCell<BodyState>>>);
+
+impl BodyProgress {
+    /// Returns the number of bytes that were read since the start or the last
+    /// [rewind](Body::rewind), or 0 if there is no body any more.
+    pub fn bytes(&self) -> usize {
+        let body = self.0.as_ref().and_then(Weak::upgrade);
+        body.and_then(|body| Some(body.try_borrow().ok()?.kept_bytes))
+            .unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for BodyState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BodyState")
+            .field("kept_bytes", &self.kept_bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -195,8 +222,11 @@ mod tests {
         assert!(body.is_untouched() && Body::empty().is_untouched());
         assert_eq!(first(pull(&mut body)), 1);
         assert_eq!(first(pull(&mut body)), 2);
+        let progress = body.progress();
+        assert_eq!(progress.bytes(), 60_000);
         assert!(!body.is_untouched());
         assert!(body.rewind() && body.is_untouched());
+        assert_eq!(progress.bytes(), 0);
         assert_eq!(first(pull(&mut body)), 1);
         assert!(body.rewind());
         for expected in [1, 2, 3] {

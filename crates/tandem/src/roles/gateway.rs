@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tandem_http::h1::Limits;
 
 use super::{Built, Role, gateway_tokens, http1_session, logged, mux_session};
-use crate::back::origin::{Mode, Origin, ToOrigin};
+use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::back::policy::Direct;
 use crate::config::{ConfigError, GatewayConfig};
 use crate::connections::{Connection, ConnectionLimits, Connections};
@@ -96,7 +96,11 @@ impl Role for GatewayConfig {
             ..ClientTls::default()
         }
         .connector()?;
-        let (timeout, limits) = (self.path.socket.connect_timeout, self.origin_limits);
+        let timeout = self.path.socket.connect_timeout;
+        let limits = OriginLimits {
+            lasting: self.origin_limits.lasting.div_ceil(self.workers),
+            ..self.origin_limits
+        };
         let origin = Origin::new(
             self.mode.clone(),
             transport,

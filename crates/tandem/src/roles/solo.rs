@@ -84,6 +84,7 @@ impl ClientConfig {
         let limits = OriginLimits {
             per_origin: 2 * solo.connections,
             per_session: 2 * OriginLimits::default().per_session,
+            ..OriginLimits::default()
         };
         Ok(Origin::new(
             Mode::Forward,

@@ -4,50 +4,81 @@
 
 use super::{Key, Origin, Wanted};
 use crate::back::places::Place;
-use crate::back::starts::Start;
+use crate::back::starts::{Running, Start};
 use crate::error::{Error, Kind, Side};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Sink};
 use crate::priority::{Precedence, SharedPriority};
 
 /// The right to an exchange over a separate connection.
 pub(super) struct Permit {
     _start: Option<Start>,
-    _place: Place<Wanted>,
+    _place: Option<Place<Wanted>>,
 }
 
 impl Permit {
     const fn new(place: Place<Wanted>, start: Option<Start>) -> Self {
         Self {
             _start: start,
-            _place: place,
+            _place: Some(place),
+        }
+    }
+
+    /// Creates the right of an exchange that becomes a tunnel.
+    const fn of_tunnel(start: Start) -> Self {
+        Self {
+            _start: Some(start),
+            _place: None,
         }
     }
 }
 
+/// An exchange that needs a permit.
+struct Applicant<'a> {
+    exchange: &'a Exchange,
+    key: &'a Key,
+    running: Running,
+}
+
 impl Origin {
-    /// Returns the right to use a separate connection. An exchange that becomes a tunnel needs
+    /// Returns the right to use a separate connection. An exchange that becomes a tunnel waits for
     /// none: it may last without limit, and a queue behind tunnels might never move. The limit of
-    /// streams bounds tunnels.
+    /// streams bounds the tunnels of a session, and that of lasting exchanges those of all.
     pub(super) async fn permit(
         &self,
         exchange: &Exchange,
         key: &Key,
+        sink: &Sink,
     ) -> Result<Option<Permit>, Error> {
+        let session = exchange.peer.session;
+        let running = || Running {
+            session,
+            reply: sink.canceller(),
+            body: exchange.body.progress(),
+        };
         if exchange.request.protocol.is_some() {
-            return Ok(None);
+            let start = self.starts.as_ref().map(|starts| starts.enter(&running()));
+            return Ok(start.map(Permit::of_tunnel));
         }
-        let (session, push) = (exchange.peer.session, exchange.priority.get().push);
+        let push = exchange.priority.get().push;
         let place = self.places.try_take(session, &key.origin, push);
-        let place = match (place, &self.starts) {
+        let (place, running) = match (place, &self.starts) {
             (Some(place), None) => return Ok(Some(Permit::new(place, None))),
-            (Some(place), Some(starts)) => match starts.try_take(push) {
-                Some(start) => return Ok(Some(Permit::new(place, Some(start)))),
-                None => Some(place),
-            },
-            (None, _) => None,
+            (Some(place), Some(starts)) => {
+                let running = running();
+                match starts.try_take(push, &running) {
+                    Some(start) => return Ok(Some(Permit::new(place, Some(start)))),
+                    None => (Some(place), running),
+                }
+            }
+            (None, _) => (None, running()),
+        };
+        let applicant = Applicant {
+            exchange,
+            key,
+            running,
         };
         // Most exchanges need not wait, so the state of the wait is boxed.
-        let wait = Box::pin(self.wait_for_permit(place, exchange, key));
+        let wait = Box::pin(self.wait_for_permit(place, applicant));
         wait.await.map(Some)
     }
 
@@ -55,16 +86,19 @@ impl Origin {
     async fn wait_for_permit(
         &self,
         place: Option<Place<Wanted>>,
-        exchange: &Exchange,
-        key: &Key,
+        applicant: Applicant<'_>,
     ) -> Result<Permit, Error> {
-        let session = exchange.peer.session;
+        let Applicant {
+            exchange,
+            key,
+            running,
+        } = applicant;
         let permit = async {
             let place = match place {
                 Some(place) => place,
                 None => {
                     with_precedence(&exchange.priority, |precedence| {
-                        self.places.take(session, &key.origin, precedence)
+                        self.places.take(running.session, &key.origin, precedence)
                     })
                     .await
                 }
@@ -73,7 +107,7 @@ impl Origin {
                 None => None,
                 Some(starts) => Some(
                     with_precedence(&exchange.priority, |precedence| {
-                        starts.take(session, precedence)
+                        starts.take(precedence, &running)
                     })
                     .await,
                 ),

@@ -1,0 +1,298 @@
+//! Replies that an async function generates: the future sends parts to a [`Sink`], and the reader
+//! of the [`Reply`](super::Reply) takes them one at a time.
+//!
+//! ```text
+//!   future ──Sink::send──▶ Slot ──Generator::poll_part──▶ reader
+//!      ▲                     ▲
+//!      └─────── drops ── Canceller::fail ── wakes ──▶ reader
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use super::{Part, Supply};
+use crate::error::Error;
+
+/// The state shared by a generator, its reader and its [`Canceller`].
+#[derive(Default)]
+struct Slot {
+    /// The future that sends the parts. It holds the slot in turn: [`Generator::drop`] takes it out.
+    future: RefCell<Option<Sending>>,
+    part: RefCell<Option<Part>>,
+    /// True once a part has been sent.
+    used: Cell<bool>,
+    /// The way on which the parts come.
+    supply: Cell<Supply>,
+    /// True if the reader has polled since [`Canceller::take_polled`].
+    polled: Cell<bool>,
+    /// The reader of a reply that has a canceller.
+    reader: RefCell<Option<Waker>>,
+    /// The error of a cancelled reply, until the reader takes it.
+    failure: Cell<Option<Box<Error>>>,
+}
+
+/// Receives the parts of [`Reply::generate`](super::Reply::generate).
+pub struct Sink {
+    slot: Rc<Slot>,
+}
+
+impl Sink {
+    /// Returns true once a part has been sent. The exchange can then not be sent again.
+    pub fn is_used(&self) -> bool {
+        self.slot.used.get()
+    }
+
+    /// Returns a function that calls [`Sink::is_used`] while another owner holds the sink.
+    pub fn usage(&self) -> impl Fn() -> bool + 'static {
+        let slot = Rc::clone(&self.slot);
+        move || slot.used.get()
+    }
+
+    /// Returns a handle that can end the reply.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Rc::downgrade(&self.slot))
+    }
+
+    /// Sets the way on which the parts to come have come.
+    pub fn set_supply(&self, supply: Supply) {
+        self.slot.supply.set(supply);
+    }
+
+    /// Sends one part. The future resolves when the reader polls for the next part. It does not
+    /// hold the part, since most exchanges contain several of these futures.
+    pub fn send(&mut self, part: Part) -> impl Future<Output = ()> + '_ {
+        self.slot.used.set(true);
+        *self.slot.part.borrow_mut() = Some(part);
+        // The generator takes the part before it polls this future again, so one pending poll is
+        // enough.
+        std::future::poll_fn(|_| {
+            if self.slot.part.borrow().is_some() {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sink")
+            .field("used", &self.is_used())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A future that sends the parts of a reply.
+type Sending = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+
+/// A handle that ends a generated reply whose reader may not poll it for long.
+#[derive(Clone, Debug, Default)]
+pub struct Canceller(Weak<Slot>);
+
+impl Canceller {
+    /// Drops the future that sends the parts, with the connections that it holds. The reader gets
+    /// `error` next. A reply that has ended, or is being polled, stays as it is.
+    pub fn fail(&self, error: Error) {
+        let Some(slot) = self.0.upgrade() else { return };
+        let future = slot.future.try_borrow_mut().ok();
+        let Some(future) = future.and_then(|mut future| future.take()) else {
+            return;
+        };
+        drop(future);
+        slot.failure.set(Some(Box::new(error)));
+        let reader = slot.reader.take();
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Returns whether the reader has polled the reply since the last call.
+    pub fn take_polled(&self) -> bool {
+        let slot = self.0.upgrade();
+        slot.is_some_and(|slot| slot.polled.take())
+    }
+}
+
+/// The parts that a future sends. It is no
+/// [`Parts`](super::Parts), because a second box would cost an allocation
+/// for each exchange.
+pub(super) struct Generator {
+    slot: Rc<Slot>,
+}
+
+impl Generator {
+    pub(super) fn new<F>(story: impl FnOnce(Sink) -> F) -> Self
+    where
+        F: Future<Output = Result<(), Error>> + 'static,
+    {
+        let slot = Rc::new(Slot::default());
+        let future = story(Sink {
+            slot: Rc::clone(&slot),
+        });
+        *slot.future.borrow_mut() = Some(Box::pin(future));
+        Self { slot }
+    }
+
+    pub(super) fn supply(&self) -> Supply {
+        self.slot.supply.get()
+    }
+
+    pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let slot = &*self.slot;
+        slot.polled.set(true);
+        let mut running = slot.future.borrow_mut();
+        let Some(future) = &mut *running else {
+            return Poll::Ready(slot.failure.take().map(|error| Err(*error)));
+        };
+        let polled = future.as_mut().poll(cx);
+        if polled.is_ready() {
+            *running = None;
+        }
+        drop(running);
+        if let Some(part) = slot.part.borrow_mut().take() {
+            return Poll::Ready(Some(Ok(part)));
+        }
+        match polled {
+            Poll::Pending => {
+                if Rc::weak_count(&self.slot) > 0 {
+                    slot.note_reader(cx.waker());
+                }
+                Poll::Pending
+            }
+            Poll::Ready(Ok(())) => Poll::Ready(None),
+            Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
+        }
+    }
+}
+
+impl Slot {
+    fn note_reader(&self, waker: &Waker) {
+        let mut reader = self.reader.borrow_mut();
+        if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *reader = Some(waker.clone());
+        }
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("used", &self.used.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        let future = self.slot.future.take();
+        drop(future);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
+    use bytes::Bytes;
+    use tandem_http::ResponseHead;
+
+    use super::super::Reply;
+    use super::*;
+
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        let mut future = std::pin::pin!(future);
+        match future
+            .as_mut()
+            .poll(&mut Context::from_waker(std::task::Waker::noop()))
+        {
+            Poll::Ready(value) => value,
+            Poll::Pending => panic!("would wait"),
+        }
+    }
+
+    #[test]
+    fn reply_generates_parts_in_order() {
+        let mut reply = Reply::generate(|mut sink| async move {
+            sink.send(Part::Head(ResponseHead::new(200))).await;
+            sink.send(Part::Data(Bytes::from_static(b"x"))).await;
+            Err(Error::new(
+                crate::error::Kind::Reset,
+                crate::error::Side::Origin,
+                "gone",
+            ))
+        });
+        assert!(matches!(now(reply.part()), Some(Ok(Part::Head(_)))));
+        assert!(matches!(now(reply.part()), Some(Ok(Part::Data(_)))));
+        assert!(matches!(now(reply.part()), Some(Err(_))));
+        assert!(now(reply.part()).is_none());
+    }
+
+    #[test]
+    fn cancelled_reply_frees_its_future_and_fails() {
+        let (held, canceller) = (Rc::new(()), Cell::new(Canceller::default()));
+        let inside = Rc::clone(&held);
+        let mut reply = Reply::generate(|mut sink| {
+            canceller.set(sink.canceller());
+            async move {
+                sink.send(Part::Head(ResponseHead::new(200))).await;
+                let _inside = inside;
+                std::future::pending().await
+            }
+        });
+        let canceller = canceller.into_inner();
+        assert!(!canceller.take_polled());
+        assert!(matches!(now(reply.part()), Some(Ok(Part::Head(_)))));
+        assert!(canceller.take_polled() && !canceller.take_polled());
+        let reader = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&reader));
+        let polled = reply.poll_part(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let error = Error::new(
+            crate::error::Kind::Busy,
+            crate::error::Side::Local,
+            "cancelled",
+        );
+        canceller.fail(error.clone());
+        assert_eq!(Rc::strong_count(&held), 1, "the future is gone");
+        assert!(reader.0.load(Ordering::Relaxed));
+        assert!(matches!(now(reply.part()), Some(Err(failed)) if failed == error));
+        assert!(now(reply.part()).is_none());
+        canceller.fail(error.clone());
+        assert!(now(reply.part()).is_none(), "the reply had ended");
+        drop(reply);
+        canceller.fail(error);
+    }
+
+    #[test]
+    fn dropped_reply_frees_its_future() {
+        let held = Rc::new(());
+        let inside = Rc::clone(&held);
+        let mut reply = Reply::generate(|sink| async move {
+            let _inside = (inside, sink);
+            std::future::pending().await
+        });
+        let waker = Waker::noop();
+        assert!(
+            reply
+                .poll_part(&mut Context::from_waker(waker))
+                .is_pending()
+        );
+        drop(reply);
+        assert_eq!(Rc::strong_count(&held), 1);
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
