@@ -238,11 +238,14 @@ mod tests {
 
     #[test]
     fn accounts_from_metrics() {
-        let text = "# HELP x y\ntandem_pushes_used_total 7\ntandem_pushes_late_total 2\ntandem_loads_pushed_total 2\n\
+        let text = "# HELP x y\n\
+            tandem_pushes_used_total 7\ntandem_pushes_late_total 2\n\
+            tandem_loads_pushed_total 2\n\
             tandem_loads_pushed_ms_total 2000\ntandem_loads_pushed_ms_squared_total 2020000\n\
             tandem_loads_held_out_total 3\ntandem_loads_held_out_ms_total 9000\n\
             tandem_loads_held_out_ms_squared_total 27020000\n\
-            tandem_pages_pushed_total 9\ntandem_pages_returning_total 4\ntandem_pushes_withheld_total 5\n\
+            tandem_pages_pushed_total 9\ntandem_pages_returning_total 4\n\
+            tandem_pushes_withheld_total 5\n\
             tandem_origin_extra_requests_total 3\ntandem_push_bytes_wasted_total 70\n";
         let account = Account::read(text);
         assert_eq!((account.used, account.late, account.wasted), (7, 2, 0));

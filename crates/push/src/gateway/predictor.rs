@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tandem_http::cache::ResponsePolicy;
+use tandem_http::cache::CacheControl;
 use tandem_http::message::content_length;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::auto::url::{Kind as ResourceKind, parts};
@@ -51,7 +51,7 @@ pub(super) fn is_learnable(request: &RequestHead) -> bool {
 pub(super) fn is_reusable(request: &RequestHead, head: &ResponseHead) -> bool {
     let content_type = head.fields.get("content-type").unwrap_or_default();
     let is_document = is_navigation(request) || content_type.starts_with(b"text/html");
-    is_document || !ResponsePolicy::of(head).control.no_store
+    is_document || !CacheControl::of(&head.fields).no_store
 }
 
 /// The circumstances of an answer that its heads do not tell.
