@@ -18,10 +18,14 @@ use crate::config::ClientOptions;
 use crate::config::gateway::ModeOption;
 use crate::config::share_url::{MAX_LENGTH, ShareUrl};
 use crate::endpoint::{Endpoint, Usage, Via, split_authority};
+use crate::hosts::is_onion;
 use crate::runtime::Running;
 use crate::transport::registry::Transports;
 use plan::{CLIENT, GATEWAY, OwnGateway, Plan};
-use questions::{Question, Questions};
+use questions::{
+    ADDRESS, CONTROL, IP, MARKED_PORT, MARKER, ONION, ORIGIN, PORT, Questions, ROLE, SOCKS,
+    TOR_GATEWAY,
+};
 
 const EXAMPLES: &str = "Examples:
   tandem init
@@ -170,8 +174,8 @@ fn plan_of<I: BufRead, O: Write>(
             let gateway = questions.ask(&TOR_GATEWAY, args.gateway.as_deref(), tor_gateway)?;
             match gateway {
                 Reached::Url(url) => {
-                    let via = via(args, questions, &url.endpoint()?)?;
-                    plan::shared(&url, via.as_ref())
+                    let via = ask_via(args, questions, &url.endpoint()?)?;
+                    plan::shared(&url, Some(&via))
                 }
                 Reached::Endpoint(endpoint) => {
                     let via = ask_via(args, questions, &endpoint)?;
@@ -190,61 +194,6 @@ fn plan_of<I: BufRead, O: Write>(
         }
     }
 }
-
-const ROLE: Question = Question {
-    flag: "ROLE",
-    text: "Set-up: own-gateway, onion-operator, tor-user or exit",
-    default: None,
-};
-const ADDRESS: Question = Question {
-    flag: "--address",
-    text: "Name or address at which clients reach the gateway",
-    default: None,
-};
-const IP: Question = Question {
-    flag: "--ip",
-    text: "Address of that name (empty: each client asks its resolver)",
-    default: Some(""),
-};
-const PORT: Question = Question {
-    flag: "--port",
-    text: "Port of the gateway",
-    default: Some("443"),
-};
-const ONION: Question = Question {
-    flag: "--onion",
-    text: "Onion address of the service, or the path of Tor's file with it",
-    default: None,
-};
-const ORIGIN: Question = Question {
-    flag: "--origin",
-    text: "URL of the web server behind the service",
-    default: Some("http://127.0.0.1:80"),
-};
-const MARKED_PORT: Question = Question {
-    default: Some("9980"),
-    ..PORT
-};
-const TOR_GATEWAY: Question = Question {
-    flag: "--gateway",
-    text: "Gateway: NAME.onion, a tandem:// URL, or \"exit\" for gateways at Tor exits",
-    default: None,
-};
-const SOCKS: Question = Question {
-    flag: "--via",
-    text: "Tor's SOCKS port (Tor Browser's own Tor: socks5://127.0.0.1:9150)",
-    default: Some("socks5://127.0.0.1:9050"),
-};
-const CONTROL: Question = Question {
-    flag: "--via",
-    text: "Tor's control port",
-    default: Some("tor://127.0.0.1:9051"),
-};
-const MARKER: Question = Question {
-    flag: "--address",
-    text: "Address of the gateway at the exit",
-    default: Some("192.0.2.80"),
-};
 
 fn own_gateway<I: BufRead, O: Write>(
     args: &InitArgs,
@@ -349,15 +298,14 @@ fn tor_gateway(text: &str) -> Result<Reached, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Asks for the way to a gateway that needs Tor. A gateway with an address or a public name needs
-/// none.
+/// Asks for the way to the gateway of `--from`, if it needs Tor.
 fn via<I: BufRead, O: Write>(
     args: &InitArgs,
     questions: &mut Questions<I, O>,
     gateway: &Endpoint,
 ) -> Result<Option<Via>, Failure> {
-    let needs_tor = gateway.host.ends_with(".onion") || gateway.option("exit").is_some();
-    if needs_tor || args.via.is_some() || args.role.is_some() {
+    let needs_tor = is_onion(&gateway.host) || gateway.option("exit").is_some();
+    if needs_tor || args.via.is_some() {
         return ask_via(args, questions, gateway).map(Some);
     }
     Ok(None)
@@ -522,6 +470,22 @@ mod tests {
             let plan = plan.unwrap_or_else(|error| panic!("{input:?}: {error}"));
             assert_eq!(plan.files.len(), files, "{input:?}");
             assert!(asked <= 6, "{input:?}: {asked}");
+        }
+    }
+
+    #[test]
+    fn tor_user_never_gets_a_direct_client() {
+        let onion = format!("{}.onion", "a".repeat(56));
+        for gateway in [
+            "tandem://gw.example:443?ip=203.0.113.5",
+            "tandem://203.0.113.5:443",
+            "h2+tls://gw.example:443?ip=203.0.113.5",
+            "exit",
+            &onion,
+        ] {
+            let (plan, _) = answered(&format!("tor-user\n{gateway}\n\n"));
+            let text = &plan.expect("a plan").files[0].text;
+            assert!(text.contains("\nvia = "), "{gateway}: {text}");
         }
     }
 

@@ -12,6 +12,61 @@ pub(super) struct Question {
     pub(super) default: Option<&'static str>,
 }
 
+pub(super) const ROLE: Question = Question {
+    flag: "ROLE",
+    text: "Set-up: own-gateway, onion-operator, tor-user or exit",
+    default: None,
+};
+pub(super) const ADDRESS: Question = Question {
+    flag: "--address",
+    text: "Name or address at which clients reach the gateway",
+    default: None,
+};
+pub(super) const IP: Question = Question {
+    flag: "--ip",
+    text: "Address of that name (empty: each client asks its resolver)",
+    default: Some(""),
+};
+pub(super) const PORT: Question = Question {
+    flag: "--port",
+    text: "Port of the gateway",
+    default: Some("443"),
+};
+pub(super) const ONION: Question = Question {
+    flag: "--onion",
+    text: "Onion address of the service, or the path of Tor's file with it",
+    default: None,
+};
+pub(super) const ORIGIN: Question = Question {
+    flag: "--origin",
+    text: "URL of the web server behind the service",
+    default: Some("http://127.0.0.1:80"),
+};
+pub(super) const MARKED_PORT: Question = Question {
+    default: Some("9980"),
+    ..PORT
+};
+pub(super) const TOR_GATEWAY: Question = Question {
+    flag: "--gateway",
+    text: "Gateway: NAME.onion, a tandem:// URL, or \"exit\" for gateways at Tor exits",
+    default: None,
+};
+pub(super) const SOCKS: Question = Question {
+    flag: "--via",
+    text: "Tor's SOCKS port (Tor Browser's own Tor: socks5://127.0.0.1:9150)",
+    default: Some("socks5://127.0.0.1:9050"),
+};
+pub(super) const CONTROL: Question = Question {
+    flag: "--via",
+    text: "Tor's control port",
+    default: Some("tor://127.0.0.1:9051"),
+};
+pub(super) const MARKER: Question = Question {
+    flag: "--address",
+    text: "Address of the gateway at the exit",
+    default: Some("192.0.2.80"),
+};
+
 /// The user's side of the command.
 pub(super) struct Questions<I, O> {
     pub(super) input: I,
@@ -80,7 +135,7 @@ impl<I: BufRead, O: Write> Questions<I, O> {
 mod tests {
     use super::*;
 
-    const PORT: Question = Question {
+    const QUESTION: Question = Question {
         flag: "--port",
         text: "Port",
         default: Some("443"),
@@ -97,7 +152,7 @@ mod tests {
             asks,
         };
         let result = questions
-            .ask(&PORT, given, parse)
+            .ask(&QUESTION, given, parse)
             .map_err(|error| error.to_string());
         let output = String::from_utf8(questions.output).expect("text");
         (result, output)
@@ -127,7 +182,7 @@ mod tests {
         };
         let needed = Question {
             default: None,
-            ..PORT
+            ..QUESTION
         };
         let error = questions.ask(&needed, None, parse).expect_err("no answer");
         assert!(error.to_string().contains("give --port"), "{error}");
