@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
+use crate::hosts::is_onion;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;
@@ -238,6 +239,11 @@ impl Direct {
         if let Ok(ip) = target.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, target.port)]);
         }
+        if is_onion(&target.host) {
+            // A resolver must not learn the name (RFC 7686 section 2).
+            let detail = "onion services are reached through Tor only: use --via";
+            return Err(Error::new(Kind::Dns, Side::Local, detail));
+        }
         let looked_up = tokio::net::lookup_host((target.host.as_str(), target.port));
         match tokio::time::timeout(self.options.connect_timeout, looked_up).await {
             Ok(Ok(addresses)) => Ok(addresses.collect()),
@@ -343,6 +349,25 @@ mod tests {
             "[64:ff9b::5db8:d822]:80",
         ] {
             assert!(policy.permits(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn direct_looks_up_no_onion_name() {
+        let direct = Direct {
+            policy: Policy::default(),
+            named: None,
+            options: SocketOptions::default(),
+        };
+        for host in ["secretservice.onion", "www.a.ONION.", "onion"] {
+            let target = Target {
+                host: host.into(),
+                port: 80,
+            };
+            let error = direct.resolve(&target).await.expect_err(host);
+            // A look-up would have failed on the side of the origin.
+            assert_eq!((error.kind, error.side), (Kind::Dns, Side::Local), "{host}");
+            assert!(error.detail.contains("--via"), "{error:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ConfigError, read_secret};
 use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
-use crate::hosts::{HostMap, HostPattern};
+use crate::hosts::{HostMap, HostPattern, is_onion};
 use crate::transport::registry::{Protocol, Transports};
 use crate::transport::tor::Exit;
 
@@ -215,6 +215,12 @@ fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAdd
     if let Some(address) = endpoint.socket_addr() {
         return Ok(Some(address));
     }
+    if is_onion(&endpoint.host) {
+        // A resolver must not learn the name (RFC 7686 section 2).
+        return Err(bad(
+            "an onion service is reached through Tor only: add --via".into(),
+        ));
+    }
     match endpoint.option("resolve") {
         Some("system") if lookups == Lookups::Refused => Ok(None),
         Some("system") => {
@@ -358,6 +364,12 @@ mod tests {
         let mut with_token = routed(&["a.onion=h2+tcp://127.0.0.1:1"]);
         with_token.token_file = Some("token".into());
         assert!(problem(with_token).contains("name the file in the [[route]]"));
+    }
+
+    #[test]
+    fn client_looks_up_no_onion_name() {
+        let error = problem(options("h2+tcp://a.onion:9980?resolve=system", None));
+        assert!(error.contains("through Tor only"), "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
 use super::{ClientConfig, GatewayConfig};
 use crate::endpoint::{Endpoint, Via};
+use crate::hosts::is_onion;
 use crate::transport::tls::authority::validity;
 use crate::transport::tls::files::Validity;
 
@@ -87,7 +88,7 @@ fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let address = gateway
         .address
         .map_or_else(|| endpoint.ip(), |address| Some(address.ip()));
-    let is_onion = via.is_some() && endpoint.host.to_ascii_lowercase().ends_with(".onion");
+    let is_onion = via.is_some() && is_onion(&endpoint.host);
     endpoint.transport == "tcp"
         && gateway.exit.is_none()
         && !is_onion

@@ -19,6 +19,7 @@ use super::tcp::{SocketOptions, Tcp};
 use super::{LocalBoxFuture, Target, Transport};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
+use crate::hosts::is_onion;
 use crate::path::Path;
 
 /// The most bytes of the session that leave with the handshake.
@@ -99,7 +100,7 @@ impl SocksStream {
             handshake: Some(client),
             flight,
             rest: BytesMut::new(),
-            is_onion: target.host.to_ascii_lowercase().ends_with(".onion"),
+            is_onion: is_onion(&target.host),
         })
     }
 
