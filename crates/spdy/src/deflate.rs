@@ -40,6 +40,8 @@ const REMEMBERED: usize = 16;
 /// The shortest length of the match codes (RFC 1951 section 3.2.5).
 const CODED_FROM: usize = 3;
 const END_OF_BLOCK: usize = 256;
+/// The latest text that a resting context keeps, in bytes.
+const RESTING_TEXT: usize = 2 << 10;
 
 /// A compression context that lives as long as its session.
 #[derive(Debug)]
@@ -64,19 +66,62 @@ struct Match {
     distance: usize,
 }
 
+/// The part of a context that remains while its session is idle: the latest text, without the
+/// index.
+#[derive(Debug)]
+pub(crate) struct RestingDeflate {
+    text: Vec<u8>,
+    secrets: Vec<Range<usize>>,
+    parts: Vec<usize>,
+}
+
 impl Deflate {
     pub(crate) fn new() -> Self {
+        Self::resume(RestingDeflate {
+            text: DICTIONARY.to_vec(),
+            secrets: Vec::new(),
+            parts: Vec::new(),
+        })
+    }
+
+    /// Returns what the next blocks need. The peer keeps its window, so no match may refer to text
+    /// that is missing here, but every later match is still correct.
+    pub(crate) fn rest(&self) -> RestingDeflate {
+        let cut = self.text.len().saturating_sub(RESTING_TEXT);
+        let secrets = self.secrets.iter().filter(|secret| secret.end > cut);
+        RestingDeflate {
+            text: self.text[cut..].to_vec(),
+            secrets: secrets
+                .map(|secret| secret.start.saturating_sub(cut)..secret.end - cut)
+                .collect(),
+            parts: self
+                .parts
+                .iter()
+                .map(|part| part.saturating_sub(cut))
+                .collect(),
+        }
+    }
+
+    /// Goes on after `rest`: builds the index again.
+    pub(crate) fn resume(resting: RestingDeflate) -> Self {
         let mut this = Self {
             text: Vec::with_capacity(2 * WINDOW),
             head: Box::new([0; 1 << HASH_BITS]),
             previous: Box::new([0; WINDOW]),
             secrets: VecDeque::new(),
             parts_before: Vec::new(),
-            parts: Vec::new(),
+            parts: resting.parts,
             bits: BitWriter::default(),
         };
-        this.text.extend_from_slice(DICTIONARY);
-        this.remember(0..DICTIONARY.len());
+        this.text.extend_from_slice(&resting.text);
+        let mut open = 0;
+        for secret in &resting.secrets {
+            // A hash must not cover a part of the secret.
+            this.remember(open..secret.start.saturating_sub(MIN_MATCH - 1));
+            open = secret.end;
+        }
+        this.remember(open..this.text.len());
+        this.secrets = resting.secrets.into();
         this
     }
 
@@ -224,6 +269,9 @@ impl Deflate {
     /// Adds positions to the index. Callers pass positions outside secrets only. The last three
     /// before a secret cannot be found, since their hash would cover a part of it.
     fn remember(&mut self, places: Range<usize>) {
+        if places.is_empty() {
+            return;
+        }
         let text = &self.text[places.start..self.text.len().min(places.end + MIN_MATCH - 1)];
         for (at, bytes) in places.zip(text.windows(MIN_MATCH)) {
             let slot = hash(bytes);
@@ -420,6 +468,9 @@ mod tests {
             if index == 0 {
                 write_zlib_head(&mut wire);
             }
+            if index % 4 == 3 {
+                deflate = Deflate::resume(deflate.rest());
+            }
             deflate.write(block, secrets, &mut wire);
             assert!(wire.ends_with(&[0, 0, 0xff, 0xff]));
             assert_eq!(&inflater.read(&wire), block);
@@ -464,6 +515,23 @@ mod tests {
         let other = b"qwzjxkv pbmfy kzxwgrq jtuznv";
         assert_eq!(size(guess, true), size(other, true));
         assert!(size(guess, false) + 15 < size(other, false));
+    }
+
+    #[test]
+    fn resumed_context_matches_text_but_no_secret() {
+        let guess = b"correct horse battery staple";
+        let block = [&guess[..], b"\0\0", b"an ordinary header value"].concat();
+        let size = |text: &[u8]| {
+            let mut deflate = Deflate::new();
+            let secret = 0..guess.len();
+            deflate.write(&block, std::slice::from_ref(&secret), &mut Vec::new());
+            let mut deflate = Deflate::resume(deflate.rest());
+            let mut wire = Vec::new();
+            deflate.write(text, &[], &mut wire);
+            wire.len()
+        };
+        assert_eq!(size(guess), size(b"qwzjxkv pbmfy kzxwgrq jtuznv"));
+        assert!(size(b"an ordinary header value") + 12 < size(guess));
     }
 
     proptest! {

@@ -12,11 +12,11 @@
 
 use std::ops::Range;
 
-use flate2::{Decompress, FlushDecompress, Status};
-use memchr::{memchr, memchr3};
+use memchr::{memchr, memchr_iter, memchr3};
 use tandem_http::message::is_token;
 
-use crate::deflate::{Deflate, write_stored, write_zlib_head};
+use crate::deflate::{Deflate, RestingDeflate, write_stored, write_zlib_head};
+use crate::inflate::Inflate;
 
 /// The text that both ends know beforehand. Draft section 2.6.10.1.
 pub const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
@@ -148,8 +148,16 @@ fn is_credential(name: &[u8]) -> bool {
 #[derive(Debug)]
 pub struct Encoder {
     setting: HeaderCompression,
-    deflate: Option<Deflate>,
+    context: Context,
     started: bool,
+}
+
+/// The state of the compressor.
+#[derive(Debug)]
+enum Context {
+    Fresh,
+    Active(Deflate),
+    Resting(RestingDeflate),
 }
 
 impl Encoder {
@@ -157,7 +165,7 @@ impl Encoder {
     pub const fn new(setting: HeaderCompression) -> Self {
         Self {
             setting,
-            deflate: None,
+            context: Context::Fresh,
             started: false,
         }
     }
@@ -172,16 +180,27 @@ impl Encoder {
             HeaderCompression::Safe => &block.secrets,
             HeaderCompression::Full => &[],
         };
-        self.deflate
-            .get_or_insert_with(Deflate::new)
-            .write(&block.bytes, secrets, out);
+        let mut deflate = match std::mem::replace(&mut self.context, Context::Fresh) {
+            Context::Fresh => Deflate::new(),
+            Context::Active(deflate) => deflate,
+            Context::Resting(resting) => Deflate::resume(resting),
+        };
+        deflate.write(&block.bytes, secrets, out);
+        self.context = Context::Active(deflate);
+    }
+
+    /// Frees most of the memory of the context. The next block refers only to the latest text.
+    pub fn rest(&mut self) {
+        if let Context::Active(deflate) = &self.context {
+            self.context = Context::Resting(deflate.rest());
+        }
     }
 }
 
 /// Inflates the peer's blocks.
 #[derive(Debug)]
 pub struct Decoder {
-    inflate: Option<Box<Decompress>>,
+    inflate: Inflate,
     plain: Vec<u8>,
     limit: usize,
 }
@@ -221,19 +240,29 @@ impl Decoder {
     /// A fresh context for lists of up to `limit` bytes; allocates nothing before the first block.
     pub const fn new(limit: usize) -> Self {
         Self {
-            inflate: None,
+            inflate: Inflate::new(),
             plain: Vec::new(),
             limit,
         }
+    }
+
+    /// Lets the context keep the text that [`Self::rest`] needs. Must precede the first block.
+    pub const fn permit_rest(&mut self) {
+        self.inflate.permit_rest();
+    }
+
+    /// Frees most of the memory of the context, if [`Self::permit_rest`] was called. The text
+    /// within the peer's window stays.
+    pub fn rest(&mut self) {
+        self.plain = Vec::new();
+        self.inflate.rest();
     }
 
     /// Inflates one block. The outer error ends the session.
     pub fn decode(&mut self, block: &[u8]) -> Result<Result<Pairs<'_>, BlockError>, InflateError> {
         self.plain.clear();
         self.plain.shrink_to(4 * STEP);
-        let inflate = self
-            .inflate
-            .get_or_insert_with(|| Box::new(Decompress::new(true)));
+        self.inflate.begin(block);
         let mut rest = block;
         let mut inflated = 0;
         loop {
@@ -243,7 +272,7 @@ impl Decoder {
             }
             self.plain.reserve(STEP);
             let room = self.plain.capacity() - self.plain.len();
-            let produced = step(inflate, &mut rest, &mut self.plain)?;
+            let produced = self.inflate.step(&mut rest, &mut self.plain)?;
             inflated += produced;
             if inflated > self.limit.saturating_mul(BOMB_FACTOR) {
                 return Err(InflateError::Bomb);
@@ -260,32 +289,6 @@ impl Decoder {
     }
 }
 
-/// Inflates as much as fits into the spare capacity of `out`; returns the number of bytes.
-fn step(
-    inflate: &mut Decompress,
-    rest: &mut &[u8],
-    out: &mut Vec<u8>,
-) -> Result<usize, InflateError> {
-    let (used, made) = (inflate.total_in(), inflate.total_out());
-    let result = inflate.decompress_vec(rest, out, FlushDecompress::Sync);
-    let consumed = (inflate.total_in() - used) as usize;
-    let produced = (inflate.total_out() - made) as usize;
-    *rest = rest.get(consumed..).unwrap_or_default();
-    match result {
-        // The peer ended its zlib stream; the direction has no more blocks.
-        Ok(Status::StreamEnd) => Err(InflateError::Corrupt),
-        Ok(_) if consumed == 0 && produced == 0 && !rest.is_empty() => Err(InflateError::Corrupt),
-        Ok(_) => Ok(produced),
-        Err(error) if error.needs_dictionary() == Some(DICTIONARY_ID) => {
-            inflate
-                .set_dictionary(DICTIONARY)
-                .map_err(|_| InflateError::Corrupt)?;
-            step(inflate, rest, out).map(|more| more + produced)
-        }
-        Err(_) => Err(InflateError::Corrupt),
-    }
-}
-
 /// The pairs of an inflated block: names lower-case, not empty, each once; values still joined by
 /// NUL, but with no empty part and no line break.
 #[derive(Clone, Debug)]
@@ -295,18 +298,21 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Reads a list of up to `limit` bytes (names, values and 32 for each).
+    /// Reads a list of up to `limit` bytes: names, values and 32 for each part of a value.
     pub fn load(mut bytes: &'a [u8], limit: usize) -> Result<Self, BlockError> {
         let count = take_u32(&mut bytes)?;
         // Each pair takes eight bytes at least: no allocation follows an announced count alone.
         let mut pairs = Vec::with_capacity((count as usize).min(bytes.len() / 8));
-        let mut size = 0;
+        let (mut size, mut text_len) = (0, 0);
         let mut seen = Seen::default();
         let mut repeated = false;
         for _ in 0..count {
             let name = take_text(&mut bytes)?;
             let value = take_text(&mut bytes)?;
-            size += name.len() + value.len() + PAIR_OVERHEAD;
+            // A value of many parts becomes many fields.
+            let parts = 1 + memchr_iter(0, value).count();
+            text_len += name.len() + value.len();
+            size += name.len() + value.len() + parts * PAIR_OVERHEAD;
             if size > limit {
                 return Err(BlockError::TooLarge);
             }
@@ -319,7 +325,6 @@ impl<'a> Pairs<'a> {
         if !bytes.is_empty() || repeated && has_duplicate(&pairs) {
             return Err(BlockError::Malformed);
         }
-        let text_len = size - PAIR_OVERHEAD * pairs.len();
         Ok(Self { pairs, text_len })
     }
 
@@ -407,10 +412,17 @@ fn take_text<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], BlockError> {
 mod tests {
     use super::*;
 
-    fn round_trip(setting: HeaderCompression) {
+    fn round_trip(setting: HeaderCompression, rests: bool) {
         let mut encoder = Encoder::new(setting);
         let mut decoder = Decoder::new(1 << 16);
+        if rests {
+            decoder.permit_rest();
+        }
         for round in 0..200 {
+            if rests && round % 3 == 0 {
+                encoder.rest();
+                decoder.rest();
+            }
             let mut block = Block::new();
             block.push(
                 b":path",
@@ -434,9 +446,11 @@ mod tests {
 
     #[test]
     fn both_ends_stay_in_step() {
-        round_trip(HeaderCompression::Full);
-        round_trip(HeaderCompression::Safe);
-        round_trip(HeaderCompression::Off);
+        for rests in [false, true] {
+            round_trip(HeaderCompression::Full, rests);
+            round_trip(HeaderCompression::Safe, rests);
+            round_trip(HeaderCompression::Off, rests);
+        }
     }
 
     #[test]
@@ -485,10 +499,12 @@ mod tests {
             );
         }
         assert!(Pairs::load(&raw(&[("a", ""), (":b", "1\x002")]), 1000).is_ok());
-        assert_eq!(
-            Pairs::load(&raw(&[("a", "0123456789")]), 40).err(),
-            Some(BlockError::TooLarge)
-        );
+        for value in ["0123456789", "0\x001"] {
+            assert_eq!(
+                Pairs::load(&raw(&[("a", value)]), 40).err(),
+                Some(BlockError::TooLarge)
+            );
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! * [`frame`]: frames on the wire, one file each, and the reader that splits the byte stream into
 //!   them.
 //! * [`header_block`]: lists of names and values in one zlib stream per direction.
-//! * `deflate`: the compressor that never matches a secret.
+//! * `deflate`, `inflate`: the compressor, which never matches a secret, and the inflater.
 //! * `http`: requests, responses and pushes as header blocks.
 //! * `stream`, `flow`: states and windows.
 //! * [`status`]: numbers of RST_STREAM and GOAWAY.
@@ -22,6 +22,7 @@ mod flow;
 pub mod frame;
 pub mod header_block;
 mod http;
+mod inflate;
 pub mod status;
 mod stream;
 

@@ -64,6 +64,8 @@ pub struct Config {
     /// Server: report requests as written. `path` is then the text of `:path`, even a whole URL,
     /// `authority` that of `:host`, and a field `:version` comes first. Default false.
     pub literal_requests: bool,
+    /// Keep what [`Connection::rest`] needs to free the inflater. Default false.
+    pub rests: bool,
 }
 
 impl Config {
@@ -77,6 +79,7 @@ impl Config {
             same_origin_push: true,
             probe_flow_control: true,
             literal_requests: false,
+            rests: false,
         }
     }
 }
@@ -199,6 +202,9 @@ impl Connection {
             scratch: Vec::new(),
             config,
         };
+        if this.config.rests {
+            this.decoder.permit_rest();
+        }
         this.greet(session_window);
         this
     }

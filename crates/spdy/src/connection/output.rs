@@ -50,6 +50,13 @@ impl ControlQueue {
         self.lens.is_empty()
     }
 
+    /// Frees all memory of an empty queue.
+    pub(super) fn release(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
     /// Frees the memory of a burst once the queue is empty.
     fn shrink(&mut self) {
         if self.bytes.capacity() > KEPT || self.lens.capacity() > KEPT / 16 {

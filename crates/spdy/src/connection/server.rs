@@ -1,5 +1,8 @@
 //! Commands of servers that control more of the wire than [`tandem_http::Mux`] offers: literal
-//! responses (draft section 3.2.2), later SETTINGS (section 2.6.4) and the progress of a response.
+//! responses (draft section 3.2.2), later SETTINGS (section 2.6.4), the progress of a response, and
+//! the memory of idle sessions.
+
+use std::collections::VecDeque;
 
 use tandem_http::{Fields, StreamId};
 
@@ -47,6 +50,23 @@ impl Connection {
                 stream.receive.widen(more);
             }
         }
+    }
+
+    /// Frees most of the memory of a session without streams: the compressor, and with
+    /// [`crate::Config::rests`] the inflater. The next header block in each direction builds them
+    /// again, which takes some microseconds. Returns false if the session has streams or output.
+    pub fn rest(&mut self) -> bool {
+        let idle = self.streams.is_empty() && self.events.is_empty() && !self.has_output();
+        if idle {
+            self.encoder.rest();
+            self.decoder.rest();
+            self.scratch = Vec::new();
+            self.events = VecDeque::new();
+            self.finishing = VecDeque::new();
+            self.ping_queue = VecDeque::new();
+            self.control.release();
+        }
+        idle
     }
 
     /// Returns true if [`tandem_http::ByteMux::poll_output`] has given out everything that was queued

@@ -1,7 +1,11 @@
-//! Servers that control more of the wire: literal requests and responses, later SETTINGS, and the
-//! progress of responses.
+//! Servers that control more of the wire: literal requests and responses, later SETTINGS, the
+//! progress of responses, and the memory of idle sessions.
 
-use tandem_http::{ByteMux as _, Event, Fields, Mux as _, Priority, Role, SendBuf};
+use bytes::Buf as _;
+use tandem_http::{
+    ByteMux as _, Event, Fields, Mux as _, Priority, RequestHead, ResponseHead, Role, Scheme,
+    SendBuf,
+};
 use tandem_spdy::frame::{Setting, Settings};
 use tandem_spdy::{Connection, Version};
 
@@ -129,4 +133,77 @@ fn response_is_sent_once_its_end_has_left() {
         server.poll_output(&mut out, usize::MAX);
         assert!(server.is_sent(id));
     }
+}
+
+/// Moves output between two sessions until neither has more. Returns the events of the server.
+fn exchange(client: &mut Connection, server: &mut Connection) -> Vec<Event> {
+    let now = std::time::Instant::now();
+    let mut events = Vec::new();
+    let mut out = SendBuf::new();
+    while client.wants_output() || server.wants_output() {
+        for server_reads in [true, false] {
+            let (from, to) = if server_reads {
+                (&mut *client, &mut *server)
+            } else {
+                (&mut *server, &mut *client)
+            };
+            from.poll_output(&mut out, usize::MAX);
+            while out.has_remaining() {
+                to.handle_input(now, out.chunk()).expect("a legal session");
+                out.advance(out.chunk().len());
+            }
+        }
+        events.extend(std::iter::from_fn(|| server.poll_event()));
+    }
+    events
+}
+
+#[test]
+fn sessions_that_rest_stay_in_step() {
+    for bits in [0b01, 0b10, 0b11] {
+        let session = |role, rests| {
+            let mut config = config(role, Version::V31);
+            config.rests = rests;
+            Connection::new(config)
+        };
+        let mut client = session(Role::Client, bits & 1 != 0);
+        let mut server = session(Role::Server, bits & 2 != 0);
+        // More header text than the largest window of deflate.
+        for round in 0..300 {
+            let path = format!("/{round}/{}", "abcdefghij".repeat(round % 40));
+            let mut head = RequestHead::get(Scheme::Http, "site.example", path.as_str());
+            head.fields.push("x-same", "the same text each time");
+            head.fields.push("cookie", format!("key={round}"));
+            let id = client
+                .open(&head, true, Priority(0))
+                .expect("streams are free");
+            let [Event::Request { head: read, .. }] = &exchange(&mut client, &mut server)[..]
+            else {
+                panic!("one request");
+            };
+            assert_eq!(read.path, path);
+            assert_eq!(read.fields, head.fields);
+            let mut response = ResponseHead::new(200);
+            response.fields.push("x-round", path.clone());
+            server.respond(id, &response, true);
+            exchange(&mut client, &mut server);
+            let Some(Event::Response { head, .. }) = client.poll_event() else {
+                panic!("a response");
+            };
+            assert_eq!(head.fields.get("x-round"), Some(path.as_bytes()));
+            if round % 3 == 0 {
+                assert!(client.rest() && server.rest());
+            }
+        }
+    }
+}
+
+#[test]
+fn session_with_a_stream_does_not_rest() {
+    let mut peer = literal_peer();
+    peer.output();
+    assert!(peer.session.rest());
+    ask(&mut peer, 1, "/", "HTTP/1.1");
+    peer.events();
+    assert!(!peer.session.rest());
 }
