@@ -1,5 +1,6 @@
 //! Lists of names with one or more values each: the header fields of requests and responses.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,15 +99,32 @@ impl NameValue {
         self.pairs().len()
     }
 
-    /// Reads received fields; pseudo fields, which begin with a colon, are left out.
+    /// Reads received fields without the pseudo fields, which begin with a colon. The effort is
+    /// linear: a peer chooses the fields.
     pub(crate) fn from_fields(fields: &Fields) -> Self {
-        let this = Self::default();
+        let mut places = HashMap::new();
+        let mut names: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
         for field in fields.iter().filter(|field| field.name[0] != b':') {
-            if let (Ok(name), Ok(value)) = (CString::new(field.name), CString::new(field.value)) {
-                this.add(&name, &value);
+            let place = *places.entry(field.name).or_insert(names.len());
+            if place == names.len() {
+                names.push((field.name, Vec::new()));
             }
+            names[place].1.push(field.value);
         }
-        this
+        let pairs = names.into_iter().filter_map(|(name, values)| {
+            let filled = values.iter().any(|value| !value.is_empty());
+            let mut seen = HashSet::new();
+            let values: Vec<Arc<CStr>> = values
+                .into_iter()
+                .filter(|value| !(filled && value.is_empty()) && seen.insert(*value))
+                .filter_map(|value| Some(CString::new(value).ok()?.into()))
+                .collect();
+            let name = CString::new(name).ok()?;
+            (!values.is_empty()).then(|| Arc::new(Pair::new(name, values)))
+        });
+        Self {
+            pairs: Mutex::new(pairs.collect()),
+        }
     }
 
     /// Writes the list as fields. `None` if a name or value cannot be sent: an illegal letter in a
@@ -182,6 +200,20 @@ mod tests {
         list.add(c"x", c"2");
         assert_eq!(before[0].array().1, 1);
         assert_eq!(list.snapshot()[0].array().1, 2);
+    }
+
+    #[test]
+    fn received_fields_are_grouped_by_name() {
+        let mut fields = Fields::new();
+        for (name, value) in [("a", "1"), ("b", ""), ("a", "2"), ("a", "1"), ("c", "")] {
+            fields.push(name, value);
+        }
+        fields.push("c", "3");
+        let list = NameValue::from_fields(&fields);
+        assert_eq!(list.len(), 3);
+        assert_eq!(values(&list, c"a"), ["1", "2"]);
+        assert_eq!(values(&list, c"b"), [""]);
+        assert_eq!(values(&list, c"c"), ["3"]);
     }
 
     #[test]

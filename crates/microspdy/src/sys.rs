@@ -66,6 +66,15 @@ pub(crate) fn poll_now(descriptors: &mut [libc::pollfd]) {
     }
 }
 
+/// Returns free memory of the process to the system, where the allocator has a call for it.
+pub(crate) fn trim_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the function has no requirements.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

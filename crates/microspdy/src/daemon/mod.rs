@@ -12,6 +12,7 @@
 mod delivery;
 mod entries;
 mod listener;
+mod rest;
 mod run;
 mod session;
 
@@ -114,6 +115,7 @@ struct State {
     lingering: Vec<Lingering>,
     /// Read buffer of all sessions, while a run does not use it.
     scratch: Vec<u8>,
+    trim: rest::Trim,
 }
 
 /// A connection after our last byte: it is closed when the client closes it, or at a deadline. A
@@ -152,6 +154,7 @@ impl Daemon {
                 next_session: 0,
                 lingering: Vec::new(),
                 scratch: Vec::new(),
+                trim: rest::Trim::default(),
             }),
         }))
     }
@@ -216,7 +219,7 @@ impl Daemon {
             }
         });
         let lingering = state.lingering.iter().map(|lingering| lingering.until);
-        sessions.chain(lingering).min()
+        sessions.chain(lingering).chain(state.trim.due(now)).min()
     }
 }
 

@@ -74,6 +74,7 @@ impl Daemon {
         for visit in visits {
             self.serve(&visit, now);
         }
+        self.state().trim.check(now);
         if self.stopped.load(Ordering::Acquire) {
             self.close_all();
         }
@@ -196,10 +197,13 @@ impl Daemon {
             self.deliver(id, notices.unwrap_or_default(), now);
         }
         let timeout = self.session_timeout;
-        self.with_session(id, |session| {
-            session.check_time(timeout, now);
+        let freed = self.with_session(id, |session| {
             session.begin_round();
+            session.check_time(timeout, now)
         });
+        if freed == Some(true) {
+            self.state().trim.want();
+        }
         if visit.writable {
             self.send(id, now);
         }

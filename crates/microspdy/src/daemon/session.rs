@@ -16,6 +16,7 @@ use tandem_spdy::frame::Settings as SettingsFrame;
 use tandem_spdy::{Config, Connection, Version};
 
 use super::delivery::{Deliveries, Pull};
+use super::rest::Rest;
 use super::run::Notice;
 use super::{Daemon, Queued, RequestEntry, SessionId};
 use crate::ffi::callbacks::{Block, PingCallback};
@@ -86,6 +87,7 @@ pub(super) struct Session {
     pings: Vec<Ping>,
     next_ping: u32,
     last_activity: Instant,
+    rest: Rest,
     phase: Phase,
 }
 
@@ -106,6 +108,7 @@ fn core(version: Version) -> Connection {
     mux.send_buffer = SEND_BUFFER;
     let mut config = Config::new(mux, version);
     config.literal_requests = true;
+    config.rests = true;
     Connection::new(config)
 }
 
@@ -135,6 +138,7 @@ impl Session {
             pings: Vec::new(),
             next_ping: 0,
             last_activity: now,
+            rest: Rest::default(),
             phase: Phase::Open,
         }
     }
@@ -190,15 +194,16 @@ impl Session {
         match self.phase {
             Phase::Open => {
                 let silence = session_timeout.map(|timeout| self.last_activity + timeout);
-                silence.into_iter().chain(self.core.poll_timeout()).min()
+                let times = [silence, self.core.poll_timeout(), self.rest_time()];
+                times.into_iter().flatten().min()
             }
             Phase::Closing(until) => Some(until),
             Phase::Over { .. } => None,
         }
     }
 
-    /// Handles the timeouts that are due.
-    pub(super) fn check_time(&mut self, session_timeout: Option<Duration>, now: Instant) {
+    /// Handles the timeouts that are due. Returns true if the session has freed memory.
+    pub(super) fn check_time(&mut self, session_timeout: Option<Duration>, now: Instant) -> bool {
         match self.phase {
             Phase::Open => {
                 let silent = session_timeout.is_some_and(|time| self.last_activity + time <= now);
@@ -207,10 +212,16 @@ impl Session {
                 } else if self.core.poll_timeout().is_some_and(|time| time <= now) {
                     self.core.handle_timeout(now);
                 }
+                let rests = self.rest_time().is_some_and(|time| time <= now);
+                if rests {
+                    self.rest(now);
+                }
+                return rests;
             }
             Phase::Closing(until) if until <= now => self.phase = Phase::Over { by_client: false },
             _ => {}
         }
+        false
     }
 
     /// Begins the end: GOAWAY leaves, and nothing after it.
@@ -243,6 +254,7 @@ impl Session {
                 Ok(Received::Bytes(count)) => {
                     self.more_input = count == buffer.len() || self.transport.holds_input();
                     self.last_activity = now;
+                    self.rest.wake(now);
                     self.start();
                     if self.core.handle_input(now, &buffer[..count]).is_err() {
                         self.collect(&mut notices);
@@ -535,7 +547,25 @@ impl Session {
             self.out.shrink();
         }
         self.finish_closing();
+        if self.rest.is_rare() && self.is_idle() {
+            self.rest(now);
+        }
         (notices, moved && !self.blocked && *frames > 0)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.is_open() && self.core.active() == 0 && self.out.is_empty()
+    }
+
+    /// Returns the time at which an idle session frees its compression contexts.
+    fn rest_time(&self) -> Option<Instant> {
+        self.rest.due(self.last_activity).filter(|_| self.is_idle())
+    }
+
+    /// Frees the compression contexts.
+    fn rest(&mut self, now: Instant) {
+        let rested = self.core.rest();
+        self.rest.end(rested.then_some(now));
     }
 
     /// Ends a closing session once its last frames have left.

@@ -137,10 +137,11 @@ fn send(socket: &Socket, out: &mut SendBuf) -> io::Result<usize> {
     Ok(sent)
 }
 
-/// Drops what has come; returns false once the peer has closed its side.
+/// Drops what has come, up to 256 KiB; returns false once the peer has closed its side. Without the
+/// limit, a peer that sends as fast as this end reads would keep the program here.
 pub(crate) fn drain(socket: &Socket) -> bool {
-    let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
-    loop {
+    let mut buffer = [MaybeUninit::<u8>::uninit(); 16 << 10];
+    for _ in 0..16 {
         match socket.recv(&mut buffer) {
             Ok(0) => return false,
             Ok(_) => {}
@@ -148,4 +149,5 @@ pub(crate) fn drain(socket: &Socket) -> bool {
             Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
         }
     }
+    true
 }

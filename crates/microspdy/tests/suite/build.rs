@@ -139,6 +139,17 @@ impl Server {
         line.trim_end().to_owned()
     }
 
+    /// Returns the memory of the program in bytes (the proportional set size).
+    pub(crate) fn memory(&self) -> u64 {
+        let path = format!("/proc/{}/smaps_rollup", self.child.id());
+        let text = std::fs::read_to_string(path).expect("the program runs");
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let size = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        size.and_then(|size| size.trim().parse::<u64>().ok())
+            .expect("a size in kB")
+            * 1024
+    }
+
     /// Stops the program with SIGTERM, and checks that it ends well.
     pub(crate) fn stop(mut self) {
         let id = self.child.id().to_string();

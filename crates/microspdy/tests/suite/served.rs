@@ -7,8 +7,12 @@ use crate::client::{Client, get, pattern, post};
 
 /// Starts the file server under sanitizers, with files in its directory.
 pub(crate) fn file_server(test: &str, mode: &[&str]) -> Server {
+    server_with(&SANITIZED, test, mode)
+}
+
+fn server_with(flags: &[&str], test: &str, mode: &[&str]) -> Server {
     let name = format!("file-server-{test}");
-    let program = compile("examples/file_server.c", Language::C99, &SANITIZED, &name);
+    let program = compile("examples/file_server.c", Language::C99, flags, &name);
     let directory = scratch(test);
     for len in [0, 1000, 100_000, 1_000_000] {
         std::fs::write(directory.join(format!("{len}")), pattern(len)).expect("a new directory");
@@ -48,5 +52,24 @@ fn file_server_interleaves_many_streams() {
     for stream in streams {
         assert!(client.finish(stream).body == pattern(100_000));
     }
+    server.stop();
+}
+
+#[test]
+fn idle_session_uses_at_most_16_kb() {
+    const SESSIONS: u64 = 200;
+    // The sanitizers keep memory that was freed.
+    let server = server_with(&[], "idle", &["raw"]);
+    let session = || {
+        let mut client = Client::connect(server.port, Version::V3);
+        assert_eq!(client.fetch(&get("/1000")).body, pattern(1000));
+        client
+    };
+    let first = session();
+    let before = server.memory();
+    let clients: Vec<_> = (0..SESSIONS).map(|_| session()).collect();
+    let used = server.memory().saturating_sub(before) / SESSIONS;
+    assert!(used <= 16 << 10, "{used} bytes for each session");
+    drop((first, clients));
     server.stop();
 }
