@@ -1,18 +1,21 @@
 //! The store of one gateway: a file of SQLite, written by one thread.
 //!
 //! The thread takes the waiting calls together and commits them in one transaction. A call returns
-//! after the commit, which SQLite has then written to the disk (`synchronous = FULL`). The file is
-//! locked as long as the process runs. When it opens the file, no other process delivers, so it
-//! ends the leases of its predecessor.
+//! after the commit, which SQLite has then written to the disk (`synchronous = FULL`).
+//!
+//! SQLite writes changes to a log (`FILE-wal`), and old frames stay there in clear until it is
+//! truncated. The thread truncates the log soon after each change, so that removed content
+//! disappears from both files. `opening` opens the file, and `statements` has the SQL of each call.
 
+mod opening;
 mod statements;
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 use tandem_submit::store::{
     Admission, Delivery, Millis, NewSubmission, Pending, Record, Store, StoreError,
 };
@@ -24,85 +27,51 @@ use crate::OpenError;
 /// The number of calls in one transaction.
 const BATCH: usize = 64;
 
-/// The version of the tables, which the file holds as `user_version`.
-const VERSION: i64 = 1;
-
-const TABLES: &str = "
-    CREATE TABLE submissions (
-        id BLOB PRIMARY KEY NOT NULL,
-        key BLOB NOT NULL UNIQUE,
-        client TEXT NOT NULL,
-        fingerprint BLOB NOT NULL,
-        accepted INTEGER NOT NULL,
-        state INTEGER NOT NULL,
-        due INTEGER NOT NULL,
-        attempts INTEGER NOT NULL,
-        path TEXT,
-        fields BLOB,
-        body BLOB,
-        digest BLOB,
-        ended INTEGER,
-        status INTEGER,
-        answer_fields BLOB,
-        answer_body BLOB
-    ) STRICT;
-    CREATE INDEX submissions_due ON submissions (due) WHERE state = 0;
-    CREATE INDEX submissions_ended ON submissions (ended) WHERE ended IS NOT NULL;
-    CREATE TABLE usage (
-        client TEXT NOT NULL,
-        day INTEGER NOT NULL,
-        submissions INTEGER NOT NULL,
-        bytes INTEGER NOT NULL,
-        PRIMARY KEY (client, day)
-    ) STRICT, WITHOUT ROWID;
-    PRAGMA user_version = 1;
-";
+/// The longest time between a change and the truncation of the log.
+const LOG_AGE: Duration = Duration::from_secs(2);
 
 /// A call that runs on the thread of the database. It returns the function that reports the result
 /// after the commit, or the failure of the commit.
 type Call = Box<dyn FnOnce(&Connection) -> Report + Send>;
 type Report = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// A store in a file of SQLite.
+/// A store in a file of SQLite. The file is closed when the store is dropped.
 #[derive(Debug)]
 pub struct Sqlite {
-    calls: mpsc::Sender<Call>,
+    /// The calls to the thread. It ends when this end is dropped.
+    calls: Option<mpsc::Sender<Call>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        self.calls = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported, and the file is closed in any case.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Sqlite {
-    /// Opens a file, and creates it if it does not exist. Only its owner may read a new file.
+    /// Opens a file, and creates it if it does not exist. Only its owner can read it afterwards.
     ///
     /// # Errors
     /// Returns the reason why the file cannot be used.
     pub fn open(file: &Path) -> Result<Self, OpenError> {
-        let name = file.display().to_string();
-        let created = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(file);
-        created.map_err(|error| OpenError::File {
-            file: name.clone(),
-            error,
-        })?;
-        let problem = |problem: String| OpenError::Database {
-            file: name.clone(),
-            problem,
-        };
-        let connection = prepare(file).map_err(|error| problem(explain(&error)))?;
-        let version: i64 = connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .map_err(|error| problem(explain(&error)))?;
-        if version != VERSION {
-            return Err(problem(format!(
-                "its tables have version {version}, and this program uses version {VERSION}"
-            )));
-        }
+        let connection = opening::open(file)?;
         let (calls, inbox) = mpsc::channel();
         let thread = std::thread::Builder::new().name("tandem-store".into());
-        let spawned = thread.spawn(move || run(&connection, &inbox));
-        spawned.map_err(|error| problem(format!("cannot start its thread: {error}")))?;
-        Ok(Self { calls })
+        let thread = thread
+            .spawn(move || run(&connection, &inbox))
+            .map_err(|error| OpenError::Database {
+                file: file.display().to_string(),
+                problem: format!("cannot start its thread: {error}"),
+            })?;
+        Ok(Self {
+            calls: Some(calls),
+            thread: Some(thread),
+        })
     }
 
     fn call<T: Send + 'static>(
@@ -114,47 +83,20 @@ impl Sqlite {
             let outcome = within_savepoint(connection, statements);
             Box::new(move |committed| {
                 // The caller may have given up waiting.
-                let _ = result.send(committed.and(outcome));
+                let _ = result.send(outcome.and_then(|value| committed.map(|()| value)));
             })
         });
-        let sent = self.calls.send(call);
+        let is_sent = self
+            .calls
+            .as_ref()
+            .is_some_and(|calls| calls.send(call).is_ok());
         Box::pin(async move {
             let ended = || StoreError("its thread has ended".into());
-            sent.map_err(|_| ended())?;
+            if !is_sent {
+                return Err(ended());
+            }
             received.await.map_err(|_| ended())?
         })
-    }
-}
-
-/// Opens the database, locks it, and creates its tables.
-fn prepare(file: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(file)?;
-    connection.busy_timeout(std::time::Duration::ZERO)?;
-    // The lock is taken with the first write.
-    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    // Deleted content is overwritten.
-    connection.pragma_update(None, "secure_delete", true)?;
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version == 0 {
-        connection.execute_batch(TABLES)?;
-    }
-    if version <= VERSION {
-        connection.execute("UPDATE submissions SET due = 0 WHERE state = 0", ())?;
-    }
-    connection.execute_batch("COMMIT")?;
-    Ok(connection)
-}
-
-fn explain(error: &rusqlite::Error) -> String {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            "another process uses it; each gateway needs its own file".to_owned()
-        }
-        Some(ErrorCode::NotADatabase) => "it is no database of SQLite".to_owned(),
-        _ => text(error),
     }
 }
 
@@ -178,33 +120,66 @@ fn within_savepoint<T>(
     }
     let run = || {
         connection.execute_batch("SAVEPOINT call")?;
-        match statements(connection) {
-            Ok(value) => connection.execute_batch("RELEASE call").map(|()| value),
-            Err(error) => {
-                connection.execute_batch("ROLLBACK TO call; RELEASE call")?;
-                Err(error)
-            }
+        let outcome = statements(connection)
+            .and_then(|value| connection.execute_batch("RELEASE call").map(|()| value));
+        if outcome.is_err()
+            && connection
+                .execute_batch("ROLLBACK TO call; RELEASE call")
+                .is_err()
+            && !connection.is_autocommit()
+        {
+            // The batch must not commit a part of this call. If this fails as well, SQLite has
+            // ended the transaction, and the commit fails.
+            let _ = connection.execute_batch("ROLLBACK");
         }
+        outcome
     };
     run().map_err(|error| StoreError(text(&error)))
 }
 
 /// Serves calls until the store is dropped.
 fn run(connection: &Connection, inbox: &mpsc::Receiver<Call>) {
-    while let Ok(first) = inbox.recv() {
-        let mut calls = vec![first];
-        calls.extend(inbox.try_iter().take(BATCH - 1));
-        let begun = connection.execute_batch("BEGIN IMMEDIATE");
-        let reports: Vec<Report> = calls.into_iter().map(|call| call(connection)).collect();
-        let committed = begun.and_then(|()| connection.execute_batch("COMMIT"));
-        if committed.is_err() && !connection.is_autocommit() {
-            // A failed rollback shows in the next transaction.
-            let _ = connection.execute_batch("ROLLBACK");
+    // The time of the first change that the log may still hold.
+    let mut changed: Option<Instant> = None;
+    loop {
+        let left = changed.map(|at| LOG_AGE.saturating_sub(at.elapsed()));
+        let first = match left {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            // Waiting calls must not delay the truncation.
+            Some(Duration::ZERO) => Err(RecvTimeoutError::Timeout),
+            Some(left) => inbox.recv_timeout(left),
+        };
+        match first {
+            Ok(first) => {
+                let before = connection.total_changes();
+                commit(connection, inbox, first);
+                if connection.total_changes() != before {
+                    changed.get_or_insert_with(Instant::now);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let is_truncated = opening::truncate_log(connection).is_ok();
+                changed = (!is_truncated).then(Instant::now);
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
         }
-        let committed = committed.map_err(|error| StoreError(text(&error)));
-        for report in reports {
-            report(committed.clone());
-        }
+    }
+}
+
+/// Runs a call, and those that wait behind it, in one transaction.
+fn commit(connection: &Connection, inbox: &mpsc::Receiver<Call>, first: Call) {
+    let mut calls = vec![first];
+    calls.extend(inbox.try_iter().take(BATCH - 1));
+    let begun = connection.execute_batch("BEGIN IMMEDIATE");
+    let reports: Vec<Report> = calls.into_iter().map(|call| call(connection)).collect();
+    let committed = begun.and_then(|()| connection.execute_batch("COMMIT"));
+    if committed.is_err() && !connection.is_autocommit() {
+        // A failed rollback shows in the next transaction.
+        let _ = connection.execute_batch("ROLLBACK");
+    }
+    let committed = committed.map_err(|error| StoreError(text(&error)));
+    for report in reports {
+        report(committed.clone());
     }
 }
 

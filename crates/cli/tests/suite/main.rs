@@ -20,5 +20,6 @@ mod process;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/submission_server.rs"]
 mod submission_server;
+mod submission_store;
 mod submissions;
 mod timing;

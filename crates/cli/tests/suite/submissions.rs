@@ -19,25 +19,34 @@ const SUBMISSIONS: usize = 60;
 const KILLS: [usize; 3] = [10, 25, 40];
 
 fn start(files: &Files, server: &SubmissionServer, more: &[&str]) -> Process {
-    let (mode, rights) = (
-        format!("submit={}", server.url("/in")),
-        files.path("rights.toml"),
-    );
-    let (key, store) = (files.path("key.pem"), files.store());
-    let mut arguments = vec![
-        "gateway",
-        "--listen",
-        "http+tcp://127.0.0.1:0",
-        "--workers",
-        "2",
-    ];
-    arguments.extend(["--mode", &mode, "--submit-rights", &rights]);
-    arguments.extend(["--submit-key", &key, "--submit-store", &store]);
-    arguments.extend(more);
+    let arguments = arguments(files, server);
+    let arguments: Vec<_> = arguments
+        .iter()
+        .map(String::as_str)
+        .chain(more.iter().copied())
+        .collect();
     Process::start(&arguments)
 }
 
-fn secret(number: usize) -> [u8; 32] {
+/// Returns the arguments of a gateway that takes submissions for a server.
+pub(crate) fn arguments(files: &Files, server: &SubmissionServer) -> Vec<String> {
+    let listen = "http+tcp://127.0.0.1:0";
+    let values = [
+        ("--listen", listen.to_owned()),
+        ("--workers", "2".to_owned()),
+        ("--mode", format!("submit={}", server.url("/in"))),
+        ("--submit-rights", files.path("rights.toml")),
+        ("--submit-key", files.path("key.pem")),
+        ("--submit-store", files.store()),
+    ];
+    let values = values.into_iter();
+    let values = values.flat_map(|(option, value)| [option.to_owned(), value]);
+    std::iter::once("gateway".to_owned())
+        .chain(values)
+        .collect()
+}
+
+pub(crate) fn secret(number: usize) -> [u8; 32] {
     sha256(&number.to_be_bytes())
 }
 

@@ -29,16 +29,16 @@ impl Directory {
     }
 
     fn open(&self) -> Sqlite {
-        // The thread of a store that was dropped a moment ago may still hold the lock.
-        loop {
-            match Sqlite::open(&self.file()) {
-                Ok(store) => return store,
-                Err(error) if error.to_string().contains("another process") => {
-                    std::thread::yield_now();
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
+        Sqlite::open(&self.file()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Returns the bytes of all files.
+    fn bytes(&self) -> Vec<u8> {
+        let entries = std::fs::read_dir(&self.0).expect("the directory");
+        let read = |entry: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read(entry.expect("an entry").path()).expect("a file")
+        };
+        entries.flat_map(read).collect()
     }
 }
 
@@ -214,17 +214,65 @@ fn sqlite_ends_leases_when_it_opens() {
 fn sqlite_removes_content_from_its_files() {
     let directory = Directory::new();
     let store = directory.open();
-    let mut one = new(1);
-    one.content.body = b"a body that must not stay".as_slice().into();
-    wait(store.admit(one));
+    let mark = b"content that must not stay; ";
+    let marks = |bytes: &[u8]| bytes.windows(mark.len()).filter(|it| it == mark).count();
+    for number in [1, 2] {
+        let mut large = new(number);
+        large.content.body = mark.repeat(40_000).into();
+        wait(store.admit(large));
+    }
+    assert!(marks(&directory.bytes()) > 0);
     wait(store.answer(new(1).id, reply(200), DAY));
+    wait(store.give_up(new(2).id, DAY));
+    // The store keeps running. Its calls do not delay the removal.
+    while marks(&directory.bytes()) > 0 {
+        wait(store.waiting());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn sqlite_empties_its_log_when_it_is_dropped() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let log = directory.0.join("submissions-wal");
+    wait(store.admit(new(1)));
+    assert!(log.metadata().expect("the log").len() > 0);
     drop(store);
-    // A second opening has waited for the first to end, which moves the log into the file.
-    drop(directory.open());
-    directory.open();
-    let bytes = std::fs::read(directory.file()).expect("the file");
-    let secret = b"must not stay";
-    assert!(!bytes.windows(secret.len()).any(|window| window == secret));
+    assert!(log.metadata().map_or(0, |log| log.len()) == 0);
+}
+
+#[test]
+fn sqlite_keeps_old_pages_in_memory() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let pragma = store.call(|connection| {
+        connection.pragma_query_value(None, "temp_store", |row| row.get::<_, i64>(0))
+    });
+    assert_eq!(wait(pragma), 2);
+}
+
+#[test]
+fn sqlite_fails_the_whole_batch_of_a_lost_transaction() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let failed = store.call(|connection| {
+        connection.execute_batch("ROLLBACK")?;
+        Err::<(), _>(rusqlite::Error::QueryReturnedNoRows)
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let error = { runtime }.build().expect("a runtime").block_on(failed);
+    let error = error.expect_err("the transaction has ended").to_string();
+    // The cause is named, and not the rollback and the commit that failed after it.
+    assert!(error.contains("a row is missing"), "{error}");
+    wait(store.admit(new(1)));
+}
+
+#[test]
+fn sqlite_refuses_what_is_no_file() {
+    let error = Sqlite::open(Path::new("/dev/null")).map(drop);
+    let error = error.expect_err("a device").to_string();
+    assert!(error.contains("no regular file"), "{error}");
 }
 
 #[test]
@@ -253,13 +301,19 @@ fn sqlite_refuses_files_that_it_cannot_use() {
 }
 
 #[test]
-fn sqlite_file_is_private() {
+fn sqlite_files_are_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = Directory::new();
-    let _store = directory.open();
-    let mode = std::fs::metadata(directory.file())
-        .expect("the file")
-        .permissions()
-        .mode();
-    assert_eq!(mode & 0o777, 0o600);
+    let files = ["submissions", "submissions-wal"].map(|name| directory.0.join(name));
+    for file in &files {
+        std::fs::write(file, "").expect("written");
+        let readable = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(file, readable).expect("set");
+    }
+    let store = directory.open();
+    wait(store.admit(new(1)));
+    for file in &files {
+        let mode = file.metadata().expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
 }

@@ -1,0 +1,167 @@
+//! Opens the file of a store: its permissions, its lock, the settings of SQLite and the tables.
+//!
+//! The file is locked as long as the process runs. No other process delivers at the time of the
+//! opening, which therefore ends the leases of the previous process.
+
+use std::fs::{OpenOptions, Permissions};
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, Result};
+
+use super::text;
+use crate::OpenError;
+
+/// The version of the tables, which the file holds as `user_version`.
+const VERSION: i64 = 1;
+
+const TABLES: &str = "
+    CREATE TABLE submissions (
+        id BLOB PRIMARY KEY NOT NULL,
+        key BLOB NOT NULL UNIQUE,
+        client TEXT NOT NULL,
+        fingerprint BLOB NOT NULL,
+        accepted INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        due INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        path TEXT,
+        fields BLOB,
+        body BLOB,
+        digest BLOB,
+        ended INTEGER,
+        status INTEGER,
+        answer_fields BLOB,
+        answer_body BLOB
+    ) STRICT;
+    CREATE INDEX submissions_due ON submissions (due) WHERE state = 0;
+    CREATE INDEX submissions_ended ON submissions (ended) WHERE ended IS NOT NULL;
+    CREATE TABLE usage (
+        client TEXT NOT NULL,
+        day INTEGER NOT NULL,
+        submissions INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        PRIMARY KEY (client, day)
+    ) STRICT, WITHOUT ROWID;
+    PRAGMA user_version = 1;
+";
+
+/// The settings of the connection, with the values that SQLite then reports:
+///
+/// - The lock is taken with the first write, and kept.
+/// - A commit returns after the log is on the disk. The log keeps no space after a checkpoint.
+/// - Deleted content is overwritten.
+/// - Old pages of large bodies, which SQLite keeps during a statement, stay in memory.
+const SETTINGS: [(&str, &str, &str); 6] = [
+    ("locking_mode", "EXCLUSIVE", "exclusive"),
+    ("journal_mode", "WAL", "wal"),
+    ("synchronous", "FULL", "2"),
+    ("journal_size_limit", "0", "0"),
+    ("secure_delete", "ON", "1"),
+    ("temp_store", "MEMORY", "2"),
+];
+
+/// The reason why a database cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("{}", explain(.0))]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("SQLite does not set {0} to {1} for it, so that submissions could be lost")]
+    Setting(&'static str, &'static str),
+    #[error("its tables have version {0}, and this program uses version {VERSION}")]
+    Version(i64),
+}
+
+/// Opens a file and prepares its database. Only the owner can read the file afterwards.
+pub(super) fn open(file: &Path) -> std::result::Result<Connection, OpenError> {
+    let name = || file.display().to_string();
+    let path = make_private(file).map_err(|error| OpenError::File {
+        file: name(),
+        error,
+    })?;
+    prepare(&path).map_err(|error| OpenError::Database {
+        file: name(),
+        problem: error.to_string(),
+    })
+}
+
+/// Creates a file that only its owner can read, or removes the other permissions of an existing
+/// file. Returns its absolute path, which SQLite takes for no URI and for no database in memory.
+fn make_private(file: &Path) -> std::io::Result<PathBuf> {
+    let path = std::path::absolute(file)?;
+    let mut options = OpenOptions::new();
+    let opened = options.create(true).append(true).mode(0o600).open(&path)?;
+    let metadata = opened.metadata()?;
+    if !metadata.is_file() {
+        return Err(Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    if metadata.permissions().mode() & 0o077 != 0 {
+        opened.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    let mut log = path.clone().into_os_string();
+    log.push("-wal");
+    match std::fs::set_permissions(&log, Permissions::from_mode(0o600)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(path),
+    }
+}
+
+/// Opens the database, locks it, and creates its tables.
+fn prepare(path: &Path) -> std::result::Result<Connection, Unusable> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::ZERO)?;
+    for (name, value, _) in SETTINGS {
+        connection.pragma_update(None, name, value)?;
+    }
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    match version {
+        0 => connection.execute_batch(TABLES)?,
+        VERSION => {}
+        other => return Err(Unusable::Version(other)),
+    }
+    connection.execute("UPDATE submissions SET due = 0 WHERE state = 0", ())?;
+    connection.execute_batch("COMMIT")?;
+    check_settings(&connection)?;
+    truncate_log(&connection)?;
+    Ok(connection)
+}
+
+/// Checks that SQLite uses the settings. It ignores those that the file system does not support.
+fn check_settings(connection: &Connection) -> std::result::Result<(), Unusable> {
+    for (name, value, expected) in SETTINGS {
+        let set = connection.pragma_query_value(None, name, |row| {
+            Ok(match row.get_ref(0)? {
+                rusqlite::types::ValueRef::Integer(number) => number.to_string(),
+                other => other.as_str()?.to_owned(),
+            })
+        })?;
+        if set != expected {
+            return Err(Unusable::Setting(name, value));
+        }
+    }
+    Ok(())
+}
+
+/// Moves the log into the main file, and truncates it.
+pub(super) fn truncate_log(connection: &Connection) -> Result<()> {
+    let is_busy: bool =
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;
+    match is_busy {
+        false => Ok(()),
+        true => Err(rusqlite::Error::QueryReturnedNoRows),
+    }
+}
+
+fn explain(error: &rusqlite::Error) -> String {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "another process uses it; each gateway needs its own file".to_owned()
+        }
+        Some(ErrorCode::NotADatabase) => "it is no database of SQLite".to_owned(),
+        _ => text(error),
+    }
+}
