@@ -87,7 +87,7 @@ fn run(cache: &mut Cache<u8>, exchange: &Exchange, fetched: &mut HashSet<(Vec<u8
         return;
     };
     if !matches!(request.method, Method::Get | Method::Head) {
-        cache.invalidate(now, &request.method, &exchange.response, &key, &[]);
+        cache.invalidate(now, &request.method, &exchange.response, &[key]);
         return;
     }
     let group = if is_private {

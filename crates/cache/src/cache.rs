@@ -1,36 +1,25 @@
-//! The decisions of a cache: which stored response serves a request, which requests join another
-//! one, and which responses are stored.
+//! The decisions of a cache about requests: which stored response serves a request, and which
+//! requests join another one. `receiving` decides about responses.
+
+mod receiving;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use bytes::Bytes;
-use tandem_http::cache::{
-    CacheRules, Receipt, RequestPolicy, ResponsePolicy, Reuse, invalidates, validation,
-};
-use tandem_http::message::content_length;
+use tandem_http::cache::{CacheRules, RequestPolicy, Reuse, invalidates, validation};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::response::is_answerable;
-use crate::store::{Group, Store};
-use crate::stored::{Body, Stored, selecting};
+use crate::store::{Group, Resource, Store};
+use crate::stored::Stored;
 use crate::{Key, Now, Sharing};
-
-/// The time for which requests for an uncacheable URL do not wait for each other.
-const PASS_FOR: Duration = Duration::from_secs(120);
 
 /// The maximum number of URLs in the lists of uncacheable and of invalidated URLs.
 const MAX_MARKS: usize = 1 << 14;
-
-/// The lifetime of an error response, whatever it says. An attacker may cause such a response by an
-/// unusual request.
-const ERROR_LIFETIME: Duration = Duration::from_secs(30);
-
-/// The staleness above which a response does not serve while its origin is unreachable.
-const MAX_DISCONNECTED: Duration = Duration::from_secs(24 * 3600);
 
 /// The configuration of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +84,20 @@ pub struct Fetch {
     started: Duration,
     /// The number of the flight that other requests may join.
     flight: Option<u64>,
+    reason: Reason,
+}
+
+/// The reason for a request to the origin (RFC 9211 section 2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// No response for the URL is stored that the user may know of.
+    UriMiss,
+    /// The stored responses for the URL were made for other requests.
+    VaryMiss,
+    /// The stored response is stale.
+    Stale,
+    /// The request asks for a response of the origin.
+    Request,
 }
 
 impl Fetch {
@@ -107,6 +110,11 @@ impl Fetch {
         }
         request
     }
+
+    /// The reason for the request.
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
 }
 
 /// The decision about a response from the origin.
@@ -114,6 +122,9 @@ impl Fetch {
 pub enum Received {
     /// The stored response serves the request: it was validated, or the origin reported an error.
     Stored(Arc<Stored>),
+    /// The response serves this request only. The origin confirmed the stored response, with fields
+    /// that no other user may get.
+    Own(Arc<Stored>),
     /// The response is to be stored, and passed on meanwhile.
     Store(Box<Pending>),
     /// The response is passed on and not stored.
@@ -147,6 +158,7 @@ impl Pending {
 struct Flight<F> {
     number: u64,
     user: u64,
+    started: Duration,
     token: F,
 }
 
@@ -157,14 +169,16 @@ pub struct Cache<F> {
     store: Store,
     flights: HashMap<Key, Flight<F>>,
     next_flight: u64,
-    /// The keys with uncacheable responses, and the end of their marks.
-    passes: HashMap<Key, Duration>,
-    /// The keys that were invalidated, with the times.
-    invalidated: HashMap<Key, Duration>,
+    /// The hashes of keys with uncacheable responses, and the end of their marks.
+    passes: HashMap<u64, Duration>,
+    /// The hashes of targets that were invalidated, with the times.
+    invalidated: HashMap<u64, Duration>,
     /// Responses to requests from before this time are not stored.
     floor: Option<Duration>,
-    /// The secret that varies the number of users.
+    /// The secret of the hashes, which also varies the number of users.
     secret: RandomState,
+    /// The bytes of all complete bodies. They include evicted ones that readers still have.
+    bodies: Arc<AtomicU64>,
 }
 
 impl<F: Clone> Cache<F> {
@@ -184,6 +198,7 @@ impl<F: Clone> Cache<F> {
             invalidated: HashMap::new(),
             floor: None,
             secret: RandomState::new(),
+            bodies: Arc::default(),
         }
     }
 
@@ -235,7 +250,8 @@ impl<F: Clone> Cache<F> {
                 let leads = self.may_lead(now, key, request, stored.is_some());
                 let token = token.filter(|_| leads);
                 if let (Some(_), Some(flight)) = (token, self.flights.get(key))
-                    && (self.needed(key) == 0 || flight.user == user)
+                    && (self.is_known(key) || flight.user == user)
+                    && self.is_current(key, flight.started)
                 {
                     return Lookup::Join(flight.token.clone());
                 }
@@ -247,16 +263,47 @@ impl<F: Clone> Cache<F> {
 
     /// Returns the stored response that the request and its user may see.
     fn visible(&self, key: &Key, user: u64, request: &RequestHead) -> Option<Arc<Stored>> {
-        let resource = self.store.get(key)?;
-        let needed = self.needed(key);
-        if resource.crowd.count < needed && !resource.crowd.has(user) {
-            return None;
-        }
+        let resource = self.resource(key, user)?;
         let stored = resource.select(&request.fields)?;
+        let control = &stored.policy.control;
+        let explicit = control.max_age.is_some()
+            || control.s_maxage.is_some()
+            || stored.policy.expires.is_some();
+        let asked = &request.fields;
+        // A guessed lifetime does not outweigh a cookie by which the origin may know its user.
         let may_use = !self.config.rules().shared
-            || !request.fields.contains("authorization")
-            || stored.policy.control.public;
+            || control.public
+            || (!asked.contains("authorization") && (explicit || !asked.contains("cookie")));
         may_use.then(|| Arc::clone(stored))
+    }
+
+    /// Returns the stored responses for a key, if the user may know of them.
+    fn resource(&self, key: &Key, user: u64) -> Option<&Resource> {
+        let resource = self.store.get(key)?;
+        let is_known = resource.crowd.count >= self.needed(key) || resource.crowd.has(user);
+        is_known.then_some(resource)
+    }
+
+    /// Returns true if all users may know of the resource of a key.
+    fn is_known(&self, key: &Key) -> bool {
+        let needed = self.needed(key);
+        needed == 0
+            || self
+                .store
+                .get(key)
+                .is_some_and(|it| it.crowd.count >= needed)
+    }
+
+    /// Returns the reason for a request to the origin.
+    fn reason(&self, key: &Key, user: u64, asks: &RequestPolicy, is_stored: bool) -> Reason {
+        let control = &asks.control;
+        let is_asked = control.no_cache || control.max_age.is_some() || control.min_fresh.is_some();
+        match self.resource(key, user) {
+            None => Reason::UriMiss,
+            Some(_) if !is_stored => Reason::VaryMiss,
+            Some(_) if is_asked => Reason::Request,
+            Some(_) => Reason::Stale,
+        }
     }
 
     /// The number of users that must have fetched the resource of a key.
@@ -273,7 +320,7 @@ impl<F: Clone> Cache<F> {
     /// Returns true if the response to the request is likely to serve others, so that they may wait
     /// for it.
     fn may_lead(&mut self, now: Now, key: &Key, request: &RequestHead, is_stored: bool) -> bool {
-        if let Entry::Occupied(pass) = self.passes.entry(key.clone()) {
+        if let Entry::Occupied(pass) = self.passes.entry(self.secret.hash_one(key.bytes())) {
             if *pass.get() > now.elapsed {
                 return false;
             }
@@ -309,7 +356,14 @@ impl<F: Clone> Cache<F> {
         stored: Option<Arc<Stored>>,
         token: Option<&dyn Fn() -> F>,
     ) -> (Box<Fetch>, Option<F>) {
-        let token = token.filter(|_| !self.flights.contains_key(key));
+        let reason = self.reason(
+            key,
+            user,
+            &RequestPolicy::of(&request.fields),
+            stored.is_some(),
+        );
+        let is_led = |flight: &Flight<F>| self.is_current(key, flight.started);
+        let token = token.filter(|_| !self.flights.get(key).is_some_and(is_led));
         let token = token.map(|token| token());
         let flight = token.clone().map(|token| {
             self.next_flight += 1;
@@ -317,6 +371,7 @@ impl<F: Clone> Cache<F> {
             let flight = Flight {
                 number,
                 user,
+                started: now.elapsed,
                 token,
             };
             self.flights.insert(key.clone(), flight);
@@ -337,6 +392,7 @@ impl<F: Clone> Cache<F> {
             fallback: stored,
             started: now.elapsed,
             flight,
+            reason,
         };
         (Box::new(fetch), token)
     }
@@ -350,206 +406,34 @@ impl<F: Clone> Cache<F> {
         }
     }
 
-    /// Decides about the final head of a response.
-    pub fn receive(&mut self, now: Now, fetch: &Fetch, head: &ResponseHead) -> Received {
-        if head.status == 304 {
-            return match &fetch.stored {
-                Some(stored) => self.freshen(now, fetch, stored, head),
-                None => Received::Pass,
-            };
-        }
-        if let Some(stored) = &fetch.fallback
-            && matches!(head.status, 500 | 502 | 503 | 504)
-        {
-            let (rules, staleness) = (self.config.rules(), stored.staleness(now));
-            if stored.policy.permits_stale_if_error(rules, staleness) {
-                return Received::Stored(Arc::clone(stored));
-            }
-        }
-        if fetch.asked.method == Method::Head {
-            self.update_by_head(now, fetch, head);
-            return Received::Pass;
-        }
-        if fetch.asked.method != Method::Get || is_about_request(&fetch.asked, head.status) {
-            return Received::Pass;
-        }
-        match self.admit(now, fetch, head) {
-            Some(entry) => {
-                self.passes.remove(&fetch.key);
-                Received::Store(Box::new(Pending {
-                    key: fetch.key.clone(),
-                    group: fetch.group.clone(),
-                    user: fetch.user,
-                    asked: fetch.asked.fields.clone(),
-                    entry: Arc::new(entry),
-                    started: fetch.started,
-                }))
-            }
-            None => {
-                mark(&mut self.passes, &fetch.key, now.elapsed + PASS_FOR);
-                Received::Pass
-            }
-        }
-    }
-
-    /// Returns the entry of a response that may be stored and can be of use.
-    fn admit(&self, now: Now, fetch: &Fetch, head: &ResponseHead) -> Option<Stored> {
-        let rules = self.config.rules();
-        let policy = self.policy(head);
-        if !policy.is_storable(&fetch.asked, rules) {
-            return None;
-        }
-        let asked = &fetch.asked.fields;
-        // Even for its own user, an old cookie from the store could replace a newer one.
-        let sets_cookie = head.fields.contains("set-cookie") || head.fields.contains("set-cookie2");
-        let has_credentials = asked.contains("authorization") || asked.contains("cookie");
-        let is_personal = sets_cookie || (rules.shared && has_credentials);
-        if is_personal && !policy.control.public {
-            return None;
-        }
-        let length = content_length(&head.fields).ok()?;
-        if length.is_some_and(|length| length > self.config.max_body()) {
-            return None;
-        }
-        let entry = entry(now, rules, fetch, head.clone(), policy);
-        let is_useful = entry.policy.has_validator || !entry.remaining(now).is_zero();
-        is_useful.then_some(entry)
-    }
-
-    fn policy(&self, head: &ResponseHead) -> ResponsePolicy {
-        match self.config.sharing {
-            // The reverse gateway is a part of its origin's delivery (RFC 9213 section 1).
-            Sharing::Origin => ResponsePolicy::of_targeted(head),
-            Sharing::Private | Sharing::Shared => ResponsePolicy::of(head),
-        }
-    }
-
-    /// Updates a stored response by a 304 (RFC 9111 section 4.3.4).
-    fn freshen(
-        &mut self,
-        now: Now,
-        fetch: &Fetch,
-        stored: &Arc<Stored>,
-        head: &ResponseHead,
-    ) -> Received {
-        if !validation::is_about(head, &stored.head) {
-            self.store.remove(&fetch.key);
-            return Received::Again;
-        }
-        let fresh = Arc::new(self.updated(now, fetch, stored, head));
-        if self.is_current(&fetch.key, fetch.started) {
-            self.store
-                .update(&fetch.key, fetch.user, stored, Arc::clone(&fresh));
-        }
-        Received::Stored(fresh)
-    }
-
-    fn updated(&self, now: Now, fetch: &Fetch, stored: &Stored, head: &ResponseHead) -> Stored {
-        let mut updated = stored.head.clone();
-        validation::freshen(&mut updated, head);
-        let policy = self.policy(&updated);
-        let new = entry(now, self.config.rules(), fetch, updated, policy);
-        Stored {
-            body: stored.body.clone(),
-            trailers: stored.trailers.clone(),
-            request: stored.request.clone(),
-            ..new
-        }
-    }
-
-    /// Updates a stored response by the response to HEAD, or removes one that it contradicts (RFC
-    /// 9111 section 4.3.5).
-    fn update_by_head(&mut self, now: Now, fetch: &Fetch, head: &ResponseHead) {
-        let Some(stored) = fetch.fallback.as_ref().filter(|_| head.status == 200) else {
-            return;
-        };
-        let agrees = |name: &str| {
-            let (new, old) = (head.fields.get(name), stored.head.fields.get(name));
-            new.is_none() || old.is_none() || new == old
-        };
-        let length = content_length(&head.fields).unwrap_or(Some(u64::MAX));
-        let is_same = length.is_none_or(|length| length == stored.body.len());
-        if is_same && agrees("etag") && agrees("last-modified") {
-            let fresh = Arc::new(self.updated(now, fetch, stored, head));
-            if self.is_current(&fetch.key, fetch.started) {
-                self.store.update(&fetch.key, fetch.user, stored, fresh);
-            }
-        } else {
-            self.store.remove(&fetch.key);
-        }
-    }
-
-    /// Decides about a request that failed before its response. Returns the stale response that may
-    /// serve it, since the origin is not reachable (RFC 9111 section 4.2.4).
-    pub fn fail(&self, now: Now, fetch: &Fetch) -> Option<Arc<Stored>> {
-        let stored = fetch.fallback.as_ref()?;
-        let asks = RequestPolicy::of(&fetch.asked.fields);
-        let (rules, staleness) = (self.config.rules(), stored.staleness(now));
-        let by_field = stored.policy.permits_stale_if_error(rules, staleness);
-        let disconnected = !stored.policy.forbids_stale_use(rules)
-            && staleness <= MAX_DISCONNECTED
-            && asks.accepts_revalidation_later();
-        (by_field || disconnected).then(|| Arc::clone(stored))
-    }
-
-    /// Stores a response whose body is complete, and returns it.
-    pub fn finish(
-        &mut self,
-        pending: Pending,
-        body: Vec<Bytes>,
-        trailers: Option<Fields>,
-    ) -> Option<Arc<Stored>> {
-        let body = Body::new(body);
-        let length = content_length(&pending.entry.head.fields).ok()?;
-        if length.is_some_and(|length| length != body.len()) || body.len() > self.config.max_body()
-        {
-            return None;
-        }
-        let stored = Arc::new(Stored {
-            body,
-            trailers,
-            ..Stored::clone(&pending.entry)
-        });
-        if self.is_current(&pending.key, pending.started) {
-            self.store.insert(
-                pending.key,
-                pending.group,
-                pending.user,
-                &pending.asked,
-                Arc::clone(&stored),
-            );
-        }
-        Some(stored)
-    }
-
-    /// Removes the responses that the response to an unsafe method invalidates. They are those of the
-    /// `target` and of the URLs of the same origin that the response names.
+    /// Removes the responses that the response to an unsafe method invalidates: those of the `targets`,
+    /// which are its URL and the URLs of the same origin that it names.
     pub fn invalidate(
         &mut self,
         now: Now,
         method: &Method,
         response: &ResponseHead,
-        target: &Key,
-        named: &[Key],
+        targets: &[Key],
     ) {
         if !invalidates(method, response.status) {
             return;
         }
-        for key in std::iter::once(target).chain(named) {
-            self.store.remove(key);
-            self.flights.remove(key);
+        for key in targets {
+            self.store.remove_target(key);
             if self.invalidated.len() >= MAX_MARKS {
                 self.invalidated.clear();
                 self.floor = Some(now.elapsed);
             }
-            self.invalidated.insert(key.clone(), now.elapsed);
+            let target = self.secret.hash_one(key.base());
+            self.invalidated.insert(target, now.elapsed);
         }
     }
 
     /// Returns true if no invalidation has come since a request of this time.
     fn is_current(&self, key: &Key, started: Duration) -> bool {
         let later = |time: Option<&Duration>| time.is_some_and(|time| *time >= started);
-        !later(self.invalidated.get(key)) && !later(self.floor.as_ref())
+        let target = self.secret.hash_one(key.base());
+        !later(self.invalidated.get(&target)) && !later(self.floor.as_ref())
     }
 
     /// Removes the responses of a group, such as those of a user whose session has ended.
@@ -569,54 +453,6 @@ impl<F: Clone> Cache<F> {
     pub fn take_evicted(&mut self) -> u64 {
         self.store.take_evicted()
     }
-}
-
-/// Returns true if a response depends on more of its request than the key and `Vary` cover: on its
-/// size, conditions, ranges, credentials or rate. Stored, it would deny service to others.
-fn is_about_request(request: &RequestHead, status: u16) -> bool {
-    let is_special =
-        validation::is_conditional(&request.fields) || request.fields.contains("range");
-    let by_status = matches!(
-        status,
-        206 | 401 | 406 | 407 | 408 | 411..=413 | 415..=417 | 421 | 425 | 426 | 428 | 429 | 431
-    );
-    by_status || (is_special && status != 200)
-}
-
-/// Returns the entry of a response without its body.
-fn entry(
-    now: Now,
-    rules: CacheRules,
-    fetch: &Fetch,
-    head: ResponseHead,
-    policy: ResponsePolicy,
-) -> Stored {
-    let receipt = Receipt {
-        at: now.unix,
-        delay: now.elapsed.saturating_sub(fetch.started),
-    };
-    let mut freshness = policy.freshness(rules, receipt);
-    if head.status >= 400 {
-        let limit = freshness.age(Duration::ZERO) + ERROR_LIFETIME;
-        freshness.lifetime = freshness.lifetime.map(|lifetime| lifetime.min(limit));
-    }
-    Stored {
-        request: selecting(&head.fields, &fetch.asked.fields),
-        head,
-        trailers: None,
-        body: Body::default(),
-        policy,
-        freshness,
-        since: now.elapsed,
-    }
-}
-
-/// Adds a mark to a bounded list.
-fn mark(marks: &mut HashMap<Key, Duration>, key: &Key, until: Duration) {
-    if marks.len() >= MAX_MARKS {
-        marks.clear();
-    }
-    marks.insert(key.clone(), until);
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The key of a stored response, and the requests that have one.
 //!
 //! The key covers every part of a request that may change the origin's choice of a resource (RFC
-//! 9111 section 7.1). Frameworks read some fields in place of the URL or the method, so the values
-//! of these fields belong to the key. A request with a body, or with a head of unusual size, has no
-//! key: an origin may answer it otherwise than the plain request.
+//! 9111 section 7.1). Frameworks read some fields in place of the URL or the method, and most of
+//! them begin with `X-`. The key therefore covers all fields with such a name, and a list of others.
+//! A request with a body, or with a head of unusual size, has no key: an origin may answer it
+//! otherwise than the plain request.
 
 use std::sync::Arc;
 
@@ -20,34 +21,41 @@ pub enum Sharing {
     Origin,
 }
 
-/// The fields that some frameworks read in place of the URL, the method or the client's address.
-const OVERRIDES: [&str; 17] = [
+/// The fields without `X-` that some frameworks read in place of the URL, the method or the client's
+/// address.
+const OVERRIDES: [&str; 19] = [
+    "base-url",
+    "cf-connecting-ip",
+    "cf-visitor",
     "client-ip",
+    "cloudfront-forwarded-proto",
+    "destination",
+    "fastly-client-ip",
     "forwarded",
+    "front-end-https",
+    "host-override",
+    "http-host",
+    "method-override",
+    "proxy-host",
+    "real-ip",
+    "request-uri",
+    "translate",
     "true-client-ip",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-proto",
-    "x-forwarded-scheme",
-    "x-forwarded-server",
-    "x-host",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-url",
-    "x-real-ip",
-    "x-rewrite-url",
+    "uri",
+    "url",
 ];
 
-/// The bytes of a request's fields above which the request has no key. Browsers send less than a
-/// quarter of it, apart from cookies.
+/// The bytes of a request's target and fields above which the request has no key. Browsers send less
+/// than a quarter of it, apart from cookies.
 const MAX_HEAD: usize = 8 << 10;
 
 /// The key of a stored response: who may use it, and the target of its request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key(Arc<[u8]>);
+pub struct Key {
+    text: Arc<[u8]>,
+    /// The length of the part without the fields that override the target.
+    base: usize,
+}
 
 impl Key {
     /// Returns the key of `request`. `owner` is the number of the user to which the response
@@ -65,8 +73,10 @@ impl Key {
         if request.protocol.is_some() || !request.path.starts_with('/') || (reads && has_body) {
             return None;
         }
+        let target = request.authority.len() + request.path.len();
         let cookies: usize = request.fields.get_all("cookie").map(<[u8]>::len).sum();
-        if reads && request.fields.text_len() - cookies > MAX_HEAD {
+        let head = target + request.fields.text_len() - cookies;
+        if target > MAX_HEAD || (reads && head > MAX_HEAD) {
             return None;
         }
         let mut text = Vec::with_capacity(64 + request.authority.len() + request.path.len());
@@ -80,28 +90,62 @@ impl Key {
         add(request.scheme.as_str().as_bytes());
         add(request.authority.to_ascii_lowercase().as_bytes());
         add(request.path.as_bytes());
-        for field in request.fields.iter() {
-            let name = std::str::from_utf8(field.name).unwrap_or_default();
-            // Some origins do not tell `_` from `-` in names.
-            let is_override = OVERRIDES.contains(&name)
-                || (name.contains('_') && OVERRIDES.contains(&&*name.replace('_', "-")));
-            if is_override {
-                add(field.name);
-                add(field.value);
+        let base = text.len();
+        for field in request
+            .fields
+            .iter()
+            .filter(|field| is_override(field.name))
+        {
+            for part in [field.name, field.value] {
+                text.extend_from_slice(&(part.len() as u64).to_be_bytes());
+                text.extend_from_slice(part);
             }
         }
-        Some(Self(text.into()))
+        let text = text.into();
+        Some(Self { text, base })
     }
 
     /// The size of the key in bytes.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.text.len()
     }
 
     /// The bytes of the key.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.text
     }
+
+    /// The bytes of the key without the fields that override the target. An unsafe request
+    /// invalidates all keys that begin with them.
+    pub(crate) fn base(&self) -> &[u8] {
+        &self.text[..self.base]
+    }
+
+    /// Returns the key of the same target without overrides.
+    pub(crate) fn plain(&self) -> Self {
+        Self {
+            text: self.base().into(),
+            base: self.base,
+        }
+    }
+
+    /// Returns true if the request has fields that override its target.
+    pub(crate) fn has_overrides(&self) -> bool {
+        self.base < self.text.len()
+    }
+}
+
+/// Returns true if an origin may read the field `name` in place of the target.
+fn is_override(name: &[u8]) -> bool {
+    // Some origins do not tell `_` from `-` in names.
+    let dashed = |name: &[u8]| -> Vec<u8> {
+        let dash = |&byte: &u8| if byte == b'_' { b'-' } else { byte };
+        name.iter().map(dash).collect()
+    };
+    let is_listed = |name: &[u8]| OVERRIDES.iter().any(|listed| listed.as_bytes() == name);
+    matches!(name, [b'x', b'-' | b'_', ..])
+        || is_listed(name)
+        || (name.contains(&b'_') && is_listed(&dashed(name)))
 }
 
 #[cfg(test)]
@@ -149,7 +193,17 @@ mod tests {
             let one = key("/", &[(name, "a")]);
             assert_ne!(one, key("/", &[(name, "b")]), "{name}");
         }
-        assert_ne!(key("/", &[("x_forwarded_host", "evil.example")]), plain);
+        for name in [
+            "x-forwarded-host",
+            "x-original-url",
+            "x-http-method-override",
+            "x-wap-profile",
+            "x-invented-by-a-framework",
+            "x_forwarded_host",
+            "client_ip",
+        ] {
+            assert_ne!(key("/", &[(name, "evil.example")]), plain, "{name}");
+        }
         assert_eq!(key("/", &[("accept", "text/html")]), plain);
     }
 
@@ -160,6 +214,13 @@ mod tests {
         let long = "x".repeat(MAX_HEAD);
         assert!(key("/", &[("x-long", &long)]).is_none());
         assert!(key("/", &[("cookie", &long)]).is_some());
+        let long = format!("/{long}");
+        assert!(key(&long, &[]).is_none());
+        let post = RequestHead {
+            method: Method::Post,
+            ..request(&long, &[])
+        };
+        assert!(Key::new(0, b"", &post, false).is_none());
         let upgrade = RequestHead {
             protocol: Some("websocket".into()),
             ..get

@@ -24,7 +24,7 @@ pub mod response;
 pub mod store;
 pub mod stored;
 
-pub use cache::{Cache, Config, Fetch, Lookup, Pending, Received};
+pub use cache::{Cache, Config, Fetch, Lookup, Pending, Reason, Received};
 pub use key::{Key, Sharing};
 pub use response::{Response, respond};
 pub use store::Group;

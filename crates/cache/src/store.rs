@@ -5,7 +5,7 @@
 //! oldest resource of the group goes, so that one group cannot evict all others.
 
 use std::collections::hash_map::{Entry, RandomState};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter, unsync};
@@ -48,6 +48,8 @@ pub(crate) struct Resource {
 pub struct Store {
     resources: unsync::Cache<Key, Resource, Weigh, RandomState, Evict>,
     groups: HashMap<Group, Members>,
+    /// The stored keys with overrides, by the base that they share with the key of the plain target.
+    overridden: HashMap<Box<[u8]>, HashSet<Key>>,
     group_capacity: u64,
     evicted: u64,
 }
@@ -105,6 +107,7 @@ impl Store {
         Self {
             resources: unsync::Cache::with_options(options, Weigh, RandomState::new(), Evict),
             groups: HashMap::new(),
+            overridden: HashMap::new(),
             group_capacity,
             evicted: 0,
         }
@@ -134,8 +137,8 @@ impl Store {
         self.resources.get(key)
     }
 
-    /// Stores a response for `user`. Responses that it replaces are removed: those that fit
-    /// `asked`, the fields of its request, and all others if it has no `Vary`.
+    /// Stores a response for `user`. Responses that fit `asked`, the fields of its request, are
+    /// removed.
     pub(crate) fn insert(
         &mut self,
         key: Key,
@@ -151,10 +154,7 @@ impl Store {
             weight: 0,
         });
         resource.crowd.note(user);
-        let varies = stored.head.fields.contains("vary");
-        resource
-            .variants
-            .retain(|variant| varies && !variant.fits(asked));
+        resource.variants.retain(|variant| !variant.fits(asked));
         if resource.variants.len() >= MAX_VARIANTS {
             resource.variants.remove(0);
         }
@@ -182,8 +182,9 @@ impl Store {
     fn put(&mut self, key: Key, mut resource: Resource) {
         loop {
             let variants: u64 = resource.variants.iter().map(|it| it.weight()).sum();
-            // The key is in the store once, and in the list of its group.
-            resource.weight = OVERHEAD + key.len() as u64 + variants;
+            // The key is in the store once. One with overrides has its base in another list.
+            let listed = if key.has_overrides() { 2 } else { 1 };
+            resource.weight = OVERHEAD + (listed * key.len()) as u64 + variants;
             if resource.weight <= self.group_capacity {
                 break;
             }
@@ -200,6 +201,10 @@ impl Store {
         members.weight += resource.weight;
         if is_new {
             members.keys.push_back(key.clone());
+            if key.has_overrides() {
+                let keys = self.overridden.entry(key.base().into()).or_default();
+                keys.insert(key.clone());
+            }
         }
         // The old resource of a key that is replaced is reported as evicted.
         let mut evicted = Vec::new();
@@ -211,8 +216,8 @@ impl Store {
                 .insert_with_lifecycle(key, resource, &mut evicted);
         }
         self.evicted += (evicted.len() as u64).saturating_sub(u64::from(!is_new));
-        for (_, resource) in evicted {
-            self.leave(&resource);
+        for (key, resource) in evicted {
+            self.leave(&key, &resource);
         }
         self.keep_bound(&group);
     }
@@ -242,14 +247,32 @@ impl Store {
     /// Removes a resource; returns true if it was stored.
     pub(crate) fn remove(&mut self, key: &Key) -> bool {
         let removed = self.resources.remove(key);
-        if let Some((_, resource)) = &removed {
-            self.leave(resource);
+        if let Some((key, resource)) = &removed {
+            self.leave(key, resource);
         }
         removed.is_some()
     }
 
-    /// Subtracts a removed resource from its group.
-    fn leave(&mut self, resource: &Resource) {
+    /// Removes the resources of a target with any overrides.
+    pub(crate) fn remove_target(&mut self, key: &Key) {
+        self.remove(&key.plain());
+        let keys = self.overridden.get(key.base()).cloned();
+        for key in keys.into_iter().flatten() {
+            self.remove(&key);
+        }
+    }
+
+    /// Subtracts a removed resource from its group, and its key from the others of its target.
+    fn leave(&mut self, key: &Key, resource: &Resource) {
+        if key.has_overrides()
+            && !self.resources.contains_key(key)
+            && let Some(keys) = self.overridden.get_mut(key.base())
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.overridden.remove(key.base());
+            }
+        }
         if let Entry::Occupied(mut group) = self.groups.entry(resource.group.clone()) {
             let members = group.get_mut();
             members.weight -= resource.weight;
@@ -275,12 +298,13 @@ impl Store {
     pub fn clear(&mut self) {
         self.resources.clear();
         self.groups.clear();
+        self.overridden.clear();
     }
 }
 
 /// Keeps the last of equal keys, and only those that are stored.
 fn unique(keys: VecDeque<Key>, is_stored: impl Fn(&Key) -> bool) -> VecDeque<Key> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut kept: VecDeque<Key> = VecDeque::new();
     for key in keys.into_iter().rev() {
         if is_stored(&key) && seen.insert(key.clone()) {
@@ -309,7 +333,7 @@ mod tests {
     use tandem_http::{RequestHead, ResponseHead, Scheme};
 
     use super::*;
-    use crate::stored::{Body, selecting};
+    use crate::stored::{Asker, Body, selecting};
 
     fn key(path: u64) -> Key {
         let request = RequestHead::get(Scheme::Http, "h", format!("/{path}"));
@@ -327,7 +351,8 @@ mod tests {
         };
         let policy = ResponsePolicy::of(&head);
         Arc::new(Stored {
-            request: selecting(&head.fields, asked),
+            request: selecting(&head, asked),
+            asker: Asker::default(),
             freshness: policy.freshness(CacheRules::PRIVATE, Receipt::default()),
             policy,
             head,

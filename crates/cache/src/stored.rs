@@ -1,10 +1,12 @@
 //! A stored response: its head, the request that it was a response to, and its body.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tandem_http::cache::{Freshness, ResponsePolicy, validation, vary};
+use tandem_http::cache::{Freshness, ResponsePolicy, accepts_content_encoding, validation, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::Now;
@@ -18,28 +20,45 @@ const PIECE_OVERHEAD: usize = 64;
 /// The size below which the pieces of a body are joined.
 const SMALL_PIECE: usize = 16 << 10;
 
+/// The fields by which origins choose an error response, often without `Vary`.
+const OF_ERRORS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
+
 /// A complete body in pieces, shared by all its readers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Body {
-    pieces: Arc<[Bytes]>,
+    pieces: Arc<Pieces>,
     len: u64,
 }
 
+/// The pieces of a body, which count as memory in use until the last reader has left.
+#[derive(Debug, Default)]
+struct Pieces {
+    pieces: Vec<Bytes>,
+    counted: Option<(Arc<AtomicU64>, u64)>,
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        if let Some((counter, bytes)) = self.counted.take() {
+            counter.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Body {
+    /// Creates a body of these pieces. Many small pieces become one. The body adds its bytes to
+    /// `counter` for as long as the store or a reader has it.
+    pub fn counted(pieces: Vec<Bytes>, counter: &Arc<AtomicU64>) -> Self {
+        let (pieces, len) = joined(pieces);
+        counter.fetch_add(len, Ordering::Relaxed);
+        let counted = Some((Arc::clone(counter), len));
+        let pieces = Arc::new(Pieces { pieces, counted });
+        Self { pieces, len }
+    }
+
     /// Creates a body of these pieces. Many small pieces become one.
-    pub fn new(mut pieces: Vec<Bytes>) -> Self {
-        let len: usize = pieces.iter().map(Bytes::len).sum();
-        if pieces.len() > 1 && len / pieces.len() < SMALL_PIECE {
-            let mut whole = BytesMut::with_capacity(len);
-            for piece in &pieces {
-                whole.extend_from_slice(piece);
-            }
-            pieces = vec![whole.freeze()];
-        }
-        Self {
-            pieces: pieces.into(),
-            len: len as u64,
-        }
+    pub fn new(pieces: Vec<Bytes>) -> Self {
+        Self::counted(pieces, &Arc::default())
     }
 
     /// The length in bytes.
@@ -58,7 +77,7 @@ impl Body {
         let (mut at, mut index) = (0u64, 0);
         std::iter::from_fn(move || {
             loop {
-                let piece = pieces.get(index)?;
+                let piece = pieces.pieces.get(index)?;
                 let (begin, length) = (at, piece.len() as u64);
                 index += 1;
                 at += length;
@@ -73,6 +92,49 @@ impl Body {
     }
 }
 
+/// Joins many small pieces. Returns the pieces and the sum of their lengths.
+fn joined(pieces: Vec<Bytes>) -> (Vec<Bytes>, u64) {
+    let len: usize = pieces.iter().map(Bytes::len).sum();
+    if pieces.len() < 2 || len / pieces.len() >= SMALL_PIECE {
+        return (pieces, len as u64);
+    }
+    let mut whole = BytesMut::with_capacity(len);
+    for piece in &pieces {
+        whole.extend_from_slice(piece);
+    }
+    (vec![whole.freeze()], len as u64)
+}
+
+/// The fields of a request that decide about the use of a response besides `Vary`. Many origins
+/// choose a response by them without saying so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asker {
+    /// A hash of the cookies and credentials, if only requests with the same ones may get the
+    /// response.
+    credentials: Option<u64>,
+    /// The request accepted the content coding of the response.
+    accepts_coding: bool,
+}
+
+impl Asker {
+    /// Returns the properties of a request with the fields `asked`. `is_personal` says that cookies
+    /// and credentials count.
+    pub(crate) fn new(asked: &Fields, response: &Fields, is_personal: bool) -> Self {
+        Self {
+            credentials: is_personal.then(|| credentials(asked)),
+            accepts_coding: accepts_content_encoding(asked, response),
+        }
+    }
+}
+
+/// Returns a hash of the cookies and credentials of a request, with a secret of this process.
+fn credentials(asked: &Fields) -> u64 {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let cookies: Vec<_> = asked.get_all("cookie").collect();
+    let credentials: Vec<_> = asked.get_all("authorization").collect();
+    SECRET.hash_one((cookies, credentials))
+}
+
 /// A stored response.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -85,8 +147,9 @@ pub struct Stored {
     /// The policy of the head.
     pub policy: ResponsePolicy,
     pub(crate) freshness: Freshness,
-    /// The fields of the original request that `Vary` lists.
+    /// The fields of the original request that select the response.
     pub(crate) request: Fields,
+    pub(crate) asker: Asker,
     /// The time of arrival, or of the last validation.
     pub(crate) since: Duration,
 }
@@ -113,9 +176,18 @@ impl Stored {
         self.freshness.staleness(self.resident(now))
     }
 
-    /// Returns true if `Vary` permits the response for a request with these fields.
+    /// Returns true if the response was made for a request like one with these fields, by `Vary` and
+    /// by the fields that origins read without naming them there.
     pub fn fits(&self, asked: &Fields) -> bool {
-        vary::selects(&self.head.fields, &self.request, asked)
+        let response = &self.head.fields;
+        let is_equal = |name: &&str| vary::is_equal(name, &self.request, asked);
+        vary::selects(response, &self.request, asked)
+            && (self.head.status < 400 || OF_ERRORS.iter().all(is_equal))
+            && (!self.asker.accepts_coding || accepts_content_encoding(asked, response))
+            && self
+                .asker
+                .credentials
+                .is_none_or(|own| own == credentials(asked))
     }
 
     /// Returns true if the response, which has just arrived, may serve another request that waited
@@ -139,14 +211,19 @@ impl Stored {
             .flatten()
             .map(|fields| fields.text_len() + fields.len() * 16)
             .sum();
-        let pieces = self.body.pieces.len() * PIECE_OVERHEAD;
+        let pieces = self.body.pieces.pieces.len() * PIECE_OVERHEAD;
         self.body.len + (texts + pieces + OVERHEAD) as u64
     }
 }
 
-/// Returns the fields of a request that `Vary` of its response lists.
-pub(crate) fn selecting(response: &Fields, request: &Fields) -> Fields {
-    let listed = |name: &[u8]| vary::names(response).any(|it| it.eq_ignore_ascii_case(name));
+/// Returns the fields of a request that select its response: those that `Vary` lists, and those
+/// that may cause an error.
+pub(crate) fn selecting(response: &ResponseHead, request: &Fields) -> Fields {
+    let listed = |name: &[u8]| {
+        let of_errors = || OF_ERRORS.iter().any(|field| field.as_bytes() == name);
+        vary::names(&response.fields).any(|it| it.eq_ignore_ascii_case(name))
+            || (response.status >= 400 && of_errors())
+    };
     request
         .iter()
         .filter(|field| listed(field.name))
@@ -161,9 +238,9 @@ mod tests {
     #[test]
     fn small_pieces_of_a_body_are_joined() {
         let small = Body::new(vec![Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]);
-        assert_eq!(small.pieces.len(), 1);
+        assert_eq!(small.pieces.pieces.len(), 1);
         let large = Bytes::from(vec![1; SMALL_PIECE]);
-        assert_eq!(Body::new(vec![large.clone(), large]).pieces.len(), 2);
+        assert_eq!(Body::new(vec![large.clone(), large]).pieces.pieces.len(), 2);
         assert!(Body::new(Vec::new()).is_empty());
     }
 

@@ -31,6 +31,7 @@
 
 mod control;
 mod date;
+mod encoding;
 mod policy;
 pub mod range;
 mod reuse;
@@ -40,6 +41,7 @@ pub mod vary;
 
 pub use control::{CacheControl, Staleness};
 pub use date::unix_seconds;
+pub use encoding::accepts_content_encoding;
 pub use policy::{Freshness, Receipt, ResponsePolicy, is_heuristically_cacheable};
 pub use reuse::{RequestPolicy, Reuse};
 

@@ -16,7 +16,6 @@
 //! and [`ReportQueue`] reports the outcome of each push to the gateway.
 
 mod digest;
-mod encoding;
 mod lifetime;
 pub mod matching;
 mod preload;

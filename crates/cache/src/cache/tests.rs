@@ -1,5 +1,6 @@
 //! Tests of the decisions in virtual time.
 
+use bytes::Bytes;
 use tandem_http::Scheme;
 
 use super::*;
@@ -175,7 +176,7 @@ fn personal_responses_are_not_shared() {
         &[("cache-control", "private, max-age=9")],
         "own",
     );
-    assert!(world.served(&[]).is_some());
+    assert!(world.served(&[("cookie", "a=b")]).is_some());
     let reload = world.fetch(&get(&[("cache-control", "no-cache")]));
     let cookie = head(200, &[FRESH, ("set-cookie", "a=b")]);
     assert!(matches!(
@@ -320,14 +321,17 @@ fn unsafe_method_invalidates_also_requests_under_way() {
     let mut invalidate = |method, status| {
         world
             .cache
-            .invalidate(now, &method, &head(status, &[]), &key, &[]);
+            .invalidate(now, &method, &head(status, &[]), std::slice::from_ref(&key));
     };
     invalidate(Method::Post, 500);
     invalidate(Method::Get, 200);
     assert_eq!(world.served(&[]).as_deref(), Some("old"));
-    world
-        .cache
-        .invalidate(now, &Method::Put, &head(204, &[]), &key, &[]);
+    world.cache.invalidate(
+        now,
+        &Method::Put,
+        &head(204, &[]),
+        std::slice::from_ref(&key),
+    );
     assert_eq!(world.served(&[]), None);
     world.receive(&under_way, &head(200, &[FRESH]), "older than the change");
     assert_eq!(world.served(&[]), None);
@@ -472,6 +476,231 @@ fn stored_response_answers_ranges_and_conditions() {
     assert_eq!(answer(&[("if-match", "\"2\"")], Method::Get), None);
 }
 
+#[test]
+fn personal_validation_reaches_its_user_only() {
+    let cookie = ("set-cookie", "id=alice");
+    for (asked, update, is_kept) in [
+        (&[][..], &[FRESH, cookie][..], true),
+        (&[("cookie", "a=b")], &[FRESH, ("x-user", "alice")], true),
+        (&[("authorization", "a")], &[("x-user", "alice")], true),
+        (
+            &[("cache-control", "no-store")],
+            &[("x-user", "alice")],
+            true,
+        ),
+        (&[], &[("cache-control", "private, max-age=60")], false),
+        (&[], &[("cache-control", "no-store")], false),
+    ] {
+        let mut world = World::origin();
+        let open = ("cache-control", "public, max-age=60");
+        world.store(&[], &[open, ("etag", "\"1\"")], "body");
+        world.seconds = 100;
+        let fetch = world.fetch(&get(asked));
+        assert!(fetch.request().fields.contains("if-none-match"));
+        let Received::Own(own) = world.receive(&fetch, &head(304, update), "") else {
+            panic!("a response for one user: {asked:?} {update:?}");
+        };
+        for (name, value) in update {
+            assert_eq!(own.head.fields.get(name), Some(value.as_bytes()));
+        }
+        let stale = get(&[("cache-control", "max-stale")]);
+        match world.lookup(2, &stale) {
+            Lookup::Hit(stored) => {
+                assert!(is_kept, "{update:?}");
+                let fields = &stored.head.fields;
+                assert!(!fields.contains("set-cookie") && !fields.contains("x-user"));
+            }
+            _ => assert!(!is_kept, "{update:?}"),
+        }
+    }
+}
+
+#[test]
+fn personal_head_response_changes_no_entry() {
+    for (asked, response) in [
+        (&[][..], &[FRESH, ("set-cookie", "id=alice")][..]),
+        (&[("cookie", "a=b")], &[("x-user", "alice")]),
+        (&[("cookie", "a=b")], &[("content-length", "999")]),
+    ] {
+        let mut world = World::origin();
+        world.store(&[], &[FRESH, ("etag", "\"1\"")], "body");
+        world.seconds = 90;
+        let request = RequestHead {
+            method: Method::Head,
+            ..get(asked)
+        };
+        let fetch = world.fetch(&request);
+        world.receive(&fetch, &head(200, response), "");
+        let stale = get(&[("cache-control", "max-stale")]);
+        let Lookup::Hit(stored) = world.lookup(2, &stale) else {
+            panic!("the stored response: {response:?}");
+        };
+        let fields = &stored.head.fields;
+        assert!(!fields.contains("set-cookie") && !fields.contains("x-user"));
+    }
+    let mut world = World::origin();
+    world.store(&[], &[FRESH], "body");
+    world.seconds = 90;
+    let request = RequestHead {
+        method: Method::Head,
+        ..get(&[])
+    };
+    let fetch = world.fetch(&request);
+    let private = [("cache-control", "private, max-age=600")];
+    world.receive(&fetch, &head(200, &private), "");
+    assert_eq!(world.served(&[]), None);
+}
+
+#[test]
+fn private_response_serves_the_same_credentials() {
+    let (alice, bob) = ([("cookie", "id=alice")], [("cookie", "id=bob")]);
+    for (control, is_shared) in [
+        ("max-age=60", false),
+        ("private, max-age=60", false),
+        ("s-maxage=60, max-age=60", true),
+        ("public, max-age=60", true),
+    ] {
+        let mut world = World::new(Sharing::Private, 1);
+        world.store(&alice, &[("cache-control", control)], "alice");
+        assert_eq!(world.served(&alice).as_deref(), Some("alice"));
+        for other in [&bob[..], &[], &[("authorization", "x")]] {
+            assert_eq!(world.served(other).is_some(), is_shared, "{control}");
+        }
+    }
+    let mut world = World::new(Sharing::Private, 1);
+    world.store(&alice, &[FRESH], "alice");
+    world.store(&bob, &[FRESH], "bob");
+    assert_eq!(world.served(&alice).as_deref(), Some("alice"));
+    assert_eq!(world.served(&bob).as_deref(), Some("bob"));
+}
+
+#[test]
+fn guessed_lifetime_serves_no_request_with_cookies() {
+    let old = ("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT");
+    for (fields, expected) in [(&[old][..], None), (&[old, FRESH], Some("body"))] {
+        let mut world = World::origin();
+        world.store(&[], fields, "body");
+        assert_eq!(world.served(&[]).as_deref(), Some("body"));
+        assert_eq!(world.served(&[("cookie", "a=b")]).as_deref(), expected);
+    }
+}
+
+#[test]
+fn coding_serves_requests_that_accept_it() {
+    let gzip = [("accept-encoding", "gzip")];
+    let mut world = World::origin();
+    let coded = [FRESH, ("content-encoding", "gzip")];
+    world.store(&gzip, &coded, "coded");
+    assert_eq!(world.served(&gzip).as_deref(), Some("coded"));
+    assert_eq!(world.served(&[]), None);
+    assert_eq!(world.served(&[("accept-encoding", "br, gzip;q=0")]), None);
+    // Here the origin sends a coding without regard to the request.
+    let mut world = World::origin();
+    world.store(&[], &coded, "coded");
+    assert_eq!(world.served(&[]).as_deref(), Some("coded"));
+}
+
+#[test]
+fn error_serves_requests_of_the_same_browser() {
+    let mut world = World::origin();
+    let strange = get(&[("user-agent", "() { :; }")]);
+    let fetch = world.fetch(&strange);
+    let error = head(403, &[FRESH]);
+    let received = world.receive(&fetch, &error, "blocked");
+    assert!(matches!(received, Received::Stored(_)));
+    assert_eq!(world.served(&[("user-agent", "browser")]), None);
+}
+
+#[test]
+fn unsafe_method_invalidates_all_overrides() {
+    let mut world = World::origin();
+    for asked in [&[][..], &[("x-requested-with", "a")], &[("x-other", "b")]] {
+        let request = get(asked);
+        let group = Group::Origin("h".into());
+        let (now, key) = (world.now(), key_of(&request));
+        let Lookup::Fetch(fetch, _) = world.cache.lookup(now, &key, group, 1, &request, None)
+        else {
+            panic!("nothing is stored for {asked:?}");
+        };
+        world.receive(&fetch, &head(200, &[FRESH]), "old");
+    }
+    assert_eq!(world.cache.store().len(), 3);
+    let key = key_of(&get(&[("x-other", "c")]));
+    let now = world.now();
+    world.cache.invalidate(
+        now,
+        &Method::Post,
+        &head(200, &[]),
+        std::slice::from_ref(&key),
+    );
+    assert!(world.cache.store().is_empty());
+}
+
+#[test]
+fn marks_of_long_urls_need_no_memory_for_them() {
+    // A mark has a hash of its key.
+    let mut world = World::origin();
+    let fetch = world.fetch(&get(&[]));
+    world.receive(&fetch, &head(200, &[("cache-control", "no-store")]), "");
+    let marks: &HashMap<u64, Duration> = &world.cache.passes;
+    assert_eq!(marks.len(), 1);
+    let personal = world.fetch(&get(&[("cookie", "a=b")]));
+    world.cache.passes.clear();
+    world.receive(&personal, &head(200, &[("cache-control", "no-store")]), "");
+    assert!(world.cache.passes.is_empty(), "no other request could join");
+    let refused = world.fetch(&get(&[]));
+    world.receive(&refused, &head(429, &[]), "");
+    assert!(matches!(world.lookup(2, &get(&[])), Lookup::Fetch(_, None)));
+}
+
+#[test]
+fn evicted_bodies_count_while_they_are_read() {
+    let mut world = World::origin();
+    let piece = vec![0; 60_000];
+    let mut readers = Vec::new();
+    for number in 0..100 {
+        let request = RequestHead {
+            path: format!("/{number}"),
+            ..get(&[])
+        };
+        let key = key_of(&request);
+        let (now, group) = (world.now(), Group::Origin("h".into()));
+        let Lookup::Fetch(fetch, _) = world.cache.lookup(now, &key, group, 1, &request, None)
+        else {
+            panic!("a new URL");
+        };
+        if let Received::Store(pending) = world.cache.receive(now, &fetch, &head(200, &[FRESH])) {
+            let body = vec![Bytes::from(piece.clone())];
+            readers.extend(world.cache.finish(*pending, body, None));
+        }
+    }
+    let bound = (1 << 20) + (1 << 18) + piece.len();
+    assert!(readers.len() * piece.len() <= bound, "{}", readers.len());
+    readers.clear();
+    world.store(&[], &[FRESH], "room again");
+}
+
+#[test]
+fn request_does_not_join_a_flight_before_a_change() {
+    let mut world = World::origin();
+    let old = world.fetch(&get(&[("x-any", "1")]));
+    let key = key_of(&get(&[]));
+    let now = world.now();
+    world.cache.invalidate(
+        now,
+        &Method::Post,
+        &head(200, &[]),
+        std::slice::from_ref(&key),
+    );
+    world.seconds = 1;
+    assert!(matches!(
+        world.lookup(1, &get(&[("x-any", "1")])),
+        Lookup::Fetch(_, Some(_))
+    ));
+    world.receive(&old, &head(200, &[FRESH]), "old");
+    assert_eq!(world.served(&[("x-any", "1")]), None);
+}
+
 /// The state of the reference: the users that fetched each body.
 type Fetched = HashMap<String, Vec<u64>>;
 
@@ -497,7 +726,7 @@ proptest::proptest! {
             let now = world.now();
             if operation == 5 {
                 let key = key_of(&request);
-                world.cache.invalidate(now, &Method::Post, &head(200, &[]), &key, &[]);
+                world.cache.invalidate(now, &Method::Post, &head(200, &[]), std::slice::from_ref(&key));
                 sent.clear();
                 continue;
             }

@@ -5,10 +5,9 @@
 //! gateway made. So each field of a request has a `FieldRule`, and a request with any other
 //! field is refused: its answer may depend on that field.
 
-use tandem_http::cache::{CacheControl, ResponsePolicy, vary};
+use tandem_http::cache::{CacheControl, ResponsePolicy, accepts_content_encoding, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
-use super::encoding::accepts_content_encoding;
 use crate::fetch_standard::{target_origin, wants_one_format};
 use crate::wire::RequestHashes;
 

@@ -23,8 +23,12 @@ use crate::error::Error;
 /// The bytes that the pump reads ahead of the fastest reader.
 const AHEAD: u64 = 256 << 10;
 
+/// The bytes that the pump reads ahead of the fastest reader of a response that is not kept. No
+/// budget counts them.
+const AHEAD_UNKEPT: u64 = 16 << 10;
+
 /// The bytes that readers of a response that is not kept may lag behind.
-const LAG: u64 = 1 << 20;
+const LAG: u64 = 128 << 10;
 
 /// A response under way.
 #[derive(Debug)]
@@ -198,7 +202,8 @@ impl Flight {
         let Some(slowest) = slowest else {
             return Poll::Ready(false);
         };
-        let is_ahead = state.arrived - state.fastest >= AHEAD;
+        let ahead = if state.keeps { AHEAD } else { AHEAD_UNKEPT };
+        let is_ahead = state.arrived - state.fastest >= ahead;
         let wanted = !is_ahead && (state.keeps || state.arrived - slowest < LAG);
         match wanted {
             true => Poll::Ready(true),

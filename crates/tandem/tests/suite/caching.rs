@@ -409,3 +409,70 @@ fn paths_are_never_normalised() {
     assert_eq!(caching.get("/b", "").1, "/b");
     assert_eq!(caching.requests(), 9);
 }
+
+#[test]
+fn cookie_of_a_validation_reaches_one_user() {
+    let caching = Caching::start(|_, asked| match asked.field("if-none-match") {
+        Some(_) => "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\nCache-Control: max-age=99\r\n\
+                    Set-Cookie: id=alice\r\n\r\n"
+            .to_owned(),
+        None => with_fields("Cache-Control: max-age=99\r\nETag: \"1\"\r\n", "page"),
+    });
+    caching.get("/", "");
+    let ask = |fields| {
+        let mut client = caching.connect();
+        client.send(request("GET", &caching.origin.url("/"), fields));
+        let answer = client.answer("GET");
+        assert_eq!(answer.body, b"page");
+        answer.field("set-cookie").map(str::to_owned)
+    };
+    assert_eq!(
+        ask("Cache-Control: no-cache\r\n").as_deref(),
+        Some("id=alice")
+    );
+    assert_eq!(ask(""), None, "another user's cookie");
+}
+
+#[test]
+fn private_cache_separates_cookies() {
+    let caching = Caching::with(
+        |_, asked| fresh(asked.field("cookie").unwrap_or("nobody")),
+        false,
+        |options| options.cache = Some(CacheOption::Private),
+    );
+    // Several users of one client share its session.
+    let mut client = caching.connect();
+    for cookie in ["id=alice", "id=bob", "id=alice"] {
+        let fields = format!("{PAGE}Cookie: {cookie}\r\n");
+        assert_eq!(caching.send(&mut client, "GET", "/", &fields).1, cookie);
+    }
+    assert_eq!(caching.send(&mut client, "GET", "/", PAGE).1, "nobody");
+    assert_eq!(caching.requests(), 3);
+}
+
+#[test]
+fn unknown_extension_field_poisons_no_response() {
+    let caching = Caching::start(|_, asked| fresh(asked.field("x-invented").unwrap_or("clean")));
+    caching.get("/", "X-Invented: poison\r\n");
+    assert_eq!(caching.get("/", "").1, "clean");
+}
+
+#[test]
+fn post_without_a_page_invalidates_its_site() {
+    let caching = Caching::with(
+        |number, _| fresh(&number.to_string()),
+        false,
+        |options| options.cache = Some(CacheOption::Private),
+    );
+    let mut client = caching.connect();
+    let page = format!("Referer: {}\r\n", caching.origin.url("/page"));
+    assert_eq!(caching.send(&mut client, "GET", "/", &page).1, "1");
+    assert_eq!(caching.send(&mut client, "GET", "/", &page).1, "1");
+    client.send(request(
+        "POST",
+        &caching.origin.url("/"),
+        "Content-Length: 0\r\n",
+    ));
+    assert_eq!(client.answer("POST").body, b"2");
+    assert_eq!(caching.send(&mut client, "GET", "/", &page).1, "3");
+}

@@ -27,7 +27,7 @@ use tandem_preload::{resolve, split};
 use tandem_push::site::site_of;
 
 use crate::error::Error;
-use crate::exchange::{Exchange, Part, Parts, Peer, Reply};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::response_cache::{Owner, Place, ResponseCache};
 use crate::stage::Stage;
 use reply::CachedReply;
@@ -57,30 +57,31 @@ impl CacheStage {
     }
 }
 
-impl Drop for CacheStage {
+/// The last reply of a session, such as a validation in the background, may outlive the stage.
+impl Drop for Session {
     fn drop(&mut self) {
-        if self.0.owner.number != 0 {
-            self.0.cache.remove_group(&self.0.owner.group(""));
+        if self.owner.number != 0 {
+            self.cache.remove_group(&self.owner.group(""));
         }
     }
 }
 
 impl Stage for CacheStage {
     fn call(&self, exchange: Exchange) -> Reply {
-        let request = &exchange.request;
+        if !is_safe(&exchange.request.method) {
+            return Reply::new(Invalidating {
+                partitions: self.0.changed(&exchange),
+                request: exchange.request.clone(),
+                session: Rc::clone(&self.0),
+                reply: self.0.next.call(exchange),
+            });
+        }
         let Some(place) = self.0.place(&exchange) else {
             return self.0.next.call(exchange);
         };
-        match request.method {
+        match exchange.request.method {
             Method::Get | Method::Head => CachedReply::reply(&self.0, place, exchange),
-            _ if is_safe(&request.method) => self.0.next.call(exchange),
-            _ => Reply::new(Invalidating {
-                partition: self.0.partition(&exchange).unwrap_or_default(),
-                target: place.key,
-                request: request.clone(),
-                session: Rc::clone(&self.0),
-                reply: self.0.next.call(exchange),
-            }),
+            _ => self.0.next.call(exchange),
         }
     }
 }
@@ -103,16 +104,35 @@ impl Session {
             return Some(Vec::new());
         }
         let site = first_party(&exchange.request)?;
-        let mut partition = Vec::new();
-        if let Some((user, password)) = exchange.isolation.credentials() {
-            for part in [user, password] {
-                partition.push(part.len() as u8);
-                partition.extend_from_slice(part);
-            }
-        }
-        partition.extend_from_slice(site.as_bytes());
-        Some(partition)
+        Some(partition(&exchange.isolation, &site))
     }
+
+    /// Returns the partitions in which an unsafe request invalidates responses: that of its page, and
+    /// that of its own site.
+    fn changed(&self, exchange: &Exchange) -> Vec<Vec<u8>> {
+        if self.cache.config().sharing == Sharing::Origin {
+            return vec![Vec::new()];
+        }
+        let own = site_of(&exchange.request.authority);
+        let page = first_party(&exchange.request).filter(|page| *page != own);
+        let sites = page.into_iter().chain([own]);
+        sites
+            .map(|site| partition(&exchange.isolation, &site))
+            .collect()
+    }
+}
+
+/// Returns the partition of an isolation key and a first-party site.
+fn partition(isolation: &Isolation, site: &str) -> Vec<u8> {
+    let mut partition = Vec::new();
+    let (user, password) = isolation.credentials().unwrap_or_default();
+    let is_keyed = [u8::from(isolation.credentials().is_some())];
+    for part in [&is_keyed, user, password, site.as_bytes()] {
+        // A length before each part keeps different lists of parts different.
+        partition.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        partition.extend_from_slice(part);
+    }
+    partition
 }
 
 /// Returns the first-party site of a request: that of its page, or its own site if the browser says
@@ -135,8 +155,7 @@ fn first_party(request: &RequestHead) -> Option<String> {
 /// The reply to an unsafe request, which invalidates stored responses.
 struct Invalidating {
     session: Rc<Session>,
-    partition: Vec<u8>,
-    target: Key,
+    partitions: Vec<Vec<u8>>,
     request: Arc<RequestHead>,
     reply: Reply,
 }
@@ -144,19 +163,26 @@ struct Invalidating {
 impl Invalidating {
     fn invalidate(&self, head: &ResponseHead) {
         let cache = &self.session.cache;
-        let named: Vec<Key> = ["location", "content-location"]
+        let named = ["location", "content-location"];
+        let named = named.into_iter().filter_map(|name| self.named(head, name));
+        let targets: Vec<RequestHead> = [RequestHead::clone(&self.request)]
             .into_iter()
-            .filter_map(|name| self.named(head, name))
+            .chain(named)
             .collect();
-        let now = cache.now();
+        let number = self.session.owner.number;
+        let keys: Vec<Key> = targets
+            .iter()
+            .flat_map(|target| {
+                let key = |partition: &Vec<u8>| Key::new(number, partition, target, false);
+                self.partitions.iter().filter_map(key)
+            })
+            .collect();
         let method = &self.request.method;
-        cache
-            .lock()
-            .invalidate(now, method, head, &self.target, &named);
+        cache.lock().invalidate(cache.now(), method, head, &keys);
     }
 
-    /// Returns the key of a URL of the same origin that a field names (RFC 9111 section 4.4).
-    fn named(&self, head: &ResponseHead, name: &str) -> Option<Key> {
+    /// Returns a request for a URL of the same origin that a field names (RFC 9111 section 4.4).
+    fn named(&self, head: &ResponseHead, name: &str) -> Option<RequestHead> {
         let request = &self.request;
         let base = format!(
             "{}://{}{}",
@@ -172,11 +198,10 @@ impl Invalidating {
         if (scheme, authority) != (own_scheme, own_authority) {
             return None;
         }
-        let target = RequestHead {
+        Some(RequestHead {
             path: path.to_owned(),
             ..RequestHead::clone(request)
-        };
-        Key::new(self.session.owner.number, &self.partition, &target, false)
+        })
     }
 }
 
@@ -192,9 +217,64 @@ impl Parts for Invalidating {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use tandem_http::Scheme;
 
     use super::*;
+
+    /// A stage whose first response never comes.
+    struct Stalling(Cell<usize>);
+
+    impl Stage for Stalling {
+        fn call(&self, _: Exchange) -> Reply {
+            match self.0.replace(self.0.get() + 1) {
+                0 => Reply::generate(|_sink| std::future::pending()),
+                _ => Reply::generate(|mut sink| async move {
+                    sink.send(Part::Head(ResponseHead::new(200))).await;
+                    Ok(())
+                }),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiter_leaves_a_request_that_stalls() {
+        let config = tandem_cache::Config {
+            sharing: Sharing::Origin,
+            memory: 1 << 20,
+            min_users: 1,
+        };
+        let cache = Arc::new(ResponseCache::new(config));
+        let next = Rc::new(Stalling(Cell::new(0)));
+        let stage = CacheStage::new(&cache, Peer::none(), 0, Rc::clone(&next) as Rc<dyn Stage>);
+        let call = || {
+            let request = RequestHead::get(Scheme::Http, "own.example", "/");
+            stage.call(Exchange::internal(request))
+        };
+        let leader = call();
+        let mut waiter = call();
+        assert_eq!(next.0.get(), 1);
+        let part = waiter.part().await;
+        assert!(matches!(part, Some(Ok(Part::Head(_)))), "{part:?}");
+        assert_eq!(next.0.get(), 2);
+        drop(leader);
+    }
+
+    #[test]
+    fn partition_separates_keys_from_sites() {
+        let keyed = |user: &[u8], password: &[u8]| Isolation::new(user, password);
+        let all = [
+            partition(&Isolation::none(), "a.example"),
+            partition(&keyed(b"a", b""), ".example"),
+            partition(&keyed(b"", b"a"), ".example"),
+            partition(&keyed(b"", b""), "a.example"),
+            partition(&Isolation::none(), ""),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| other != one));
+        }
+    }
 
     #[test]
     fn first_party_comes_from_the_page() {

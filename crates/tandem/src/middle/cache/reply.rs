@@ -1,8 +1,11 @@
 //! The reply to a request that the cache may serve.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_cache::{Fetch, Lookup, Received, Stored, respond};
@@ -18,6 +21,10 @@ use crate::priority::Precedence;
 use crate::response_cache::Place;
 use crate::response_cache::flight::{Flight, Phase, Piece};
 
+/// The time that a request waits for the head of another response. A request whose fields make an
+/// origin slow, or whose connection stalls, delays the others by this time at most.
+const WAIT_FOR: Duration = Duration::from_secs(5);
+
 /// The reply to one request.
 pub(super) struct CachedReply {
     session: Rc<Session>,
@@ -29,8 +36,8 @@ pub(super) struct CachedReply {
 enum State {
     /// The response of the origin is under way.
     Fetching(Fetching),
-    /// Another request for the same URL is under way.
-    Waiting(Reading),
+    /// Another request for the same URL is under way. The reply waits until a point of time.
+    Waiting(Reading, Pin<Box<tokio::time::Sleep>>),
     /// The parts of a response under way are passed on.
     Streaming(Reading),
     /// The stored response is passed on.
@@ -103,7 +110,8 @@ impl CachedReply {
             Lookup::Join(flight) => {
                 METRICS.cache_collapsed.add(1);
                 let is_request = !self.exchange.priority.get().push;
-                self.state = State::Waiting(Reading::new(flight, is_request));
+                let limit = Box::pin(tokio::time::sleep(WAIT_FOR));
+                self.state = State::Waiting(Reading::new(flight, is_request), limit);
             }
             Lookup::Fetch(fetch, flight) => self.fetch(fetch, flight),
             Lookup::NotCached => {
@@ -172,6 +180,15 @@ impl CachedReply {
                     let reply = fetching.take_reply();
                     tokio::task::spawn_local(drain(reply));
                 }
+                self.serve(&stored);
+                None
+            }
+            Received::Own(stored) => {
+                METRICS.cache_validations.add(1);
+                cache.end_flight(&fetch);
+                set_phase(flight, Phase::Released { alone: true });
+                let reply = fetching.take_reply();
+                tokio::task::spawn_local(drain(reply));
                 self.serve(&stored);
                 None
             }
@@ -265,15 +282,20 @@ impl CachedReply {
     }
 
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let State::Waiting(reading) = &self.state else {
+        let State::Waiting(reading, limit) = &mut self.state else {
             return Poll::Pending;
         };
-        let phase = ready!(reading.flight.poll_phase(reading.number, cx));
-        let State::Waiting(reading) = std::mem::replace(&mut self.state, State::Done) else {
+        let phase = match reading.flight.poll_phase(reading.number, cx) {
+            Poll::Ready(phase) => phase,
+            Poll::Pending => {
+                ready!(limit.as_mut().poll(cx));
+                Phase::Waiting
+            }
+        };
+        let State::Waiting(reading, _) = std::mem::replace(&mut self.state, State::Done) else {
             return Poll::Pending;
         };
         match phase {
-            Phase::Waiting => self.state = State::Waiting(reading),
             Phase::Streaming(entry)
                 if entry.serves_waiting(&self.exchange.request, self.session.cache.now()) =>
             {
@@ -302,7 +324,7 @@ impl Parts for CachedReply {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         match &mut self.state {
             State::Fetching(_) => self.poll_fetching(cx),
-            State::Waiting(_) => self.poll_waiting(cx),
+            State::Waiting(..) => self.poll_waiting(cx),
             State::Streaming(reading) => {
                 let piece = ready!(reading.flight.poll_piece(reading.number, cx));
                 Poll::Ready(piece.map(|piece| {

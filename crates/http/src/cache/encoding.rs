@@ -1,12 +1,12 @@
-//! The check whether a request accepts the content codings of an answer (RFC 9110 section 12.5.3).
+//! The check that a request accepts the content codings of a response (RFC 9110 section 12.5.3).
 
-use tandem_http::Fields;
+use crate::Fields;
 
-/// Returns whether a request with the fields `asked` can read an answer with the fields `answer`.
+/// Returns true if a request with the fields `asked` can read a response with the fields `answer`.
 ///
 /// A request without `Accept-Encoding` accepts no coding here. RFC 9110 lets a server choose any
-/// coding for it, but such a client is one that decodes nothing.
-pub(super) fn accepts_content_encoding(asked: &Fields, answer: &Fields) -> bool {
+/// coding for it, but such a client decodes nothing.
+pub fn accepts_content_encoding(asked: &Fields, answer: &Fields) -> bool {
     let codings = answer.get_all("content-encoding").flat_map(list);
     let mut codings = codings.filter(|coding| !coding.eq_ignore_ascii_case(b"identity"));
     codings.all(|coding| accepts(asked, coding))

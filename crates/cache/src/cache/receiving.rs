@@ -1,0 +1,313 @@
+//! The decisions of a cache about responses: which of them are stored, and how responses update the
+//! stored ones.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::cache::{
+    CacheControl, CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation,
+};
+use tandem_http::message::content_length;
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
+
+use super::{Cache, Fetch, MAX_MARKS, Pending, Received};
+use crate::stored::{Asker, Body, Stored, selecting};
+use crate::{Now, Sharing};
+
+/// The time for which requests for an uncacheable URL do not wait for each other.
+const PASS_FOR: Duration = Duration::from_secs(120);
+
+/// The lifetime of an error response, whatever it says. An attacker may cause such a response by an
+/// unusual request.
+const ERROR_LIFETIME: Duration = Duration::from_secs(30);
+
+/// The staleness above which a response does not serve while its origin is unreachable.
+const MAX_DISCONNECTED: Duration = Duration::from_secs(24 * 3600);
+
+impl<F: Clone> Cache<F> {
+    /// Decides about the final head of a response.
+    pub fn receive(&mut self, now: Now, fetch: &Fetch, head: &ResponseHead) -> Received {
+        if head.status == 304 {
+            return match &fetch.stored {
+                Some(stored) => self.freshen(now, fetch, stored, head),
+                None => Received::Pass,
+            };
+        }
+        if let Some(stored) = &fetch.fallback
+            && matches!(head.status, 500 | 502 | 503 | 504)
+        {
+            let (rules, staleness) = (self.config.rules(), stored.staleness(now));
+            if stored.policy.permits_stale_if_error(rules, staleness) {
+                return Received::Stored(Arc::clone(stored));
+            }
+        }
+        if fetch.asked.method == Method::Head {
+            self.update_by_head(now, fetch, head);
+            return Received::Pass;
+        }
+        if fetch.asked.method != Method::Get {
+            return Received::Pass;
+        }
+        let key = self.hash(fetch);
+        match self.admit(now, fetch, head) {
+            Some(entry) => {
+                self.passes.remove(&key);
+                Received::Store(Box::new(Pending {
+                    key: fetch.key.clone(),
+                    group: fetch.group.clone(),
+                    user: fetch.user,
+                    asked: fetch.asked.fields.clone(),
+                    entry: Arc::new(entry),
+                    started: fetch.started,
+                }))
+            }
+            None => {
+                // Requests that nobody can join tell nothing about the others.
+                if fetch.flight.is_some() {
+                    if self.passes.len() >= MAX_MARKS {
+                        self.passes.clear();
+                    }
+                    self.passes.insert(key, now.elapsed + PASS_FOR);
+                }
+                Received::Pass
+            }
+        }
+    }
+
+    fn hash(&self, fetch: &Fetch) -> u64 {
+        self.secret.hash_one(fetch.key.bytes())
+    }
+
+    /// Returns true if the cache may hold another body. Evicted bodies that slow clients still read
+    /// count too.
+    fn has_room(&self) -> bool {
+        let bodies = self.bodies.load(Ordering::Relaxed);
+        bodies <= self.config.memory + self.config.max_incomplete()
+    }
+
+    /// Returns true if a response is meant for its user only.
+    fn is_personal(&self, asked: &Fields, head: &ResponseHead, control: &CacheControl) -> bool {
+        // Even for its own user, an old cookie from the store could replace a newer one.
+        let sets_cookie = head.fields.contains("set-cookie") || head.fields.contains("set-cookie2");
+        let has_credentials = asked.contains("authorization") || asked.contains("cookie");
+        let is_personal = sets_cookie || (self.config.rules().shared && has_credentials);
+        is_personal && !control.public
+    }
+
+    /// Returns the entry of a response that may be stored and can be of use.
+    fn admit(&self, now: Now, fetch: &Fetch, head: &ResponseHead) -> Option<Stored> {
+        let rules = self.config.rules();
+        let policy = self.policy(head);
+        if !policy.is_storable(&fetch.asked, rules) {
+            return None;
+        }
+        let is_personal = self.is_personal(&fetch.asked.fields, head, &policy.control);
+        if is_personal || is_about_request(&fetch.asked, head.status) || !self.has_room() {
+            return None;
+        }
+        let length = content_length(&head.fields).ok()?;
+        if length.is_some_and(|length| length > self.config.max_body()) {
+            return None;
+        }
+        let entry = entry(now, rules, fetch, head.clone(), policy);
+        let is_useful = entry.policy.has_validator || !entry.remaining(now).is_zero();
+        is_useful.then_some(entry)
+    }
+
+    fn policy(&self, head: &ResponseHead) -> ResponsePolicy {
+        match self.config.sharing {
+            // The reverse gateway is a part of its origin's delivery (RFC 9213 section 1).
+            Sharing::Origin => ResponsePolicy::of_targeted(head),
+            Sharing::Private | Sharing::Shared => ResponsePolicy::of(head),
+        }
+    }
+
+    /// Updates a stored response by a 304 (RFC 9111 section 4.3.4).
+    fn freshen(
+        &mut self,
+        now: Now,
+        fetch: &Fetch,
+        stored: &Arc<Stored>,
+        head: &ResponseHead,
+    ) -> Received {
+        if !validation::is_about(head, &stored.head) {
+            self.store.remove(&fetch.key);
+            return Received::Again;
+        }
+        let fresh = Arc::new(self.updated(now, fetch, stored, head));
+        match self.judge(fetch, head, &fresh.policy) {
+            Update::Store => {
+                if self.is_current(&fetch.key, fetch.started) {
+                    let (user, fresh) = (fetch.user, Arc::clone(&fresh));
+                    self.store.update(&fetch.key, user, stored, fresh);
+                }
+                Received::Stored(fresh)
+            }
+            Update::Ignore => Received::Own(fresh),
+            Update::Remove => {
+                self.store.remove(&fetch.key);
+                Received::Own(fresh)
+            }
+        }
+    }
+
+    /// Decides about a stored response whose head the head of another response updates. `merged` is
+    /// the policy of the result.
+    fn judge(&self, fetch: &Fetch, head: &ResponseHead, merged: &ResponsePolicy) -> Update {
+        let asked = &fetch.asked.fields;
+        let control = &self.policy(head).control;
+        if self.is_personal(asked, head, control) || CacheControl::of(asked).no_store {
+            return Update::Ignore;
+        }
+        let get = RequestHead {
+            method: Method::Get,
+            ..fetch.asked.clone()
+        };
+        match merged.is_storable(&get, self.config.rules()) {
+            true => Update::Store,
+            false => Update::Remove,
+        }
+    }
+
+    fn updated(&self, now: Now, fetch: &Fetch, stored: &Stored, head: &ResponseHead) -> Stored {
+        let mut updated = stored.head.clone();
+        validation::freshen(&mut updated, head);
+        let policy = self.policy(&updated);
+        let new = entry(now, self.config.rules(), fetch, updated, policy);
+        Stored {
+            body: stored.body.clone(),
+            trailers: stored.trailers.clone(),
+            request: stored.request.clone(),
+            asker: stored.asker,
+            ..new
+        }
+    }
+
+    /// Updates a stored response by the response to HEAD, or removes one that it contradicts (RFC
+    /// 9111 section 4.3.5).
+    fn update_by_head(&mut self, now: Now, fetch: &Fetch, head: &ResponseHead) {
+        let Some(stored) = fetch.fallback.as_ref().filter(|_| head.status == 200) else {
+            return;
+        };
+        let agrees = |name: &str| {
+            let (new, old) = (head.fields.get(name), stored.head.fields.get(name));
+            new.is_none() || old.is_none() || new == old
+        };
+        let length = content_length(&head.fields).unwrap_or(Some(u64::MAX));
+        let is_same = length.is_none_or(|length| length == stored.body.len())
+            && agrees("etag")
+            && agrees("last-modified");
+        let fresh = Arc::new(self.updated(now, fetch, stored, head));
+        match self.judge(fetch, head, &fresh.policy) {
+            Update::Ignore => {}
+            Update::Store if is_same => {
+                if self.is_current(&fetch.key, fetch.started) {
+                    self.store.update(&fetch.key, fetch.user, stored, fresh);
+                }
+            }
+            Update::Store | Update::Remove => {
+                self.store.remove(&fetch.key);
+            }
+        }
+    }
+
+    /// Decides about a request that failed before its response. Returns the stale response that may
+    /// serve it, since the origin is not reachable (RFC 9111 section 4.2.4).
+    pub fn fail(&self, now: Now, fetch: &Fetch) -> Option<Arc<Stored>> {
+        let stored = fetch.fallback.as_ref()?;
+        let asks = RequestPolicy::of(&fetch.asked.fields);
+        let (rules, staleness) = (self.config.rules(), stored.staleness(now));
+        let by_field = stored.policy.permits_stale_if_error(rules, staleness);
+        let disconnected = !stored.policy.forbids_stale_use(rules)
+            && staleness <= MAX_DISCONNECTED
+            && asks.accepts_revalidation_later();
+        (by_field || disconnected).then(|| Arc::clone(stored))
+    }
+
+    /// Stores a response whose body is complete, and returns it.
+    pub fn finish(
+        &mut self,
+        pending: Pending,
+        body: Vec<Bytes>,
+        trailers: Option<Fields>,
+    ) -> Option<Arc<Stored>> {
+        let body = Body::counted(body, &self.bodies);
+        let length = content_length(&pending.entry.head.fields).ok()?;
+        if length.is_some_and(|length| length != body.len()) || body.len() > self.config.max_body()
+        {
+            return None;
+        }
+        let stored = Arc::new(Stored {
+            body,
+            trailers,
+            ..Stored::clone(&pending.entry)
+        });
+        if self.is_current(&pending.key, pending.started) {
+            self.store.insert(
+                pending.key,
+                pending.group,
+                pending.user,
+                &pending.asked,
+                Arc::clone(&stored),
+            );
+        }
+        Some(stored)
+    }
+}
+
+/// The change of a stored response by the head of another response.
+enum Update {
+    /// The updated response is stored.
+    Store,
+    /// The stored response stays as it was.
+    Ignore,
+    /// The stored response is removed.
+    Remove,
+}
+
+/// Returns true if a response depends on more of its request than the key and `Vary` cover: on its
+/// size, conditions, ranges, credentials or rate. Stored, it would deny service to others.
+fn is_about_request(request: &RequestHead, status: u16) -> bool {
+    let is_special =
+        validation::is_conditional(&request.fields) || request.fields.contains("range");
+    let by_status = matches!(
+        status,
+        206 | 401 | 406 | 407 | 408 | 411..=413 | 415..=417 | 421 | 425 | 426 | 428 | 429 | 431
+    );
+    by_status || (is_special && status != 200)
+}
+
+/// Returns the entry of a response without its body.
+fn entry(
+    now: Now,
+    rules: CacheRules,
+    fetch: &Fetch,
+    head: ResponseHead,
+    policy: ResponsePolicy,
+) -> Stored {
+    let receipt = Receipt {
+        at: now.unix,
+        delay: now.elapsed.saturating_sub(fetch.started),
+    };
+    let mut freshness = policy.freshness(rules, receipt);
+    if head.status >= 400 {
+        let limit = freshness.age(Duration::ZERO) + ERROR_LIFETIME;
+        freshness.lifetime = freshness.lifetime.map(|lifetime| lifetime.min(limit));
+    }
+    // A response for one user's cookies is not for another one who shares the session.
+    let is_open = policy.control.public || policy.control.s_maxage.is_some();
+    let is_personal = !rules.shared && (policy.control.private || !is_open);
+    Stored {
+        request: selecting(&head, &fetch.asked.fields),
+        asker: Asker::new(&fetch.asked.fields, &head.fields, is_personal),
+        head,
+        trailers: None,
+        body: Body::default(),
+        policy,
+        freshness,
+        since: now.elapsed,
+    }
+}
