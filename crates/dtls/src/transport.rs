@@ -18,7 +18,7 @@ use tandem::path::Path;
 use tandem::transport::registry::{
     DialContext, ListenContext, Protocol, Provider, Socket as Bound, TransportError,
 };
-use tandem::transport::tls::TlsError;
+use tandem::transport::tls::{DIAL_OPTIONS, TlsError};
 use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::Scheme;
 use tandem_tunnel::{Algorithm, Config as TunnelConfig};
@@ -93,22 +93,16 @@ impl Provider for DtlsProvider {
     }
 
     fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        let options = endpoint.options(&["cert", "key"])?;
-        if options.len() < 2 {
-            return Err(endpoint.bad("dtls needs ?cert=FILE&key=FILE"));
-        }
-        Ok(())
+        endpoint.options(&["cert", "key"])?;
+        endpoint.certificate_files().map(drop)
     }
 
     fn dial_options(&self) -> &'static [&'static str] {
-        &["ca", "cert", "key", "sni"]
+        DIAL_OPTIONS
     }
 
     fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
-            return Err(endpoint.bad("cert and key go together"));
-        }
-        Ok(())
+        endpoint.identity_files().map(drop)
     }
 
     fn dialling(
@@ -119,7 +113,7 @@ impl Provider for DtlsProvider {
         let address = context
             .address
             .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
-        let own = endpoint.option("cert").zip(endpoint.option("key"));
+        let own = endpoint.identity_files()?;
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
@@ -138,10 +132,7 @@ impl Provider for DtlsProvider {
         endpoint: &Endpoint,
         context: ListenContext<'_>,
     ) -> Result<Rc<dyn Transport>, TransportError> {
-        let file = |key| {
-            let missing = || endpoint.bad("dtls needs ?cert=FILE&key=FILE");
-            endpoint.option(key).ok_or_else(missing)
-        };
+        let (cert, key) = endpoint.certificate_files()?;
         let congestion = context.socket.map(|options| options.congestion);
         let congestion = congestion.unwrap_or_default();
         let clients = context
@@ -151,7 +142,7 @@ impl Provider for DtlsProvider {
         Ok(Rc::new(Listening {
             hubs: self.hubs.clone(),
             settings: settings(&congestion, context.timeout, clients.is_some())?,
-            identity: identity(file("cert")?, file("key")?)?,
+            identity: identity(cert, key)?,
             clients,
         }))
     }

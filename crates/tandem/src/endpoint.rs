@@ -9,7 +9,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
+
+use crate::textual::textual;
+
+textual!(Endpoint Via);
 
 /// The session protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -221,6 +225,21 @@ impl Endpoint {
         BadEndpoint::new(&self.to_string(), problem)
     }
 
+    /// Returns the files of certificate and key that a listener needs.
+    pub fn certificate_files(&self) -> Result<(&str, &str), BadEndpoint> {
+        let files = self.option("cert").zip(self.option("key"));
+        files.ok_or_else(|| self.bad(format!("{} needs ?cert=FILE&key=FILE", self.transport)))
+    }
+
+    /// Returns the files of certificate and key that a dialling end may have.
+    pub fn identity_files(&self) -> Result<Option<(&str, &str)>, BadEndpoint> {
+        match (self.option("cert"), self.option("key")) {
+            (None, None) => Ok(None),
+            (Some(cert), Some(key)) => Ok(Some((cert, key))),
+            _ => Err(self.bad("cert and key go together")),
+        }
+    }
+
     /// Returns the value of one option.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.get(key).map(String::as_str)
@@ -354,20 +373,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-impl<'de> Deserialize<'de> for Endpoint {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
-impl Serialize for Endpoint {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// The way from the client to its gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
@@ -409,20 +414,6 @@ impl fmt::Display for Via {
             Self::TorPort(address) => write!(f, "tor://{address}"),
             Self::TorSocket(path) => write!(f, "tor://{}", path.display()),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for Via {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
-impl Serialize for Via {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -336,7 +336,7 @@ impl Parts for Ready {
 mod tests {
     use super::*;
 
-    fn now<T>(future: impl Future<Output = T>) -> T {
+    pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
         match future
             .as_mut()

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::endpoint::{literal_ip, split_authority};
+use crate::textual::textual;
 
 /// A pattern of host names: `NAME`, `*.SUFFIX`, or `*` for all. Ports are not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,19 +127,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-impl<'de> Deserialize<'de> for HostPattern {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
-impl Serialize for HostPattern {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+textual!(HostPattern);
 
 #[cfg(test)]
 mod tests {

@@ -6,9 +6,10 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
+use std::fs::OpenOptions;
 use std::hash::BuildHasher;
-use std::io::Write;
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
 use tandem_preload::split;
+
+use crate::files::beside;
 
 use crate::users::Users;
 
@@ -281,35 +284,13 @@ fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
     }
 }
 
-/// Returns the file's path with `end` appended to the name.
-fn beside(file: &Path, end: &str) -> PathBuf {
-    let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(end);
-    file.with_file_name(name)
-}
-
 /// Writes a file so that a reader finds either the old content or the new, even after a crash.
 fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let new = beside(file, ".new");
-    let written = (|| {
-        let mut out = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        out.write_all(content)?;
-        out.sync_all()?;
-        std::fs::rename(&new, file)
-    })();
-    if written.is_err() {
-        // The incomplete file is useless.
-        let _ = std::fs::remove_file(&new);
-    }
-    written
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    crate::files::replace(file, &beside(file, ".new"), &options, content)
 }
 
 #[cfg(test)]

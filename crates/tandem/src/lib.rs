@@ -23,6 +23,7 @@ pub mod endpoint;
 pub mod error;
 pub mod exchange;
 pub mod failure;
+mod files;
 pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -44,6 +45,7 @@ pub mod services;
 pub mod session;
 pub mod stage;
 pub mod status;
+mod textual;
 pub mod transport;
 pub mod users;
 pub mod warm_up;

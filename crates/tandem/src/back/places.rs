@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_leaves_the_queue_and_gives_its_place_back() {
+    fn given_up_turn_leaves_the_queue_and_frees_its_place() {
         let places = places(1, 9);
         let first = poll(&mut ask(&places, 1, 0, false)).expect("room");
         let (mut second, mut third, mut fourth) = (

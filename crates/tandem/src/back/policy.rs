@@ -11,8 +11,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
@@ -20,6 +18,7 @@ use crate::hosts::is_onion;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;
+use crate::textual::textual;
 use crate::transport::tcp::{SocketOptions, connect, path};
 use crate::transport::{Target, Transport};
 
@@ -80,19 +79,7 @@ impl fmt::Display for AllowDest {
     }
 }
 
-impl<'de> Deserialize<'de> for AllowDest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
-impl Serialize for AllowDest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+textual!(AllowDest);
 
 impl AllowDest {
     fn covers(&self, address: SocketAddr) -> bool {

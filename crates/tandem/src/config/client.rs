@@ -526,11 +526,11 @@ fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::units::Rate;
 
-    fn options(gateway: &str, via: Option<&str>) -> ClientOptions {
+    pub(in crate::config) fn options(gateway: &str, via: Option<&str>) -> ClientOptions {
         ClientOptions {
             gateway: vec![gateway.parse().unwrap()],
             via: via.map(|v| v.parse().unwrap()),

@@ -246,14 +246,7 @@ fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAdd
 mod tests {
     use super::*;
     use crate::config::ClientOptions;
-
-    fn options(gateway: &str, via: Option<&str>) -> ClientOptions {
-        ClientOptions {
-            gateway: vec![gateway.parse().unwrap()],
-            via: via.map(|v| v.parse().unwrap()),
-            ..ClientOptions::default()
-        }
-    }
+    use crate::config::client::tests::options;
 
     fn problem(options: ClientOptions) -> String {
         options.typed().expect_err("an error").to_string()

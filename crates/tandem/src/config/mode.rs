@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tandem_http::Scheme;
 
 use super::submission;
 use crate::back::origin::Mode;
 use crate::endpoint::split_authority;
 use crate::hosts::HostPattern;
+use crate::textual::textual;
 use crate::transport::Target;
 
 /// The option `mode` as it is written: it selects the origins that a gateway serves.
@@ -81,19 +81,7 @@ impl std::fmt::Display for ModeOption {
     }
 }
 
-impl<'de> Deserialize<'de> for ModeOption {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
-impl Serialize for ModeOption {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+textual!(ModeOption);
 
 #[cfg(test)]
 mod tests {

@@ -5,23 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-macro_rules! textual {
-    ($($type:ident)*) => { $(
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-            }
-        }
-
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-    )* };
-}
+use crate::textual::textual;
 
 textual!(Span Size Rate);
 

@@ -190,17 +190,7 @@ impl fmt::Debug for Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn now<T>(future: impl Future<Output = T>) -> T {
-        let mut future = std::pin::pin!(future);
-        match future
-            .as_mut()
-            .poll(&mut Context::from_waker(std::task::Waker::noop()))
-        {
-            Poll::Ready(value) => value,
-            Poll::Pending => panic!("would wait"),
-        }
-    }
+    use crate::exchange::tests::now;
 
     struct Three(u8);
 

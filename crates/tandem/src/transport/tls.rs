@@ -11,7 +11,7 @@ pub mod layer;
 pub mod records;
 pub mod self_signed;
 
-pub use layer::{Tls, TlsProvider};
+pub use layer::{DIAL_OPTIONS, Tls, TlsProvider};
 
 use std::path::Path as FilePath;
 use std::rc::Rc;

@@ -2,11 +2,11 @@
 //! never readable for others.
 
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::cli::Failure;
+use crate::files::{beside, replace};
 
 /// A file to write.
 pub(super) struct NewFile {
@@ -61,22 +61,11 @@ fn write_one(path: &Path, file: &NewFile) -> std::io::Result<()> {
             .mode(0o700)
             .create(parent)?;
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let new = path.with_file_name(name);
-    let written = (|| {
-        let mode = if file.is_secret { 0o600 } else { 0o644 };
-        let mut options = OpenOptions::new();
-        let mut out = options.write(true).create_new(true).mode(mode).open(&new)?;
-        out.write_all(file.text.as_bytes())?;
-        out.sync_all()?;
-        std::fs::rename(&new, path)
-    })();
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = std::fs::remove_file(&new);
-    }
-    written
+    let mode = if file.is_secret { 0o600 } else { 0o644 };
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    let new = beside(path, &format!(".{}.new", std::process::id()));
+    replace(path, &new, &options, file.text.as_bytes())
 }
 
 #[cfg(test)]

@@ -152,6 +152,9 @@ async fn accept(acceptor: TlsAcceptor, path: Path, timeout: Duration) -> Result<
     }
 }
 
+/// The options of endpoints that are dialled over TLS or DTLS.
+pub const DIAL_OPTIONS: &[&str] = &["ca", "cert", "key", "sni"];
+
 /// The transport `tls` of endpoints: TLS over TCP, or over the proxy to the endpoint.
 #[derive(Debug)]
 pub struct TlsProvider;
@@ -170,22 +173,16 @@ impl Provider for TlsProvider {
     }
 
     fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        let options = endpoint.options(&["cert", "key"])?;
-        if options.len() < 2 {
-            return Err(endpoint.bad("tls needs ?cert=FILE&key=FILE"));
-        }
-        Ok(())
+        endpoint.options(&["cert", "key"])?;
+        endpoint.certificate_files().map(drop)
     }
 
     fn dial_options(&self) -> &'static [&'static str] {
-        &["ca", "cert", "key", "sni"]
+        DIAL_OPTIONS
     }
 
     fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
-            return Err(endpoint.bad("cert and key go together"));
-        }
-        Ok(())
+        endpoint.identity_files().map(drop)
     }
 
     fn dialling(
@@ -196,7 +193,8 @@ impl Provider for TlsProvider {
         let option = |key: &str| endpoint.option(key).map(str::to_owned);
         let tls = ClientTls {
             ca: option("ca"),
-            identity: option("cert").zip(option("key")),
+            identity: (endpoint.identity_files()?)
+                .map(|(cert, key)| (cert.to_owned(), key.to_owned())),
             alpn: vec![endpoint.session.alpn().to_vec()],
             unlinkable: true,
         };
@@ -222,17 +220,16 @@ impl Provider for TlsProvider {
             ca,
             optional: context.optional_certificate,
         });
-        let file = |key| {
-            let missing = || endpoint.bad("tls needs ?cert=FILE&key=FILE");
-            endpoint.option(key).ok_or_else(missing)
-        };
         let own = [endpoint.session.alpn()];
         let alpn = context.alpn.unwrap_or(&own);
         let acceptor = match context.authority {
             Some(directory) if endpoint.option("cert").is_none() => {
                 local_acceptor(directory, alpn)?
             }
-            _ => acceptor(file("cert")?, file("key")?, clients, alpn)?,
+            _ => {
+                let (cert, key) = endpoint.certificate_files()?;
+                acceptor(cert, key, clients, alpn)?
+            }
         };
         let tcp = Tcp {
             options: context.socket,
