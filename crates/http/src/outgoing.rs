@@ -26,6 +26,17 @@ pub(crate) enum Tail {
     Sent,
 }
 
+impl Tail {
+    /// Returns the tail of a message with these trailers.
+    pub(crate) fn of_trailers(fields: &Fields) -> Self {
+        if fields.is_empty() {
+            Self::End
+        } else {
+            Self::Trailers(Box::new(fields.clone()))
+        }
+    }
+}
+
 /// Bodies to be sent, kept as they were given.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {

@@ -69,17 +69,19 @@ impl WithUrgency for RequestHead {
     }
 }
 
+/// Opens a request with content, and returns its stream and the server's events.
+fn open_upload(pair: &mut Pair) -> (u32, Vec<Event>) {
+    let mut head = get("/upload");
+    head.method = Method::Post;
+    let opened = pair.client.core.open(&head, false, Priority(3));
+    let (_, server) = pair.run();
+    (opened.expect("room"), server)
+}
+
 #[test]
 fn h3_bodies_and_trailers_pass_both_ways() {
     let mut pair = Pair::new();
-    let mut head = get("/upload");
-    head.method = Method::Post;
-    let near = pair
-        .client
-        .core
-        .open(&head, false, Priority(3))
-        .expect("room");
-    let (_, server) = pair.run();
+    let (near, server) = open_upload(&mut pair);
     let (id, _, end, _) = request(&server);
     assert!(!end, "a POST is told before its content");
     pair.client.core.send_data(near, bytes(70_000), false);
@@ -363,14 +365,7 @@ fn h3_reset_after_data_sends_the_data_first() {
 #[test]
 fn h3_response_survives_a_stopped_request() {
     let mut pair = Pair::new();
-    let mut head = get("/upload");
-    head.method = Method::Post;
-    let near = pair
-        .client
-        .core
-        .open(&head, false, Priority(3))
-        .expect("room");
-    let (_, server) = pair.run();
+    let (near, server) = open_upload(&mut pair);
     let (id, ..) = request(&server);
     pair.server.core.respond(id, &response(413, &[]), true);
     pair.server.core.send_data(id, Bytes::new(), true);

@@ -7,7 +7,7 @@ use tandem_http::{Event, Method, Mux};
 
 const SESSION: &str = include_str!("../../../vectors/h3/aioquic/session.txt");
 
-/// Passes all that one end of the recorded session has sent to a core, except for `without`.
+/// Passes the bytes that one end of the recorded session sent to a core, except for `without`.
 fn replay(raw: &mut Raw, from: &str, without: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for line in SESSION.lines().filter(|line| line.starts_with(from)) {

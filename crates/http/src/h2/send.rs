@@ -350,12 +350,7 @@ impl Connection {
             return;
         };
         if matches!(stream.tail, Tail::More) {
-            let empty = fields.is_empty();
-            stream.tail = if empty {
-                Tail::End
-            } else {
-                Tail::Trailers(Box::new(fields.clone()))
-            };
+            stream.tail = Tail::of_trailers(fields);
             self.schedule(id);
         }
     }

@@ -118,11 +118,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id).filter(open) else {
             return;
         };
-        stream.tail = if fields.is_empty() {
-            Tail::End
-        } else {
-            Tail::Trailers(Box::new(fields.clone()))
-        };
+        stream.tail = Tail::of_trailers(fields);
         self.schedule(id);
     }
 

@@ -19,7 +19,7 @@ pub(super) enum Phase {
     Content,
     /// Only the end.
     Trailers,
-    /// Nothing.
+    /// The end, which has come.
     Ended,
 }
 

@@ -340,7 +340,7 @@ impl Decoder {
         Some(stream)
     }
 
-    /// Gives up the sections of a stream that is reset or that nobody reads (RFC 9204 section
+    /// Gives up the sections of a stream that is reset or is not read any more (RFC 9204 section
     /// 2.2.2.2).
     pub fn cancel(&mut self, stream: u64) {
         self.blocked.remove(&stream);

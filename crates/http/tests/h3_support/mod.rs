@@ -57,7 +57,7 @@ pub struct Flight {
     pub reset: Option<Code>,
 }
 
-/// One end of a connection of streams, with what it has sent.
+/// An end of a connection of streams, with the bytes that it has sent.
 pub struct End {
     pub core: Connection,
     side: u64,
