@@ -54,8 +54,9 @@ impl Gateway {
                 .get_mut(fetch.page)
                 .is_some_and(|page| page.spend_body(length));
         // A client without a companion does not report that a request waits.
-        let is_handed_over = self.companion.known && may_be_handed_over(head);
-        let is_allowed = is_handed_over || may_be_pushed(head);
+        let is_kept = may_be_pushed(head);
+        let is_handed_over = !is_kept && self.companion.known && may_be_handed_over(head);
+        let is_allowed = is_kept || is_handed_over;
         let is_unwanted = is_handed_over && !fetch.requested;
         if length > MAX_PUSH_BYTES || !is_allowed || is_unwanted {
             let hash = fetch.target.hash;
@@ -73,7 +74,7 @@ impl Gateway {
             self.note_claim(now, page);
         }
         self.begin_push(id, head);
-        self.hold_body(now, id, head);
+        self.hold_body(now, id, head, is_handed_over);
         if let Some(fetch) = self.fetches.get(id) {
             head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
         }

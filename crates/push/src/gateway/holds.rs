@@ -21,7 +21,7 @@ use super::output::Output;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::{Trust, gets_first_cookie, is_first_visit, visited_site};
-use crate::answer::{Reuse, may_be_handed_over};
+use crate::answer::Reuse;
 use crate::fetch_standard::is_navigation;
 use crate::site::{is_same_site, site_of};
 use crate::url;
@@ -121,7 +121,13 @@ impl Gateway {
     /// Holds the body of a push back if the browser must validate its copy, since the head suffices
     /// to answer 304. A body that must not be stored is held back too: it is of use only for a
     /// request that is under way.
-    pub(super) fn hold_body(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
+    pub(super) fn hold_body(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        head: &ResponseHead,
+        is_handed_over: bool,
+    ) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
@@ -129,7 +135,7 @@ impl Gateway {
         let suffices = fetch.validates && head.status == 200 && has_validator;
         let length = content_length(&head.fields).ok().flatten();
         let is_long = length.is_none_or(|length| length > SHORT_BODY) && head.status == 200;
-        let waits = suffices || (is_long && may_be_handed_over(head));
+        let waits = suffices || (is_long && is_handed_over);
         if waits && !fetch.requested && self.companion.known {
             fetch.body_held = true;
             self.holds.push_back((now + HOLD_PERIOD, id));

@@ -237,7 +237,7 @@ fn head_that_does_not_fit_breaks_a_join() {
 }
 
 #[test]
-fn answer_without_storage_serves_only_a_waiting_request() {
+fn no_store_answer_serves_only_a_waiting_request() {
     let no_store = || ok(&[("cache-control", "no-store")]);
     let mut scene = Scene::new(LIMITS);
     let id = scene.promise("/a");
