@@ -2,6 +2,9 @@
 //! consists of frames that the other end accepts as well formed.
 #![no_main]
 
+#[path = "../support/events.rs"]
+mod events;
+
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
@@ -58,28 +61,7 @@ fn events(role: Role, wire: &[u8], cut: usize) -> (Vec<String>, bool) {
     let alive = wire
         .chunks(cut)
         .all(|part| core.handle_input(now, part).is_ok());
-    let mut seen: Vec<String> = Vec::new();
-    let mut open_data = None;
-    while let Some(event) = core.poll_event() {
-        match event {
-            Event::Data { id, data, end } => {
-                let text: String = data.iter().map(|b| format!("{b:02x}")).collect();
-                match seen.last_mut() {
-                    Some(last) if open_data == Some(id) => last.push_str(&text),
-                    _ => seen.push(format!("data {id} {text}")),
-                }
-                open_data = (!end).then_some(id);
-                if end {
-                    seen.push(format!("end {id}"));
-                }
-            }
-            other => {
-                open_data = None;
-                seen.push(format!("{other:?}"));
-            }
-        }
-    }
-    (seen, alive)
+    (events::joined(&mut core), alive)
 }
 
 /// A user that answers everything while the input goes on.

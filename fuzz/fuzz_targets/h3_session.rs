@@ -2,6 +2,9 @@
 //! that answers everything keeps the core within its bounds.
 #![no_main]
 
+#[path = "../support/events.rs"]
+mod events;
+
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
@@ -111,7 +114,7 @@ fn parts(role: Role, mut wire: &[u8]) -> Vec<(u64, &[u8], bool)> {
     parts
 }
 
-/// Returns the events, with the data of each stream joined, and whether the session goes on.
+/// Returns the events, and whether the session goes on.
 fn events(role: Role, wire: &[u8], cut: usize) -> (Vec<String>, bool) {
     let (mut peer, mut alive) = (Peer::new(role), true);
     'parts: for (stream, bytes, end) in parts(role, wire) {
@@ -130,28 +133,7 @@ fn events(role: Role, wire: &[u8], cut: usize) -> (Vec<String>, bool) {
             break;
         }
     }
-    let mut seen: Vec<String> = Vec::new();
-    let mut open_data = None;
-    while let Some(event) = peer.core.poll_event() {
-        match event {
-            Event::Data { id, data, end } => {
-                let text: String = data.iter().map(|b| format!("{b:02x}")).collect();
-                match seen.last_mut() {
-                    Some(last) if open_data == Some(id) => last.push_str(&text),
-                    _ => seen.push(format!("data {id} {text}")),
-                }
-                open_data = (!end).then_some(id);
-                if end {
-                    seen.push(format!("end {id}"));
-                }
-            }
-            other => {
-                open_data = None;
-                seen.push(format!("{other:?}"));
-            }
-        }
-    }
-    (seen, alive)
+    (events::joined(&mut peer.core), alive)
 }
 
 /// A user that answers everything while the input goes on.

@@ -1,5 +1,5 @@
-//! The cache keeps its bounds for any requests and responses, and serves a request only a response
-//! that was made for the same key, for the same fields of `Vary`, and for users that may know it.
+//! The cache keeps its bounds for any requests and responses. It serves a request only a response
+//! that was made for the same key and the same fields of `Vary`, and for users that may know it.
 #![no_main]
 
 use std::collections::HashSet;
