@@ -4,7 +4,7 @@
 //! load PORT PATH CONNECTIONS STREAMS SECONDS      prints requests and megabytes per second
 //! ```
 //!
-//! One thread drives all connections, and each keeps STREAMS requests under way.
+//! A single thread drives all connections, and each keeps STREAMS requests under way.
 
 use std::error::Error;
 use std::io::{Read as _, Write as _};

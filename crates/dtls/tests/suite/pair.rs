@@ -126,52 +126,36 @@ fn session_carries_heads_bodies_and_trailers() {
     assert_eq!(browser.answer("GET").status, 204);
 }
 
+/// Posts all bodies at once, each over its own connection, and expects each back.
+fn echo_bodies(pair: &Pair, origin: &Scene, bodies: impl Iterator<Item = Vec<u8>>) {
+    let (url, http) = (&origin.url("/"), pair.http);
+    std::thread::scope(|scope| {
+        for (number, body) in bodies.enumerate() {
+            scope.spawn(move || {
+                let mut browser = Client::to(http);
+                let length = format!("Content-Length: {}\r\n", body.len());
+                browser.send(request("POST", url, &length));
+                browser.send(&body);
+                assert!(browser.answer("POST").body == body, "stream {number}");
+            });
+        }
+    });
+}
+
 #[test]
 fn session_carries_a_hundred_streams() {
     let (pair, _certificates) = pair("dtls-hundred");
     let origin = echo();
-    let (url, http) = (origin.url("/"), pair.http);
-    let browsers: Vec<_> = (0..100)
-        .map(|number| {
-            let url = url.clone();
-            std::thread::spawn(move || {
-                let mut browser = Client::to(http);
-                let body = vec![number as u8; 20_000 + number];
-                let length = format!("Content-Length: {}\r\n", body.len());
-                browser.send(request("POST", &url, &length));
-                browser.send(&body);
-                assert!(browser.answer("POST").body == body, "stream {number}");
-            })
-        })
-        .collect();
-    for browser in browsers {
-        browser.join().unwrap();
-    }
+    let body = |number: usize| vec![number as u8; 20_000 + number];
+    echo_bodies(&pair, &origin, (0..100).map(body));
 }
 
 #[test]
 fn session_carries_a_mebibyte_each_way_at_once() {
     let (pair, _certificates) = pair("dtls-mebibyte");
     let origin = echo();
-    let (url, http) = (origin.url("/"), pair.http);
-    let browsers: Vec<_> = (0..4_usize)
-        .map(|number| {
-            let url = url.clone();
-            std::thread::spawn(move || {
-                let body: Vec<u8> = (0..1_usize << 20)
-                    .map(|at| (at * (number + 3) % 253) as u8)
-                    .collect();
-                let mut browser = Client::to(http);
-                let length = format!("Content-Length: {}\r\n", body.len());
-                browser.send(request("POST", &url, &length));
-                browser.send(&body);
-                assert!(browser.answer("POST").body == body, "stream {number}");
-            })
-        })
-        .collect();
-    for browser in browsers {
-        browser.join().unwrap();
-    }
+    let body = |number: usize| (0..1_usize << 20).map(move |at| (at * (number + 3) % 253) as u8);
+    echo_bodies(&pair, &origin, (0..4).map(|number| body(number).collect()));
 }
 
 #[test]

@@ -158,7 +158,7 @@ impl Daemon {
         address: SockAddr,
         now: Instant,
     ) -> Option<(SessionId, Handle)> {
-        // Each write carries all that is ready, so there is nothing to wait for. A socket without
+        // Each write carries all bytes that are ready, so there is nothing to wait for. A socket without
         // the option still works.
         let _ = socket.set_tcp_nodelay(true);
         let transport = match &self.acceptor {

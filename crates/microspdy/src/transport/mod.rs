@@ -35,7 +35,7 @@ const MAX_SLICES: usize = 32;
 pub(crate) enum Received {
     /// This many bytes of the buffer are filled.
     Bytes(usize),
-    /// Nothing has come.
+    /// No bytes have come.
     Nothing,
     /// The peer sends no more.
     Closed,

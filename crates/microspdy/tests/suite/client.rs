@@ -116,7 +116,7 @@ impl Client {
         id
     }
 
-    /// Sends all that may leave now.
+    /// Sends the bytes that may leave now.
     pub(crate) fn flush(&mut self) {
         let mut out = SendBuf::new();
         while self.session.wants_output() {

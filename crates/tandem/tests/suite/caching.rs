@@ -2,8 +2,8 @@
 //! separation of users. The attacks store a response that another user must not get.
 
 use std::sync::Arc;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Condvar, Mutex};
 use std::time::Duration;
 
 use tandem::config::GatewayOptions;
@@ -11,7 +11,7 @@ use tandem::config::gateway::CacheOption;
 use tandem::runtime::Running;
 
 use crate::harness::{
-    Asked, Client, PATIENCE, Scene, block_on, endpoint, gateway_options, request, start_gateway,
+    Asked, Client, Gate, Scene, block_on, endpoint, gateway_options, request, start_gateway,
 };
 
 /// A gateway with a cache in front of an origin that counts its requests.
@@ -180,23 +180,6 @@ fn uncacheable_url_is_not_serialised() {
     bodies.sort_unstable();
     bodies.dedup();
     assert_eq!((bodies.len(), caching.requests()), (20, 20));
-}
-
-/// A gate that opens once, for all waiting threads.
-#[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
-
-impl Gate {
-    fn open(&self) {
-        *self.0.lock().unwrap() = true;
-        self.1.notify_all();
-    }
-
-    fn wait(&self) {
-        let open = self.0.lock().unwrap();
-        let waited = self.1.wait_timeout_while(open, PATIENCE, |open| !*open);
-        assert!(!waited.unwrap().1.timed_out(), "nobody opened it");
-    }
 }
 
 #[test]

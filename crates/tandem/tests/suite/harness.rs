@@ -3,8 +3,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use tandem::config::{ClientOptions, GatewayOptions};
@@ -476,4 +476,36 @@ impl WayState {
         // The shutdown passes the end on to the other end; it may fail if that end is already gone.
         let _ = to.shutdown(std::net::Shutdown::Both);
     }
+}
+
+/// A gate that opens once, for all waiting threads.
+#[derive(Default)]
+pub(crate) struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        *self.0.lock().unwrap()
+    }
+
+    pub(crate) fn wait(&self) {
+        let closed = self
+            .1
+            .wait_timeout_while(self.0.lock().unwrap(), PATIENCE, |open| !*open)
+            .unwrap();
+        assert!(!closed.1.timed_out(), "nobody opened it");
+    }
+}
+
+/// Waits for this number of requests at the origin. Returns them in order of names.
+pub(crate) fn wait_for(told: &mpsc::Receiver<String>, count: usize) -> Vec<String> {
+    let mut paths: Vec<_> = (0..count)
+        .map(|_| told.recv_timeout(PATIENCE).unwrap())
+        .collect();
+    paths.sort();
+    paths
 }

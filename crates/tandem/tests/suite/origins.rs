@@ -3,33 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use tandem::config::units::Span;
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, block_on, client_options, request, start_client,
+    Client, Gate, PATIENCE, Pair, Scene, block_on, client_options, request, start_client,
 };
-
-/// A gate that opens once, for all waiting threads.
-#[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
-
-impl Gate {
-    fn open(&self) {
-        *self.0.lock().unwrap() = true;
-        self.1.notify_all();
-    }
-
-    fn wait(&self) {
-        let closed = self
-            .1
-            .wait_timeout_while(self.0.lock().unwrap(), PATIENCE, |open| !*open)
-            .unwrap();
-        assert!(!closed.1.timed_out(), "nobody opened it");
-    }
-}
 
 #[test]
 fn slow_origin_serves_all_over_few_connections() {
@@ -137,7 +118,7 @@ fn queued_request_times_out_with_504() {
                 .send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
         }
         client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-        while !*held.0.lock().unwrap() {
+        while !held.is_open() {
             client.send("1\r\nx\r\n");
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use crate::harness::{Client, PATIENCE, Pair, Scene, request};
+use crate::harness::{Client, PATIENCE, Pair, Scene, request, wait_for};
 
 const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
@@ -28,15 +28,6 @@ fn origin() -> (Scene, mpsc::Receiver<String>) {
         }
     });
     (scene, told)
-}
-
-/// Waits for this number of requests at the origin. Returns them in order of names.
-fn wait_for(told: &mpsc::Receiver<String>, count: usize) -> Vec<String> {
-    let mut paths: Vec<_> = (0..count)
-        .map(|_| told.recv_timeout(PATIENCE).unwrap())
-        .collect();
-    paths.sort();
-    paths
 }
 
 /// Returns the requests that the origin has received. After a response to a request that went to

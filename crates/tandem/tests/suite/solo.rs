@@ -9,7 +9,7 @@ use tandem::config::ClientOptions;
 use tandem::config::client::SoloMode;
 
 use crate::harness::{
-    Client, PATIENCE, Scene, client_options, gateway_options, request, start_client, start_gateway,
+    Client, Scene, client_options, gateway_options, request, start_client, start_gateway, wait_for,
 };
 use crate::isolation::socks_proxy;
 
@@ -59,14 +59,6 @@ fn origin(images: usize) -> (Scene, mpsc::Receiver<String>) {
         }
     });
     (scene, told)
-}
-
-fn wait_for(told: &mpsc::Receiver<String>, count: usize) -> Vec<String> {
-    let mut paths: Vec<_> = (0..count)
-        .map(|_| told.recv_timeout(PATIENCE).unwrap())
-        .collect();
-    paths.sort();
-    paths
 }
 
 #[test]
