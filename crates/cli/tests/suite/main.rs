@@ -15,6 +15,7 @@ mod doctor;
 mod harness;
 mod init;
 mod messages;
+mod packaging;
 mod probes;
 mod process;
 #[expect(dead_code, reason = "the tests of the library use the rest")]

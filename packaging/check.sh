@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Checks a release: checksums, the contents of the packages, that no maintainer script enables or starts a service, and the
+# program with its example files. As root, dpkg also installs, upgrades, removes and purges the packages in a directory.
+#
+#   packaging/check.sh DIRECTORY         the directory that release.sh wrote
+#
+# It needs dpkg and python3; lintian and systemd-analyze check more where they are installed.
+set -eu -o pipefail
+dist=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "check.sh: $*" >&2
+    exit 1
+}
+
+(cd "$dist" && sha256sum --quiet --strict --check SHA256SUMS)
+[ "$(find "$dist" -type f ! -name 'SHA256SUMS*' | wc -l)" = "$(wc -l <"$dist/SHA256SUMS")" ] ||
+    fail 'a file has no checksum'
+python3 - "$dist"/*.cdx.json <<'PYTHON'
+import json, sys
+bill = json.load(open(sys.argv[1]))
+names = {it["name"] for it in bill["components"]}
+assert bill["bomFormat"] == "CycloneDX" and {"rustls", "tandem-http"} <= names, names
+PYTHON
+
+packages=("$dist"/tandem-{proxy,client,gateway}_*.deb)
+for package in "${packages[@]}"; do
+    name=$(dpkg-deb -f "$package" Package)
+    dpkg-deb -x "$package" "$work/root"
+    mkdir -p "$work/control"
+    dpkg-deb -e "$package" "$work/control/$name"
+    # A service with the example file would be wrong, so only one that runs already is restarted.
+    if cat "$work/control/$name"/{preinst,postinst} 2>/dev/null | grep -E '(invoke|systemctl) +(--[a-z]+ +)*(re)?start'; then
+        fail "$name starts a service"
+    fi
+done
+for file in usr/bin/tandem etc/tandem/{client,gateway}.toml usr/lib/systemd/user/tandem-client.service \
+    usr/share/bash-completion/completions/tandem usr/share/zsh/vendor-completions/_tandem \
+    usr/share/fish/vendor_completions.d/tandem.fish usr/share/man/man1/tandem-{client,gateway,open,top,init}.1.gz \
+    usr/share/doc/tandem-{proxy,client,gateway}/copyright; do
+    [ -s "$work/root/$file" ] || fail "no package has /$file"
+done
+for role in client gateway; do
+    [ "$(cat "$work/control/tandem-$role/conffiles")" = "/etc/tandem/$role.toml" ] || fail "$role.toml is no conffile"
+    [ -n "$(find "$work/root" -path "*/systemd/system/tandem-$role.service")" ] || fail "the unit of the $role is missing"
+    "$work/root/usr/bin/tandem" check-config "$work/root/etc/tandem/$role.toml" >/dev/null
+done
+zcat "$work/root/usr/share/doc/tandem-proxy/third-party-licences.txt.gz" | grep -cE '(^|, )rustls ' >/dev/null ||
+    fail 'the licences of the crates are missing'
+
+# One page for the program, and one for each command that its help lists.
+for name in $("$work/root/usr/bin/tandem" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z0-9-]\+\).*/\1/p'); do
+    [ "$name" = help ] || [ -s "$work/root/usr/share/man/man1/tandem-$name.1.gz" ] || fail "tandem $name has no page"
+done
+if [ -z "${PREBUILT:-}" ] && grep -aF "$HOME/" "$work/root/usr/bin/tandem" >/dev/null; then
+    fail 'the program names directories of this machine'
+fi
+
+if [ "$(id -u)" -eq 0 ]; then
+    # Maintainer scripts run outside of the directory. DPKG_ROOT tells deb-systemd-helper of it, and the other programs
+    # must not reach this machine's services.
+    mkdir "$work/programs"
+    for name in systemctl deb-systemd-invoke; do
+        printf '#!/bin/sh\necho "%s $*" >>"%s"\n' "$name" "$work/calls" >"$work/programs/$name"
+        chmod +x "$work/programs/$name"
+    done
+    PATH=$work/programs:$PATH
+    installed=$work/installed
+    mkdir -p "$installed/var/lib/dpkg/"{info,updates}
+    : >"$installed/var/lib/dpkg/status"
+    dpkg() { command dpkg --root="$installed" --force-script-chrootless --force-depends --log=/dev/null "$@" 2>&1; }
+    dpkg -i "${packages[@]}" >"$work/log" || { cat "$work/log" && fail 'the packages cannot be installed'; }
+    "$installed/usr/bin/tandem" --version
+    if grep -wE 'start|restart|enable' "$work/calls" 2>/dev/null; then fail 'a service was started'; fi
+    [ -z "$(find "$installed/etc/systemd" -name 'tandem*' 2>/dev/null)" ] || fail 'a service is enabled'
+    echo '# edited' >>"$installed/etc/tandem/client.toml"
+    dpkg -i "${packages[@]}" >"$work/log" || { cat "$work/log" && fail 'the packages cannot be upgraded'; }
+    grep -q '^# edited' "$installed/etc/tandem/client.toml" || fail 'an upgrade replaced a conffile'
+    dpkg -r tandem-client tandem-gateway tandem-proxy >"$work/log" || { cat "$work/log" && fail 'removal failed'; }
+    [ -e "$installed/etc/tandem/client.toml" ] || fail 'removal deleted a conffile'
+    dpkg -P tandem-client tandem-gateway tandem-proxy >"$work/log" || { cat "$work/log" && fail 'the purge failed'; }
+    left=$(find "$installed" -name '*tandem*')
+    [ -z "$left" ] || fail "the purge left $left"
+fi
+
+if command -v systemd-analyze >/dev/null && [ -x /usr/bin/tandem ]; then
+    systemd-analyze verify --man=no "$work"/root/{usr/,}lib/systemd/system/tandem-*.service
+fi
+if command -v lintian >/dev/null; then
+    lintian --fail-on error "${packages[@]}"
+fi
+echo 'The release passes.'
