@@ -1,0 +1,50 @@
+//! Tests of the rules of heads.
+
+use super::*;
+
+#[test]
+fn urgencies() {
+    let cases: [(&[u8], Option<u8>); 8] = [
+        (b"u=1", Some(1)),
+        (b"u=5, i", Some(5)),
+        (b"i,u=0", Some(0)),
+        (b"u=2;x=1", Some(2)),
+        (b"u=2, u=4", Some(4)),
+        (b"u=8", None),
+        (b"u=-1", None),
+        (b"i", None),
+    ];
+    for (value, expected) in cases {
+        assert_eq!(urgency(value), expected.map(Priority), "{value:?}");
+    }
+}
+
+#[test]
+fn values() {
+    for good in [&b""[..], b"a", b"a b", b"a\tb", b"\xff\x80"] {
+        assert_eq!(Value::of(good), Value::Plain, "{good:?}");
+    }
+    for odd in [&b"\x7f"[..], b"\x01", b"a\x0cb"] {
+        assert_eq!(Value::of(odd), Value::Controls, "{odd:?}");
+    }
+    for bad in [
+        &b" a"[..],
+        b"a ",
+        b"\ta",
+        b"a\t",
+        b"a\r",
+        b"a\nb",
+        b"\0",
+        b"\x01\n",
+    ] {
+        assert_eq!(Value::of(bad), Value::Bad, "{bad:?}");
+    }
+}
+
+#[test]
+fn status_codes() {
+    assert_eq!(status(b"200"), Some(200));
+    for bad in [&b"099"[..], b"20", b"2000", b"2x0", b"+20"] {
+        assert_eq!(status(bad), None, "{bad:?}");
+    }
+}
