@@ -36,6 +36,7 @@ mod page_view;
 mod predictor;
 mod promises;
 mod random;
+mod repeats;
 mod reports;
 mod revisits;
 mod session;

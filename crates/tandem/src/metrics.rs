@@ -215,6 +215,8 @@ metrics! {
     pushes_validated "counter" "Pushes whose head answered a conditional request with 304.";
     pushes_withheld "counter"
         "Gateway: promises without a body, because the browser showed no need of it.";
+    pushes_repeated "counter"
+        "Gateway: requests that crossed a promise, and got the response of its push.";
     push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";
     push_bytes_wasted "counter" "Bytes of pushed bodies that served no request.";
     origin_extra_requests "counter"

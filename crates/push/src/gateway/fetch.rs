@@ -50,6 +50,8 @@ pub(super) struct Fetch {
     pub(super) purpose: Purpose,
     pub(super) turn: Turn,
     pub(super) phase: Phase,
+    /// The request of the push, once it was made.
+    pub(super) request: Option<RequestHead>,
     /// The fetch waits until the browser shows that it lacks the resource.
     pub(super) held: bool,
     /// The promise of a held fetch has been sent.
@@ -61,6 +63,9 @@ pub(super) struct Fetch {
     pub(super) validates: bool,
     /// The head was passed on, and the body waits for a request that needs it.
     pub(super) body_held: bool,
+    /// The head has come, and waits for a request too: only a request that is under way may get the
+    /// answer.
+    pub(super) head_held: bool,
     /// The push serves no request, so that further bytes of its body are wasted.
     pub(super) is_wasted: bool,
     /// A request waits for it.
@@ -75,8 +80,8 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    /// Returns whether the fetch or its body waits for a request.
+    /// Returns whether the fetch, its head or its body waits for a request.
     pub(super) const fn waits(&self) -> bool {
-        self.held || self.body_held
+        self.held || self.head_held || self.body_held
     }
 }

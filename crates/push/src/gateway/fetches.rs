@@ -2,17 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use tandem_http::ResponseHead;
 use tandem_http::message::content_length;
+use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
 use super::document::Purpose;
 use super::fetch::{Fetch, MAX_PUSH_BYTES, Phase};
 use super::output::{Order, Output, PushError};
+use super::repeats::Begun;
 use super::session::Gateway;
 use super::table::FetchId;
 use crate::answer::{Reuse, browser_reuse, may_be_handed_over, may_be_pushed, redirect_target};
-use crate::wire::ASKED_FIELD;
+use crate::wire::{ASKED_FIELD, url_hash};
 
 /// The time after which a fetch without a head gives its slot to another.
 const SLOT_PERIOD: Duration = Duration::from_secs(2);
@@ -66,7 +67,7 @@ impl Gateway {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         }
-        fetch.reported = true;
+        fetch.reported = !is_unwanted;
         let reuse = browser_reuse(head, self.clock.unix_time(now));
         self.cache.note_answer(fetch.target.hash, reuse);
         if fetch.is_sign && head.status == 200 && reuse != Reuse::Never {
@@ -74,7 +75,14 @@ impl Gateway {
             self.note_claim(now, page);
         }
         self.begin_push(id, head);
-        self.hold_body(now, id, head, is_handed_over);
+        if reuse == Reuse::Fresh {
+            self.begin_repeat(now, id, head);
+        }
+        if is_unwanted {
+            self.hold_head(now, id);
+        } else {
+            self.hold_body(now, id, head);
+        }
         if let Some(fetch) = self.fetches.get(id) {
             head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
         }
@@ -92,6 +100,7 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
         };
+        self.repeats.add(id, data);
         let length = data.len() as u64;
         fetch.received += length;
         if fetch.is_wasted {
@@ -174,6 +183,7 @@ impl Gateway {
             match phase {
                 Phase::Waiting(request) if !is_left => {
                     fetch.phase = Phase::Fetching;
+                    fetch.request = Some(request.clone());
                     if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
                         && push.fetch == id
                     {
@@ -263,6 +273,46 @@ impl Gateway {
             target
         });
         self.locate(page, &url, head, target);
+    }
+
+    /// Keeps a response for a request that crosses its promise. The trailers of such a response are
+    /// not kept, and its length must be known.
+    fn begin_repeat(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
+        let length = content_length(&head.fields).ok().flatten();
+        let is_plain = head.status == 200 && !head.fields.contains("set-cookie");
+        let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| !fetch.requested) else {
+            return;
+        };
+        if let (true, Some(length), Some(request)) = (is_plain, length, fetch.request.take()) {
+            let begun = Begun {
+                fetch: id,
+                hash: fetch.target.hash,
+                request,
+                asked: fetch.target.asked,
+            };
+            self.repeats.begin(now, begun, head, length);
+        }
+    }
+
+    /// Handles a request with an unsafe method, which may change the resources of its origin (RFC
+    /// 9111 section 4.4). No response from before it is repeated.
+    pub fn handle_unsafe_request(&mut self) {
+        self.repeats.clear();
+        for fetch in self.fetches.values_mut() {
+            fetch.request = None;
+        }
+    }
+
+    /// Returns the response to a request that has crossed the promise of a push. It needs no
+    /// request to the origin.
+    pub fn repeat(
+        &mut self,
+        now: Instant,
+        request: &RequestHead,
+    ) -> Option<(ResponseHead, Vec<u8>)> {
+        let repeated = self.repeats.take(now, url_hash(request), request);
+        self.counts.repeated += u64::from(repeated.is_some());
+        repeated
     }
 
     /// Returns whether promises were added to an open companion, which are to be sent first.

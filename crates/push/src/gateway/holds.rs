@@ -5,14 +5,14 @@
 //! fetches of the page begin (see `visitors`). The others are given up after [`HOLD_PERIOD`].
 //!
 //! If the browser must validate a copy that the session brought, only the head is sent. The client
-//! answers the conditional request with 304, and the body follows if it is needed. The body of an
-//! answer that must not be stored waits for its request too, unless it is short.
+//! answers the conditional request with 304, and the body follows if it is needed. The head of an
+//! answer that must not be stored waits for its request too: a client can use such an answer only if
+//! the request waits when the head arrives.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::validation;
-use tandem_http::message::content_length;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
@@ -29,10 +29,6 @@ use crate::url;
 /// The time after which a held fetch is given up. A client's request waits 5 s for a push without a
 /// head, so the fetch outlasts that by the slowest path's round trip.
 const HOLD_PERIOD: Duration = Duration::from_secs(8);
-
-/// The length in bytes of a body that costs less than the round trip that waiting for its request
-/// takes.
-const SHORT_BODY: u64 = 1400;
 
 /// The bodies of a page that wait for a sign.
 #[derive(Default)]
@@ -118,25 +114,30 @@ impl Gateway {
         }
     }
 
+    /// Holds the head of a push back until a request waits for it. The client could not keep the
+    /// answer, and would request the resource again.
+    pub(super) fn hold_head(&mut self, now: Instant, id: FetchId) {
+        if let Some(fetch) = self.fetches.get_mut(id) {
+            fetch.head_held = true;
+            self.holds.push_back((now + HOLD_PERIOD, id));
+        }
+    }
+
+    /// Returns whether the head of a push must not be passed on yet. [`Output::Body`] tells when it
+    /// may.
+    pub fn holds_head(&self, id: FetchId) -> bool {
+        self.fetches.get(id).is_some_and(|fetch| fetch.head_held)
+    }
+
     /// Holds the body of a push back if the browser must validate its copy, since the head suffices
-    /// to answer 304. A body that must not be stored is held back too: it is of use only for a
-    /// request that is under way.
-    pub(super) fn hold_body(
-        &mut self,
-        now: Instant,
-        id: FetchId,
-        head: &ResponseHead,
-        is_handed_over: bool,
-    ) {
+    /// to answer 304.
+    pub(super) fn hold_body(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
         let has_validator = head.fields.contains("etag") || head.fields.contains("last-modified");
         let suffices = fetch.validates && head.status == 200 && has_validator;
-        let length = content_length(&head.fields).ok().flatten();
-        let is_long = length.is_none_or(|length| length > SHORT_BODY) && head.status == 200;
-        let waits = suffices || (is_long && is_handed_over);
-        if waits && !fetch.requested && self.companion.known {
+        if suffices && !fetch.requested && self.companion.known {
             fetch.body_held = true;
             self.holds.push_back((now + HOLD_PERIOD, id));
         }
@@ -168,7 +169,10 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
-        if std::mem::replace(&mut fetch.body_held, false) {
+        let head_held = std::mem::replace(&mut fetch.head_held, false);
+        // The client gets the head now, and reports on it.
+        fetch.reported |= head_held;
+        if std::mem::replace(&mut fetch.body_held, false) || head_held {
             self.outputs.push_back(Output::Body { fetch: id });
         }
         if std::mem::replace(&mut fetch.held, false) && fetch.promised {
@@ -246,6 +250,7 @@ impl Gateway {
             return;
         };
         fetch.held = false;
+        fetch.head_held = false;
         fetch.body_held = false;
         if matches!(fetch.phase, Phase::Waiting(_)) {
             fetch.phase = Phase::Over;

@@ -73,7 +73,8 @@ pub enum Output {
         /// The push.
         fetch: FetchId,
     },
-    /// The body of a push may be read now: see [`holds_body`](super::Gateway::holds_body).
+    /// The rest of a push may be passed on now: see
+    /// [`holds_head`](super::Gateway::holds_head) and [`holds_body`](super::Gateway::holds_body).
     Body {
         /// The push.
         fetch: FetchId,
@@ -148,6 +149,8 @@ pub struct Counts {
     pub validated: u64,
     /// Promises whose bodies were never sent, because the browser showed no need of them.
     pub withheld: u64,
+    /// Requests that crossed the promise of a push, and were answered with its response.
+    pub repeated: u64,
     /// Bytes of bodies that origins sent for pushes that served no request.
     pub wasted_bytes: u64,
     /// Requests to origins for pushes that served no request.

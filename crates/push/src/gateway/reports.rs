@@ -56,6 +56,8 @@ impl Gateway {
         hash: u32,
         predictor: Option<&mut (dyn Predictor + '_)>,
     ) {
+        // The client has the promise, so no request crosses it any more.
+        self.repeats.forget(hash);
         let Some(push) = self.unreported.remove(&hash) else {
             return;
         };

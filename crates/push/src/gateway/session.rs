@@ -16,6 +16,7 @@ use super::output::{Carrier, Clock, Config, Counts, Output};
 use super::page::{Page, Promise};
 use super::page_view::PageView;
 use super::random::Random;
+use super::repeats::Repeats;
 use super::revisits::Revisits;
 use super::table::{AnswerId, FetchId, PageId, Table};
 use super::visitors::Visitors;
@@ -84,6 +85,7 @@ pub struct Gateway {
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
     pub(super) revisits: Revisits,
+    pub(super) repeats: Repeats,
     /// The held fetches, and the times at which they are given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
     /// The URL hashes of the requests that are under way.
@@ -128,6 +130,7 @@ impl Gateway {
             cache: ClientCache::default(),
             visitors: Visitors::default(),
             revisits: Revisits::default(),
+            repeats: Repeats::default(),
             holds: VecDeque::new(),
             requested: Vec::new(),
             unreported: HashMap::new(),
@@ -202,6 +205,7 @@ impl Gateway {
             self.count_waste(&push);
         }
         self.releases.clear();
+        self.repeats.clear();
         let waiting = self.hosts.begin_page();
         self.collect_pages(waiting);
         if let Some(page) = self.skipping.take() {

@@ -96,6 +96,24 @@ fn answer_without_storage_serves_a_request_that_waits() {
 }
 
 #[test]
+fn head_without_storage_waits_for_its_request() {
+    for promises in PROMISES {
+        let pixel = page("image/gif", "x").with("cache-control", "no-store");
+        let pages = [
+            ("http://a.test/page", html("<img src=p.gif>")),
+            ("http://a.test/p.gif", pixel),
+        ];
+        let mut pair = pair(promises, &pages);
+        pair.browse_for(Duration::from_secs(2), "http://a.test/page", NAVIGATION);
+        assert_eq!(pair.take_asked().len(), 2);
+        let (reply, asked) = pair.get("http://a.test/p.gif", &[]);
+        assert!(reply.is_pushed && reply.body == "x");
+        assert!(asked.is_empty(), "{asked:?}");
+        assert_eq!(pair.gateway.take_counts().extra_requests, 0);
+    }
+}
+
+#[test]
 fn answer_without_storage_waits_for_no_request() {
     let long = "x".repeat(5000);
     for promises in PROMISES {

@@ -252,9 +252,16 @@ impl Scene<'_> {
         let takes_pushes = options & 224 != 224;
         let is_get = request.method == Method::Get;
         self.hashes.insert(url_hash(&request));
+        if !is_get {
+            self.gateway.handle_unsafe_request();
+        }
+        let request = Arc::new(request);
         let id = self
             .gateway
-            .handle_request(self.now, &Arc::new(request), takes_pushes);
+            .handle_request(self.now, &request, takes_pushes);
+        if let Some((head, body)) = self.gateway.repeat(self.now, &request) {
+            assert!(is_get && head.status == 200 && body.len() <= 64 << 10);
+        }
         assert_eq!(id.is_some(), is_get);
         self.answers.extend(id);
     }

@@ -104,8 +104,8 @@ pub(crate) struct Pair {
     due: BTreeMap<(Duration, u64), (Asker, RequestHead)>,
     count: u64,
     asked: Vec<Asked>,
-    /// The bodies of pushes that the gateway holds back.
-    held: HashMap<FetchId, (String, String)>,
+    /// The pushes that the gateway holds back: URL, head unless it was sent, and body.
+    held: HashMap<FetchId, (String, Option<ResponseHead>, String)>,
     /// The unfinished answer.
     unfinished: Option<AnswerId>,
     /// The messages that the client received, as text.
@@ -373,7 +373,11 @@ impl Pair {
             Message::Request(request) => {
                 let shared = Arc::new(request.clone());
                 let id = self.gateway.handle_request(now, &shared, true);
-                self.ask(id.map_or(Asker::Other, Asker::Answer), request);
+                let asker = id.map_or(Asker::Other, Asker::Answer);
+                match self.gateway.repeat(now, &request) {
+                    Some((head, body)) => self.pass_repeat(asker, &request, head, body),
+                    None => self.ask(asker, request),
+                }
             }
             Message::Reports(body) => self.gateway.handle_reports(now, &body, None),
             other => panic!("{other:?} goes down"),
@@ -461,6 +465,25 @@ impl Pair {
         self.gateway.release_answer(now, id);
     }
 
+    /// Answers a request with the response of a push.
+    fn pass_repeat(
+        &mut self,
+        asker: Asker,
+        request: &RequestHead,
+        head: ResponseHead,
+        body: Vec<u8>,
+    ) {
+        let Asker::Answer(id) = asker else {
+            panic!("a repeated response is one to a GET");
+        };
+        let body = String::from_utf8(body).expect("bodies of scenes are text");
+        let page = Page {
+            body,
+            ..Page::default()
+        };
+        self.pass_answer(id, &url(request), head, &page);
+    }
+
     fn pass_push(&mut self, id: FetchId, url: &str, mut head: ResponseHead, body: &str) {
         let now = self.start + self.now;
         let passed = self.gateway.handle_fetch_head(now, id, &mut head);
@@ -469,17 +492,26 @@ impl Pair {
             self.transmit(Message::Reset(id, url.to_owned()));
             return self.gateway.release_fetch(now, id);
         }
+        if self.gateway.holds_head(id) {
+            let held = (url.to_owned(), Some(head), body.to_owned());
+            self.held.insert(id, held);
+            return;
+        }
         let asker = Asker::Fetch(id);
         self.transmit(Message::Head(asker, url.to_owned(), head));
         if self.gateway.holds_body(id) {
-            self.held.insert(id, (url.to_owned(), body.to_owned()));
+            let held = (url.to_owned(), None, body.to_owned());
+            self.held.insert(id, held);
             return;
         }
         self.pass_push_body(id, url, body);
     }
 
-    fn pass_held_body(&mut self, id: FetchId) {
-        let (url, body) = self.held.remove(&id).expect("a body is held");
+    fn pass_held_rest(&mut self, id: FetchId) {
+        let (url, head, body) = self.held.remove(&id).expect("a head or a body is held");
+        if let Some(head) = head {
+            self.transmit(Message::Head(Asker::Fetch(id), url.clone(), head));
+        }
         self.pass_push_body(id, &url, &body);
     }
 
@@ -512,12 +544,12 @@ impl Pair {
                 Output::Promise(carrier) => self.carry_promises(carrier),
                 Output::Fetch { fetch, request } => self.ask(Asker::Fetch(fetch), request),
                 Output::Cancel { fetch } => {
-                    if let Some((url, _)) = self.held.remove(&fetch) {
+                    if let Some((url, ..)) = self.held.remove(&fetch) {
                         self.transmit(Message::Reset(fetch, url));
                     }
                     self.gateway.release_fetch(self.start + self.now, fetch);
                 }
-                Output::Body { fetch } => self.pass_held_body(fetch),
+                Output::Body { fetch } => self.pass_held_rest(fetch),
                 Output::Raise { fetch } => {
                     self.gateway.raise_fetch(self.start + self.now, fetch);
                 }

@@ -30,7 +30,12 @@ impl Answer {
         let id = session.handle(|machine, now| machine.handle_request(now, request, takes_pushes));
         session.set_timer();
         let context = ExchangeContext::of(&exchange);
-        let reply = session.next().call(exchange);
+        let repeated =
+            takes_pushes.then(|| session.handle(|machine, now| machine.repeat(now, request)));
+        let reply = match repeated.flatten() {
+            Some((head, body)) => Reply::ready(head, body.into()),
+            None => session.next().call(exchange),
+        };
         match id {
             None => reply,
             Some(id) => Reply::new(Self {

@@ -24,7 +24,7 @@ pub(super) struct Fetch {
     /// True if the fetch waits for its turn or has begun.
     queued: bool,
     reply: Option<Reply>,
-    /// The part that follows promises of the companion.
+    /// The part that follows promises of the companion, or the head that waits for a request.
     held: Option<Part>,
     ended: bool,
 }
@@ -129,11 +129,15 @@ impl Parts for Fetch {
             self.end();
             return Poll::Ready(Some(Err(error)));
         }
+        let id = self.id;
+        if self.session.handle(|machine, _| machine.holds_head(id)) {
+            self.session.set_timer();
+            return Poll::Pending;
+        }
         if let Some(part) = self.held.take() {
             return Poll::Ready(Some(Ok(part)));
         }
         loop {
-            let id = self.id;
             if self.session.handle(|machine, _| machine.holds_body(id)) {
                 self.session.set_timer();
                 return Poll::Pending;
@@ -154,7 +158,13 @@ impl Parts for Fetch {
                 Part::Data(data) => self.on_data(data),
                 _ => Ok(Order::Now),
             };
+            let is_head_held = self.session.handle(|machine, _| machine.holds_head(id));
             match order {
+                Ok(_) if is_head_held => {
+                    self.held = Some(part);
+                    self.session.set_timer();
+                    return Poll::Pending;
+                }
                 Ok(Order::Now) => return Poll::Ready(Some(Ok(part))),
                 Ok(Order::AfterPromises) => {
                     // The companion was woken, and goes first.

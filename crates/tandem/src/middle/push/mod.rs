@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tandem_http::Method;
+use tandem_http::cache::is_safe;
 use tandem_push::wire::{is_companion, is_reserved};
 
 use crate::error::{Error, Kind, Side};
@@ -85,6 +86,10 @@ impl Stage for Push {
         }
         if is_reserved(&exchange.request.authority) {
             return unknown_host();
+        }
+        if !is_safe(&exchange.request.method) {
+            self.session
+                .handle(|machine, _| machine.handle_unsafe_request());
         }
         let watches = exchange.peer.push || self.learns;
         if !watches || exchange.request.method != Method::Get {

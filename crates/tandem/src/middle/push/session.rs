@@ -270,6 +270,7 @@ fn count(counts: Counts) {
     METRICS.pushes_cancelled.add(counts.cancelled);
     METRICS.pushes_validated.add(counts.validated);
     METRICS.pushes_withheld.add(counts.withheld);
+    METRICS.pushes_repeated.add(counts.repeated);
     METRICS.push_bytes_wasted.add(counts.wasted_bytes);
     METRICS.origin_extra_requests.add(counts.extra_requests);
     METRICS.pages_returning.add(counts.pages_returning);

@@ -1,0 +1,228 @@
+//! The short responses of recent pushes, for requests that cross their promises on the path.
+//!
+//! A browser that has not received a promise yet requests the resource itself. The gateway then
+//! holds the response already, and needs no second request to the origin. A response is repeated
+//! once, to a request that its push would have answered, and only if caches may use it without a
+//! validation (RFC 9111 section 4.2).
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use tandem_http::{RequestHead, ResponseHead};
+
+use super::table::FetchId;
+use crate::client::matching::PushFacts;
+use crate::wire::RequestHashes;
+
+/// The length in bytes of the longest body that is kept.
+const MAX_BODY: usize = 64 << 10;
+
+/// The number of bytes of all bodies that are kept.
+const MAX_BYTES: usize = 256 << 10;
+
+/// The number of responses that are kept.
+const MAX_RESPONSES: usize = 64;
+
+/// The time for which a response is kept. A promise reaches the client within the round trip of the
+/// path and the time that data ahead of it takes.
+const KEEP_PERIOD: Duration = Duration::from_secs(3);
+
+/// The responses of the last pushes, oldest first.
+#[derive(Default)]
+pub(super) struct Repeats {
+    kept: VecDeque<Kept>,
+    bytes: usize,
+}
+
+/// A response, as far as it has arrived.
+struct Kept {
+    fetch: FetchId,
+    hash: u32,
+    until: Instant,
+    request: RequestHead,
+    asked: RequestHashes,
+    head: ResponseHead,
+    body: Vec<u8>,
+    length: usize,
+}
+
+/// The push whose response begins.
+pub(super) struct Begun {
+    pub(super) fetch: FetchId,
+    /// The [`url_hash`](crate::wire::url_hash) of the URL.
+    pub(super) hash: u32,
+    pub(super) request: RequestHead,
+    pub(super) asked: RequestHashes,
+}
+
+impl Repeats {
+    /// Keeps the response of a push, whose body has `length` bytes, if it is short.
+    pub(super) fn begin(&mut self, now: Instant, begun: Begun, head: &ResponseHead, length: u64) {
+        self.expire(now);
+        let Some(length) = usize::try_from(length).ok().filter(|it| *it <= MAX_BODY) else {
+            return;
+        };
+        while self.kept.len() >= MAX_RESPONSES || self.bytes + length > MAX_BYTES {
+            self.drop_oldest();
+        }
+        self.bytes += length;
+        self.kept.push_back(Kept {
+            fetch: begun.fetch,
+            hash: begun.hash,
+            until: now + KEEP_PERIOD,
+            request: begun.request,
+            asked: begun.asked,
+            head: head.clone(),
+            body: Vec::new(),
+            length,
+        });
+    }
+
+    /// Adds bytes to the body of a push.
+    pub(super) fn add(&mut self, fetch: FetchId, data: &[u8]) {
+        let Some(at) = self.kept.iter().position(|kept| kept.fetch == fetch) else {
+            return;
+        };
+        let kept = &mut self.kept[at];
+        if kept.body.len() + data.len() > kept.length {
+            // The origin broke its promise of a length, so the body is not to be trusted.
+            self.remove(at);
+            return;
+        }
+        kept.body.extend_from_slice(data);
+    }
+
+    /// Takes the complete response that answers a request with this URL hash.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        hash: u32,
+        asked: &RequestHead,
+    ) -> Option<(ResponseHead, Vec<u8>)> {
+        self.expire(now);
+        let at = self.kept.iter().position(|kept| {
+            let facts = PushFacts {
+                request: &kept.request,
+                has_own_fields: true,
+                hashes: Some(kept.asked),
+                head: Some(&kept.head),
+            };
+            kept.hash == hash && kept.body.len() == kept.length && facts.check(asked).is_ok()
+        })?;
+        self.remove(at).map(|kept| (kept.head, kept.body))
+    }
+
+    /// Forgets the response of a URL, because no request can cross its promise any more.
+    pub(super) fn forget(&mut self, hash: u32) {
+        while let Some(at) = self.kept.iter().position(|kept| kept.hash == hash) {
+            self.remove(at);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while self.kept.front().is_some_and(|kept| kept.until <= now) {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        self.remove(0);
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Kept> {
+        let kept = self.kept.remove(at)?;
+        self.bytes -= kept.length;
+        Some(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn request(path: &str) -> RequestHead {
+        RequestHead::get(Scheme::Http, "a.test", path)
+    }
+
+    fn begin(repeats: &mut Repeats, now: Instant, number: u64, length: u64) {
+        let request = request(&format!("/{number}"));
+        let begun = Begun {
+            fetch: FetchId::from(number),
+            hash: u32::try_from(number).unwrap(),
+            asked: RequestHashes::of(&request.fields),
+            request,
+        };
+        repeats.begin(now, begun, &ResponseHead::new(200), length);
+    }
+
+    fn take(repeats: &mut Repeats, now: Instant, number: u32) -> Option<Vec<u8>> {
+        let asked = request(&format!("/{number}"));
+        repeats.take(now, number, &asked).map(|(_, body)| body)
+    }
+
+    #[test]
+    fn repeats_give_a_complete_response_once() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        begin(&mut repeats, now, 1, 4);
+        repeats.add(FetchId::from(1), b"ab");
+        assert_eq!(take(&mut repeats, now, 1), None, "it is incomplete");
+        repeats.add(FetchId::from(2), b"xx");
+        repeats.add(FetchId::from(1), b"cd");
+        assert_eq!(repeats.take(now, 1, &request("/2")), None, "another URL");
+        assert_eq!(take(&mut repeats, now, 1).as_deref(), Some(&b"abcd"[..]));
+        assert_eq!(take(&mut repeats, now, 1), None);
+        assert_eq!(repeats.bytes, 0);
+    }
+
+    #[test]
+    fn repeats_refuse_a_request_with_other_fields() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        begin(&mut repeats, now, 1, 0);
+        let mut asked = request("/1");
+        asked.fields.push("cookie", "a=b");
+        assert_eq!(repeats.take(now, 1, &asked), None);
+        let mut asked = request("/1");
+        asked.fields.push("range", "bytes=0-1");
+        assert_eq!(repeats.take(now, 1, &asked), None);
+        assert!(take(&mut repeats, now, 1).is_some());
+    }
+
+    #[test]
+    fn repeats_are_bounded_in_time_and_bytes() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        for number in 0..200 {
+            begin(&mut repeats, now, number, 60_000);
+            assert!(repeats.bytes <= MAX_BYTES);
+        }
+        begin(&mut repeats, now, 200, MAX_BODY as u64 + 1);
+        begin(&mut repeats, now, 201, u64::MAX);
+        assert_eq!(repeats.kept.len(), 4);
+        for number in 300..500 {
+            begin(&mut repeats, now, number, 0);
+        }
+        assert_eq!((repeats.kept.len(), repeats.bytes), (MAX_RESPONSES, 0));
+        assert!(take(&mut repeats, now + KEEP_PERIOD / 2, 499).is_some());
+        assert_eq!(take(&mut repeats, now + KEEP_PERIOD, 498), None);
+        assert!(repeats.kept.is_empty());
+    }
+
+    #[test]
+    fn repeats_forget_what_is_reported_or_too_long() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        begin(&mut repeats, now, 1, 0);
+        repeats.forget(1);
+        assert_eq!(take(&mut repeats, now, 1), None);
+        begin(&mut repeats, now, 2, 1);
+        repeats.add(FetchId::from(2), b"ab");
+        assert_eq!((repeats.kept.len(), repeats.bytes), (0, 0));
+        begin(&mut repeats, now, 3, 0);
+        repeats.clear();
+        assert_eq!(take(&mut repeats, now, 3), None);
+    }
+}
