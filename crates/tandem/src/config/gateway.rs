@@ -102,6 +102,8 @@ with_path! {
         /// Number of users that must fetch a response before the shared cache serves it to others,
         /// 1 to 4; each URL needs up to twice as many [default: 3, and 1 with mode=reverse]
         cache_users: Option<u8> [help_heading = "Cache", value_name = "N"],
+        /// Add Cache-Status to responses, which says how the cache handled the request (RFC 9211)
+        cache_status: Option<bool> [help_heading = "Cache", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// File with the rights of clients, for mode=submit
         submit_rights: Option<String> [help_heading = "Submissions", value_name = "FILE"],
         /// PEM file with the Ed25519 key that signs submissions
@@ -216,6 +218,8 @@ pub struct GatewayConfig {
     pub push: Option<PushConfig>,
     /// The configuration of the cache; `None` without a cache.
     pub cache: Option<tandem_cache::Config>,
+    /// Adds `Cache-Status` to the responses of a gateway with a cache.
+    pub cache_status: bool,
     /// The configuration of submissions, with `mode=submit`.
     pub submission: Option<SubmissionConfig>,
     /// The time limit for an origin's response.
@@ -341,6 +345,7 @@ impl GatewayOptions {
             },
             push,
             cache,
+            cache_status: self.cache_status.unwrap_or(false),
             response_timeout: positive(
                 "response-timeout",
                 self.response_timeout,

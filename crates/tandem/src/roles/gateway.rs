@@ -223,6 +223,7 @@ impl GatewayConfig {
         let (open, by_certificate) = (self.open, self.client_ca.is_some());
         let origin = Rc::clone(origin);
         let (log_requests, log_urls) = (self.log_requests, self.log_urls);
+        let tells_status = self.cache_status;
         Ok(Rc::new(
             move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
                 let last: Rc<dyn Stage> = match &submissions {
@@ -240,7 +241,8 @@ impl GatewayConfig {
                     None => out,
                     Some(cache) => {
                         let user = users.number(peer.session, peer.address);
-                        Rc::new(CacheStage::new(cache, peer, user, out)) as Rc<dyn Stage>
+                        Rc::new(CacheStage::new(cache, peer, user, tells_status, out))
+                            as Rc<dyn Stage>
                     }
                 };
                 let pushed = |pushing| {

@@ -459,3 +459,47 @@ fn post_without_a_page_invalidates_its_site() {
     assert_eq!(client.answer("POST").body, b"2");
     assert_eq!(caching.send(&mut client, "GET", "/", &page).1, "3");
 }
+
+#[test]
+fn cache_status_says_how_a_request_was_handled() {
+    let caching = Caching::with(
+        |_, asked| match asked.field("if-none-match") {
+            Some(_) => "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n".to_owned(),
+            None => with_fields(
+                "Cache-Control: max-age=3600\r\nVary: Foo\r\nETag: \"1\"\r\n\
+                 Cache-Status: upstream; hit\r\n",
+                "body",
+            ),
+        },
+        true,
+        |options| options.cache_status = Some(true),
+    );
+    let ask = |method: &str, fields: &str| {
+        let mut client = caching.connect();
+        client.send(request(method, &caching.origin.url("/"), fields));
+        let answer = client.answer(method);
+        let is_status = |name: &str| name.eq_ignore_ascii_case("cache-status");
+        let of_status = answer.fields.iter().filter(|it| is_status(&it.0));
+        let values: Vec<_> = of_status.map(|it| it.1.clone()).collect();
+        assert_eq!(values[0], "upstream; hit");
+        values[1].clone()
+    };
+    let begins = |value: String, with: &str| assert!(value.starts_with(with), "{value} {with}");
+    assert_eq!(
+        ask("GET", ""),
+        "tandem-gateway; fwd=uri-miss; fwd-status=200; stored"
+    );
+    begins(ask("GET", ""), "tandem-gateway; hit; ttl=3");
+    assert_eq!(
+        ask("GET", "Foo: 1\r\n"),
+        "tandem-gateway; fwd=vary-miss; fwd-status=200; stored"
+    );
+    assert_eq!(
+        ask("GET", "Cache-Control: no-cache\r\n"),
+        "tandem-gateway; fwd=request; fwd-status=304"
+    );
+    assert_eq!(
+        ask("POST", "Content-Length: 0\r\n"),
+        "tandem-gateway; fwd=method"
+    );
+}

@@ -8,6 +8,7 @@
 
 mod admission;
 mod browser;
+mod cached_pushes;
 mod caching;
 mod carrying;
 mod certificates;

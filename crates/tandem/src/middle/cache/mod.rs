@@ -15,6 +15,7 @@
 
 mod pump;
 mod reply;
+mod status;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::response_cache::{Owner, Place, ResponseCache};
 use crate::stage::Stage;
 use reply::CachedReply;
+use status::CacheStatus;
 
 /// The stage of one session.
 pub struct CacheStage(Rc<Session>);
@@ -39,12 +41,20 @@ pub struct CacheStage(Rc<Session>);
 struct Session {
     cache: Arc<ResponseCache>,
     owner: Owner,
+    tells_status: bool,
     next: Rc<dyn Stage>,
 }
 
 impl CacheStage {
-    /// Creates the stage for the session of `peer`. `user` is the number of its user.
-    pub fn new(cache: &Arc<ResponseCache>, peer: Peer, user: u64, next: Rc<dyn Stage>) -> Self {
+    /// Creates the stage for the session of `peer`. `user` is the number of its user. With
+    /// `tells_status`, responses have the field `Cache-Status`.
+    pub fn new(
+        cache: &Arc<ResponseCache>,
+        peer: Peer,
+        user: u64,
+        tells_status: bool,
+        next: Rc<dyn Stage>,
+    ) -> Self {
         let number = match cache.config().sharing {
             Sharing::Private => peer.session,
             Sharing::Shared | Sharing::Origin => 0,
@@ -52,6 +62,7 @@ impl CacheStage {
         Self(Rc::new(Session {
             cache: Arc::clone(cache),
             owner: Owner { number, user },
+            tells_status,
             next,
         }))
     }
@@ -69,24 +80,34 @@ impl Drop for Session {
 impl Stage for CacheStage {
     fn call(&self, exchange: Exchange) -> Reply {
         if !is_safe(&exchange.request.method) {
-            return Reply::new(Invalidating {
-                partitions: self.0.changed(&exchange),
-                request: exchange.request.clone(),
-                session: Rc::clone(&self.0),
-                reply: self.0.next.call(exchange),
-            });
+            return self.0.told(
+                false,
+                Reply::new(Invalidating {
+                    partitions: self.0.changed(&exchange),
+                    request: exchange.request.clone(),
+                    session: Rc::clone(&self.0),
+                    reply: self.0.next.call(exchange),
+                }),
+            );
         }
-        let Some(place) = self.0.place(&exchange) else {
-            return self.0.next.call(exchange);
-        };
-        match exchange.request.method {
-            Method::Get | Method::Head => CachedReply::reply(&self.0, place, exchange),
-            _ => self.0.next.call(exchange),
+        let is_read = matches!(exchange.request.method, Method::Get | Method::Head);
+        match self.0.place(&exchange).filter(|_| is_read) {
+            Some(place) => CachedReply::reply(&self.0, place, exchange),
+            None => self.0.told(is_read, self.0.next.call(exchange)),
         }
     }
 }
 
 impl Session {
+    /// Returns a reply whose head says, if that is wanted, that the cache took no part in it.
+    fn told(&self, is_read: bool, reply: Reply) -> Reply {
+        if !self.tells_status {
+            return reply;
+        }
+        let status = CacheStatus::bypass(is_read);
+        Reply::new(Bypassing { status, reply })
+    }
+
     /// Returns the key and group of a request, or `None` for one that the cache must not touch.
     fn place(&self, exchange: &Exchange) -> Option<Place> {
         let partition = self.partition(exchange)?;
@@ -150,6 +171,22 @@ fn first_party(request: &RequestHead) -> Option<String> {
         matches!(from, b"none" | b"same-origin" | b"same-site").then(|| site_of(&request.authority))
     };
     url("referer").or_else(|| url("origin")).or_else(own)
+}
+
+/// The reply to a request that passed by the cache.
+struct Bypassing {
+    status: CacheStatus,
+    reply: Reply,
+}
+
+impl Parts for Bypassing {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut part = self.reply.poll_part(cx);
+        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {
+            self.status.tell(&mut head.fields);
+        }
+        part
+    }
 }
 
 /// The reply to an unsafe request, which invalidates stored responses.
@@ -247,7 +284,7 @@ mod tests {
         };
         let cache = Arc::new(ResponseCache::new(config));
         let next = Rc::new(Stalling(Cell::new(0)));
-        let stage = CacheStage::new(&cache, Peer::none(), 0, Rc::clone(&next) as Rc<dyn Stage>);
+        let stage = CacheStage::new(&cache, Peer::none(), 0, false, Rc::clone(&next) as _);
         let call = || {
             let request = RequestHead::get(Scheme::Http, "own.example", "/");
             stage.call(Exchange::internal(request))

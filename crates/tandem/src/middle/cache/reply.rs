@@ -14,6 +14,7 @@ use tandem_http::{Fields, ResponseHead};
 
 use super::Session;
 use super::pump::Pump;
+use super::status::CacheStatus;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
@@ -31,6 +32,7 @@ pub(super) struct CachedReply {
     place: Place,
     exchange: Exchange,
     state: State,
+    status: CacheStatus,
 }
 
 enum State {
@@ -78,6 +80,7 @@ impl CachedReply {
             place,
             exchange,
             state: State::Done,
+            status: CacheStatus::default(),
         };
         reply.decide(true);
         Reply::new(reply)
@@ -98,10 +101,12 @@ impl CachedReply {
         match lookup {
             Lookup::Hit(stored) => {
                 METRICS.cache_hits.add(1);
+                self.status = CacheStatus::hit(&stored, cache.now());
                 self.serve(&stored);
             }
             Lookup::Stale(stored, fetch) => {
                 METRICS.cache_hits.add(1);
+                self.status = CacheStatus::hit(&stored, cache.now());
                 self.serve(&stored);
                 if let Some((fetch, flight)) = fetch {
                     self.revalidate(fetch, flight);
@@ -109,12 +114,14 @@ impl CachedReply {
             }
             Lookup::Join(flight) => {
                 METRICS.cache_collapsed.add(1);
+                self.status = CacheStatus::collapsed();
                 let is_request = !self.exchange.priority.get().push;
                 let limit = Box::pin(tokio::time::sleep(WAIT_FOR));
                 self.state = State::Waiting(Reading::new(flight, is_request), limit);
             }
             Lookup::Fetch(fetch, flight) => self.fetch(fetch, flight),
             Lookup::NotCached => {
+                self.status = CacheStatus::only_if_cached();
                 let mut head = ResponseHead::new(504);
                 head.fields.push("content-length", "0");
                 self.state = State::Serving(Serving::empty(head));
@@ -135,6 +142,7 @@ impl CachedReply {
 
     fn fetch(&mut self, fetch: Box<Fetch>, flight: Option<Arc<Flight>>) {
         METRICS.cache_misses.add(1);
+        self.status = CacheStatus::forwarded(fetch.reason());
         self.state = State::Fetching(Fetching::new(&self.session, self.exchange(), fetch, flight));
     }
 
@@ -145,6 +153,7 @@ impl CachedReply {
             place: self.place.clone(),
             state: State::Fetching(Fetching::new(&self.session, self.exchange(), fetch, flight)),
             exchange: self.exchange(),
+            status: CacheStatus::default(),
         });
         tokio::task::spawn_local(drain(reply));
     }
@@ -170,6 +179,8 @@ impl CachedReply {
         let fetch = fetching.fetch.take()?;
         let received = cache.lock().receive(cache.now(), &fetch, &head);
         let flight = fetching.flight.take();
+        let is_stored = matches!(received, Received::Store(_));
+        self.status.received(head.status, is_stored);
         match received {
             Received::Stored(stored) => {
                 METRICS.cache_validations.add(u64::from(head.status == 304));
@@ -322,6 +333,18 @@ async fn drain(mut reply: Reply) {
 
 impl Parts for CachedReply {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut part = self.poll_state(cx);
+        if self.session.tells_status
+            && let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part
+        {
+            self.status.tell(&mut head.fields);
+        }
+        part
+    }
+}
+
+impl CachedReply {
+    fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         match &mut self.state {
             State::Fetching(_) => self.poll_fetching(cx),
             State::Waiting(..) => self.poll_waiting(cx),
