@@ -188,10 +188,12 @@ impl Daemon {
                 write: false,
             });
         }
+        let mut trim = state.trim.due(now).is_some_and(|time| time <= now);
         for session in state.sessions.values() {
-            let due = session
-                .deadline(self.session_timeout)
-                .is_some_and(|deadline| deadline <= now);
+            let deadline = session.deadline(self.session_timeout);
+            let due = deadline.is_some_and(|deadline| deadline <= now) || trim;
+            // One session that is writable lets `select` return.
+            trim = false;
             interests.push(Interest {
                 descriptor: session.descriptor(),
                 read: session.wants_read(),
@@ -208,7 +210,8 @@ impl Daemon {
         interests
     }
 
-    /// Returns the time of the next timeout, if there is one.
+    /// Returns the time of the next timeout, if there is one. Closed connections have none, since
+    /// programs expect none without sessions: a later run removes them.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         let state = self.state();
         let sessions = state.sessions.values().filter_map(|session| {
@@ -218,8 +221,8 @@ impl Daemon {
                 session.deadline(self.session_timeout)
             }
         });
-        let lingering = state.lingering.iter().map(|lingering| lingering.until);
-        sessions.chain(lingering).chain(state.trim.due(now)).min()
+        let trim = state.trim.due(now).filter(|_| !state.sessions.is_empty());
+        sessions.chain(trim).min()
     }
 }
 
