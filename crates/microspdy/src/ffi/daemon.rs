@@ -83,6 +83,19 @@ pub struct DaemonOptions {
     address: *const libc::sockaddr,
 }
 
+impl DaemonOptions {
+    /// Returns the options of a daemon over plain TCP at an address.
+    pub const fn raw(address: *const libc::sockaddr) -> Self {
+        Self {
+            session_timeout: 0,
+            flags: 0,
+            io_subsystem: RAW,
+            max_num_frames: 0,
+            address,
+        }
+    }
+}
+
 /// `SPDY_start_daemon` after its variadic arguments have been read; see `c/options.c`.
 ///
 /// # Safety
