@@ -2,8 +2,8 @@
 # Every check of the repository, runnable by hand.
 #
 #   ./ci.sh              all steps; each prints one line, a failing one its log as well
-#   ./ci.sh NAME...      these steps only: install fmt deny machete lint pure test doc fuzz interop
-#                        attack demo soak tornet
+#   ./ci.sh NAME...      these steps only: install fmt deny machete lint pure test microspdy doc fuzz
+#                        interop attack demo soak tornet
 #
 #   CARGO_TARGET_DIR     where it builds (~/.cache/tandem-target)
 #   FUZZ_SECONDS         how long each fuzz target runs (10)
@@ -29,6 +29,7 @@ step_install() {
     for tool in $tools; do
         have "${tool%%:*}" || missing+=("${tool##*:}")
     done
+    [ -e /usr/include/openssl/ssl.h ] || missing+=(libssl-dev)
     rustup component add rustfmt clippy 2>/dev/null || cargo clippy --version || return 1
     # As udev leaves it (tandem-link works for all users): a machine that began without udev has it closed.
     [ "$(id -u)" -ne 0 ] || [ ! -e /dev/net/tun ] || chmod 666 /dev/net/tun || return 1
@@ -126,6 +127,17 @@ step_test() {
     cargo test --workspace --locked
 }
 
+# The C library as it is released: its size, and TLS through OpenSSL for clients that know only NPN. The latter has a
+# directory of its own, since both forms of the library have one name.
+step_microspdy() {
+    local size
+    cargo test --locked -p tandem-microspdy --features openssl-npn --test suite --target-dir "$CARGO_TARGET_DIR/npn" &&
+        cargo build --locked -p tandem-microspdy --profile library || return 1
+    size=$(stat --format %s "$CARGO_TARGET_DIR/library/libmicrospdy.so") || return 1
+    echo "libmicrospdy.so has $size bytes"
+    [ "$size" -le 2000000 ]
+}
+
 step_doc() {
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 }
@@ -221,7 +233,7 @@ run() {
 
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
-    steps=(install fmt deny machete lint pure test doc fuzz interop attack demo)
+    steps=(install fmt deny machete lint pure test microspdy doc fuzz interop attack demo)
     compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
 fi
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin

@@ -98,24 +98,87 @@ fn tls_refuses_other_protocols_and_plain_text() {
     server.stop();
 }
 
+/// Clients of the years before ALPN, which OpenSSL plays.
 #[cfg(feature = "openssl-npn")]
-#[test]
-fn npn_chooses_the_version() {
+mod npn {
+    use std::io::{self, Read, Write};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
     use crate::build::must;
-    use std::process::{Command, Stdio};
-    let (server, _) = tls_server("npn");
-    for name in ["spdy/3", "spdy/3.1"] {
-        let output = must(
-            Command::new("openssl")
-                .args(["s_client", "-nextprotoneg", name, "-connect"])
-                .arg(format!("127.0.0.1:{}", server.port))
-                .stdin(Stdio::null()),
-            "openssl",
-        );
-        assert!(
-            output.contains(&format!("Next protocol: (1) {name}\n")),
-            "{output}"
-        );
+
+    /// `openssl s_client`, whose input and output are those of the TLS connection.
+    struct Tunnel(Child);
+
+    impl Tunnel {
+        fn start(port: u16, name: &str) -> Self {
+            let child = Command::new("openssl")
+                .args(["s_client", "-quiet", "-tls1_2", "-nextprotoneg", name])
+                .arg("-connect")
+                .arg(format!("127.0.0.1:{port}"))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("apt-get install openssl");
+            Self(child)
+        }
     }
-    server.stop();
+
+    impl Read for Tunnel {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0.stdout.as_mut().expect("it is piped").read(buffer)
+        }
+    }
+
+    impl Write for Tunnel {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.stdin.as_mut().expect("it is piped").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.stdin.as_mut().expect("it is piped").flush()
+        }
+    }
+
+    impl Drop for Tunnel {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn npn_chooses_the_version() {
+        let (server, _) = tls_server("npn");
+        for name in ["spdy/3", "spdy/3.1"] {
+            let output = must(
+                Command::new("openssl")
+                    .args(["s_client", "-nextprotoneg", name, "-connect"])
+                    .arg(format!("127.0.0.1:{}", server.port))
+                    .stdin(Stdio::null()),
+                "openssl",
+            );
+            assert!(
+                output.contains(&format!("Next protocol: (1) {name}\n")),
+                "{output}"
+            );
+        }
+        server.stop();
+    }
+
+    #[test]
+    fn npn_client_fetches_files() {
+        let (server, _) = tls_server("npn-files");
+        for (name, version) in [("spdy/3", Version::V3), ("spdy/3.1", Version::V31)] {
+            let tunnel = Tunnel::start(server.port, name);
+            let mut client = Client::over(Box::new(tunnel), version);
+            for len in [0, 1000, 1_000_000] {
+                assert!(client.fetch(&get(&format!("/{len}"))).body == pattern(len));
+            }
+            let upload = client.upload(&post("/"), pattern(300_000));
+            assert_eq!(client.finish(upload).body, b"300000 bytes\n");
+        }
+        server.stop();
+    }
 }
