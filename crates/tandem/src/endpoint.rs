@@ -22,6 +22,8 @@ pub enum SessionKind {
     Http,
     /// HTTP/2.
     H2,
+    /// HTTP/3.
+    H3,
     /// SPDY/3.
     Spdy3,
     /// SPDY/3.1.
@@ -31,9 +33,10 @@ pub enum SessionKind {
 }
 
 impl SessionKind {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 6] = [
         ("http", Self::Http),
         ("h2", Self::H2),
+        ("h3", Self::H3),
         ("spdy3", Self::Spdy3),
         ("spdy3.1", Self::Spdy31),
         ("socks5", Self::Socks5),
@@ -44,6 +47,7 @@ impl SessionKind {
         match self {
             Self::Http => "http",
             Self::H2 => "h2",
+            Self::H3 => "h3",
             Self::Spdy3 => "spdy3",
             Self::Spdy31 => "spdy3.1",
             Self::Socks5 => "socks5",
@@ -55,6 +59,7 @@ impl SessionKind {
         match self {
             Self::Http | Self::Socks5 => b"http/1.1",
             Self::H2 => b"h2",
+            Self::H3 => b"h3",
             Self::Spdy3 => b"spdy/3",
             Self::Spdy31 => b"spdy/3.1",
         }
@@ -77,6 +82,7 @@ impl Usage {
         match self {
             Self::Gateway => &[
                 SessionKind::H2,
+                SessionKind::H3,
                 SessionKind::Spdy3,
                 SessionKind::Spdy31,
                 SessionKind::Http,
@@ -84,6 +90,7 @@ impl Usage {
             Self::ClientListener => &[SessionKind::Http, SessionKind::H2, SessionKind::Socks5],
             Self::GatewayListener => &[
                 SessionKind::H2,
+                SessionKind::H3,
                 SessionKind::Spdy3,
                 SessionKind::Spdy31,
                 SessionKind::Http,

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tandem::transport::registry::Transports;
 use tandem_lab::timing::client::{Direction, Plan, WarmUp, run};
 use tandem_lab::timing::report::Report;
 use tandem_lab::timing::server::Server;
@@ -11,7 +12,8 @@ use tokio::task::LocalSet;
 use crate::harness::{Pair, block_on};
 
 fn measured(via: impl Fn(&Pair) -> String, session: &str, direction: Direction) -> Report {
-    let pair = Pair::with(session, |_| {}, |_| {});
+    let (scheme, transports) = (format!("{session}+tcp"), Transports::default());
+    let pair = Pair::over(&scheme, &transports, |_| {}, |_| {});
     let via = via(&pair).parse().unwrap();
     block_on(LocalSet::new().run_until(async {
         let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();

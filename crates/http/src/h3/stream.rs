@@ -96,18 +96,19 @@ impl Stream {
         }
     }
 
-    /// Returns the position among the ready streams. Heads go before all content.
+    /// Returns the position among the ready streams. Heads go before all content, and urgent heads
+    /// before others.
     pub(super) fn key(&self, id: StreamId) -> Key {
         if self.heads.is_empty() {
             Key {
-                urgency: self.priority.0.min(7),
+                urgency: self.priority.0.min(7) + 1,
                 attained: self.attained / QUANTUM,
                 id,
             }
         } else {
             Key {
                 urgency: 0,
-                attained: 0,
+                attained: self.priority.0.into(),
                 id,
             }
         }

@@ -162,7 +162,7 @@ impl Dialled<'_> {
             || endpoint.session == SessionKind::Http && !provider.has_streams()
         {
             return Err(bad(
-                "a session over the slow path is h2, spdy3 or spdy3.1, or http over dtls",
+                "a session over the slow path is h2, spdy3, spdy3.1 or h3, or http over dtls",
             ));
         }
         provider.check_session(&endpoint)?;

@@ -204,6 +204,7 @@ impl ClientConfig {
             client_ca: None,
             optional_certificate: false,
             alpn: Some(&BROWSER_ALPN),
+            max_streams: 256,
             authority: self.authority.as_deref(),
             timeout,
         };

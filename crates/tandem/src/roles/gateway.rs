@@ -146,6 +146,7 @@ impl GatewayConfig {
             client_ca: self.client_ca.as_deref(),
             optional_certificate: !self.tokens.is_empty() || self.submission.is_some(),
             alpn: None,
+            max_streams: self.max_streams,
             authority: None,
             timeout: self.path.timeouts.head,
         };

@@ -226,7 +226,7 @@ impl ClientConfig {
             }
             None if provider.has_streams() => Rc::new(self.streams_session(token)),
             None => {
-                let problem = "a session over the slow path is h2, spdy3 or spdy3.1";
+                let problem = "a session over the slow path is h2, h3, spdy3 or spdy3.1";
                 return Err(ConfigError::value("gateway", problem));
             }
         };

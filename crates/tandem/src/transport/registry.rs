@@ -124,6 +124,8 @@ pub struct ListenContext<'a> {
     pub optional_certificate: bool,
     /// The protocols to accept (ALPN), best first; `None` for the endpoint's own.
     pub alpn: Option<&'a [&'a [u8]]>,
+    /// The requests that a client may have under way.
+    pub max_streams: u32,
     /// The directory of the local authority, which certifies an endpoint without a certificate.
     pub authority: Option<&'a Path>,
     /// The time for the handshake.
@@ -158,17 +160,32 @@ pub trait Provider: Send + Sync {
     }
 
     /// Returns true if its carriers have many streams. The session `http` then has a stream for
-    /// each exchange, and other sessions cannot use the transport.
+    /// each exchange.
     fn has_streams(&self) -> bool {
         false
     }
 
+    /// Returns the sessions of a transport with many streams.
+    fn sessions(&self) -> &'static [SessionKind] {
+        &[SessionKind::Http]
+    }
+
     /// Checks that the endpoint's session fits the carriers of the transport.
     fn check_session(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        if self.has_streams() && endpoint.session != SessionKind::Http {
+        let name = self.name();
+        if self.has_streams() && !self.sessions().contains(&endpoint.session) {
+            let possible = self.sessions().iter();
+            let possible: Vec<_> = possible
+                .map(|kind| format!("{}+{name}", kind.as_str()))
+                .collect();
+            return Err(endpoint.bad(format!(
+                "this transport has many streams, so its session is {}",
+                possible.join(" or ")
+            )));
+        }
+        if !self.has_streams() && endpoint.session == SessionKind::H3 {
             let problem = format!(
-                "this transport has many streams, so its session is http+{}",
-                self.name()
+                "HTTP/3 needs a transport with many streams, and {name} has one: use h3+quic"
             );
             return Err(endpoint.bad(problem));
         }

@@ -1,20 +1,11 @@
 //! Tests that the pair carries HTTP messages unchanged.
 
 use crate::harness::{Client, Pair, Scene, request};
-
-/// The session protocols, including the one over a carrier of many streams.
-const SESSIONS: [&str; 4] = ["h2", "spdy3", "spdy3.1", "streams"];
-
-fn pair(session: &str) -> Pair {
-    match session {
-        "streams" => crate::many_streams::pair(),
-        session => Pair::with(session, |_| {}, |_| {}),
-    }
-}
+use crate::pairs::{CARRYING, carrying_pair};
 
 #[test]
 fn pair_preserves_order_and_repetition_of_fields() {
-    for session in SESSIONS {
+    for session in CARRYING {
         let origin = Scene::new(|_, mut client| {
             let asked = client.request().unwrap();
             let names: Vec<_> = asked
@@ -29,7 +20,7 @@ fn pair_preserves_order_and_repetition_of_fields() {
                 body.len()
             ));
         });
-        let pair = pair(session);
+        let pair = carrying_pair(session);
         let mut client = pair.connect();
         let fields = "Accept: a\r\nCookie: c=1; d=2\r\nX-Twice: 1\r\nX-Twice: 2\r\nConnection: keep-alive, X-Private\r\nX-Private: 1\r\n\
                       Proxy-Connection: keep-alive\r\nTE: gzip\r\nUpgrade: nonsense\r\n";
@@ -71,7 +62,7 @@ fn pair_preserves_order_and_repetition_of_fields() {
 
 #[test]
 fn pair_carries_bodies_in_both_directions() {
-    for session in SESSIONS {
+    for session in CARRYING {
         let origin = Scene::new(|_, mut client| {
             while let Some(asked) = client.request() {
                 let length: usize = asked.field("content-length").unwrap().parse().unwrap();
@@ -82,7 +73,7 @@ fn pair_carries_bodies_in_both_directions() {
                 client.send(&body);
             }
         });
-        let pair = pair(session);
+        let pair = carrying_pair(session);
         let mut client = pair.connect();
         for size in [1, 65_536, 3_000_000] {
             let body: Vec<u8> = (0..size).map(|i: usize| (i * 7 % 253) as u8).collect();
@@ -103,7 +94,7 @@ fn pair_carries_bodies_in_both_directions() {
 
 #[test]
 fn pair_keeps_trailers_of_chunked_bodies() {
-    for session in SESSIONS {
+    for session in CARRYING {
         let origin = Scene::new(|_, mut client| {
             let asked = client.request().unwrap();
             assert_eq!(asked.field("transfer-encoding"), Some("chunked"));
@@ -119,7 +110,7 @@ fn pair_keeps_trailers_of_chunked_bodies() {
             assert!(body.to_lowercase().contains("x-sum: 9"), "{body:?}");
             client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-After\r\n\r\n5\r\nhello\r\n0\r\nX-After: 1\r\n\r\n");
         });
-        let pair = pair(session);
+        let pair = carrying_pair(session);
         let mut client = pair.connect();
         client.send(request(
             "POST",
@@ -349,11 +340,11 @@ fn listener_serves_its_own_paths_only() {
 /// Some origins send control bytes in field values, and browsers accept them, so the pair does too.
 #[test]
 fn pair_keeps_control_bytes_in_field_values() {
-    for session in SESSIONS {
+    for session in CARRYING {
         let origin = Scene::answering(
             "HTTP/1.1 200 OK\r\nX-Odd: a\u{7f}b\u{1}c\r\nContent-Length: 2\r\n\r\nok",
         );
-        let answer = pair(session).connect().get(&origin.url("/"));
+        let answer = carrying_pair(session).connect().get(&origin.url("/"));
         assert_eq!(
             (answer.status, answer.field("x-odd")),
             (200, Some("a\u{7f}b\u{1}c")),

@@ -14,8 +14,11 @@ use crate::harness::{
     Asked, Client, PATIENCE, Pair, Scene, client_options, endpoint, gateway_options, request,
     start_client, start_gateway,
 };
+use crate::pairs::SESSIONS;
 
-const SESSIONS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
+/// The sessions over one byte stream, which deliver what was sent before a reset. A reset of a
+/// stream of QUIC discards it (RFC 9000 section 3.2).
+const BYTE_STREAMS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 
 /// Starts an origin that answers `ok` and passes on the requests that it receives.
 fn recording() -> (Scene, mpsc::Receiver<Asked>) {
@@ -303,7 +306,7 @@ fn breaking(kind: &'static str, length: usize) -> Scene {
 
 #[test]
 fn pair_delivers_truncated_responses_to_the_break() {
-    for session in SESSIONS {
+    for session in BYTE_STREAMS {
         let pair = Pair::with(session, |_| {}, |_| {});
         for kind in BREAKS {
             for length in [5, 300_000] {
@@ -345,7 +348,7 @@ fn http_2_origin_response_is_forwarded_to_the_break() {
         origin.mode = Some(target.parse().unwrap());
         origin.allow_host = vec!["*".parse().unwrap()];
         let (_origin, address) = start_gateway(origin);
-        for session in SESSIONS {
+        for session in BYTE_STREAMS {
             let pair = Pair::with(
                 session,
                 |gateway| {

@@ -15,7 +15,7 @@ use crate::harness::{
 
 #[test]
 fn truncated_response_is_never_complete() {
-    for session in ["h2", "spdy3.1"] {
+    for session in ["h2", "h3", "spdy3.1"] {
         for head in [
             "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
@@ -28,7 +28,11 @@ fn truncated_response_is_never_complete() {
             let pair = Pair::with(session, |_| {}, |_| {});
             let mut client = pair.connect();
             client.send(request("GET", &origin.url("/"), ""));
-            assert!(client.try_answer("GET").is_err(), "{session}: {head:?}");
+            match client.try_answer("GET") {
+                // The reset of a stream may discard the response's head.
+                Ok(answer) if session == "h3" => assert_eq!(answer.status, 502),
+                answered => assert!(answered.is_err(), "{session}: {head:?}"),
+            }
         }
     }
 }
@@ -278,7 +282,7 @@ fn response_may_precede_end_of_request_body() {
         // The origin does not read the rest of the body.
         std::thread::sleep(Duration::from_secs(2));
     });
-    for session in ["h2", "spdy3.1"] {
+    for session in ["h2", "h3", "spdy3.1"] {
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();
         client.send(request(

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::endpoint::Endpoint;
 use tandem::runtime::Running;
+use tandem::transport::registry::Transports;
 
 /// The longest wait for an event; a test that reaches it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -57,14 +58,26 @@ pub(crate) fn client_options(gateway: &str) -> ClientOptions {
 }
 
 pub(crate) fn start_gateway(options: GatewayOptions) -> (Running, SocketAddr) {
+    start_gateway_with(options, &Transports::default())
+}
+
+fn start_gateway_with(options: GatewayOptions, transports: &Transports) -> (Running, SocketAddr) {
     let listen = options.listen[0].clone();
-    let running = block_on(Running::start(Arc::new(options.typed().unwrap()))).unwrap();
+    let config = options.typed_with(transports).unwrap();
+    let running = block_on(Running::start(Arc::new(config))).unwrap();
     let address = running.address(&listen).unwrap();
     (running, address)
 }
 
 /// Starts a client without a gateway; returns the addresses of its HTTP and SOCKS5 listeners.
-pub(crate) fn start_client(mut options: ClientOptions) -> (Running, SocketAddr, SocketAddr) {
+pub(crate) fn start_client(options: ClientOptions) -> (Running, SocketAddr, SocketAddr) {
+    start_client_with(options, &Transports::default())
+}
+
+fn start_client_with(
+    mut options: ClientOptions,
+    transports: &Transports,
+) -> (Running, SocketAddr, SocketAddr) {
     // Two listeners on port 0 of one address would have the same key: distinct loopback addresses
     // keep them apart.
     options.listen = vec![
@@ -72,7 +85,8 @@ pub(crate) fn start_client(mut options: ClientOptions) -> (Running, SocketAddr, 
         endpoint("socks5://127.0.0.2:0"),
     ];
     let (http, socks) = (options.listen[0].clone(), options.listen[1].clone());
-    let running = block_on(Running::start(Arc::new(options.typed().unwrap()))).unwrap();
+    let config = options.typed_with(transports).unwrap();
+    let running = block_on(Running::start(Arc::new(config))).unwrap();
     let (http, socks) = (
         running.address(&http).unwrap(),
         running.address(&socks).unwrap(),
@@ -81,22 +95,20 @@ pub(crate) fn start_client(mut options: ClientOptions) -> (Running, SocketAddr, 
 }
 
 impl Pair {
-    pub(crate) fn start() -> Self {
-        Self::with("h2", |_| {}, |_| {})
-    }
-
-    pub(crate) fn with(
-        session: &str,
+    /// Starts a pair whose session and transport have these names.
+    pub(crate) fn over(
+        scheme: &str,
+        transports: &Transports,
         gateway: impl FnOnce(&mut GatewayOptions),
         client: impl FnOnce(&mut ClientOptions),
     ) -> Self {
         let mut options = gateway_options();
-        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        options.listen = vec![endpoint(&format!("{scheme}://127.0.0.1:0"))];
         gateway(&mut options);
-        let (gateway_running, gateway) = start_gateway(options);
-        let mut options = client_options(&format!("{session}+tcp://{gateway}"));
+        let (gateway_running, gateway) = start_gateway_with(options, transports);
+        let mut options = client_options(&format!("{scheme}://{gateway}"));
         client(&mut options);
-        let (client_running, http, socks) = start_client(options);
+        let (client_running, http, socks) = start_client_with(options, transports);
         Self {
             http,
             socks,

@@ -22,6 +22,7 @@ mod limits;
 mod many_streams;
 mod origins;
 mod outside_transport;
+mod pairs;
 mod parsers;
 mod preconnect;
 mod priorities;

@@ -1,7 +1,7 @@
 //! A pair of proxies over a carrier of many streams. It shows that the carrier interface fits QUIC
 //! and DTLS as well as TCP.
 
-mod memory;
+pub(crate) mod memory;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -99,6 +99,7 @@ impl Role for Proxy {
             client_ca: None,
             optional_certificate: false,
             alpn: None,
+            max_streams: 256,
             authority: None,
             timeout: Duration::from_secs(20),
         };

@@ -31,7 +31,7 @@ fn slow_origin_serves_all_over_few_connections() {
             ));
         }
     });
-    for session in ["h2", "spdy3.1"] {
+    for session in ["h2", "h3", "spdy3.1"] {
         let pair = Pair::with(
             session,
             |gateway| gateway.max_connections_per_origin = Some(4),

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::harness::{Asked, Client, PATIENCE, Pair, Scene, request};
+use crate::pairs::PUSHING;
 
 /// The fields of the browser that loads the pages.
 const BASE: [(&str, &str); 5] = [
@@ -188,7 +189,7 @@ fn load_page(client: &mut Client, origin: &Scene, case: usize) -> String {
 
 #[test]
 fn pushed_response_serves_only_matching_requests() {
-    for session in ["h2", "spdy3.1"] {
+    for session in PUSHING {
         let (origin, log) = origin();
         let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
         let (mut browser, mut other) = (pair.connect(), pair.connect());
@@ -234,7 +235,7 @@ fn pushed_response_serves_equivalent_requests() {
         Some(("sec-fetch-site", Some("same-origin"))),
         Some(("sec-purpose", Some("prefetch"))),
     ];
-    for session in ["h2", "spdy3.1"] {
+    for session in PUSHING {
         let (origin, _log) = origin();
         let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
         let (mut browser, mut other) = (pair.connect(), pair.connect());
@@ -253,7 +254,7 @@ fn pushed_response_serves_equivalent_requests() {
 
 #[test]
 fn pushed_head_answers_the_condition_of_its_browser() {
-    for session in ["h2", "spdy3.1"] {
+    for session in PUSHING {
         let (origin, log) = origin();
         let pair = Pair::with(session, |gateway| gateway.hold_out = Some(0.0), |_| {});
         let mut browser = pair.connect();

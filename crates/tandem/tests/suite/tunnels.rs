@@ -52,7 +52,7 @@ fn full_session_is_followed_by_another() {
 
 #[test]
 fn tunnel_carries_both_directions_and_half_close() {
-    for session in ["h2", "spdy3.1"] {
+    for session in ["h2", "h3", "spdy3.1"] {
         let echo = echo();
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();
@@ -265,7 +265,7 @@ fn spdy_session_refuses_websocket_and_stays_open() {
 /// An offer of another protocol makes no tunnel: the request is forwarded unchanged, with its body.
 #[test]
 fn client_ignores_upgrades_to_other_protocols() {
-    for session in ["h2", "spdy3.1"] {
+    for session in ["h2", "h3", "spdy3.1"] {
         let origin = Scene::new(|_, mut client| {
             while let Some(asked) = client.request() {
                 let length = asked

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use tandem_http::Priority;
 use tandem_push::client::{ReportQueue, ReportStep};
 use tandem_push::wire::companion_request;
 use tokio::time::{Instant, Sleep};
@@ -14,6 +15,7 @@ use super::session::SessionPushes;
 use super::{Observed, Shared};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Reply};
+use crate::priority::{Precedence, SharedPriority};
 
 /// Keeps a companion open while the session is in use.
 pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, isolation: Isolation) {
@@ -26,6 +28,8 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
     let exchange = Exchange {
         body: Body::new(reports, None),
         isolation: isolation.clone(),
+        // The gateway decides on the pushes of a page by the companion. It should arrive first.
+        priority: SharedPriority::new(Precedence::request(Priority(0))),
         ..Exchange::internal(companion_request())
     };
     let stage = Rc::clone(&shared);

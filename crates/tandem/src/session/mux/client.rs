@@ -4,14 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
-use super::driver::{Driver, Owner};
-use super::{Heard, Inbound, MuxSession, NewCore, Shared, set_waker};
+use super::core::Core;
+use super::driver::{Driver, Owner, Pace};
+use super::over_streams::StreamsDriver;
+use super::{Heard, Inbound, MuxSession, Shared, set_waker};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
@@ -59,38 +61,20 @@ impl MuxClient {
         session: &MuxSession,
         dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
     ) -> Self {
-        let shared = Shared::new(session.new_core(Role::Client), session.protocol);
+        let core = session.new_core(Role::Client);
+        let shared = Shared::new(core.mux(), session.protocol);
         let task_shared = Rc::clone(&shared);
-        let (timeouts, write_limit) = (session.timeouts.clone(), session.write_limit);
-        let dialling = shared.watch.begin();
-        tokio::task::spawn_local(async move {
-            match dial.await.and_then(Carrier::into_bytes) {
-                Err(error) => task_shared.end(&error),
-                Ok(path) => {
-                    SESSION_DIAL.stop(dialling, 0);
-                    task_shared.facts.replace(Some(Rc::downgrade(path.facts())));
-                    let owner = Asking {
-                        shared: Rc::clone(&task_shared),
-                    };
-                    let mut driver = Driver::new(
-                        task_shared,
-                        path,
-                        owner,
-                        Side::Peer,
-                        timeouts,
-                        write_limit,
-                        None,
-                    );
-                    if let Err(error) = driver.run().await {
-                        tracing::debug!(%error, "session ended");
-                    }
-                }
-            }
-        });
-        let (token, rest) = (
-            RefCell::new(session.token.as_ref().map(|token| token.get())),
-            session.timeouts.probe_after / 2,
-        );
+        let pace = Pace {
+            timeouts: session.timeouts.clone(),
+            write_limit: session.write_limit,
+        };
+        // The carrier of many streams has probes, and ends when its path is lost.
+        let rest = match core {
+            Core::Bytes(_) => session.timeouts.probe_after / 2,
+            Core::Streams(_) => Duration::MAX,
+        };
+        tokio::task::spawn_local(drive(task_shared, core, dial, pace));
+        let token = RefCell::new(session.token.as_ref().map(|token| token.get()));
         Self {
             shared,
             token,
@@ -175,6 +159,47 @@ impl MuxClient {
                 error.to_string(),
             ))),
         }
+    }
+}
+
+/// Dials, and drives the session to its end.
+async fn drive(
+    shared: Rc<Shared>,
+    core: Core,
+    dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
+    pace: Pace,
+) {
+    let dialling = shared.watch.begin();
+    let begun = Instant::now();
+    let carrier = match dial.await {
+        Ok(carrier) => carrier,
+        Err(error) => return shared.end(&error),
+    };
+    SESSION_DIAL.stop(dialling, 0);
+    shared.facts.replace(Some(Rc::downgrade(carrier.facts())));
+    let owner = Asking {
+        shared: Rc::clone(&shared),
+    };
+    let side = Side::Peer;
+    let ended = match core {
+        Core::Bytes(core) => match carrier.into_bytes() {
+            Ok(path) => {
+                let mut driver = Driver::new(shared, core, path, owner, side, pace, None);
+                driver.run().await
+            }
+            Err(error) => return shared.end(&error),
+        },
+        Core::Streams(core) => match carrier.into_streams() {
+            Ok(streams) => {
+                shared.answered_in.set(begun.elapsed());
+                let mut driver = StreamsDriver::new(shared, core, streams, owner, side, pace, None);
+                driver.run().await
+            }
+            Err(error) => return shared.end(&error),
+        },
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "session ended");
     }
 }
 
@@ -483,7 +508,7 @@ async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Upl
                 // With a known length, the last data frame can carry the end of the stream.
                 left = left.map(|left| left.saturating_sub(data.len() as u64));
                 core.send_data(id, data, left == Some(0));
-                shared.watch.given(&**core, id);
+                shared.watch.given(&*core, id);
                 left == Some(0)
             }
             Some(Ok(Chunk::Trailers(fields))) => {

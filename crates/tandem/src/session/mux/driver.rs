@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Buf;
-use tandem_http::{Event, Reason, SendBuf};
+use tandem_http::{ByteMux, Event, Reason, SendBuf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -59,9 +59,17 @@ pub(super) trait Owner {
     fn ends_when_idle(&self) -> bool;
 }
 
+/// The limits of a driver.
+pub(super) struct Pace {
+    pub(super) timeouts: Timeouts,
+    /// The number of bytes taken from the core at a time.
+    pub(super) write_limit: usize,
+}
+
 /// Drives one session over its path. [`Driver::run`] resolves when the session is over.
 pub(super) struct Driver<O> {
     pub(super) shared: Rc<Shared>,
+    core: Rc<RefCell<dyn ByteMux>>,
     pub(super) path: Path,
     pub(super) owner: O,
     pub(super) side: Side,
@@ -101,14 +109,18 @@ struct Clock {
 impl<O: Owner> Driver<O> {
     pub(super) fn new(
         shared: Rc<Shared>,
+        core: Rc<RefCell<dyn ByteMux>>,
         path: Path,
         owner: O,
         side: Side,
-        timeouts: Timeouts,
-        write_limit: usize,
+        pace: Pace,
         drain: Option<Drain>,
     ) -> Self {
         let now = Instant::now();
+        let Pace {
+            timeouts,
+            write_limit,
+        } = pace;
         let first = timeouts
             .probe_after
             .min(timeouts.idle)
@@ -118,6 +130,7 @@ impl<O: Owner> Driver<O> {
         shared.core.borrow_mut().handle_timeout(now);
         Self {
             shared,
+            core,
             path,
             owner,
             side,
@@ -386,7 +399,7 @@ impl<O: Owner> Driver<O> {
         self.clock.read_at = now;
         self.clock.probed_at = None;
         SOCKET_READ.note(bytes.len() as u64, 0);
-        let mut core = self.shared.core.borrow_mut();
+        let mut core = self.core.borrow_mut();
         core.handle_input(now, bytes).map_err(|error| {
             Error::new(Kind::Protocol, self.side, error.to_string()).with_retry(Retry::IfIdempotent)
         })
@@ -430,8 +443,8 @@ impl<O: Owner> Driver<O> {
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         loop {
             if self.out.is_empty() {
-                let mut core = self.shared.core.borrow_mut();
-                self.shared.watch.look(&**core);
+                let mut core = self.core.borrow_mut();
+                self.shared.watch.look(&*core);
                 if core.wants_output() {
                     let limit = if self.whole_writes >= 3 {
                         FAST_WRITE.max(self.write_limit)
@@ -441,7 +454,7 @@ impl<O: Owner> Driver<O> {
                     self.out = SPARE.take();
                     core.poll_output(&mut self.out, limit);
                     self.filled = SOCKET_WAIT.start();
-                    self.shared.watch.look(&**core);
+                    self.shared.watch.look(&*core);
                 }
                 drop(core);
                 // Streams with room for more data wake their writers here, so that the data can

@@ -1,5 +1,7 @@
-//! Multiplexed sessions: one task that drives a sans-IO core ([`tandem_http::ByteMux`]) on a path, for
-//! HTTP/2 and SPDY alike.
+//! Multiplexed sessions: one task that drives a sans-IO core ([`tandem_http::Mux`]) on a carrier.
+//!
+//! HTTP/2 and SPDY use one byte stream, by the module `driver`. HTTP/3 uses many streams, by the
+//! module `over_streams`. Exchanges see no difference.
 //!
 //! ```text
 //!            ┌───────── Driver (one task) ─────────┐
@@ -12,9 +14,12 @@
 //! time. The core thus chooses the next stream as late as possible. All wakes of one turn of the
 //! event loop end in one write.
 
+mod carried;
 mod client;
+mod core;
 mod driver;
 mod mismatch;
+mod over_streams;
 mod server;
 mod stream;
 #[cfg(test)]
@@ -29,7 +34,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use tandem_http::{ByteMux, Event, MuxConfig, Priority, Reason, Role, StreamId};
+use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, StreamId};
 
 use stream::{Inbound, Stream, Streams};
 use watch::Watch;
@@ -54,6 +59,8 @@ use crate::stage::Stage;
 pub enum Multiplexed {
     /// HTTP/2.
     H2,
+    /// HTTP/3, over a carrier with many streams.
+    H3,
     /// SPDY/3 or SPDY/3.1.
     Spdy(Version),
 }
@@ -64,6 +71,7 @@ impl Multiplexed {
     pub const fn of(kind: SessionKind) -> Option<Self> {
         match kind {
             SessionKind::H2 => Some(Self::H2),
+            SessionKind::H3 => Some(Self::H3),
             SessionKind::Spdy3 => Some(Self::Spdy(Version::V3)),
             SessionKind::Spdy31 => Some(Self::Spdy(Version::V31)),
             SessionKind::Http | SessionKind::Socks5 => None,
@@ -71,13 +79,7 @@ impl Multiplexed {
     }
 }
 
-/// Creates the core of one session.
-pub trait NewCore {
-    /// Returns a core for one end of a session.
-    fn new_core(&self, role: Role) -> Box<dyn ByteMux>;
-}
-
-/// HTTP/2 or SPDY as a session protocol.
+/// HTTP/2, HTTP/3 or SPDY as a session protocol.
 #[derive(Clone, Debug)]
 pub struct MuxSession {
     /// The protocol that the session speaks.
@@ -97,28 +99,6 @@ pub struct MuxSession {
     pub who: &'static str,
 }
 
-impl NewCore for MuxSession {
-    fn new_core(&self, role: Role) -> Box<dyn ByteMux> {
-        let config = MuxConfig {
-            role,
-            ..self.config.clone()
-        };
-        let spdy = |version: Version| {
-            // The other end is the gateway to all origins, so a push may come from any of them.
-            let config = tandem_spdy::Config {
-                header_compression: self.header_compression,
-                same_origin_push: false,
-                ..tandem_spdy::Config::new(config.clone(), version)
-            };
-            Box::new(tandem_spdy::Connection::new(config))
-        };
-        match self.protocol {
-            Multiplexed::H2 => Box::new(tandem_http::h2::Connection::new(config)),
-            Multiplexed::Spdy(version) => spdy(version),
-        }
-    }
-}
-
 impl Session for MuxSession {
     fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
         Rc::new(MuxClient::connect(self, dial))
@@ -131,17 +111,14 @@ impl Session for MuxSession {
         stage: Rc<dyn Stage>,
         drain: Drain,
     ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        match carrier.into_bytes() {
-            Ok(path) => server::serve(self, path, peer, stage, drain),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-        }
+        server::serve(self, carrier, peer, stage, drain)
     }
 }
 
 /// The state that the driver and the exchanges of a session share. All of them run on one thread.
 /// No borrow is held across an await.
 struct Shared {
-    core: RefCell<Box<dyn ByteMux>>,
+    core: Rc<RefCell<dyn Mux>>,
     streams: RefCell<Streams>,
     driver: RefCell<Option<Waker>>,
     /// Tasks that wait until the peer allows another stream, or the session ends.
@@ -182,13 +159,13 @@ impl Heard {
 }
 
 impl Shared {
-    fn new(core: Box<dyn ByteMux>, protocol: Multiplexed) -> Rc<Self> {
+    fn new(core: Rc<RefCell<dyn Mux>>, protocol: Multiplexed) -> Rc<Self> {
         let mark = SessionMark {
-            promises_have_fields: protocol == Multiplexed::H2,
+            promises_have_fields: matches!(protocol, Multiplexed::H2 | Multiplexed::H3),
         };
         Rc::new(Self {
             mark: Rc::new(mark),
-            core: RefCell::new(core),
+            core,
             streams: RefCell::default(),
             driver: RefCell::default(),
             waiting: RefCell::default(),
@@ -469,7 +446,7 @@ fn reset_error(reason: Reason, side: Side) -> Error {
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use tandem_http::{Mux, Scheme, SendBuf, h2};
+    use tandem_http::{ByteMux, Role, Scheme, SendBuf, h2};
 
     use super::stream::JOINED;
     use super::*;
@@ -487,14 +464,22 @@ mod tests {
             .expect("a session that goes on");
     }
 
-    /// Returns a client's state with one request under way, the server's core with that request,
-    /// and its stream.
-    fn asked() -> (Rc<Shared>, h2::Connection, StreamId) {
+    /// A client with one request under way.
+    struct Asked {
+        shared: Rc<Shared>,
+        core: Rc<RefCell<h2::Connection>>,
+        /// The server's core, which has the request.
+        peer: h2::Connection,
+        id: StreamId,
+    }
+
+    fn asked() -> Asked {
         let config = MuxConfig {
             push: true,
             ..MuxConfig::new(Role::Client)
         };
-        let shared = Shared::new(Box::new(h2::Connection::new(config)), Multiplexed::H2);
+        let core = Rc::new(RefCell::new(h2::Connection::new(config)));
+        let shared = Shared::new(Rc::clone(&core) as _, Multiplexed::H2);
         let mut peer = h2::Connection::new(MuxConfig::new(Role::Server));
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
         let id = shared
@@ -503,46 +488,60 @@ mod tests {
             .open(&request, true, Priority::default())
             .expect("room for a stream");
         shared.streams.borrow_mut().insert(id, Stream::default());
-        pass(&mut **shared.core.borrow_mut(), &mut peer);
-        (shared, peer, id)
+        pass(&mut *core.borrow_mut(), &mut peer);
+        Asked {
+            shared,
+            core,
+            peer,
+            id,
+        }
     }
 
-    /// Delivers the output of `peer` to the streams of `shared`.
-    fn arrive(shared: &Shared, peer: &mut h2::Connection) {
-        pass(peer, &mut **shared.core.borrow_mut());
-        loop {
-            let event = shared.core.borrow_mut().poll_event();
-            let Some(event) = event else { return };
-            shared.dispatch(event, Side::Peer);
+    impl Asked {
+        /// Delivers the output of the server to the streams of the client.
+        fn arrive(&mut self) {
+            pass(&mut self.peer, &mut *self.core.borrow_mut());
+            loop {
+                let event = self.shared.core.borrow_mut().poll_event();
+                let Some(event) = event else { return };
+                self.shared.dispatch(event, Side::Peer);
+            }
         }
     }
 
     #[test]
     fn unread_push_is_forgotten_with_its_parent() {
-        let (shared, mut peer, id) = asked();
+        let mut asked = asked();
+        let id = asked.id;
         let request = RequestHead::get(Scheme::Http, "site.example", "/style.css");
-        let pushed = peer
+        let pushed = asked
+            .peer
             .push(id, &request, Priority::default())
             .expect("a client that takes pushes");
-        peer.respond(pushed, &ResponseHead::new(200), false);
-        peer.send_data(pushed, Bytes::from_static(b"p {}"), false);
-        arrive(&shared, &mut peer);
-        assert_eq!(shared.streams.borrow().len(), 2);
-        shared.forget(id, Some(Reason::Cancel));
-        assert!(shared.streams.borrow().is_empty());
-        assert_eq!(shared.core.borrow().active(), 0);
+        asked.peer.respond(pushed, &ResponseHead::new(200), false);
+        asked
+            .peer
+            .send_data(pushed, Bytes::from_static(b"p {}"), false);
+        asked.arrive();
+        assert_eq!(asked.shared.streams.borrow().len(), 2);
+        asked.shared.forget(id, Some(Reason::Cancel));
+        assert!(asked.shared.streams.borrow().is_empty());
+        assert_eq!(asked.shared.core.borrow().active(), 0);
     }
 
     #[test]
     fn stream_joins_single_bytes_into_pieces() {
-        let (shared, mut peer, id) = asked();
+        let mut asked = asked();
+        let id = asked.id;
         let body: Bytes = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
-        peer.respond(id, &ResponseHead::new(200), false);
+        asked.peer.respond(id, &ResponseHead::new(200), false);
         for at in 0..body.len() {
-            peer.send_data(id, body.slice(at..=at), at + 1 == body.len());
-            arrive(&shared, &mut peer);
+            asked
+                .peer
+                .send_data(id, body.slice(at..=at), at + 1 == body.len());
+            asked.arrive();
         }
-        let mut streams = shared.streams.borrow_mut();
+        let mut streams = asked.shared.streams.borrow_mut();
         let waiting = streams
             .remove(&id)
             .expect("a stream that nobody forgot")
@@ -561,18 +560,19 @@ mod tests {
 
     #[test]
     fn endless_interim_responses_fail_one_exchange() {
-        let (shared, mut peer, id) = asked();
+        let mut asked = asked();
+        let id = asked.id;
         for _ in 0..100 {
-            peer.inform(id, &ResponseHead::new(103));
+            asked.peer.inform(id, &ResponseHead::new(103));
         }
-        arrive(&shared, &mut peer);
-        let streams = shared.streams.borrow();
+        asked.arrive();
+        let streams = asked.shared.streams.borrow();
         let waiting = &streams[&id].inbound;
         assert_eq!(waiting.len(), Interim::MOST.heads + 1);
         assert!(
             matches!(waiting.back(), Some(Inbound::Failed(error)) if error.kind == Kind::Protocol)
         );
-        assert!(shared.core.borrow().is_open() && shared.core.borrow().active() == 0);
+        assert!(asked.shared.core.borrow().is_open() && asked.shared.core.borrow().active() == 0);
     }
 
     #[test]

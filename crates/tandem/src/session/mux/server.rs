@@ -9,13 +9,14 @@ use bytes::Bytes;
 use tandem_http::message::content_length;
 use tandem_http::{Event, Method, Priority, Reason, Role, StreamId};
 
-use super::driver::{Driver, Owner};
-use super::{Inbound, MuxSession, NewCore, Shared, Stream, set_waker};
-use crate::carrier::LocalBoxFuture;
+use super::core::Core;
+use super::driver::{Driver, Owner, Pace};
+use super::over_streams::StreamsDriver;
+use super::{Inbound, MuxSession, Shared, Stream, set_waker};
+use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::{Error, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, PushedPart, Reply};
 use crate::failure;
-use crate::path::Path;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::HEADERS_ENCODE;
 use crate::session::Drain;
@@ -24,31 +25,44 @@ use crate::stage::Stage;
 /// The name of a proxy whose peer is a browser.
 const CLIENT: &str = "client";
 
-/// Serves one path until its session ends.
+/// Serves one carrier until its session ends.
 pub(super) fn serve(
     session: &MuxSession,
-    path: Path,
+    carrier: Carrier,
     peer: Peer,
     stage: Rc<dyn Stage>,
     drain: Drain,
 ) -> LocalBoxFuture<'static, Result<(), Error>> {
-    let shared = Shared::new(session.new_core(Role::Server), session.protocol);
+    let core = session.new_core(Role::Server);
+    let shared = Shared::new(core.mux(), session.protocol);
     let owner = Answering {
         shared: Rc::clone(&shared),
         peer,
         stage,
         who: session.who,
     };
-    let mut driver = Driver::new(
-        shared,
-        path,
-        owner,
-        Side::Client,
-        session.timeouts.clone(),
-        session.write_limit,
-        Some(drain),
-    );
-    Box::pin(async move { driver.run().await })
+    let pace = Pace {
+        timeouts: session.timeouts.clone(),
+        write_limit: session.write_limit,
+    };
+    let (side, drain) = (Side::Client, Some(drain));
+    match core {
+        Core::Bytes(core) => match carrier.into_bytes() {
+            Ok(path) => {
+                let mut driver = Driver::new(shared, core, path, owner, side, pace, drain);
+                Box::pin(async move { driver.run().await })
+            }
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        },
+        Core::Streams(core) => match carrier.into_streams() {
+            Ok(streams) => {
+                let mut driver =
+                    StreamsDriver::new(shared, core, streams, owner, side, pace, drain);
+                Box::pin(async move { driver.run().await })
+            }
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        },
+    }
 }
 
 struct Answering {
@@ -250,7 +264,7 @@ impl Pump {
             }
             Part::Data(data) => {
                 core.send_data(self.id, data, end);
-                self.shared.watch.given(&**core, self.id);
+                self.shared.watch.given(&*core, self.id);
                 self.finished = end;
             }
             Part::Trailers(fields) => {
@@ -360,7 +374,7 @@ fn push(shared: &Rc<Shared>, parent: StreamId, pushed: PushedPart) {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
     use std::task::Waker;
 
     use bytes::Buf;
@@ -407,13 +421,14 @@ mod tests {
     fn pump_takes_no_more_than_the_send_buffer() {
         let config = MuxConfig::new(Role::Server);
         let most = config.send_buffer / PART + 2;
-        let shared = Shared::new(Box::new(h2::Connection::new(config)), Multiplexed::H2);
+        let core = Rc::new(RefCell::new(h2::Connection::new(config)));
+        let shared = Shared::new(Rc::clone(&core) as _, Multiplexed::H2);
         let mut client = h2::Connection::new(MuxConfig::new(Role::Client));
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
         let id = client
             .open(&request, true, Priority::default())
             .expect("room for a stream");
-        pass(&mut client, &mut **shared.core.borrow_mut(), usize::MAX);
+        pass(&mut client, &mut *core.borrow_mut(), usize::MAX);
         shared.streams.borrow_mut().insert(id, Stream::default());
         let taken = Rc::new(Cell::new(0));
         let priority = SharedPriority::default();
@@ -439,7 +454,7 @@ mod tests {
                 "{} parts, {sent} bytes",
                 taken.get()
             );
-            pass(&mut **shared.core.borrow_mut(), &mut client, 4 << 10);
+            pass(&mut *core.borrow_mut(), &mut client, 4 << 10);
             while let Some(event) = client.poll_event() {
                 if let Event::Data { data, .. } = event {
                     sent += data.len();

@@ -15,7 +15,7 @@ use tandem::carrier::{
     Carrier, CarrierStream, Code, Direction, ReceiveStream, SendStream, StreamReset, StreamStopped,
     Streams,
 };
-use tandem::endpoint::{BadEndpoint, Endpoint};
+use tandem::endpoint::{BadEndpoint, Endpoint, SessionKind};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
 use tandem::path::{Facts, Path};
@@ -28,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 
 /// The capacity of one direction of a stream, in bytes.
-pub(super) const ROOM: usize = 32 << 10;
+pub(crate) const ROOM: usize = 32 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no test panics while it holds this")
@@ -46,6 +46,12 @@ struct Pipe {
 }
 
 impl Pipe {
+    fn wait(&mut self, cx: &Context<'_>) {
+        if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.wakers.push(cx.waker().clone());
+        }
+    }
+
     fn wake(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
     }
@@ -67,7 +73,7 @@ impl AsyncWrite for Sending {
         }
         let count = buf.len().min(ROOM - pipe.bytes.len());
         if count == 0 && !buf.is_empty() {
-            pipe.wakers.push(cx.waker().clone());
+            pipe.wait(cx);
             return Poll::Pending;
         }
         pipe.bytes.extend(&buf[..count]);
@@ -105,7 +111,7 @@ impl SendStream for Sending {
         if pipe.stopped.is_some() || (pipe.finished && pipe.bytes.is_empty()) {
             return Poll::Ready(pipe.stopped);
         }
-        pipe.wakers.push(cx.waker().clone());
+        pipe.wait(cx);
         Poll::Pending
     }
 }
@@ -131,7 +137,7 @@ impl AsyncRead for Receiving {
             return Poll::Ready(Err(StreamReset(code).into()));
         }
         if pipe.bytes.is_empty() && !pipe.finished {
-            pipe.wakers.push(cx.waker().clone());
+            pipe.wait(cx);
             return Poll::Pending;
         }
         let count = pipe.bytes.len().min(buf.remaining());
@@ -145,7 +151,9 @@ impl AsyncRead for Receiving {
 impl ReceiveStream for Receiving {
     fn stop(&mut self, code: Code) {
         let mut pipe = lock(&self.pipe);
-        if !pipe.finished {
+        if pipe.finished {
+            pipe.bytes.clear();
+        } else {
             pipe.stopped.get_or_insert(code);
         }
         pipe.wake();
@@ -185,13 +193,13 @@ struct Inbox {
 }
 
 /// Both inboxes of a connection, and the index of this end's inbox.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     inboxes: Arc<[Mutex<Inbox>; 2]>,
     own: usize,
 }
 
 impl Connection {
-    pub(super) fn pair() -> (Self, Self) {
+    pub(crate) fn pair() -> (Self, Self) {
         let inboxes = Arc::<[Mutex<Inbox>; 2]>::default();
         let end = |own| Self {
             inboxes: Arc::clone(&inboxes),
@@ -230,16 +238,17 @@ impl Facts for NoFacts {
 }
 
 /// A connection as seen by one of its ends.
-pub(super) struct MemoryStreams {
+pub(crate) struct MemoryStreams {
     connection: Connection,
-    next: Cell<u64>,
+    /// The streams that this end has opened, by direction.
+    opened: [Cell<u64>; 2],
     facts: Rc<dyn Facts>,
 }
 
 impl MemoryStreams {
-    pub(super) fn new(connection: Connection) -> Rc<Self> {
+    pub(crate) fn new(connection: Connection) -> Rc<Self> {
         Rc::new(Self {
-            next: Cell::new(connection.own as u64),
+            opened: Default::default(),
             connection,
             facts: Rc::new(NoFacts),
         })
@@ -268,7 +277,10 @@ impl Streams for MemoryStreams {
             let error = Error::new(Kind::Reset, Side::Peer, "the connection is closed");
             return Poll::Ready(Err(error.with_retry(Retry::Safe)));
         }
-        let id = self.next.replace(self.next.get() + 2);
+        // The numbers are those of QUIC (RFC 9000 section 2.1).
+        let opened = &self.opened[direction as usize];
+        let number = opened.replace(opened.get() + 1);
+        let id = 4 * number + 2 * direction as u64 + self.connection.own as u64;
         let (out, back) = (Arc::<Mutex<Pipe>>::default(), Arc::default());
         let both = direction == Direction::Bidirectional;
         let near = Arriving {
@@ -326,13 +338,13 @@ impl Drop for MemoryStreams {
 
 /// The network between dialling and listening ends, which may be on any threads.
 #[derive(Clone)]
-pub(super) struct Network {
+pub(crate) struct Network {
     dialled: mpsc::UnboundedSender<Connection>,
     accepted: Arc<Mutex<Option<mpsc::UnboundedReceiver<Connection>>>>,
 }
 
 impl Network {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (dialled, accepted) = mpsc::unbounded_channel();
         Self {
             dialled,
@@ -395,6 +407,14 @@ impl Provider for Network {
 
     fn protocol(&self) -> Protocol {
         Protocol::Udp
+    }
+
+    fn has_streams(&self) -> bool {
+        true
+    }
+
+    fn sessions(&self) -> &'static [SessionKind] {
+        &[SessionKind::Http, SessionKind::H3]
     }
 
     fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {

@@ -1,0 +1,525 @@
+//! The task that moves bytes between the streams of a carrier and the core of HTTP/3 (RFC 9114).
+//!
+//! ```text
+//!   Carrier::Streams ◀──▶ StreamsDriver (one task) ◀──▶ h3::Connection ◀──▶ exchanges
+//! ```
+//!
+//! The [module above](super) shows its place. A stream that becomes readable or writable puts itself
+//! on a list, and a turn looks at the streams of that list only. The core chooses the stream that
+//! sends next. If the carrier takes no more, streams that wait are tried by urgency, and then by
+//! the bytes that each has sent: a bulk transfer does not delay an urgent response.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tandem_http::h3::{self, Command, Connection};
+use tandem_http::{Event, Mux, Reason, SessionError};
+use tokio::io::ReadBuf;
+use tokio::time::Sleep;
+
+use super::carried::{Awake, Carried, Read, Written};
+use super::driver::{Owner, Pace};
+use super::{Heard, Shared, set_waker};
+use crate::carrier::{CarrierStream, Code, Direction, Streams};
+use crate::error::{Error, Kind, Retry, Side};
+use crate::session::{Drain, Timeouts};
+
+/// The number of bytes read at a time. All sessions of a thread share the buffer.
+const READ_SIZE: usize = 64 << 10;
+/// The number of consecutive reads of a stream before other streams get their turn.
+const READS_PER_STREAM: usize = 4;
+/// The number of rounds before the exchanges get their turn.
+const ROUNDS_PER_TURN: usize = 8;
+/// The time that a session which has ended waits until the peer has its last bytes.
+const LINGER: Duration = Duration::from_secs(3);
+/// The time for which a server waits until the client of a drained session closes it.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
+}
+
+/// Drives one session over its carrier. [`StreamsDriver::run`] resolves when the session is over.
+pub(super) struct StreamsDriver<O> {
+    shared: Rc<Shared>,
+    core: Rc<RefCell<Connection>>,
+    carrier: Rc<dyn Streams>,
+    owner: O,
+    side: Side,
+    pace: Pace,
+    drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    streams: HashMap<u64, Carried>,
+    awake: Arc<Awake>,
+    clock: Clock,
+    /// The end of the carrier, once it was noticed.
+    carrier_ended: Option<Option<Error>>,
+}
+
+/// The times against which the limits of the session are checked.
+struct Clock {
+    sleep: Pin<Box<Sleep>>,
+    used_at: Instant,
+    /// Server only: the start of the session, until its first request arrives.
+    unasked_since: Option<Instant>,
+}
+
+impl<O: Owner> StreamsDriver<O> {
+    pub(super) fn new(
+        shared: Rc<Shared>,
+        core: Rc<RefCell<Connection>>,
+        carrier: Rc<dyn Streams>,
+        owner: O,
+        side: Side,
+        pace: Pace,
+        drain: Option<Drain>,
+    ) -> Self {
+        let now = Instant::now();
+        core.borrow_mut().handle_timeout(now);
+        let first = pace.timeouts.idle.min(pace.timeouts.head);
+        // The handshake of the carrier was input of the other end.
+        shared.heard.set(Some(Heard::at(now)));
+        shared.established.set(true);
+        shared.wake_waiting();
+        shared.watch.established();
+        Self {
+            shared,
+            core,
+            carrier,
+            owner,
+            side,
+            pace,
+            drain: drain.map(|drain| Box::pin(drain.begun()) as _),
+            streams: HashMap::new(),
+            awake: Arc::default(),
+            clock: Clock {
+                sleep: Box::pin(tokio::time::sleep(first)),
+                used_at: now,
+                unasked_since: (side == Side::Client).then_some(now),
+            },
+            carrier_ended: None,
+        }
+    }
+
+    /// Drives the session to its end, and closes the carrier.
+    pub(super) async fn run(&mut self) -> Result<(), Error> {
+        let result = std::future::poll_fn(|cx| self.poll(cx)).await;
+        let error = match &result {
+            Ok(()) => {
+                let detail = "the session has ended";
+                Error::new(Kind::Reset, self.side, detail).with_retry(Retry::Safe)
+            }
+            Err(error) => error.clone(),
+        };
+        self.shared.end(&error);
+        if result.is_ok() {
+            let deliver = std::future::poll_fn(|cx| self.poll_delivered(cx));
+            // A peer that stays away does not hold the session.
+            let _ = Box::pin(tokio::time::timeout(LINGER, deliver)).await;
+            if self.side == Side::Client {
+                let leave = std::future::poll_fn(|cx| self.poll_farewell(cx));
+                let _ = Box::pin(tokio::time::timeout(FAREWELL, leave)).await;
+            }
+        }
+        let (code, reason) = self
+            .core
+            .borrow()
+            .failure()
+            .unwrap_or((h3::Code::NO_ERROR, "the session has ended"));
+        self.carrier.close(Code(code.0), reason);
+        result
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.register(cx);
+        if let Some(drain) = &mut self.drain
+            && drain.as_mut().poll(cx).is_ready()
+        {
+            self.drain = None;
+            self.shared.draining.set(true);
+        }
+        if self.shared.draining.get() {
+            self.core.borrow_mut().go_away(Reason::NoError);
+        }
+        self.turn(cx)?;
+        if let Some(end) = self.carrier_ended.take() {
+            return Poll::Ready(self.after_carrier(end));
+        }
+        let over = self.poll_clock(cx) || self.is_over();
+        if over {
+            self.core.borrow_mut().go_away(Reason::NoError);
+            self.turn(cx)?;
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    fn register(&self, cx: &Context<'_>) {
+        set_waker(&mut self.shared.driver.borrow_mut(), cx.waker());
+        self.awake.set_task(cx.waker());
+    }
+
+    /// Returns true if the session ends because no exchange is open.
+    fn is_over(&self) -> bool {
+        let draining = self.shared.draining.get() || self.owner.ends_when_idle();
+        draining && self.core.borrow().active() == 0
+    }
+
+    /// Returns the result of a session whose carrier has ended.
+    fn after_carrier(&self, end: Option<Error>) -> Result<(), Error> {
+        if self.core.borrow().active() == 0 && end.is_none() {
+            return Ok(());
+        }
+        Err(end.unwrap_or_else(|| {
+            let detail = "the session's connection was closed";
+            let error = Error::new(Kind::Truncated, self.side, detail);
+            error.with_retry(Retry::IfIdempotent)
+        }))
+    }
+
+    /// Resolves once the peer has all messages that have ended, or the carrier has ended.
+    fn poll_delivered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.register(cx);
+        let failed = self.turn(cx).is_err();
+        let undelivered = self.streams.values().any(Carried::is_undelivered);
+        if failed || self.carrier_ended.is_some() || !undelivered {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// Resolves once the carrier has ended. Requests that still arrive are refused.
+    fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.register(cx);
+        if self.turn(cx).is_err() || self.carrier_ended.is_some() {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// Moves bytes until there is nothing to do.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        for _ in 0..ROUNDS_PER_TURN {
+            self.accept(cx)?;
+            self.open(cx)?;
+            self.serve_awake()?;
+            self.dispatch();
+            self.execute();
+            self.write_ready()?;
+            self.dispatch();
+            self.execute();
+            if self.awake.is_empty() && !self.has_work() {
+                return Ok(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Returns true if another round would change something.
+    fn has_work(&self) -> bool {
+        let mut core = self.core.borrow_mut();
+        let opens = core.wants_stream(h3::Direction::Unidirectional)
+            || core.wants_stream(h3::Direction::Bidirectional);
+        // A stream that the carrier does not open wakes the task later.
+        !opens && core.wants_output()
+    }
+
+    fn accept(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        while self.carrier_ended.is_none() {
+            match self.carrier.poll_accept(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(Some(stream))) => {
+                    let direction = if stream.send.is_some() {
+                        h3::Direction::Bidirectional
+                    } else {
+                        h3::Direction::Unidirectional
+                    };
+                    let id = stream.id;
+                    self.insert(stream);
+                    let accepted = self.core.borrow_mut().handle_accepted(id, direction);
+                    accepted.map_err(|error| self.broken(&error))?;
+                }
+                Poll::Ready(Ok(None)) => self.carrier_ended = Some(None),
+                Poll::Ready(Err(error)) => self.carrier_ended = Some(Some(error)),
+            }
+        }
+        if self.carrier_ended.is_some() {
+            // Input that arrived before the end is still in the streams.
+            self.streams.keys().for_each(|id| self.awake.add(*id));
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, stream: CarrierStream) {
+        let id = stream.id;
+        self.streams.insert(id, Carried::new(stream, &self.awake));
+        self.awake.add(id);
+    }
+
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        let directions = [
+            (h3::Direction::Unidirectional, Direction::Unidirectional),
+            (h3::Direction::Bidirectional, Direction::Bidirectional),
+        ];
+        for (wanted, direction) in directions {
+            let is_request = direction == Direction::Bidirectional;
+            let mut opened = false;
+            while self.core.borrow_mut().wants_stream(wanted) {
+                match self.carrier.poll_open(direction, cx) {
+                    Poll::Pending => {
+                        if is_request {
+                            self.core.borrow_mut().set_blocked(true);
+                        }
+                        break;
+                    }
+                    Poll::Ready(Ok(stream)) => {
+                        let id = stream.id;
+                        self.insert(stream);
+                        self.core.borrow_mut().handle_opened(wanted, id);
+                        opened = true;
+                    }
+                    // The end of the carrier tells more.
+                    Poll::Ready(Err(_)) if self.carrier.has_ended() => break,
+                    Poll::Ready(Err(error)) => return Err(error),
+                }
+            }
+            if is_request && !self.core.borrow_mut().wants_stream(wanted) {
+                self.core.borrow_mut().set_blocked(false);
+            }
+            if is_request && opened {
+                self.shared.wake_waiting();
+            }
+        }
+        self.execute();
+        Ok(())
+    }
+
+    /// Looks at the streams that may have become readable or writable.
+    fn serve_awake(&mut self) -> Result<(), Error> {
+        let mut awake = self.awake.take();
+        while let Some(id) = self.core.borrow_mut().poll_resumed() {
+            awake.push(id);
+        }
+        // The control streams come first, since a request may depend on a setting.
+        let order = |id: &u64| {
+            let stream = self.streams.get(id);
+            let order = stream.map_or((7, 0), |stream| (stream.priority.0, stream.sent));
+            (!is_unidirectional(*id), order, *id)
+        };
+        awake.sort_unstable_by_key(order);
+        awake.dedup();
+        for id in awake {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.taken_from_list();
+                self.serve(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with one stream.
+    fn serve(&mut self, id: u64) -> Result<(), Error> {
+        let stopped = self.streams.get_mut(&id).and_then(Carried::poll_stopped);
+        match stopped {
+            Some(code) => self.stopped(id, code)?,
+            None => self.write(id)?,
+        }
+        self.read(id)?;
+        if self.streams.get(&id).is_some_and(Carried::is_over) {
+            self.streams.remove(&id);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, id: u64) -> Result<(), Error> {
+        for turn in 0..READS_PER_STREAM {
+            if !self.core.borrow().wants_input(id) {
+                return Ok(());
+            }
+            let Some(stream) = self.streams.get_mut(&id) else {
+                return Ok(());
+            };
+            let now = Instant::now();
+            let core = &self.core;
+            let (more, result) = SCRATCH.with_borrow_mut(|scratch| {
+                let mut buf = ReadBuf::new(scratch);
+                let read = stream.read(&mut buf);
+                let mut core = core.borrow_mut();
+                match read {
+                    Read::Nothing | Read::Failed => (false, Ok(())),
+                    Read::Bytes => (true, core.handle_input(now, id, buf.filled(), false)),
+                    Read::End => (false, core.handle_input(now, id, &[], true)),
+                    Read::Reset(code) => (false, core.handle_reset(now, id, h3::Code(code.0))),
+                }
+            });
+            if more {
+                self.shared.heard.set(Some(Heard::at(now)));
+            }
+            if let Err(error) = result {
+                // Events from input before the error are still delivered.
+                self.dispatch();
+                return Err(self.broken(&error));
+            }
+            if !more {
+                return Ok(());
+            }
+            if turn + 1 == READS_PER_STREAM {
+                self.awake.add(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, id: u64) -> Result<(), Error> {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Ok(());
+        };
+        match stream.write() {
+            Written::Blocked => {}
+            Written::All { was_waiting } => {
+                if was_waiting {
+                    self.core.borrow_mut().handle_written(id);
+                }
+                // The carrier tells when the peer has a stream that has ended.
+                if let Some(code) = self.streams.get_mut(&id).and_then(Carried::poll_stopped) {
+                    self.stopped(id, code)?;
+                }
+            }
+            Written::Stopped(code) => self.stopped(id, code)?,
+            // The end of the carrier tells the reason.
+            Written::Failed => stream.drop_sending(),
+        }
+        Ok(())
+    }
+
+    /// Acts on a stream that the peer has stopped.
+    fn stopped(&mut self, id: u64, code: Code) -> Result<(), Error> {
+        let now = Instant::now();
+        let handled = self
+            .core
+            .borrow_mut()
+            .handle_stopped(now, id, h3::Code(code.0));
+        handled.map_err(|error| self.broken(&error))?;
+        self.execute();
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.drop_sending();
+        }
+        Ok(())
+    }
+
+    /// Executes the changes of streams that the core asks for.
+    fn execute(&mut self) {
+        loop {
+            let command = self.core.borrow_mut().poll_command();
+            let Some(command) = command else { return };
+            let (Command::Reset { stream: id, .. }
+            | Command::Stop { stream: id, .. }
+            | Command::Prioritise { stream: id, .. }) = command;
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            match command {
+                Command::Reset { code, .. } => stream.reset(Code(code.0)),
+                Command::Stop { code, .. } => stream.stop(Code(code.0)),
+                Command::Prioritise { priority, .. } => stream.set_priority(priority),
+            }
+            if stream.is_over() {
+                self.streams.remove(&id);
+            }
+        }
+    }
+
+    /// Writes the output of the streams that may send, in the order of the core.
+    fn write_ready(&mut self) -> Result<(), Error> {
+        loop {
+            self.shared.watch.look(&*self.core.borrow());
+            let ready = self.core.borrow_mut().poll_ready();
+            let Some(id) = ready else { return Ok(()) };
+            let mut core = self.core.borrow_mut();
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            // A stream that has failed stays busy in the core until the core forgets it.
+            if let Some(out) = stream.output() {
+                if core.poll_output(id, out, self.pace.write_limit) {
+                    stream.end_after_output();
+                }
+                drop(core);
+                self.write(id)?;
+            }
+        }
+    }
+
+    /// Delivers the events of the core. A server first waits for the settings of the client, which
+    /// leave before its first request but on another stream.
+    fn dispatch(&mut self) {
+        let is_server = self.side == Side::Client;
+        if is_server && self.core.borrow().peer_extended_connect().is_none() {
+            return;
+        }
+        loop {
+            let event = self.core.borrow_mut().poll_event();
+            let Some(event) = event else { return };
+            if matches!(event, Event::Request { .. }) {
+                self.clock.unasked_since = None;
+            }
+            if let Some(event) = self.shared.dispatch(event, self.side) {
+                self.owner.handle_event(event);
+            }
+        }
+    }
+
+    fn broken(&self, error: &SessionError) -> Error {
+        let error = Error::new(Kind::Protocol, self.side, error.to_string());
+        error.with_retry(Retry::IfIdempotent)
+    }
+
+    /// Enforces the time limits. Returns true if the session has rested for too long.
+    fn poll_clock(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.clock.sleep.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            let limits = &self.pace.timeouts;
+            let mut core = self.core.borrow_mut();
+            core.handle_timeout(now);
+            self.shared.free_unused();
+            if core.active() > 0 || !self.shared.waiting.borrow().is_empty() {
+                self.clock.used_at = now;
+            }
+            let unasked = self.clock.unasked_since.map(|since| now - since);
+            let waits_in_vain = unasked.is_some_and(|time| time >= self.patience(&core));
+            let heard = self.shared.heard.get().map_or(now, |Heard(at, _)| at);
+            let rests_since = self.clock.used_at.max(heard);
+            if waits_in_vain || now.saturating_duration_since(rests_since) >= limits.idle {
+                self.shared.rested.set(true);
+                return true;
+            }
+            let wait = (limits.idle / 2)
+                .min(limits.head)
+                .max(Duration::from_millis(10));
+            let until = tokio::time::Instant::now() + wait;
+            self.clock.sleep.as_mut().reset(until);
+        }
+        false
+    }
+
+    /// Returns the time for a first request. A client that sends no settings gets less of it.
+    fn patience(&self, core: &Connection) -> Duration {
+        let limits: &Timeouts = &self.pace.timeouts;
+        if core.peer_extended_connect().is_some() {
+            limits.idle
+        } else {
+            limits.head
+        }
+    }
+}
+
+/// Returns true if only one end sends on a stream (RFC 9000 section 2.1).
+const fn is_unidirectional(id: u64) -> bool {
+    id & 2 != 0
+}
