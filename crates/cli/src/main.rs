@@ -40,6 +40,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Proxy(command) => {
             let mut transports = tandem::transport::registry::Transports::default();
             transports.add(tandem_dtls::DtlsProvider::default());
+            transports.add(tandem_quic::QuicProvider::default());
             tandem::cli::run(*command, Arguments::command(), &transports)
         }
         Command::Demo(args) => demo::run(&args),

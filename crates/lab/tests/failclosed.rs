@@ -182,9 +182,9 @@ fn is_allowed(packet: &Packet, far_end: FarEnd) -> bool {
     let from_gateway = packet.ports.is_some_and(|ports| ports.0 == GATEWAY);
     let is_connection = there && to_gateway || back && from_gateway;
     match i32::from(packet.protocol) {
-        libc::IPPROTO_TCP => far_end != FarEnd::GatewayOverDtls && is_connection,
-        libc::IPPROTO_UDP => far_end == FarEnd::GatewayOverDtls && is_connection,
-        libc::IPPROTO_ICMP => far_end == FarEnd::GatewayOverDtls && (there || back),
+        libc::IPPROTO_TCP => !far_end.is_over_udp() && is_connection,
+        libc::IPPROTO_UDP => far_end.is_over_udp() && is_connection,
+        libc::IPPROTO_ICMP => far_end.is_over_udp() && (there || back),
         _ => false,
     }
 }
@@ -193,10 +193,18 @@ fn is_allowed(packet: &Packet, far_end: FarEnd) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FarEnd {
     Gateway,
-    /// A gateway that the client reaches by UDP.
+    /// A gateway that the client reaches by DTLS over UDP.
     GatewayOverDtls,
+    /// A gateway that the client reaches by QUIC over UDP.
+    GatewayOverQuic,
     /// A SOCKS proxy, for a client without a gateway.
     Proxy,
+}
+
+impl FarEnd {
+    fn is_over_udp(self) -> bool {
+        matches!(self, Self::GatewayOverDtls | Self::GatewayOverQuic)
+    }
 }
 
 #[test]
@@ -210,6 +218,11 @@ fn client_over_dtls_sends_only_to_its_gateway() {
 }
 
 #[test]
+fn client_over_quic_sends_only_to_its_gateway() {
+    records_only_permitted_packets(FarEnd::GatewayOverQuic);
+}
+
+#[test]
 fn solo_speaks_to_its_proxy_only() {
     records_only_permitted_packets(FarEnd::Proxy);
 }
@@ -219,6 +232,7 @@ fn records_only_permitted_packets(far_end: FarEnd) {
     let scratch = Scratch::new(match far_end {
         FarEnd::Gateway => "failclosed-test",
         FarEnd::GatewayOverDtls => "failclosed-dtls",
+        FarEnd::GatewayOverQuic => "failclosed-quic",
         FarEnd::Proxy => "failclosed-solo",
     });
     let capture = scratch.file("near.pcap");
@@ -246,16 +260,21 @@ fn records_only_permitted_packets(far_end: FarEnd) {
     );
 }
 
-/// Returns the endpoints of the gateway's listener and of the client's gateway over dtls.
-fn dtls_endpoints(scratch: &Scratch, address: SocketAddr) -> [String; 2] {
+/// Returns the endpoints of the gateway's listener and of the client's gateway over UDP.
+fn udp_endpoints(scratch: &Scratch, address: SocketAddr, far_end: FarEnd) -> [String; 2] {
     let made = rcgen::generate_simple_self_signed(vec![FAR.to_string()]).expect("random numbers");
     let (cert, key) = (scratch.file("gateway.pem"), scratch.file("gateway.key"));
     std::fs::write(&cert, made.cert.pem()).expect("scratch space");
     std::fs::write(&key, made.signing_key.serialize_pem()).expect("scratch space");
     let (cert, key) = (cert.display(), key.display());
+    let scheme = if far_end == FarEnd::GatewayOverQuic {
+        "h3+quic"
+    } else {
+        "http+dtls"
+    };
     [
-        format!("http+dtls://{address}?cert={cert}&key={key}"),
-        format!("http+dtls://{address}?ca={cert}"),
+        format!("{scheme}://{address}?cert={cert}&key={key}"),
+        format!("{scheme}://{address}?ca={cert}"),
     ]
 }
 
@@ -288,14 +307,14 @@ fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
         ])
         .arg(resolver);
     command.arg(tandem());
-    let [over_dtls, dialled] = dtls_endpoints(scratch, address);
+    let [over_udp, dialled] = udp_endpoints(scratch, address, far_end);
     match far_end {
-        FarEnd::Gateway | FarEnd::GatewayOverDtls => {
+        FarEnd::Gateway | FarEnd::GatewayOverDtls | FarEnd::GatewayOverQuic => {
             command.args(["gateway", "--open", "--mode", "forward"]);
             command.args(["--allow-dest", &format!("{FAR}/32")]);
             // The listener over TCP also tells when the gateway is up.
             command.args(["--listen", &format!("h2+tcp://{address}")]);
-            command.args(["--listen", &over_dtls]);
+            command.args(["--listen", &over_udp]);
         }
         FarEnd::Proxy => {
             command.args(["client", "--solo=direct", "--push=false"]);
@@ -319,7 +338,7 @@ fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
     ]);
     match far_end {
         FarEnd::Gateway => command.args(["--gateway", &format!("h2+tcp://{address}")]),
-        FarEnd::GatewayOverDtls => command.args(["--gateway", &dialled]),
+        FarEnd::GatewayOverDtls | FarEnd::GatewayOverQuic => command.args(["--gateway", &dialled]),
         FarEnd::Proxy => command.args(["--solo", "--via", &format!("socks5://{address}")]),
     };
     let listens = [HTTP, SOCKS].map(|address| address.parse().expect("an address"));

@@ -73,6 +73,11 @@ pub enum Pair {
         /// Congestion control of its tunnel.
         congestion: String,
     },
+    /// Ours over QUIC, with HTTP/3.
+    TandemQuic {
+        /// Congestion control of its connection.
+        congestion: String,
+    },
     /// Two nghttpx with windows that never limit: a multiplexer that does nothing special.
     Nghttpx {
         /// Congestion control of its connection.
@@ -85,6 +90,7 @@ impl Pair {
         match self {
             Self::Tandem { congestion, .. }
             | Self::TandemDtls { congestion }
+            | Self::TandemQuic { congestion }
             | Self::Nghttpx { congestion } => congestion,
         }
     }
@@ -100,6 +106,7 @@ impl Pair {
                 notsent_lowat: Some(lowat),
             } => format!("tandem {congestion} lowat {lowat}"),
             Self::TandemDtls { congestion } => format!("tandem dtls {congestion}"),
+            Self::TandemQuic { congestion } => format!("tandem quic {congestion}"),
             Self::Nghttpx { congestion } => format!("nghttpx {congestion}"),
         }
     }
@@ -309,7 +316,17 @@ fn start_pair(
             options(&mut client);
             (client, gateway)
         }
-        Pair::TandemDtls { congestion } => dtls_pair(plan, workshop, congestion)?,
+        Pair::TandemDtls { congestion } => {
+            let mut pair = udp_pair(plan, workshop, "http+dtls", "")?;
+            for command in [&mut pair.0, &mut pair.1] {
+                command.arg(format!("--congestion={congestion}"));
+            }
+            pair
+        }
+        Pair::TandemQuic { congestion } => {
+            let options = format!("&congestion={congestion}");
+            udp_pair(plan, workshop, "h3+quic", &options)?
+        }
         Pair::Nghttpx { .. } => {
             let mut gateway =
                 programs::nghttpx(&front(GATEWAY), &programs::backend(ORIGIN), workshop)?;
@@ -340,11 +357,13 @@ fn start_pair(
     workshop.wait_for(pid, "client", PROXY, Some(&network.near))
 }
 
-/// Our pair over DTLS. The gateway also listens on TCP at the same port, which tells when it is up.
-fn dtls_pair(
+/// Our pair over UDP. The gateway also listens on TCP at the same port, which tells when it is up.
+/// `options` are those of both endpoints.
+fn udp_pair(
     plan: &Plan,
     workshop: &Workshop,
-    congestion: &str,
+    scheme: &str,
+    options: &str,
 ) -> Result<(Command, Command), BenchError> {
     let made = rcgen::generate_simple_self_signed(vec![FAR.to_string()])
         .map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
@@ -354,13 +373,12 @@ fn dtls_pair(
     let mut gateway = programs::gateway(&plan.tandem, &format!("h2+tcp://{GATEWAY}"), ORIGIN);
     gateway.args([
         "--listen",
-        &format!("http+dtls://{GATEWAY}?cert={cert}&key={key}"),
+        &format!("{scheme}://{GATEWAY}?cert={cert}&key={key}{options}"),
     ]);
-    gateway.arg(format!("--congestion={congestion}"));
     let mut client = Command::new(&plan.tandem);
     client.args(["client", "--listen", &format!("http://{PROXY}")]);
-    client.args(["--gateway", &format!("http+dtls://{GATEWAY}?ca={cert}")]);
-    client.arg(format!("--congestion={congestion}"));
+    let dialled = format!("{scheme}://{GATEWAY}?ca={cert}{options}");
+    client.args(["--gateway", &dialled]);
     Ok((client, gateway))
 }
 

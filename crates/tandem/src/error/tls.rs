@@ -66,9 +66,11 @@ fn received(alert: AlertDescription, side: Side) -> Cow<'static, str> {
         AlertDescription::CertificateRequired if gateway => {
             "the gateway wants a client certificate: add ?cert=FILE&key=FILE".into()
         }
+        // Another authority of the same name causes a wrong signature.
         AlertDescription::UnknownCA
         | AlertDescription::BadCertificate
         | AlertDescription::CertificateUnknown
+        | AlertDescription::DecryptError
             if gateway =>
         {
             "the gateway does not accept the client certificate: \

@@ -142,6 +142,14 @@ pub(crate) struct QuietArguments {
         value_name = "NAME"
     )]
     dtls: Vec<String>,
+    /// Congestion control of our sessions over QUIC, one run for each; empty for none
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "cubic",
+        value_name = "NAME"
+    )]
+    quic: Vec<String>,
     /// Congestion control of a pair of nghttpx, one run for each; empty for none
     #[arg(
         long,
@@ -229,6 +237,7 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
         mut link,
         congestion,
         dtls,
+        quic,
         naive,
         notsent_lowat,
         time,
@@ -247,6 +256,10 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
         .into_iter()
         .filter(|name| !name.is_empty())
         .map(|congestion| Pair::TandemDtls { congestion });
+    let quic = quic
+        .into_iter()
+        .filter(|name| !name.is_empty())
+        .map(|congestion| Pair::TandemQuic { congestion });
     let naive = naive
         .into_iter()
         .filter(|name| !name.is_empty())
@@ -254,7 +267,7 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
     Ok(quiet::Plan {
         tandem: programs::tandem(common.tandem.as_deref())?,
         link,
-        pairs: ours.chain(dtls).chain(naive).collect(),
+        pairs: ours.chain(dtls).chain(quic).chain(naive).collect(),
         time,
         passes: common.passes.into(),
     })

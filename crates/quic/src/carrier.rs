@@ -1,0 +1,255 @@
+//! A connection as a carrier of many streams.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use quinn::{Connection, ConnectionError, RecvStream};
+use rustls::pki_types::CertificateDer;
+use tandem::carrier::{CarrierStream, Code, Direction, Streams};
+use tandem::error::{Error, Retry, Side};
+use tandem::path::{Facts, Measure};
+
+use crate::failure;
+use crate::stream::{Receiving, Sending, number};
+use crate::wakers::Wakers;
+
+/// The time between two changes of the send window.
+const ADAPT: Duration = Duration::from_millis(5);
+/// The least bytes that a connection may hold for sending.
+const LEAST_SEND_WINDOW: u64 = 128 << 10;
+
+type Opened = Result<(quinn::SendStream, Option<RecvStream>), ConnectionError>;
+type Accepted = Result<(Option<quinn::SendStream>, RecvStream), ConnectionError>;
+
+/// A future that several tasks may poll.
+struct Waiting<T> {
+    future: RefCell<Option<Pin<Box<dyn Future<Output = T>>>>>,
+    wakers: Arc<Wakers>,
+}
+
+impl<T> Waiting<T> {
+    fn new() -> Self {
+        Self {
+            future: RefCell::new(None),
+            wakers: Arc::default(),
+        }
+    }
+
+    /// Polls the future, which `begin` creates if there is none.
+    fn poll<F: Future<Output = T> + 'static>(
+        &self,
+        cx: &Context<'_>,
+        begin: impl FnOnce() -> F,
+    ) -> Poll<T> {
+        let waker = self.wakers.join(cx);
+        let mut slot = self.future.borrow_mut();
+        let future = slot.get_or_insert_with(|| Box::pin(begin()));
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        if polled.is_ready() {
+            *slot = None;
+            drop(slot);
+            // The other tasks wait for the next stream.
+            waker.wake();
+        }
+        polled
+    }
+}
+
+/// The state that the streams of a connection share.
+pub(crate) struct Shared {
+    connection: Connection,
+    side: Side,
+    adapted: Cell<Option<Instant>>,
+}
+
+impl Shared {
+    /// Returns the error of a connection that has ended.
+    pub(crate) fn error(&self, error: &ConnectionError) -> Error {
+        failure::of_connection(error, self.side)
+    }
+
+    /// Keeps the bytes that wait in the connection near those that are on their way. A response that
+    /// becomes urgent then waits for little, and no stream takes the whole buffer.
+    pub(crate) fn adapt_send_window(&self) {
+        let now = Instant::now();
+        if self.adapted.get().is_some_and(|at| now - at < ADAPT) {
+            return;
+        }
+        self.adapted.set(Some(now));
+        let window = self.connection.stats().path.cwnd;
+        // Bytes behind a lost packet stay in the buffer for another round trip.
+        let room = window.saturating_mul(3).saturating_add(LEAST_SEND_WINDOW);
+        self.connection.set_send_window(room);
+    }
+}
+
+/// The facts about a connection.
+struct ConnectionFacts {
+    connection: Connection,
+    alpn: Vec<u8>,
+    certificate: Option<[u8; 32]>,
+}
+
+impl ConnectionFacts {
+    fn new(connection: &Connection, alpn: &[u8]) -> Self {
+        let identity = connection.peer_identity();
+        let chain = identity.and_then(|it| it.downcast::<Vec<CertificateDer<'static>>>().ok());
+        let certificate = chain.and_then(|chain| chain.first().map(|it| sha256(it)));
+        Self {
+            connection: connection.clone(),
+            alpn: alpn.to_vec(),
+            certificate,
+        }
+    }
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref());
+    hash
+}
+
+impl Facts for ConnectionFacts {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        Some(self.connection.remote_address())
+    }
+
+    fn measure(&self) -> Option<Measure> {
+        let round_trip = self.connection.min_rtt().as_secs_f64();
+        let window = self.connection.stats().path.cwnd;
+        (round_trip > 0.0).then(|| Measure {
+            round_trip,
+            rate: window as f64 / self.connection.rtt().as_secs_f64().max(round_trip),
+        })
+    }
+
+    fn alpn(&self) -> Option<&[u8]> {
+        Some(&self.alpn)
+    }
+
+    fn has_peer_certificate(&self) -> bool {
+        self.certificate.is_some()
+    }
+
+    fn peer_certificate(&self) -> Option<[u8; 32]> {
+        self.certificate
+    }
+}
+
+/// A connection whose handshake is over. It ends when this and all its streams are dropped.
+pub(crate) struct Carried {
+    shared: Rc<Shared>,
+    facts: Rc<dyn Facts>,
+    opening: [Waiting<Opened>; 2],
+    accepting: [Waiting<Accepted>; 2],
+    /// Values that live as long as the connection.
+    _alive: Box<dyn std::any::Any>,
+}
+
+impl Carried {
+    /// Takes a connection to `side`.
+    pub(crate) fn new(
+        connection: Connection,
+        alpn: &[u8],
+        side: Side,
+        alive: impl std::any::Any,
+    ) -> Self {
+        Self {
+            facts: Rc::new(ConnectionFacts::new(&connection, alpn)),
+            shared: Rc::new(Shared {
+                connection,
+                side,
+                adapted: Cell::new(None),
+            }),
+            opening: [Waiting::new(), Waiting::new()],
+            accepting: [Waiting::new(), Waiting::new()],
+            _alive: Box::new(alive),
+        }
+    }
+
+    fn stream(
+        &self,
+        send: Option<quinn::SendStream>,
+        receive: Option<RecvStream>,
+    ) -> CarrierStream {
+        let id = send.as_ref().map(|stream| stream.id());
+        let id = id.or_else(|| receive.as_ref().map(|stream| stream.id()));
+        let shared = || Rc::clone(&self.shared);
+        CarrierStream {
+            id: id.map_or(0, |id| quinn::VarInt::from(id).into_inner()),
+            send: send.map(|stream| Box::new(Sending::new(stream, shared())) as _),
+            receive: receive.map(|stream| Box::new(Receiving::new(stream, shared())) as _),
+        }
+    }
+}
+
+impl Streams for Carried {
+    fn facts(&self) -> &Rc<dyn Facts> {
+        &self.facts
+    }
+
+    fn has_ended(&self) -> bool {
+        self.shared.connection.close_reason().is_some()
+    }
+
+    fn poll_open(
+        &self,
+        direction: Direction,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<CarrierStream, Error>> {
+        let connection = self.shared.connection.clone();
+        let both = direction == Direction::Bidirectional;
+        let opened = self.opening[direction as usize].poll(cx, || async move {
+            if both {
+                let (send, receive) = connection.open_bi().await?;
+                Ok((send, Some(receive)))
+            } else {
+                Ok((connection.open_uni().await?, None))
+            }
+        });
+        opened.map(|opened| match opened {
+            Ok((send, receive)) => Ok(self.stream(Some(send), receive)),
+            Err(error) => Err(self.shared.error(&error).with_retry(Retry::Safe)),
+        })
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>> {
+        // The control streams come first, since requests depend on them.
+        for direction in [Direction::Unidirectional, Direction::Bidirectional] {
+            let connection = self.shared.connection.clone();
+            let both = direction == Direction::Bidirectional;
+            let accepted = self.accepting[direction as usize].poll(cx, || async move {
+                if both {
+                    let (send, receive) = connection.accept_bi().await?;
+                    Ok((Some(send), receive))
+                } else {
+                    Ok((None, connection.accept_uni().await?))
+                }
+            });
+            if let Poll::Ready(accepted) = accepted {
+                return Poll::Ready(match accepted {
+                    Ok((send, receive)) => Ok(Some(self.stream(send, Some(receive)))),
+                    Err(error) if failure::is_regular(&error) => Ok(None),
+                    Err(error) => Err(self.shared.error(&error)),
+                });
+            }
+        }
+        Poll::Pending
+    }
+
+    fn close(&self, code: Code, reason: &str) {
+        self.shared
+            .connection
+            .close(number(code), reason.as_bytes());
+    }
+}

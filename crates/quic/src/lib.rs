@@ -1,0 +1,28 @@
+//! The transport `quic` of endpoints: QUIC (RFC 9000) by quinn, for sessions of HTTP/3.
+//!
+//! ```text
+//!  worker threads                                       I/O thread
+//!   h3 session ─▶ carrier, stream ──▶ quinn connection ─▶ endpoint ─▶ UDP socket
+//!                 transport ◀── listeners ◀── incoming connections
+//! ```
+//!
+//! One thread moves the datagrams of all connections of a process, since the datagrams of one
+//! connection may come from any address. The sessions stay on the worker threads, and use the
+//! streams of their connection as a [`Carrier`](tandem::carrier::Carrier).
+//!
+//! A client opens a socket for each connection, connected to the gateway: the kernel sends no
+//! datagram to another address, and passes none of another address on. The client keeps neither
+//! session tickets nor address tokens, which would link its sessions. There is no 0-RTT: its data
+//! could be replayed.
+
+mod carrier;
+mod failure;
+mod io_thread;
+mod listener;
+mod settings;
+mod socket;
+mod stream;
+mod transport;
+mod wakers;
+
+pub use transport::QuicProvider;

@@ -1,0 +1,293 @@
+//! The listening end: the endpoint of each listening socket, and the listeners of the threads.
+//!
+//! The connections of a socket are shared among the listeners in turn. A connection from an address
+//! that was not validated begins its handshake at once, as long as few of them wait. Beyond that
+//! number the client has to prove its address first, by a Retry packet (RFC 9000 section 8.1).
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use quinn::{Endpoint, EndpointConfig, ServerConfig};
+use tandem::carrier::{Carrier, Streams};
+use tandem::error::{Error, Kind, Side};
+use tandem::transport::{Incoming, Listener};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+use crate::carrier::Carried;
+use crate::failure;
+use crate::io_thread::IoThread;
+use crate::socket::enlarge;
+
+/// The handshakes with addresses that were not validated, above which clients have to prove their
+/// address first. Each of them costs the gateway a signature and some kilobytes.
+const MAX_HALF_OPEN: usize = 64;
+/// The new connections that may wait for a thread.
+const QUEUE: usize = 64;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The hubs by the addresses of their sockets.
+#[derive(Debug, Default)]
+pub(crate) struct Hubs(Mutex<HashMap<SocketAddr, Weak<Hub>>>);
+
+/// The endpoint of one listening socket.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    listeners: Mutex<Listeners>,
+    half_open: Arc<AtomicUsize>,
+    stop: Arc<Notify>,
+    /// The thread that moves the datagrams of the endpoint.
+    _io: Arc<IoThread>,
+}
+
+#[derive(Debug, Default)]
+struct Listeners {
+    senders: Vec<(u64, mpsc::Sender<Newcomer>)>,
+    next: usize,
+    next_number: u64,
+}
+
+/// A connection that begins.
+#[derive(Debug)]
+struct Newcomer {
+    incoming: quinn::Incoming,
+    /// Present if the address was not validated.
+    half_open: Option<HalfOpen>,
+}
+
+/// Counts a handshake with an address that was not validated.
+#[derive(Debug)]
+struct HalfOpen(Arc<AtomicUsize>);
+
+impl HalfOpen {
+    /// Returns `None` if too many wait already.
+    fn begin(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let one = Self(Arc::clone(count));
+        let before = count.fetch_add(1, Ordering::AcqRel);
+        (before < MAX_HALF_OPEN).then_some(one)
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Hubs {
+    /// Returns the hub of a socket, and starts it if there is none.
+    fn of(
+        &self,
+        socket: UdpSocket,
+        config: &Arc<ServerConfig>,
+        io: &Arc<IoThread>,
+    ) -> io::Result<Arc<Hub>> {
+        let address = socket.local_addr()?;
+        let mut hubs = lock(&self.0);
+        if let Some(hub) = hubs.get(&address).and_then(Weak::upgrade) {
+            return Ok(hub);
+        }
+        hubs.retain(|_, hub| hub.strong_count() > 0);
+        enlarge(&socket);
+        let runtime = io.runtime();
+        let endpoint = Endpoint::new(
+            EndpointConfig::default(),
+            // Each listener accepts with its present parameters. The keys of tokens stay.
+            Some(ServerConfig::clone(config)),
+            socket,
+            runtime,
+        )?;
+        let hub = Arc::new(Hub {
+            listeners: Mutex::default(),
+            half_open: Arc::default(),
+            stop: Arc::default(),
+            _io: Arc::clone(io),
+        });
+        let (stop, weak) = (Arc::clone(&hub.stop), Arc::downgrade(&hub));
+        io.handle().spawn(distribute(endpoint, weak, stop));
+        hubs.insert(address, Arc::downgrade(&hub));
+        Ok(hub)
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+    }
+}
+
+/// Shares new connections among the listeners, until `stop`.
+async fn distribute(endpoint: Endpoint, hub: Weak<Hub>, stop: Arc<Notify>) {
+    loop {
+        let incoming = tokio::select! {
+            biased;
+            () = stop.notified() => return,
+            incoming = endpoint.accept() => incoming,
+        };
+        let (Some(incoming), Some(hub)) = (incoming, hub.upgrade()) else {
+            return;
+        };
+        hub.admit(incoming);
+    }
+}
+
+impl Hub {
+    fn admit(&self, incoming: quinn::Incoming) {
+        let validated = incoming.remote_address_validated();
+        let half_open = (!validated).then(|| HalfOpen::begin(&self.half_open));
+        let half_open = match half_open {
+            None => None,
+            Some(Some(half_open)) => Some(half_open),
+            Some(None) => {
+                // An address that was not validated may always get a Retry.
+                let _ = incoming.retry();
+                return;
+            }
+        };
+        let newcomer = Newcomer {
+            incoming,
+            half_open,
+        };
+        if let Some(newcomer) = lock(&self.listeners).give(newcomer) {
+            // A spoofed address would get an answer for each datagram.
+            newcomer.incoming.ignore();
+        }
+    }
+}
+
+impl Listeners {
+    /// Gives a connection to the next listener with room. Returns it if there is none.
+    fn give(&mut self, mut newcomer: Newcomer) -> Option<Newcomer> {
+        for _ in 0..self.senders.len() {
+            self.next = (self.next + 1) % self.senders.len();
+            match self.senders[self.next].1.try_send(newcomer) {
+                Ok(()) => return None,
+                Err(error) => newcomer = error.into_inner(),
+            }
+        }
+        Some(newcomer)
+    }
+}
+
+/// Accepts connections on one thread.
+pub(crate) struct Accepting {
+    hub: Arc<Hub>,
+    number: u64,
+    newcomers: mpsc::Receiver<Newcomer>,
+    config: Arc<ServerConfig>,
+    alpn: &'static [u8],
+    timeout: Duration,
+    /// Handshakes with addresses that were not validated. They take no place from others.
+    handshakes: JoinSet<Option<(SocketAddr, quinn::Connection)>>,
+}
+
+impl Accepting {
+    /// Begins to accept connections of `socket`, with these parameters.
+    pub(crate) fn new(
+        hubs: &Hubs,
+        socket: UdpSocket,
+        config: Arc<ServerConfig>,
+        io: &Arc<IoThread>,
+        alpn: &'static [u8],
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        let hub = hubs.of(socket, &config, io)?;
+        let (sender, newcomers) = mpsc::channel(QUEUE);
+        let mut listeners = lock(&hub.listeners);
+        let number = listeners.next_number;
+        listeners.next_number += 1;
+        listeners.senders.push((number, sender));
+        drop(listeners);
+        Ok(Self {
+            hub,
+            number,
+            newcomers,
+            config,
+            alpn,
+            timeout,
+            handshakes: JoinSet::new(),
+        })
+    }
+
+    fn carry(&self, connection: quinn::Connection) -> Carrier {
+        let hub = Arc::clone(&self.hub);
+        let carried = Carried::new(connection, self.alpn, Side::Client, hub);
+        Carrier::Streams(std::rc::Rc::new(carried) as std::rc::Rc<dyn Streams>)
+    }
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        let mut listeners = lock(&self.hub.listeners);
+        listeners
+            .senders
+            .retain(|(number, _)| *number != self.number);
+    }
+}
+
+/// Completes a handshake.
+async fn handshake(
+    incoming: quinn::Incoming,
+    config: Arc<ServerConfig>,
+    timeout: Duration,
+) -> Result<quinn::Connection, Error> {
+    let failed = |error| failure::of_connection(&error, Side::Client);
+    let connecting = incoming.accept_with(config).map_err(failed)?;
+    match tokio::time::timeout(timeout, connecting).await {
+        Ok(connected) => connected.map_err(failed),
+        Err(_) => Err(Error::new(
+            Kind::Timeout,
+            Side::Client,
+            "the QUIC handshake did not end in time",
+        )),
+    }
+}
+
+impl Listener for Accepting {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+        loop {
+            while let Poll::Ready(Some(ended)) = self.handshakes.poll_join_next(cx) {
+                if let Ok(Some((address, connection))) = ended {
+                    let carrier = self.carry(connection);
+                    let carrier = Box::pin(std::future::ready(Ok(carrier)));
+                    return Poll::Ready(Ok(Incoming { address, carrier }));
+                }
+            }
+            let Poll::Ready(Some(newcomer)) = self.newcomers.poll_recv(cx) else {
+                return Poll::Pending;
+            };
+            let Newcomer {
+                incoming,
+                half_open,
+            } = newcomer;
+            let address = incoming.remote_address();
+            let shaking = handshake(incoming, Arc::clone(&self.config), self.timeout);
+            let Some(half_open) = half_open else {
+                let (hub, alpn) = (Arc::clone(&self.hub), self.alpn);
+                let carrier = Box::pin(async move {
+                    let carried = Carried::new(shaking.await?, alpn, Side::Client, hub);
+                    Ok(Carrier::Streams(std::rc::Rc::new(carried)))
+                });
+                return Poll::Ready(Ok(Incoming { address, carrier }));
+            };
+            self.handshakes.spawn_local(async move {
+                let _half_open = half_open;
+                match shaking.await {
+                    Ok(connection) => Some((address, connection)),
+                    Err(error) => {
+                        tracing::debug!(%error, "handshake failed");
+                        None
+                    }
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The parameters of connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::congestion::{BbrConfig, CubicConfig};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, NoneTokenStore, ServerConfig, TransportConfig, VarInt};
+use tandem::endpoint::{BadEndpoint, Endpoint};
+use tandem::transport::registry::TransportError;
+use tandem::transport::tls::{ClientCertificates, ClientTls, TlsError, acceptor};
+
+/// The bytes that a peer may send on one stream before they are read: 1.6 times the product of 100
+/// Mbit/s and 400 ms, as over HTTP/2.
+const STREAM_WINDOW: u32 = 8 << 20;
+/// The bytes that a peer may send on all streams before they are read. A few streams that are not
+/// read leave room for the others.
+const WINDOW: u32 = 64 << 20;
+/// The bytes that a connection may hold for sending at its beginning. The carrier adapts the
+/// number to the congestion window.
+const SEND_WINDOW: u64 = 256 << 10;
+/// The unidirectional streams of a client: control, QPACK, and some of an unknown type.
+const CLIENT_UNI_STREAMS: u32 = 16;
+/// The unidirectional streams of a gateway, which carry pushes.
+const GATEWAY_UNI_STREAMS: u32 = 1024;
+/// The time of silence after which a client's probe keeps bindings of address translators open.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// The time without a datagram after which a connection is lost, in milliseconds.
+const IDLE: u32 = 50_000;
+
+/// The option of an endpoint that chooses the congestion control.
+pub(crate) const CONGESTION: &str = "congestion";
+
+/// Returns the parameters that both ends share.
+fn transport(endpoint: &Endpoint) -> Result<TransportConfig, BadEndpoint> {
+    let mut config = TransportConfig::default();
+    config
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(SEND_WINDOW)
+        .max_idle_timeout(Some(VarInt::from_u32(IDLE).into()))
+        // The session uses no datagrams.
+        .datagram_receive_buffer_size(None)
+        // The spin bit would show the round trip to everyone on the path.
+        .allow_spin(false);
+    match endpoint.option(CONGESTION) {
+        None | Some("cubic") => {
+            config.congestion_controller_factory(Arc::new(CubicConfig::default()));
+        }
+        Some("bbr") => {
+            config.congestion_controller_factory(Arc::new(BbrConfig::default()));
+        }
+        Some(_) => return Err(endpoint.bad("congestion= may be cubic or bbr")),
+    }
+    Ok(config)
+}
+
+/// Checks the options without access to files.
+pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+    transport(endpoint).map(drop)
+}
+
+/// Returns the parameters of a client.
+pub(crate) fn client(endpoint: &Endpoint) -> Result<ClientConfig, TransportError> {
+    let option = |key: &str| endpoint.option(key).map(str::to_owned);
+    let tls = ClientTls {
+        ca: option("ca"),
+        identity: option("cert").zip(option("key")),
+        alpn: vec![endpoint.session.alpn().to_vec()],
+        unlinkable: true,
+    };
+    let crypto = QuicClientConfig::try_from(Arc::clone(tls.connector()?.config()));
+    let mut config = ClientConfig::new(Arc::new(crypto.map_err(|_| no_cipher())?));
+    let mut transport = transport(endpoint)?;
+    transport
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(GATEWAY_UNI_STREAMS));
+    config
+        .transport_config(Arc::new(transport))
+        // A token of the gateway would link the client's sessions.
+        .token_store(Arc::new(NoneTokenStore));
+    Ok(config)
+}
+
+/// Returns the parameters of a listener, whose clients may have `max_streams` requests under way.
+pub(crate) fn server(
+    endpoint: &Endpoint,
+    clients: Option<ClientCertificates<'_>>,
+    max_streams: u32,
+) -> Result<ServerConfig, TransportError> {
+    let file = |key| {
+        let missing = || endpoint.bad("quic needs ?cert=FILE&key=FILE");
+        endpoint.option(key).ok_or_else(missing)
+    };
+    let alpn = [endpoint.session.alpn()];
+    let tls = acceptor(file("cert")?, file("key")?, clients, &alpn)?;
+    let crypto = QuicServerConfig::try_from(Arc::clone(tls.config()));
+    let mut config = ServerConfig::with_crypto(Arc::new(crypto.map_err(|_| no_cipher())?));
+    let mut transport = transport(endpoint)?;
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(max_streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(CLIENT_UNI_STREAMS));
+    config.transport_config(Arc::new(transport));
+    // A connection that waits to be accepted holds little.
+    config
+        .max_incoming(256)
+        .incoming_buffer_size(32 << 10)
+        .incoming_buffer_size_total(4 << 20);
+    Ok(config)
+}
+
+fn no_cipher() -> TlsError {
+    TlsError::Config(rustls::Error::General(
+        "the cryptography lacks the cipher of QUIC's first packets".into(),
+    ))
+}

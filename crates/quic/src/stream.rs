@@ -1,0 +1,146 @@
+//! The halves of a stream.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use quinn::{ReadError, RecvStream, StoppedError, VarInt, WriteError};
+use tandem::carrier::{Code, ReceiveStream, SendStream, StreamReset, StreamStopped};
+use tandem_http::Priority;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::carrier::Shared;
+
+/// The code of a stream that is dropped before its end (H3_REQUEST_CANCELLED).
+const CANCELLED: Code = Code(0x10c);
+
+type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>>>>;
+
+pub(crate) fn number(code: Code) -> VarInt {
+    VarInt::from_u64(code.0).unwrap_or(VarInt::MAX)
+}
+
+/// The sending half.
+pub(crate) struct Sending {
+    stream: quinn::SendStream,
+    shared: Rc<Shared>,
+    /// The wait for a stop, or for the acknowledgement of everything.
+    stopped: Option<Stopped>,
+    ended: bool,
+}
+
+impl Sending {
+    pub(crate) const fn new(stream: quinn::SendStream, shared: Rc<Shared>) -> Self {
+        Self {
+            stream,
+            shared,
+            stopped: None,
+            ended: false,
+        }
+    }
+}
+
+impl AsyncWrite for Sending {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.shared.adapt_send_window();
+        let written = ready!(Pin::new(&mut this.stream).poll_write(cx, buf));
+        Poll::Ready(written.map_err(|error| match error {
+            WriteError::Stopped(code) => StreamStopped(Code(code.into_inner())).into(),
+            WriteError::ConnectionLost(error) => this.shared.error(&error).into_io(),
+            WriteError::ClosedStream | WriteError::ZeroRttRejected => {
+                io::ErrorKind::BrokenPipe.into()
+            }
+        }))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.ended = true;
+        // A stream that was closed before has ended as well.
+        let _ = this.stream.finish();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl SendStream for Sending {
+    fn set_priority(&mut self, Priority(urgency): Priority) {
+        // A stream that has ended has no order.
+        let _ = self.stream.set_priority(7 - i32::from(urgency.min(7)));
+    }
+
+    fn reset(&mut self, code: Code) {
+        self.ended = true;
+        // A stream that was closed before needs no reset.
+        let _ = self.stream.reset(number(code));
+    }
+
+    fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Option<Code>> {
+        let stream = &self.stream;
+        let stopped = self
+            .stopped
+            .get_or_insert_with(|| Box::pin(stream.stopped()));
+        let result = ready!(stopped.as_mut().poll(cx));
+        self.stopped = None;
+        Poll::Ready(match result {
+            Ok(code) => code.map(|code| Code(code.into_inner())),
+            Err(_) => None,
+        })
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if !self.ended {
+            // quinn would end the stream, and a truncated message would look complete.
+            self.reset(CANCELLED);
+        }
+    }
+}
+
+/// The receiving half.
+pub(crate) struct Receiving {
+    stream: RecvStream,
+    shared: Rc<Shared>,
+}
+
+impl Receiving {
+    pub(crate) const fn new(stream: RecvStream, shared: Rc<Shared>) -> Self {
+        Self { stream, shared }
+    }
+}
+
+impl AsyncRead for Receiving {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = ready!(this.stream.poll_read_buf(cx, buf));
+        Poll::Ready(read.map_err(|error| match error {
+            ReadError::Reset(code) => StreamReset(Code(code.into_inner())).into(),
+            ReadError::ConnectionLost(error) => this.shared.error(&error).into_io(),
+            ReadError::ClosedStream
+            | ReadError::IllegalOrderedRead
+            | ReadError::ZeroRttRejected => io::ErrorKind::BrokenPipe.into(),
+        }))
+    }
+}
+
+impl ReceiveStream for Receiving {
+    fn stop(&mut self, code: Code) {
+        // A stream that was read to its end needs no stop.
+        let _ = self.stream.stop(number(code));
+    }
+}

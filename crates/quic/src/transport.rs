@@ -1,0 +1,242 @@
+//! The transport `quic` of endpoints: dialling a gateway, and listening for clients.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use quinn::{ClientConfig, Endpoint as QuicEndpoint, EndpointConfig, ServerConfig};
+use rustls::pki_types::ServerName;
+use tandem::carrier::{Carrier, Direction, Streams};
+use tandem::endpoint::{BadEndpoint, Endpoint, SessionKind};
+use tandem::error::{Error, Kind, Retry, Side};
+use tandem::exchange::Isolation;
+use tandem::path::Path;
+use tandem::transport::registry::{
+    DialContext, ListenContext, Protocol, Provider, Socket, TransportError,
+};
+use tandem::transport::tls::ClientCertificates;
+use tandem::transport::{Listener, LocalBoxFuture, Target, Transport};
+use tandem_http::Scheme;
+
+use crate::carrier::Carried;
+use crate::failure;
+use crate::io_thread::IoThread;
+use crate::listener::{Accepting, Hubs};
+use crate::settings::{self, CONGESTION};
+use crate::socket::{self, Errors};
+
+/// The transport `quic`. All threads share it.
+#[derive(Debug, Default)]
+pub struct QuicProvider {
+    state: Arc<State>,
+}
+
+/// The parts that all connections of the process share.
+#[derive(Debug, Default)]
+struct State {
+    hubs: Hubs,
+    /// The thread that moves the datagrams, once it is needed.
+    io: Mutex<Option<Arc<IoThread>>>,
+}
+
+impl State {
+    fn io(&self) -> io::Result<Arc<IoThread>> {
+        let mut present = self.io.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(io) = &*present {
+            return Ok(Arc::clone(io));
+        }
+        let io = IoThread::start()?;
+        *present = Some(Arc::clone(&io));
+        Ok(io)
+    }
+}
+
+impl Provider for QuicProvider {
+    fn name(&self) -> &'static str {
+        "quic"
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Udp
+    }
+
+    fn scheme(&self) -> Scheme {
+        Scheme::Https
+    }
+
+    fn has_streams(&self) -> bool {
+        true
+    }
+
+    fn sessions(&self) -> &'static [SessionKind] {
+        &[SessionKind::H3]
+    }
+
+    fn has_client_certificates(&self) -> bool {
+        true
+    }
+
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        endpoint.options(&["cert", "key", CONGESTION])?;
+        if endpoint.option("cert").is_none() || endpoint.option("key").is_none() {
+            return Err(endpoint.bad("quic needs ?cert=FILE&key=FILE"));
+        }
+        settings::check(endpoint)
+    }
+
+    fn dial_options(&self) -> &'static [&'static str] {
+        &["ca", "cert", "key", "sni", CONGESTION]
+    }
+
+    fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
+            return Err(endpoint.bad("cert and key go together"));
+        }
+        settings::check(endpoint)
+    }
+
+    fn dialling(
+        &self,
+        endpoint: &Endpoint,
+        context: DialContext,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        let address = context
+            .address
+            .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
+        let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
+        ServerName::try_from(name.as_str())
+            .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
+        Ok(Rc::new(Dialling {
+            state: Arc::clone(&self.state),
+            address,
+            name,
+            config: settings::client(endpoint)?,
+            alpn: endpoint.session.alpn(),
+            timeout: context.timeout,
+        }))
+    }
+
+    fn listening(
+        &self,
+        endpoint: &Endpoint,
+        context: ListenContext<'_>,
+    ) -> Result<Rc<dyn Transport>, TransportError> {
+        let clients = context.client_ca.map(|ca| ClientCertificates {
+            ca,
+            optional: context.optional_certificate,
+        });
+        let config = settings::server(endpoint, clients, context.max_streams)?;
+        Ok(Rc::new(Listening {
+            state: Arc::clone(&self.state),
+            config: Arc::new(config),
+            alpn: endpoint.session.alpn(),
+            timeout: context.timeout,
+        }))
+    }
+}
+
+/// The dialling end.
+struct Dialling {
+    state: Arc<State>,
+    address: SocketAddr,
+    name: String,
+    config: ClientConfig,
+    alpn: &'static [u8],
+    timeout: Duration,
+}
+
+impl Dialling {
+    /// Opens a connection, over a socket that no other connection uses.
+    async fn connect(&self) -> Result<Carried, Error> {
+        let opened = self.open().await;
+        opened.map_err(|error| error.with_retry(Retry::Safe).with_address(self.address))
+    }
+
+    async fn open(&self) -> Result<Carried, Error> {
+        let failed = |error: io::Error| Error::io(&error, Side::Peer);
+        let io = self.state.io().map_err(failed)?;
+        let socket = socket::connect(self.address).map_err(failed)?;
+        let errors = Errors::of(&socket).map_err(failed)?;
+        let endpoint = QuicEndpoint::new(EndpointConfig::default(), None, socket, io.runtime());
+        let endpoint = endpoint.map_err(failed)?;
+        let connecting = endpoint
+            .connect_with(self.config.clone(), self.address, &self.name)
+            .map_err(|error| Error::new(Kind::Internal, Side::Local, error.to_string()))?;
+        let connected = tokio::select! {
+            connected = tokio::time::timeout(self.timeout, connecting) => connected,
+            () = errors.refused() => {
+                return Err(failed(io::ErrorKind::ConnectionRefused.into()));
+            }
+        };
+        match connected {
+            Ok(Ok(connection)) => Ok(Carried::new(connection, self.alpn, Side::Peer, io)),
+            Ok(Err(error)) => Err(failure::of_connection(&error, Side::Peer)),
+            Err(_) => {
+                let detail = "no answer to the QUIC handshake in time: UDP may be blocked on the \
+                              way, then use h2+tls";
+                Err(Error::new(Kind::Timeout, Side::Peer, detail))
+            }
+        }
+    }
+}
+
+impl Transport for Dialling {
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(async move {
+            let carried = self.connect().await?;
+            let open = std::future::poll_fn(|cx| carried.poll_open(Direction::Bidirectional, cx));
+            let stream = open.await?;
+            stream.into_path(carried.facts()).ok_or_else(|| {
+                Error::new(Kind::Internal, Side::Local, "the stream lacks a direction")
+            })
+        })
+    }
+
+    fn carrier<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+        Box::pin(async move { Ok(Carrier::Streams(Rc::new(self.connect().await?))) })
+    }
+}
+
+/// The listening end.
+struct Listening {
+    state: Arc<State>,
+    config: Arc<ServerConfig>,
+    alpn: &'static [u8],
+    timeout: Duration,
+}
+
+impl Transport for Listening {
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(async {
+            let detail = "a listener does not dial";
+            Err(Error::new(Kind::Internal, Side::Local, detail))
+        })
+    }
+
+    fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
+        let (socket, io) = (socket.into_udp()?, self.state.io()?);
+        let accepting = Accepting::new(
+            &self.state.hubs,
+            socket,
+            Arc::clone(&self.config),
+            &io,
+            self.alpn,
+            self.timeout,
+        )?;
+        Ok(Box::new(accepting))
+    }
+}

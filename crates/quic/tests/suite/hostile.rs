@@ -1,0 +1,208 @@
+//! Clients that attack the gateway: floods of streams, resets and handshakes.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ApplicationClose, ClientConfig, Connection, ConnectionError, Endpoint, VarInt};
+use tandem::transport::tls::ClientTls;
+
+use crate::certificates::Certificates;
+use crate::harness::{Client, PATIENCE, Scene, block_on};
+use crate::pairs::{start_client, start_gateway, stop};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+/// H3_EXCESSIVE_LOAD (RFC 9114 section 8.1).
+const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
+/// The beginning of a control stream with empty SETTINGS.
+const CONTROL: [u8; 3] = [0x00, 0x04, 0x00];
+
+/// Connects a client that speaks plain QUIC. The endpoint must live as long as the connection.
+async fn connect(certificates: &Certificates, address: SocketAddr) -> (Endpoint, Connection) {
+    let tls = ClientTls {
+        ca: Some(certificates.path("ca.pem")),
+        alpn: vec![b"h3".to_vec()],
+        ..ClientTls::default()
+    };
+    let tls = Arc::clone(tls.connector().unwrap().config());
+    let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connecting = endpoint.connect_with(config, address, "127.0.0.1");
+    let connection = connecting.unwrap().await.unwrap();
+    (endpoint, connection)
+}
+
+/// Returns the code with which the gateway closes the connection.
+async fn closed(connection: &Connection) -> VarInt {
+    let closed = tokio::time::timeout(PATIENCE, connection.closed()).await;
+    match closed.expect("a bound") {
+        ConnectionError::ApplicationClosed(ApplicationClose { error_code, .. }) => error_code,
+        other => panic!("{other}"),
+    }
+}
+
+/// Runs an attack beside an honest client, which is served after it. Returns the code with which
+/// the gateway closes the attacker's connection.
+fn attacked<F: Future<Output = ()>>(name: &str, attack: impl FnOnce(Connection) -> F) -> VarInt {
+    let certificates = Certificates::new(name);
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let origin = Scene::answering(OK);
+    let code = block_on(async {
+        let (_endpoint, connection) = connect(&certificates, address).await;
+        let closed = closed(&connection);
+        let flood = async {
+            attack(connection.clone()).await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            code = closed => code,
+            () = flood => unreachable!("a flood has no end"),
+        }
+    });
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    stop([client, gateway]);
+    code
+}
+
+async fn open_control(connection: &Connection) -> quinn::SendStream {
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&CONTROL).await.unwrap();
+    control
+}
+
+#[test]
+fn gateway_ends_a_client_that_resets_streams() {
+    let code = attacked("quic-resets", |connection| async move {
+        let _control = open_control(&connection).await;
+        while let Ok((mut send, mut receive)) = connection.open_bi().await {
+            // A frame of HEADERS that does not end.
+            if send.write_all(&[0x01, 0x10, 0x00]).await.is_err() {
+                return;
+            }
+            // The gateway may have closed the connection.
+            let _ = (
+                send.reset(VarInt::from_u32(0x10c)),
+                receive.stop(VarInt::from_u32(0x10c)),
+            );
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(code, EXCESSIVE_LOAD);
+}
+
+#[test]
+fn gateway_ends_a_client_that_opens_unknown_streams() {
+    let code = attacked("quic-unknown", |connection| async move {
+        let _control = open_control(&connection).await;
+        while let Ok(mut stream) = connection.open_uni().await {
+            // A type that no standard has (RFC 9114 section 6.2.3).
+            if stream.write_all(&[0x21]).await.is_err() {
+                return;
+            }
+            let _ = stream.finish();
+        }
+    });
+    assert_eq!(code, EXCESSIVE_LOAD);
+}
+
+#[test]
+fn gateway_ends_a_client_that_sends_empty_frames() {
+    let code = attacked("quic-frames", |connection| async move {
+        let mut control = open_control(&connection).await;
+        // Frames of a reserved type without content (RFC 9114 section 7.2.8).
+        let frames = [0x21, 0x00].repeat(4096);
+        while control.write_all(&frames).await.is_ok() {}
+    });
+    assert_eq!(code, EXCESSIVE_LOAD);
+}
+
+#[test]
+fn gateway_ends_a_client_without_settings() {
+    let certificates = Certificates::new("quic-settings");
+    let (gateway, address) = start_gateway(&certificates, 0, |options| {
+        options.head_timeout = Some("1s".parse().unwrap());
+    });
+    let code = block_on(async {
+        let (_endpoint, connection) = connect(&certificates, address).await;
+        let (mut send, _receive) = connection.open_bi().await.unwrap();
+        // A frame of a reserved type, before a request that never comes.
+        send.write_all(&[0x21, 0x00]).await.unwrap();
+        closed(&connection).await
+    });
+    // The limit of the session or that of unadmitted connections is the first.
+    assert!([0, 0x100].contains(&code.into_inner()), "{code}");
+    stop([gateway]);
+}
+
+#[test]
+fn gateway_refuses_a_second_control_stream() {
+    let code = attacked("quic-control", |connection| async move {
+        let _first = open_control(&connection).await;
+        let _second = open_control(&connection).await;
+        connection.closed().await;
+    });
+    assert_eq!(code, VarInt::from_u32(0x103), "H3_STREAM_CREATION_ERROR");
+}
+
+#[test]
+fn gateway_serves_beside_half_open_handshakes() {
+    let certificates = Certificates::new("quic-half-open");
+    let (gateway, address) = start_gateway(&certificates, 0, |options| {
+        options.max_connections = Some(64);
+        options.max_connections_per_client = Some(64);
+    });
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let origin = Scene::answering(OK);
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    block_on(async {
+        // The first packets of clients that never go on, and of one that is there.
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            let (first, relay) = relay(address);
+            let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+            let tls = ClientTls {
+                ca: Some(certificates.path("ca.pem")),
+                alpn: vec![b"h3".to_vec()],
+                ..ClientTls::default()
+            };
+            let tls = Arc::clone(tls.connector().unwrap().config());
+            let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+            let connecting = endpoint.connect_with(config, first, "127.0.0.1").unwrap();
+            relay.pass_one().await;
+            silent.push((endpoint, connecting, relay));
+        }
+        let (_endpoint, connection) = connect(&certificates, address).await;
+        connection.close(VarInt::from_u32(0x100), b"");
+    });
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    stop([client, gateway]);
+}
+
+/// Passes the first datagram of a client on to the gateway, and nothing else.
+struct Relay {
+    near: UdpSocket,
+    far: UdpSocket,
+}
+
+fn relay(gateway: SocketAddr) -> (SocketAddr, Relay) {
+    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.connect(gateway).unwrap();
+    near.set_nonblocking(true).unwrap();
+    (near.local_addr().unwrap(), Relay { near, far })
+}
+
+impl Relay {
+    async fn pass_one(&self) {
+        let mut datagram = [0; 2048];
+        let size = loop {
+            match self.near.recv(&mut datagram) {
+                Ok(size) => break size,
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
+        self.far.send(&datagram[..size]).unwrap();
+    }
+}

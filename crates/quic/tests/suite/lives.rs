@@ -1,0 +1,104 @@
+//! The lives of connections: restarts, reloads, drains and shared ports.
+
+use std::sync::{Arc, Mutex, mpsc};
+
+use crate::certificates::Certificates;
+use crate::harness::{Client, PATIENCE, Scene, block_on, endpoint, gateway_options, request};
+use crate::pairs::{listener, start_client, start_gateway, stop, transports};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+#[test]
+fn client_fails_when_the_gateway_ends_and_recovers() {
+    let certificates = Certificates::new("quic-restart");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let origin = Scene::new(|_, mut client| {
+        let asked = client.request();
+        if asked.is_some_and(|asked| asked.line.contains("/long")) {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst");
+            client.request_ends();
+        } else {
+            client.send(OK);
+        }
+    });
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url("/long"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    stop([gateway]);
+    let mut rest = Vec::new();
+    let ended = std::io::Read::read_to_end(&mut browser.stream, &mut rest);
+    assert!(
+        ended.is_err() || rest.len() < 100,
+        "it never looks complete"
+    );
+    let (again, _) = start_gateway(&certificates, address.port(), |_| {});
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    stop([client, again]);
+}
+
+#[test]
+fn workers_share_the_socket_and_reload_keeps_it() {
+    let certificates = Certificates::new("quic-workers");
+    let transports = transports();
+    let mut options = gateway_options();
+    let listen = endpoint(&listener(&certificates, 0));
+    options.listen = vec![listen.clone()];
+    options.workers = Some(3);
+    let config = || Arc::new(options.clone().typed_with(&transports).unwrap());
+    let mut gateway = block_on(tandem::runtime::Running::start(config())).unwrap();
+    let address = gateway.address(&listen).unwrap();
+    let origin = Scene::answering(OK);
+    let clients: Vec<_> = (0..5)
+        .map(|_| start_client(&certificates, address, |_| {}))
+        .collect();
+    for (_, http) in &clients {
+        assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
+    }
+    block_on(gateway.reload(config())).unwrap();
+    for (_, http) in &clients {
+        assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
+    }
+    stop(clients.into_iter().map(|(client, _)| client));
+    stop([gateway]);
+}
+
+#[test]
+fn tcp_and_quic_share_a_port() {
+    let certificates = Certificates::new("quic-port");
+    let (tcp, address) = crate::harness::start_gateway(gateway_options());
+    let (udp, same) = start_gateway(&certificates, address.port(), |_| {});
+    assert_eq!(address, same);
+    let (client, http) = start_client(&certificates, same, |_| {});
+    let origin = Scene::answering(OK);
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    stop([client, tcp, udp]);
+}
+
+#[test]
+fn draining_gateway_delivers_its_last_response() {
+    let certificates = Certificates::new("quic-drain");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Scene::new(move |_, mut origin| {
+        while let Some(asked) = origin.request() {
+            if !asked.line.contains("/long ") {
+                origin.send(OK);
+                continue;
+            }
+            origin.send("HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n");
+            wait.lock().unwrap().recv().unwrap();
+            origin.send(vec![b'x'; 300_000]);
+        }
+    });
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url("/long"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let draining = std::thread::spawn(move || block_on(gateway.drain(PATIENCE)));
+    go.send(()).unwrap();
+    assert_eq!(browser.read_exact(300_000), vec![b'x'; 300_000]);
+    draining.join().unwrap();
+    stop([client]);
+}
