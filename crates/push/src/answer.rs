@@ -133,7 +133,7 @@ mod tests {
         for status in [206, 302] {
             assert!(!may_be_handed_over(&head(status, &[no_store])), "{status}");
         }
-        // The field has a meaning beside 206 only (RFC 9110 section 14.4).
+        // The field means nothing beside 200 (RFC 9110 section 14.4).
         let range = ("content-range", "bytes 0-1/2");
         assert!(may_be_handed_over(&head(200, &[no_store, range])));
     }

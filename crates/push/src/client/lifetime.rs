@@ -176,7 +176,7 @@ mod tests {
         for field in [("cache-control", "no-store"), ("vary", "*")] {
             assert!(!may_wait(&head(200, &[field])), "{field:?}");
         }
-        // The field has a meaning beside 206 only (RFC 9110 section 14.4).
+        // The field means nothing beside 200 (RFC 9110 section 14.4).
         let range = ("content-range", "bytes 0-0/1");
         assert!(may_wait(&head(200, &[range])) && !may_wait(&head(206, &[range])));
     }

@@ -4,6 +4,7 @@
 mod both;
 mod client;
 mod events;
+mod machine;
 mod pair;
 mod returning;
 

@@ -1,0 +1,437 @@
+//! Single events of the gateway's half, and the decisions that follow: what the predictor learns,
+//! the slots of fetches, the limits of bodies, and the outcomes that the client reports.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandem_http::{RequestHead, ResponseHead, Scheme};
+use tandem_predict::auto::url::Kind;
+use tandem_predict::{Candidate, Exchange};
+use tandem_push::gateway::{
+    AnswerId, Carrier, Clock, Config, FetchId, Gateway, Interest, Output, Predictor, PushError,
+};
+use tandem_push::wire::{Fate, Report, url_hash};
+
+const SITE: &str = "http://a.test";
+
+const HTML: &[(&str, &str)] = &[("content-type", "text/html"), ("set-cookie", "first=1")];
+
+const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
+
+/// A predictor that records its calls, and expects an image of each page.
+#[derive(Default)]
+struct Recorder(Vec<String>);
+
+impl Predictor for Recorder {
+    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        let referrer = exchange.referer.unwrap_or("-");
+        self.0.push(format!("{} {referrer}", exchange.url));
+        let is_page = exchange.url.ends_with("/page");
+        let candidate = Candidate {
+            url: format!("{SITE}/learned.png").into(),
+            kind: Kind::Image,
+            probability: 0.9,
+            expected_size: 1000.0,
+        };
+        Vec::from_iter(is_page.then_some(candidate))
+    }
+
+    fn note_referrer(&mut self, _: &str, _: &str) {}
+
+    fn own_referrer(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn body_sent(&mut self, url: &str, size: u64) {
+        self.0.push(format!("size {url} {size}"));
+    }
+
+    fn used(&mut self, page: &str, url: &str) {
+        self.0.push(format!("used {page} {url}"));
+    }
+
+    fn cancelled(&mut self, url: &str) {
+        self.0.push(format!("cancelled {url}"));
+    }
+}
+
+struct Scene {
+    gateway: Gateway,
+    now: Instant,
+    predictor: Recorder,
+}
+
+fn request(path: &str, fields: &[(&str, &str)]) -> RequestHead {
+    let mut request = RequestHead::get(Scheme::Http, "a.test", path);
+    for (name, value) in fields {
+        request.fields.push(name, *value);
+    }
+    request
+}
+
+fn head(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
+    let mut head = ResponseHead::new(status);
+    for (name, value) in fields {
+        head.fields.push(name, *value);
+    }
+    head
+}
+
+impl Scene {
+    fn new(config: Config) -> Self {
+        let now = Instant::now();
+        let clock = Clock {
+            instant: now,
+            unix_time: 1_700_000_000,
+        };
+        Self {
+            gateway: Gateway::new(config, clock),
+            now,
+            predictor: Recorder::default(),
+        }
+    }
+
+    fn ask(&mut self, path: &str, fields: &[(&str, &str)]) -> AnswerId {
+        let request = Arc::new(request(path, fields));
+        let id = self.gateway.handle_request(self.now, &request, true);
+        id.expect("a GET has a number")
+    }
+
+    /// Passes the head of an answer, which the predictor sees.
+    fn head(&mut self, id: AnswerId, head: &mut ResponseHead) -> Interest {
+        let predictor = Some(&mut self.predictor as &mut dyn Predictor);
+        self.gateway.handle_head(self.now, id, head, predictor)
+    }
+
+    /// Begins a page with these bytes. It stays under way.
+    fn page(&mut self, body: &str) -> AnswerId {
+        let id = self.ask("/page", NAVIGATION);
+        self.gateway
+            .handle_head(self.now, id, &mut head(200, HTML), None);
+        self.gateway.handle_data(id, body.as_bytes());
+        id
+    }
+
+    /// Takes the promises of a stream, and queues their fetches.
+    fn promises(&mut self, carrier: Carrier) -> Vec<FetchId> {
+        let mut fetches = Vec::new();
+        while let Some(promise) = self.gateway.take_promise(carrier) {
+            self.gateway.queue_fetch(self.now, promise.fetch);
+            fetches.push(promise.fetch);
+        }
+        fetches
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        std::iter::from_fn(|| self.gateway.poll_output()).collect()
+    }
+
+    /// Returns the fetches that have begun since the last call.
+    fn begun(&mut self) -> Vec<FetchId> {
+        let fetches = self
+            .outputs()
+            .into_iter()
+            .filter_map(|output| match output {
+                Output::Fetch { fetch, .. } => Some(fetch),
+                _ => None,
+            });
+        fetches.collect()
+    }
+
+    /// Returns the pushes of a page with `count` images.
+    fn images(&mut self, count: usize) -> Vec<FetchId> {
+        let body: String = (0..count)
+            .map(|at| format!("<img src=/{at}.png>"))
+            .collect();
+        let page = self.page(&body);
+        let fetches = self.promises(Carrier::Answer(page));
+        assert_eq!(fetches.len(), count);
+        fetches
+    }
+
+    fn fetch_head(&mut self, id: FetchId, fields: &[(&str, &str)]) -> Result<(), PushError> {
+        let passed = self
+            .gateway
+            .handle_fetch_head(self.now, id, &mut head(200, fields));
+        passed.map(drop)
+    }
+
+    fn fetch_data(&mut self, id: FetchId, length: usize) -> Result<(), PushError> {
+        let data = vec![b'x'; length];
+        let passed = self.gateway.handle_fetch_data(self.now, id, &data);
+        passed.map(drop)
+    }
+
+    fn report(&mut self, fate: Fate, path: &str) {
+        let mut bytes = Vec::new();
+        Report::Became(fate, url_hash(&request(path, &[]))).encode(&mut bytes);
+        let predictor = Some(&mut self.predictor as &mut dyn Predictor);
+        self.gateway.handle_reports(self.now, &bytes, predictor);
+    }
+
+    fn recorded(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.predictor.0)
+    }
+}
+
+fn one_at_a_time() -> Scene {
+    Scene::new(Config {
+        fetches: 1,
+        ..Config::default()
+    })
+}
+
+#[test]
+fn predictor_names_resources_of_a_page() {
+    let mut scene = Scene::new(Config::default());
+    let page = scene.ask("/page", NAVIGATION);
+    let interest = scene.head(page, &mut head(200, HTML));
+    assert!(interest.promises && interest.body);
+    let promise = scene.gateway.take_promise(Carrier::Answer(page));
+    let path = promise.map(|promise| promise.request.path.to_string());
+    assert_eq!(path.as_deref(), Some("/learned.png"));
+    assert_eq!(scene.recorded(), [format!("{SITE}/page -")]);
+}
+
+#[test]
+fn predictor_learns_lengths_of_whole_bodies() {
+    let image = ("content-type", "image/png");
+    let sized = ("content-length", "7");
+    for (status, fields, complete, learned) in [
+        (200, &[image][..], true, true),
+        (200, &[image], false, false),
+        (200, &[image, sized], true, false),
+        (404, &[image], true, false),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let id = scene.ask("/a.png", &[]);
+        let interest = scene.head(id, &mut head(status, fields));
+        let is_unsized = status == 200 && fields.len() == 1;
+        assert_eq!((interest.promises, interest.body), (false, is_unsized));
+        for data in ["xyz", "abcd"] {
+            scene.gateway.handle_data(id, data.as_bytes());
+        }
+        let predictor = Some(&mut scene.predictor as &mut dyn Predictor);
+        scene.gateway.handle_end(id, complete, predictor);
+        let sizes = scene.recorded().split_off(1);
+        let expected = learned.then(|| format!("size {SITE}/a.png 7"));
+        assert_eq!(sizes, Vec::from_iter(expected), "{status} {fields:?}");
+    }
+}
+
+#[test]
+fn resources_of_an_unreported_push_belong_to_its_page() {
+    let mut scene = Scene::new(Config::default());
+    let page = scene.page("<link rel=stylesheet href=/a.css>");
+    assert_eq!(scene.promises(Carrier::Answer(page)).len(), 1);
+    let style = format!("{SITE}/a.css");
+    let other = format!("{SITE}/b.css");
+    let image = [("content-type", "image/png")];
+    let referrer = |scene: &mut Scene, from: &str| {
+        let id = scene.ask("/a.png", &[("referer", from)]);
+        scene.head(id, &mut head(200, &image));
+        scene.recorded()
+    };
+    let learned = |from: &str| [format!("{SITE}/a.png {from}")];
+    let page = format!("{SITE}/page");
+    assert_eq!(referrer(&mut scene, &style), learned(&page));
+    assert_eq!(referrer(&mut scene, &other), learned(&other));
+    scene.gateway.open_companion();
+    scene.report(Fate::Used, "/a.css");
+    assert_eq!(scene.recorded(), [format!("used {page} {style}")]);
+    assert_eq!(referrer(&mut scene, &style), learned(&style));
+}
+
+#[test]
+fn treatment_marks_pages_and_their_redirects() {
+    let treatment = |path, fields: &[_], mut answer: ResponseHead| {
+        let mut scene = Scene::new(Config::default());
+        let id = scene.ask(path, fields);
+        scene.gateway.handle_head(scene.now, id, &mut answer, None);
+        let pages = scene.gateway.take_counts().pages_pushed;
+        let is_marked = answer.fields.contains("tandem-push");
+        assert_eq!(u64::from(is_marked), pages, "{path}");
+        is_marked
+    };
+    let style = [("content-type", "text/css")];
+    let moved = [("location", "/other")];
+    assert!(treatment("/page", NAVIGATION, head(200, HTML)));
+    assert!(treatment("/page", NAVIGATION, head(302, &moved)));
+    assert!(!treatment("/a.png", &[], head(302, &moved)));
+    assert!(!treatment("/a.css", &[], head(200, &style)));
+    assert!(!treatment("/page", NAVIGATION, head(404, HTML)));
+}
+
+#[test]
+fn held_out_pages_are_counted_and_get_no_promise() {
+    let mut scene = Scene::new(Config {
+        hold_out: 1.0,
+        ..Config::default()
+    });
+    let page = scene.page("<img src=/a.png>");
+    assert!(scene.promises(Carrier::Answer(page)).is_empty());
+    let counts = scene.gateway.take_counts();
+    assert_eq!((counts.pages_held_out, counts.pages_pushed), (1, 0));
+}
+
+#[test]
+fn reloaded_page_gets_no_promise() {
+    let mut scene = Scene::new(Config::default());
+    let fields = [("accept", "text/html"), ("cache-control", "no-cache")];
+    let page = scene.ask("/page", &fields);
+    scene.head(page, &mut head(200, HTML));
+    scene.gateway.handle_data(page, b"<img src=/a.png>");
+    assert!(scene.promises(Carrier::Answer(page)).is_empty());
+}
+
+#[test]
+fn end_of_a_fetch_begins_the_next() {
+    let mut scene = one_at_a_time();
+    let images = scene.images(3);
+    assert_eq!(scene.begun(), images[..1]);
+    scene.gateway.handle_fetch_end(scene.now, images[0]);
+    assert_eq!(scene.begun(), images[1..2]);
+    // A released fetch gives its slot back too.
+    scene.gateway.release_fetch(scene.now, images[1]);
+    assert_eq!(scene.begun(), images[2..]);
+}
+
+#[test]
+fn slow_fetch_gives_its_slot_away_once() {
+    let mut scene = one_at_a_time();
+    let images = scene.images(3);
+    assert_eq!(scene.begun(), images[..1]);
+    let due = scene.gateway.poll_timeout().expect("a slot is in use");
+    assert_eq!(due, scene.now + Duration::from_secs(2));
+    scene.now = due;
+    scene.gateway.handle_timeout(due);
+    assert_eq!(scene.begun(), images[1..2]);
+    // The head of the slow one frees no slot: it has none.
+    assert_eq!(scene.fetch_head(images[0], &[]), Ok(()));
+    assert!(scene.begun().is_empty());
+    assert_eq!(scene.fetch_head(images[1], &[]), Ok(()));
+    assert_eq!(scene.begun(), images[2..]);
+    assert_eq!(scene.fetch_head(images[2], &[]), Ok(()));
+    assert_eq!(scene.gateway.poll_timeout(), None, "all heads have come");
+}
+
+#[test]
+fn long_body_is_refused_by_its_head() {
+    let mut scene = Scene::new(Config::default());
+    let images = scene.images(2);
+    let length = |length: u64| length.to_string();
+    let fits = length(4 << 20);
+    assert_eq!(
+        scene.fetch_head(images[0], &[("content-length", &fits)]),
+        Ok(())
+    );
+    let long = length((4 << 20) + 1);
+    let refused = scene.fetch_head(images[1], &[("content-length", &long)]);
+    assert_eq!(refused, Err(PushError::Forbidden));
+}
+
+#[test]
+fn body_beyond_the_budget_of_its_page_is_refused() {
+    const MIB: usize = 1 << 20;
+    for (sized, requested, result) in [
+        (false, false, Err(PushError::TooLong)),
+        (false, true, Ok(())),
+        (true, false, Ok(())),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let images = scene.images(2);
+        let fields: &[_] = if sized {
+            &[("content-length", "1")]
+        } else {
+            &[]
+        };
+        assert_eq!(scene.fetch_head(images[0], fields), Ok(()));
+        assert_eq!(scene.fetch_head(images[1], &[]), Ok(()));
+        if requested {
+            scene.gateway.raise_fetch(scene.now, images[0]);
+        }
+        // The page may spend 32 MiB on bodies.
+        for _ in 0..31 {
+            assert_eq!(scene.fetch_data(images[0], MIB), Ok(()));
+        }
+        assert_eq!(scene.fetch_data(images[0], 2 * MIB), result);
+        if !sized {
+            // Nothing is left of the budget, but a short body is no problem.
+            assert_eq!(scene.fetch_data(images[1], 4 * MIB), Ok(()));
+            let more = scene.fetch_data(images[1], 1);
+            assert_eq!(more, Err(PushError::TooLong));
+        }
+    }
+}
+
+#[test]
+fn end_of_a_style_sheet_names_its_last_resource() {
+    let mut scene = Scene::new(Config::default());
+    let page = scene.page("<link rel=stylesheet href=/a.css>");
+    let style = scene.promises(Carrier::Answer(page))[0];
+    let passed = scene.fetch_head(style, &[("content-type", "text/css")]);
+    assert_eq!(passed, Ok(()));
+    let data = b"p { background: url(/a.png";
+    let now = scene.now;
+    assert!(scene.gateway.handle_fetch_data(now, style, data).is_ok());
+    assert!(scene.promises(Carrier::Answer(page)).is_empty());
+    scene.gateway.handle_fetch_end(now, style);
+    assert_eq!(scene.promises(Carrier::Answer(page)).len(), 1);
+}
+
+#[test]
+fn wasted_bytes_of_a_push_are_counted_to_its_end() {
+    let mut scene = Scene::new(Config::default());
+    let images = scene.images(2);
+    scene.gateway.open_companion();
+    assert_eq!(scene.fetch_head(images[0], &[]), Ok(()));
+    assert_eq!(scene.fetch_data(images[0], 10), Ok(()));
+    scene.report(Fate::Wasted, "/0.png");
+    assert_eq!(scene.fetch_data(images[0], 5), Ok(()));
+    let counts = scene.gateway.take_counts();
+    assert_eq!((counts.wasted_bytes, counts.extra_requests), (15, 1));
+}
+
+#[test]
+fn fates_are_counted_and_learned() {
+    let page = format!("{SITE}/page");
+    let used = format!("used {page} {SITE}/0.png");
+    let cancelled = format!("cancelled {SITE}/0.png");
+    for (fate, counted, learned) in [
+        (Fate::Used, [1, 0, 0, 0], Some(&used)),
+        (Fate::Late, [0, 1, 0, 0], Some(&used)),
+        (Fate::Wasted, [0, 0, 1, 0], None),
+        (Fate::Cancelled, [0, 0, 0, 1], Some(&cancelled)),
+        (Fate::Validated, [0, 0, 0, 0], Some(&cancelled)),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let images = scene.images(1);
+        scene.gateway.open_companion();
+        scene.outputs();
+        scene.report(fate, "/0.png");
+        scene.report(fate, "/0.png");
+        let counts = scene.gateway.take_counts();
+        let counts = [counts.used, counts.late, counts.wasted, counts.cancelled];
+        assert_eq!(counts, counted, "{fate:?}: a push has one outcome");
+        assert_eq!(scene.recorded(), Vec::from_iter(learned.cloned()));
+        let raised = Output::Raise { fetch: images[0] };
+        assert_eq!(scene.outputs().contains(&raised), fate == Fate::Late);
+    }
+}
+
+#[test]
+fn companion_opens_once_and_takes_waiting_promises() {
+    let mut scene = Scene::new(Config::default());
+    assert!(scene.gateway.open_companion());
+    assert!(!scene.gateway.open_companion());
+    assert!(scene.outputs().is_empty(), "no promise waits");
+    scene.gateway.close_companion();
+    // The end of the page leaves its promise to the companion.
+    let page = scene.page("<img src=/a.png>");
+    scene.gateway.handle_end(page, true, None);
+    scene.outputs();
+    assert!(scene.gateway.open_companion());
+    let promised = Output::Promise(Carrier::Companion);
+    assert_eq!(scene.outputs(), [promised]);
+    assert_eq!(scene.promises(Carrier::Companion).len(), 1);
+}
