@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::harness::{
-    Client, Scene, block_on, client_options, gateway_options, request, start_client, start_gateway,
+    Client, PATIENCE, Scene, block_on, client_options, gateway_options, request, start_client,
+    start_gateway,
 };
 use tandem::runtime::Running;
 
@@ -21,11 +22,11 @@ fn origin() -> (Scene, mpsc::Receiver<String>) {
             } else {
                 "text/javascript"
             };
+            tell.send(path.clone()).unwrap();
             client.send(format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nCache-Control: max-age=60\r\nContent-Length: {}\r\n\r\n{path}",
                 path.len()
             ));
-            tell.send(path).unwrap();
         }
     });
     (scene, told)
@@ -53,13 +54,15 @@ impl Gateway {
         }
     }
 
+    fn client(&self) -> (Running, Client) {
+        let gateway = format!("{}+tcp://{}", self.session, self.address);
+        let (running, http, _) = start_client(client_options(&gateway));
+        (running, Client::to(http))
+    }
+
     /// Requests `paths` with a new client, and calls `look` before the client stops.
-    fn visit<T>(&self, origin: &Scene, paths: &[&str], look: impl FnOnce() -> T) -> T {
-        let (running, http, _) = start_client(client_options(&format!(
-            "{}+tcp://{}",
-            self.session, self.address
-        )));
-        let mut client = Client::to(http);
+    fn visit<T>(&self, origin: &Scene, paths: &[&str], look: impl FnOnce(&mut Client) -> T) -> T {
+        let (running, mut client) = self.client();
         let page = origin.url("/page");
         for path in paths {
             let referer = if *path == "/page" {
@@ -74,19 +77,15 @@ impl Gateway {
             ));
             assert_eq!(client.answer("GET").body, path.as_bytes());
         }
-        let seen = look();
+        let seen = look(&mut client);
         block_on(running.drain(Duration::ZERO));
         seen
     }
 
     /// Requests `urls` with a new client, each with its page as Referer, and calls `look` before
     /// the client stops.
-    fn browse<T>(&self, urls: &[(&str, Option<&str>)], look: impl FnOnce() -> T) -> T {
-        let (running, http, _) = start_client(client_options(&format!(
-            "{}+tcp://{}",
-            self.session, self.address
-        )));
-        let mut client = Client::to(http);
+    fn browse<T>(&self, urls: &[(&str, Option<&str>)], look: impl FnOnce(&mut Client) -> T) -> T {
+        let (running, mut client) = self.client();
         for (url, page) in urls {
             let fields = page.map_or_else(
                 || "User-Agent: Mozilla/5.0\r\nAccept: text/html\r\n".to_owned(),
@@ -95,19 +94,17 @@ impl Gateway {
             client.send(request("GET", url, &fields));
             assert!(matches!(client.answer("GET").status, 200 | 302), "{url}");
         }
-        let seen = look();
+        let seen = look(&mut client);
         block_on(running.drain(Duration::ZERO));
         seen
     }
 
-    /// Runs sessions that teach the predictor at their end. Each waits for its client's reports
-    /// first.
-    fn learn(&self, origin: &Scene, visits: &[&[&str]]) {
+    /// Runs sessions that teach the predictor at their end, and forgets their requests.
+    fn learn(&self, origin: &Scene, told: &mpsc::Receiver<String>, visits: &[&[&str]]) {
         for paths in visits {
-            self.visit(origin, paths, || {
-                std::thread::sleep(Duration::from_millis(500))
-            });
+            self.visit(origin, paths, wait_for_reports);
         }
+        told.try_iter().for_each(drop);
     }
 }
 
@@ -119,10 +116,23 @@ impl Drop for Gateway {
     }
 }
 
-/// Returns the requests to the origin until a pause of half a second.
-fn asked(told: &mpsc::Receiver<String>) -> Vec<String> {
-    let mut asked: Vec<_> =
-        std::iter::from_fn(|| told.recv_timeout(Duration::from_millis(500)).ok()).collect();
+/// Waits until the client's reports have reached the gateway, which no other party notices.
+fn wait_for_reports(_: &mut Client) {
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+/// Waits for `count` requests at the origin. Returns them, and those that precede a further request
+/// of the client.
+fn asked(
+    client: &mut Client,
+    origin: &Scene,
+    told: &mpsc::Receiver<String>,
+    count: usize,
+) -> Vec<String> {
+    let next = || told.recv_timeout(PATIENCE).unwrap();
+    let mut asked: Vec<_> = (0..count).map(|_| next()).collect();
+    client.get(&origin.url("/last"));
+    asked.extend(std::iter::from_fn(|| Some(next())).take_while(|path| !path.contains("/last")));
     asked.sort();
     asked
 }
@@ -134,11 +144,10 @@ fn learned_push_repeats_the_needs_of_several_users() {
     for session in ["h2", "spdy3.1"] {
         let (origin, told) = origin();
         let gateway = Gateway::start(session, 0.0);
-        gateway.learn(&origin, &[COMMON; 6]);
-        asked(&told);
-        let pushed = gateway.visit(&origin, &["/page"], || asked(&told));
+        gateway.learn(&origin, &told, &[COMMON; 6]);
+        let pushed = gateway.visit(&origin, &["/page"], |it| asked(it, &origin, &told, 3));
         assert_eq!(pushed, ["/a.js", "/b.js", "/page"], "{session}");
-        let asked_for = gateway.visit(&origin, COMMON, || asked(&told));
+        let asked_for = gateway.visit(&origin, COMMON, |it| asked(it, &origin, &told, 3));
         assert_eq!(
             asked_for,
             ["/a.js", "/b.js", "/page"],
@@ -154,19 +163,18 @@ fn predictor_hides_the_needs_of_a_single_user() {
     let private: &[&str] = &["/page", "/a.js", "/b.js", "/private-of-one.js"];
     gateway.learn(
         &origin,
+        &told,
         &[
             COMMON, private, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON, COMMON,
         ],
     );
-    asked(&told);
     for _ in 0..2 {
-        let seen = gateway.visit(&origin, &["/page"], || asked(&told));
+        let seen = gateway.visit(&origin, &["/page"], |it| asked(it, &origin, &told, 3));
         assert_eq!(seen, ["/a.js", "/b.js", "/page"]);
     }
     // The adversary guesses, and counts as one user.
-    gateway.learn(&origin, &[private]);
-    asked(&told);
-    let seen = gateway.visit(&origin, &["/page"], || asked(&told));
+    gateway.learn(&origin, &told, &[private]);
+    let seen = gateway.visit(&origin, &["/page"], |it| asked(it, &origin, &told, 3));
     assert_eq!(
         seen,
         ["/a.js", "/b.js", "/page"],
@@ -178,10 +186,9 @@ fn predictor_hides_the_needs_of_a_single_user() {
 fn held_out_page_gets_no_learned_push() {
     let (origin, told) = origin();
     let gateway = Gateway::start("h2", 100.0);
-    gateway.learn(&origin, &[COMMON; 6]);
-    asked(&told);
+    gateway.learn(&origin, &told, &[COMMON; 6]);
     assert_eq!(
-        gateway.visit(&origin, &["/page"], || asked(&told)),
+        gateway.visit(&origin, &["/page"], |it| asked(it, &origin, &told, 1)),
         ["/page"]
     );
 }
@@ -290,9 +297,7 @@ fn learned_push_covers_frames_and_their_scripts() {
         .map(|i| (format!("/frame{i}.html"), format!("/{i}.js")))
         .collect();
     let visit = |all: bool| {
-        let (running, http, _) =
-            start_client(client_options(&format!("h2+tcp://{}", gateway.address)));
-        let mut client = Client::to(http);
+        let (running, mut client) = gateway.client();
         let mut get = |path: &str, referer: Option<&str>, accept: &str| {
             let referer =
                 referer.map_or_else(String::new, |of| format!("Referer: {}\r\n", origin.url(of)));
@@ -305,7 +310,12 @@ fn learned_push_covers_frames_and_their_scripts() {
             get(frame, Some("/page.html"), "text/html");
             get(script, Some(frame), "*/*");
         }
-        let seen = asked(&told);
+        let seen = if all {
+            wait_for_reports(&mut client);
+            told.try_iter().collect()
+        } else {
+            asked(&mut client, &origin, &told, 11)
+        };
         block_on(running.drain(Duration::ZERO));
         seen
     };
@@ -377,12 +387,12 @@ fn learned_push_behind_redirects_names_the_document() {
         ];
         let gateway = Gateway::start(session, 0.0);
         for _ in 0..6 {
-            gateway.browse(&visit, || std::thread::sleep(Duration::from_millis(500)));
+            gateway.browse(&visit, wait_for_reports);
         }
-        asked(&told);
-        let pushed = gateway.browse(&visit[..1], || asked(&told));
+        told.try_iter().for_each(drop);
+        let pushed = gateway.browse(&visit[..1], |it| asked(it, &site, &told, 2));
         assert_eq!(pushed, ["/a.js page", "/page "], "{session}");
-        let asked_for = gateway.browse(&visit, || asked(&told));
+        let asked_for = gateway.browse(&visit, |it| asked(it, &site, &told, 2));
         assert_eq!(
             asked_for,
             ["/a.js page", "/page "],
@@ -409,18 +419,20 @@ fn learned_push_of_a_style_sheet_has_its_referrer() {
         ];
         let gateway = Gateway::start(session, 0.0);
         for _ in 0..6 {
-            gateway.browse(&visit, || std::thread::sleep(Duration::from_millis(500)));
+            gateway.browse(&visit, wait_for_reports);
         }
-        asked(&told);
+        told.try_iter().for_each(drop);
         let once = |asked: &[String]| {
             asked
                 .iter()
                 .map(|line| line.split(' ').next().unwrap().to_owned())
                 .collect()
         };
-        let pushed: Vec<String> = gateway.browse(&visit[..1], || once(&asked(&told)));
+        let pushed: Vec<String> =
+            gateway.browse(&visit[..1], |it| once(&asked(it, &other, &told, 2)));
         assert_eq!(pushed, ["/a.css", "/a.png"], "{session}");
-        let asked_for: Vec<String> = gateway.browse(&visit, || once(&asked(&told)));
+        let asked_for: Vec<String> =
+            gateway.browse(&visit, |it| once(&asked(it, &other, &told, 2)));
         assert_eq!(
             asked_for,
             ["/a.css", "/a.png"],
@@ -450,11 +462,11 @@ fn learned_push_of_another_host_waits_for_the_page() {
     ];
     let gateway = Gateway::start("h2", 0.0);
     for _ in 0..6 {
-        gateway.browse(&visit, || std::thread::sleep(Duration::from_millis(500)));
+        gateway.browse(&visit, wait_for_reports);
     }
-    asked(&told_other);
-    assert!(!asked(&told).is_empty());
-    let pushed = gateway.browse(&visit[..1], || asked(&told_other));
+    told_other.try_iter().for_each(drop);
+    assert_ne!(told.try_iter().count(), 0);
+    let pushed = gateway.browse(&visit[..1], |it| asked(it, &other, &told_other, 2));
     // The resource's origin differs from the page's, so its Referer holds no more than that
     // (Referrer Policy, the default).
     assert_eq!(pushed, ["other/learned.js ", "other/named.js "]);
