@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tandem_submit::store::{
-    Admission, Delivery, Millis, NewSubmission, Pending, Record, Store, StoreError,
+    Admission, Claim, Delivery, Inquiry, Millis, NewSubmission, Pending, Record, Store, StoreError,
+    Waiting,
 };
 use tandem_submit::submission::{Answer, SubmissionId};
 use tokio::sync::oneshot;
@@ -188,12 +189,16 @@ impl Store for Sqlite {
         self.call(move |connection| statements::admit(connection, &new))
     }
 
+    fn has_quota(&self, inquiry: Inquiry) -> Pending<bool> {
+        self.call(move |connection| statements::has_quota(connection, &inquiry))
+    }
+
     fn find(&self, id: SubmissionId) -> Pending<Option<Record>> {
         self.call(move |connection| statements::find(connection, id))
     }
 
-    fn claim(&self, now: Millis, leased_until: Millis, limit: usize) -> Pending<Vec<Delivery>> {
-        self.call(move |connection| statements::claim(connection, now, leased_until, limit))
+    fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>> {
+        self.call(move |connection| statements::claim(connection, &claim))
     }
 
     fn answer(&self, id: SubmissionId, answer: Answer, now: Millis) -> Pending<()> {
@@ -204,16 +209,16 @@ impl Store for Sqlite {
         self.call(move |connection| statements::postpone(connection, id, due))
     }
 
-    fn give_up(&self, id: SubmissionId, now: Millis) -> Pending<()> {
-        self.call(move |connection| statements::give_up(connection, id, now))
+    fn give_up(&self, id: SubmissionId, status: Option<u16>, now: Millis) -> Pending<()> {
+        self.call(move |connection| statements::give_up(connection, id, status, now))
     }
 
-    fn forget(&self, before: Millis) -> Pending<u64> {
-        self.call(move |connection| statements::forget(connection, before))
+    fn forget(&self, now: Millis, keep: Millis) -> Pending<u64> {
+        self.call(move |connection| statements::forget(connection, now, keep))
     }
 
-    fn waiting(&self) -> Pending<u64> {
-        self.call(statements::waiting)
+    fn waiting(&self, server: String) -> Pending<Waiting> {
+        self.call(move |connection| statements::waiting(connection, &server))
     }
 }
 

@@ -17,6 +17,18 @@ pub type Millis = i64;
 /// The milliseconds of a day. Quotas count by days.
 pub const DAY: Millis = 86_400_000;
 
+/// The longest plausible time between two removals of old submissions. They run once an hour.
+pub const CLEANING_GAP: Millis = 2 * 3_600_000;
+
+/// The slowest connection to the server over which a submission is delivered, in bytes a second.
+const LOWEST_RATE: u64 = 16 << 10;
+
+/// Returns the time that the delivery of a body may take beyond that of an empty one.
+pub fn upload_time(bytes: u64) -> Millis {
+    let time = bytes.saturating_mul(1000).div_ceil(LOWEST_RATE);
+    Millis::try_from(time).unwrap_or(Millis::MAX)
+}
+
 /// The result of a method, when it is done.
 pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
@@ -44,6 +56,51 @@ pub struct NewSubmission {
     pub leased_until: Millis,
     /// The rights of the client to further submissions.
     pub quota: Quota,
+    /// The URL of the server that gets the submission. No other server gets it.
+    pub server: String,
+}
+
+/// A question about a submission whose body has not arrived.
+#[derive(Clone)]
+pub struct Inquiry {
+    /// The key.
+    pub key: IdempotencyKey,
+    /// The client, as the rights name it.
+    pub client: String,
+    /// The announced length of the body.
+    pub bytes: u64,
+    /// The present time.
+    pub now: Millis,
+    /// The rights of the client to further submissions.
+    pub quota: Quota,
+}
+
+/// The submissions that a deliverer can take.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The URL of the server. Submissions for other servers are not returned.
+    pub server: String,
+    /// The present time.
+    pub now: Millis,
+    /// The time until which submissions with an empty body are leased. Each byte of a body adds to
+    /// it (see [`upload_time`]).
+    pub leased_until: Millis,
+    /// The latest time until which a submission can wait or be leased at present. A later time was
+    /// written while the clock was ahead, and the submission is due.
+    pub latest: Millis,
+    /// The largest number of submissions.
+    pub limit: usize,
+    /// The largest sum of the lengths of their bodies, in bytes.
+    pub bytes: u64,
+}
+
+/// The numbers of submissions that wait for an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// The number of those for a server.
+    pub here: u64,
+    /// The number of those for other servers.
+    pub elsewhere: u64,
 }
 
 /// The data of a submission.
@@ -81,6 +138,8 @@ pub struct Record {
     pub key: IdempotencyKey,
     /// The state.
     pub state: State,
+    /// The status code of the last answer.
+    pub status: Option<u16>,
     /// The answer, in the state [`State::Answered`].
     pub answer: Option<Answer>,
 }
@@ -105,6 +164,13 @@ impl fmt::Debug for NewSubmission {
     }
 }
 
+/// Hides the client.
+impl fmt::Debug for Inquiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inquiry").finish_non_exhaustive()
+    }
+}
+
 /// Hides the content.
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,12 +190,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Stores a submission and charges it to the quota of its client, unless it is known.
     fn admit(&self, new: NewSubmission) -> Pending<Admission>;
 
+    /// Returns true if [`Store::admit`] would not refuse the submission for its quota. A known key
+    /// needs no quota.
+    fn has_quota(&self, inquiry: Inquiry) -> Pending<bool>;
+
     /// Returns a stored submission.
     fn find(&self, id: SubmissionId) -> Pending<Option<Record>>;
 
-    /// Returns up to `limit` submissions that are due, and leases them until `leased_until`. Other
-    /// claims do not return them before.
-    fn claim(&self, now: Millis, leased_until: Millis, limit: usize) -> Pending<Vec<Delivery>>;
+    /// Returns submissions that are due, the earliest first, and leases them. Other claims do not
+    /// return them before the lease ends. The first submission that exceeds a limit ends the claim.
+    fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>>;
 
     /// Stores the answer and removes the content. The first answer stays.
     fn answer(&self, id: SubmissionId, answer: Answer, now: Millis) -> Pending<()>;
@@ -137,13 +207,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Counts a failed attempt. The next one is due at `due`.
     fn postpone(&self, id: SubmissionId, due: Millis) -> Pending<()>;
 
-    /// Gives the delivery up and removes the content.
-    fn give_up(&self, id: SubmissionId, now: Millis) -> Pending<()>;
+    /// Gives the delivery up and removes the content. `status` is that of the last answer.
+    fn give_up(&self, id: SubmissionId, status: Option<u16>, now: Millis) -> Pending<()>;
 
-    /// Removes the submissions that ended before `before`, and the use of rights on earlier days.
-    /// Returns the number of submissions removed.
-    fn forget(&self, before: Millis) -> Pending<u64>;
+    /// Removes the submissions that ended more than `keep` ago, and the use of rights on earlier
+    /// days. Returns the number of submissions removed.
+    ///
+    /// It removes nothing if the last call was more than [`CLEANING_GAP`] ago: the clock may have
+    /// been set wrongly, and a removed submission could be delivered again.
+    fn forget(&self, now: Millis, keep: Millis) -> Pending<u64>;
 
-    /// Returns the number of submissions that wait for an answer.
-    fn waiting(&self) -> Pending<u64>;
+    /// Returns the numbers of submissions that wait for an answer.
+    fn waiting(&self, server: String) -> Pending<Waiting>;
 }

@@ -128,7 +128,7 @@ pub struct StateDocument {
     pub id: String,
     /// The state.
     pub state: State,
-    /// The status code of the server's answer.
+    /// The status code of the server's answer, or of its last refusal.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
 }
@@ -165,10 +165,13 @@ impl fmt::Debug for Answer {
 }
 
 /// Returns true if an answer with this status ends the delivery. The other answers mean that the
-/// server has not processed the request, and that it may do so later. Among them is 401, for a
-/// server that does not know the gateway's key yet.
+/// server has not processed the request, and that it may do so later. Among them are redirects,
+/// and 401 and 403 of a server that does not know the gateway's key yet.
 pub const fn is_final(status: u16) -> bool {
-    !matches!(status, 401 | 407 | 408 | 425 | 429 | 502 | 503 | 504)
+    match status {
+        401 | 403 | 407 | 408 | 421 | 425 | 429 => false,
+        _ => matches!(status / 100, 2 | 4),
+    }
 }
 
 #[cfg(test)]
@@ -227,6 +230,19 @@ mod tests {
         assert_eq!(read("AAAA"), None);
         assert_eq!(read("=="), None);
         assert_eq!(secret(&Fields::new()), None);
+    }
+
+    #[test]
+    fn successes_and_refusals_of_content_are_final() {
+        for status in [200, 201, 204, 299, 400, 404, 409, 413, 415, 422, 451] {
+            assert!(is_final(status), "{status}");
+        }
+        let repeated = [
+            100, 301, 302, 304, 307, 308, 401, 403, 407, 408, 421, 425, 429, 500, 501, 503, 599,
+        ];
+        for status in repeated {
+            assert!(!is_final(status), "{status}");
+        }
     }
 
     #[test]

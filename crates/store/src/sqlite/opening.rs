@@ -15,8 +15,9 @@ use super::text;
 use crate::OpenError;
 
 /// The version of the tables, which the file holds as `user_version`.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
+/// The tables of version 1.
 const TABLES: &str = "
     CREATE TABLE submissions (
         id BLOB PRIMARY KEY NOT NULL,
@@ -45,7 +46,14 @@ const TABLES: &str = "
         bytes INTEGER NOT NULL,
         PRIMARY KEY (client, day)
     ) STRICT, WITHOUT ROWID;
-    PRAGMA user_version = 1;
+";
+
+/// The changes from version 1 to version 2: the server of each submission, and the time of the last
+/// removal of old ones.
+const CHANGES: &str = "
+    ALTER TABLE submissions ADD COLUMN server TEXT;
+    CREATE TABLE cleaning (one INTEGER PRIMARY KEY NOT NULL, at INTEGER NOT NULL) STRICT;
+    PRAGMA user_version = 2;
 ";
 
 /// The settings of the connection, with the values that SQLite then reports:
@@ -119,7 +127,11 @@ fn prepare(path: &Path) -> std::result::Result<Connection, Unusable> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     match version {
-        0 => connection.execute_batch(TABLES)?,
+        0 => {
+            connection.execute_batch(TABLES)?;
+            connection.execute_batch(CHANGES)?;
+        }
+        1 => connection.execute_batch(CHANGES)?,
         VERSION => {}
         other => return Err(Unusable::Version(other)),
     }

@@ -3,7 +3,11 @@
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _, Result, Row, params};
 use tandem_submit::fields;
-use tandem_submit::store::{Admission, Content, DAY, Delivery, Millis, NewSubmission, Record};
+use tandem_submit::rights::Quota;
+use tandem_submit::store::{
+    Admission, CLEANING_GAP, Claim, Content, DAY, Delivery, Inquiry, Millis, NewSubmission, Record,
+    Waiting, upload_time,
+};
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
 const ACCEPTED: i64 = 0;
@@ -30,16 +34,21 @@ pub(super) fn admit(connection: &Connection, new: &NewSubmission) -> Result<Admi
             false => Admission::KeyReused,
         });
     }
-    if !charge(connection, new)? {
+    let day = new.now.div_euclid(DAY);
+    let total = charged(connection, &new.client, day, new.content.body.len() as u64)?;
+    if !allows(&new.quota, total) {
         return Ok(Admission::OverQuota);
     }
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO usage VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![new.client, day, total.0, total.1])?;
     let content = &new.content;
     connection
         .prepare_cached(
             "INSERT INTO submissions
                 (id, key, client, fingerprint, accepted, state, due, attempts,
-                 path, fields, body, digest)
-             VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, ?7, ?8, ?9, ?10)",
+                 path, fields, body, digest, server)
+             VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, ?7, ?8, ?9, ?10, ?11)",
         )?
         .execute(params![
             new.id.0,
@@ -52,29 +61,34 @@ pub(super) fn admit(connection: &Connection, new: &NewSubmission) -> Result<Admi
             fields::write(&content.fields),
             &content.body[..],
             content.digest,
+            new.server,
         ])?;
     Ok(Admission::Stored)
 }
 
-/// Charges a submission to the quota of its client. Returns false if the quota is used up.
-fn charge(connection: &Connection, new: &NewSubmission) -> Result<bool> {
-    let day = new.now.div_euclid(DAY);
-    let bytes = i64::try_from(new.content.body.len()).unwrap_or(i64::MAX);
+/// Returns the number and the bytes of a client's submissions of a day, with one more of `bytes`.
+fn charged(connection: &Connection, client: &str, day: i64, bytes: u64) -> Result<(i64, i64)> {
     let used: Option<(i64, i64)> = connection
         .prepare_cached("SELECT submissions, bytes FROM usage WHERE client = ?1 AND day = ?2")?
-        .query_row(params![new.client, day], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })
+        .query_row(params![client, day], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let (count, total) = used.unwrap_or_default();
-    let (count, total) = (count.saturating_add(1), total.saturating_add(bytes));
-    if !new.quota.allows(count.unsigned_abs(), total.unsigned_abs()) {
-        return Ok(false);
-    }
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO usage VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![new.client, day, count, total])?;
-    Ok(true)
+    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    Ok((count.saturating_add(1), total.saturating_add(bytes)))
+}
+
+/// Returns true if the quota allows these totals of a day.
+fn allows(quota: &Quota, (count, total): (i64, i64)) -> bool {
+    quota.allows(count.unsigned_abs(), total.unsigned_abs())
+}
+
+pub(super) fn has_quota(connection: &Connection, inquiry: &Inquiry) -> Result<bool> {
+    let is_known = connection
+        .prepare_cached("SELECT 1 FROM submissions WHERE key = ?1")?
+        .exists([inquiry.key.0])?;
+    let day = inquiry.now.div_euclid(DAY);
+    let total = charged(connection, &inquiry.client, day, inquiry.bytes)?;
+    Ok(is_known || allows(&inquiry.quota, total))
 }
 
 pub(super) fn find(connection: &Connection, id: SubmissionId) -> Result<Option<Record>> {
@@ -93,7 +107,7 @@ fn record(row: &Row<'_>) -> Result<Record> {
         other => return Err(rusqlite::Error::IntegralValueOutOfRange(2, other)),
     };
     let status: Option<u16> = row.get(3)?;
-    let answer = status.map(|status| {
+    let answer = status.filter(|_| state == State::Answered).map(|status| {
         Ok::<_, rusqlite::Error>(Answer {
             status,
             fields: fields::read(&row.get::<_, Vec<u8>>(4)?),
@@ -104,26 +118,39 @@ fn record(row: &Row<'_>) -> Result<Record> {
         id: SubmissionId(row.get(0)?),
         key: IdempotencyKey(row.get(1)?),
         state,
+        status,
         answer: answer.transpose()?,
     })
 }
 
-pub(super) fn claim(
-    connection: &Connection,
-    now: Millis,
-    leased_until: Millis,
-    limit: usize,
-) -> Result<Vec<Delivery>> {
+pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delivery>> {
+    // A submission of version 1 of the tables names no server.
     let mut query = connection.prepare_cached(
-        "SELECT id, path, fields, body, digest, accepted, attempts FROM submissions
-         WHERE state = 0 AND due <= ?1 ORDER BY due LIMIT ?2",
+        "SELECT id, length(body) FROM submissions
+         WHERE state = 0 AND (due <= ?1 OR due > ?2) AND (server = ?3 OR server IS NULL)
+         ORDER BY due LIMIT ?4",
     )?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = query.query_map(params![now, limit], delivery)?;
-    let deliveries = rows.collect::<Result<Vec<_>>>()?;
+    let limit = i64::try_from(claim.limit).unwrap_or(i64::MAX);
+    let due = params![claim.now, claim.latest, claim.server, limit];
     let mut lease = connection.prepare_cached("UPDATE submissions SET due = ?2 WHERE id = ?1")?;
-    for delivery in &deliveries {
-        lease.execute(params![delivery.id.0, leased_until])?;
+    let mut read = connection.prepare_cached(
+        "SELECT id, path, fields, body, digest, accepted, attempts FROM submissions
+         WHERE id = ?1",
+    )?;
+    let due = query.query_map(due, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // The updates below must not change the rows of the query while it runs.
+    let due = due.collect::<Result<Vec<([u8; 16], i64)>>>()?;
+    let mut left = claim.bytes;
+    let mut deliveries = Vec::new();
+    for (id, bytes) in due {
+        let bytes = bytes.unsigned_abs();
+        let Some(rest) = left.checked_sub(bytes) else {
+            break;
+        };
+        left = rest;
+        let leased_until = claim.leased_until.saturating_add(upload_time(bytes));
+        lease.execute(params![id, leased_until])?;
+        deliveries.push(read.query_row([id], delivery)?);
     }
     Ok(deliveries)
 }
@@ -176,18 +203,38 @@ pub(super) fn postpone(connection: &Connection, id: SubmissionId, due: Millis) -
     Ok(())
 }
 
-pub(super) fn give_up(connection: &Connection, id: SubmissionId, now: Millis) -> Result<()> {
+pub(super) fn give_up(
+    connection: &Connection,
+    id: SubmissionId,
+    status: Option<u16>,
+    now: Millis,
+) -> Result<()> {
     let statement = format!(
-        "UPDATE submissions SET state = {NOT_DELIVERED}, ended = ?2, {END}
+        "UPDATE submissions SET state = {NOT_DELIVERED}, ended = ?2, status = ?3, {END}
          WHERE id = ?1 AND state = 0"
     );
     connection
         .prepare_cached(&statement)?
-        .execute(params![id.0, now])?;
+        .execute(params![id.0, now, status])?;
     Ok(())
 }
 
-pub(super) fn forget(connection: &Connection, before: Millis) -> Result<u64> {
+pub(super) fn forget(connection: &Connection, now: Millis, keep: Millis) -> Result<u64> {
+    let last: Option<Millis> = connection
+        .prepare_cached("SELECT at FROM cleaning")?
+        .query_row((), |row| row.get(0))
+        .optional()?;
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO cleaning (one, at) VALUES (1, ?1)")?
+        .execute([now])?;
+    if last.is_none_or(|last| now.saturating_sub(last) > CLEANING_GAP) {
+        return Ok(0);
+    }
+    // The clock was ahead when these ended.
+    connection
+        .prepare_cached("UPDATE submissions SET ended = ?1 WHERE ended > ?1 + ?2")?
+        .execute([now, DAY])?;
+    let before = now.saturating_sub(keep);
     connection
         .prepare_cached("DELETE FROM usage WHERE day < ?1")?
         .execute([before.div_euclid(DAY)])?;
@@ -197,9 +244,16 @@ pub(super) fn forget(connection: &Connection, before: Millis) -> Result<u64> {
     Ok(removed as u64)
 }
 
-pub(super) fn waiting(connection: &Connection) -> Result<u64> {
-    let count: i64 = connection
-        .prepare_cached("SELECT count(*) FROM submissions WHERE state = 0")?
-        .query_row((), |row| row.get(0))?;
-    Ok(count.unsigned_abs())
+pub(super) fn waiting(connection: &Connection, server: &str) -> Result<Waiting> {
+    let count = "SELECT count(*), count(*) FILTER (WHERE server <> ?1) FROM submissions
+                 WHERE state = 0";
+    connection
+        .prepare_cached(count)?
+        .query_row([server], |row| {
+            let (all, elsewhere): (i64, i64) = (row.get(0)?, row.get(1)?);
+            Ok(Waiting {
+                here: all.saturating_sub(elsewhere).unsigned_abs(),
+                elsewhere: elsewhere.unsigned_abs(),
+            })
+        })
 }

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tandem_http::Fields;
 use tandem_submit::rights::Quota;
-use tandem_submit::store::{Content, DAY};
+use tandem_submit::store::{CLEANING_GAP, Content, DAY, upload_time};
 use tandem_submit::submission::{IdempotencyKey, State};
 
 use super::*;
+
+const SERVER: &str = "http://server/in";
 
 /// A directory that is removed at the end of a test.
 struct Directory(PathBuf);
@@ -71,7 +73,24 @@ fn new(number: u8) -> NewSubmission {
         now: DAY,
         leased_until: DAY + 1000,
         quota: Quota::default(),
+        server: SERVER.to_owned(),
     }
+}
+
+/// Returns a claim of any number of submissions that are due at a time.
+fn due(now: Millis, leased_until: Millis) -> Claim {
+    Claim {
+        server: SERVER.to_owned(),
+        now,
+        leased_until,
+        latest: i64::MAX,
+        limit: 9,
+        bytes: u64::MAX,
+    }
+}
+
+fn waiting(store: &Sqlite) -> u64 {
+    wait(store.waiting(SERVER.to_owned())).here
 }
 
 fn reply(status: u16) -> Answer {
@@ -102,7 +121,7 @@ fn sqlite_admits_a_key_once() {
         ..new(1)
     };
     assert!(matches!(wait(store.admit(other)), Admission::KeyReused));
-    assert_eq!(wait(store.waiting()), 1);
+    assert_eq!(waiting(&store), 1);
 }
 
 #[test]
@@ -130,7 +149,7 @@ fn sqlite_charges_quotas_by_day() {
     let mut large = with_quota(4, 2 * DAY);
     large.content.body = vec![0; 16].into();
     assert!(matches!(wait(store.admit(large)), Admission::OverQuota));
-    assert_eq!(wait(store.waiting()), 3);
+    assert_eq!(waiting(&store), 3);
 }
 
 #[test]
@@ -140,9 +159,15 @@ fn sqlite_leases_due_submissions_once() {
     for number in 1..=3 {
         wait(store.admit(new(number)));
     }
-    assert!(wait(store.claim(DAY + 999, DAY + 5000, 9)).is_empty());
-    let first = wait(store.claim(DAY + 1000, DAY + 5000, 2));
-    let second = wait(store.claim(DAY + 1000, DAY + 5000, 2));
+    assert!(wait(store.claim(due(DAY + 999, DAY + 5000))).is_empty());
+    let first = wait(store.claim(Claim {
+        limit: 2,
+        ..due(DAY + 1000, DAY + 5000)
+    }));
+    let second = wait(store.claim(Claim {
+        limit: 2,
+        ..due(DAY + 1000, DAY + 5000)
+    }));
     assert_eq!((first.len(), second.len()), (2, 1));
     let delivery = &second[0];
     assert_eq!(delivery.content.path, "/reports?a=b");
@@ -150,7 +175,7 @@ fn sqlite_leases_due_submissions_once() {
     assert_eq!(delivery.content.fields, new(1).content.fields);
     assert_eq!((delivery.accepted, delivery.attempts), (DAY, 0));
     wait(store.postpone(delivery.id, DAY + 2000));
-    let third = wait(store.claim(DAY + 2000, DAY + 5000, 9));
+    let third = wait(store.claim(due(DAY + 2000, DAY + 5000)));
     assert_eq!(third.len(), 1);
     assert_eq!((third[0].id, third[0].attempts), (delivery.id, 1));
 }
@@ -162,11 +187,11 @@ fn sqlite_keeps_the_first_answer() {
     wait(store.admit(new(1)));
     wait(store.answer(new(1).id, reply(201), DAY));
     wait(store.answer(new(1).id, reply(500), DAY));
-    wait(store.give_up(new(1).id, DAY));
+    wait(store.give_up(new(1).id, Some(503), DAY));
     let record = wait(store.find(new(1).id)).expect("it is stored");
     assert_eq!(record.state, State::Answered);
     assert_eq!(record.answer, Some(reply(201)));
-    assert!(wait(store.claim(i64::MAX, i64::MAX, 9)).is_empty());
+    assert!(wait(store.claim(due(i64::MAX, i64::MAX))).is_empty());
     assert_eq!(
         wait(store.find(SubmissionId([7; 16]))).map(|it| it.state),
         None
@@ -178,11 +203,20 @@ fn sqlite_answers_after_giving_up() {
     let directory = Directory::new();
     let store = directory.open();
     wait(store.admit(new(1)));
-    wait(store.give_up(new(1).id, DAY));
-    let state = |store: &Sqlite| wait(store.find(new(1).id)).expect("stored").state;
-    assert_eq!(state(&store), State::NotDelivered);
+    wait(store.give_up(new(1).id, Some(503), DAY));
+    let record = |store: &Sqlite| wait(store.find(new(1).id)).expect("stored");
+    let given_up = record(&store);
+    assert_eq!(
+        (given_up.state, given_up.status),
+        (State::NotDelivered, Some(503))
+    );
+    assert!(given_up.answer.is_none());
     wait(store.answer(new(1).id, reply(200), DAY));
-    assert_eq!(state(&store), State::Answered);
+    let answered = record(&store);
+    assert_eq!(
+        (answered.state, answered.status),
+        (State::Answered, Some(200))
+    );
 }
 
 #[test]
@@ -193,11 +227,140 @@ fn sqlite_forgets_ended_submissions() {
         wait(store.admit(new(number)));
     }
     wait(store.answer(new(1).id, reply(200), DAY));
-    wait(store.give_up(new(2).id, DAY + 1));
-    assert_eq!(wait(store.forget(DAY + 1)), 1);
+    wait(store.give_up(new(2).id, None, DAY + 1));
+    let keep = 1000;
+    wait(store.forget(DAY, keep));
+    assert_eq!(wait(store.forget(DAY + keep + 1, keep)), 1);
     assert!(wait(store.find(new(1).id)).is_none());
-    assert_eq!(wait(store.forget(DAY + 2)), 1);
-    assert_eq!(wait(store.waiting()), 1);
+    assert_eq!(wait(store.forget(DAY + keep + 2, keep)), 1);
+    assert_eq!(waiting(&store), 1);
+}
+
+#[test]
+fn sqlite_forgets_nothing_after_a_jump_of_the_clock() {
+    let directory = Directory::new();
+    let store = directory.open();
+    wait(store.admit(new(1)));
+    wait(store.answer(new(1).id, reply(200), DAY));
+    let (keep, hour) = (7 * DAY, CLEANING_GAP / 2);
+    assert_eq!(wait(store.forget(DAY + hour, keep)), 0);
+    // The clock jumps ahead, and back again before the next removal. A restart forgets no time.
+    assert_eq!(wait(store.forget(100 * DAY, keep)), 0);
+    drop(store);
+    let store = directory.open();
+    assert_eq!(wait(store.forget(DAY + 2 * hour, keep)), 0);
+    assert!(wait(store.find(new(1).id)).is_some());
+    // It ended while the clock was ahead.
+    wait(store.admit(new(2)));
+    wait(store.answer(new(2).id, reply(200), 100 * DAY));
+    let mut now = DAY + 2 * hour;
+    let mut removed = 0;
+    while now < 9 * DAY {
+        now += hour;
+        removed += wait(store.forget(now, keep));
+    }
+    assert_eq!(removed, 2);
+}
+
+#[test]
+fn sqlite_claims_bodies_up_to_a_sum() {
+    let directory = Directory::new();
+    let store = directory.open();
+    for number in 1..=4 {
+        let mut one = new(number);
+        one.content.body = vec![0; usize::from(number) * 1000].into();
+        wait(store.admit(one));
+    }
+    let claim = |bytes| Claim {
+        bytes,
+        ..due(2 * DAY, 3 * DAY)
+    };
+    let lengths = |bytes| -> Vec<usize> {
+        let claimed = wait(store.claim(claim(bytes)));
+        claimed.iter().map(|it| it.content.body.len()).collect()
+    };
+    assert_eq!(lengths(999), [0; 0]);
+    assert_eq!(lengths(5999), [1000, 2000]);
+    // The third does not fit, and the fourth does not overtake it.
+    assert_eq!(lengths(2999), [0; 0]);
+    assert_eq!(lengths(7000), [3000, 4000]);
+    // A lease of a longer body ends later.
+    let ended = due(3 * DAY + upload_time(3000), 4 * DAY);
+    assert_eq!(wait(store.claim(ended)).len(), 3);
+}
+
+#[test]
+fn sqlite_claims_times_that_cannot_be() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let ahead = NewSubmission {
+        now: 100 * DAY,
+        leased_until: 100 * DAY,
+        ..new(1)
+    };
+    wait(store.admit(ahead));
+    let claim = Claim {
+        latest: 2 * DAY,
+        ..due(DAY, DAY + 1000)
+    };
+    assert_eq!(wait(store.claim(claim.clone())).len(), 1);
+    assert!(wait(store.claim(claim)).is_empty());
+}
+
+#[test]
+fn sqlite_claims_for_one_server() {
+    let directory = Directory::new();
+    let store = directory.open();
+    wait(store.admit(new(1)));
+    let other = || Claim {
+        server: "http://other/in".to_owned(),
+        ..due(2 * DAY, 3 * DAY)
+    };
+    assert!(wait(store.claim(other())).is_empty());
+    let counted = wait(store.waiting(other().server));
+    assert_eq!((counted.here, counted.elsewhere), (0, 1));
+    assert_eq!(wait(store.claim(due(2 * DAY, 3 * DAY))).len(), 1);
+}
+
+#[test]
+fn sqlite_asks_quotas_without_a_charge() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let quota = Quota {
+        submissions: Some(1),
+        bytes: Some(10),
+    };
+    let inquiry = |number, bytes| Inquiry {
+        key: IdempotencyKey([number; 32]),
+        client: "client".to_owned(),
+        bytes,
+        now: DAY,
+        quota,
+    };
+    assert!(!wait(store.has_quota(inquiry(1, 11))));
+    for _ in 0..2 {
+        assert!(wait(store.has_quota(inquiry(1, 10))));
+    }
+    wait(store.admit(NewSubmission { quota, ..new(1) }));
+    assert!(!wait(store.has_quota(inquiry(2, 0))));
+    assert!(wait(store.has_quota(inquiry(1, 10))));
+}
+
+#[test]
+fn sqlite_takes_over_version_1() {
+    let directory = Directory::new();
+    let store = directory.open();
+    wait(store.admit(new(1)));
+    drop(store);
+    let connection = Connection::open(directory.file()).expect("the file");
+    let back = "ALTER TABLE submissions DROP COLUMN server; DROP TABLE cleaning;
+                PRAGMA user_version = 1;";
+    connection.execute_batch(back).expect("version 1");
+    drop(connection);
+    let store = directory.open();
+    assert_eq!(wait(store.claim(due(DAY, 2 * DAY))).len(), 1);
+    wait(store.admit(new(2)));
+    assert_eq!(waiting(&store), 2);
 }
 
 #[test]
@@ -207,7 +370,7 @@ fn sqlite_ends_leases_when_it_opens() {
     wait(store.admit(new(1)));
     drop(store);
     let store = directory.open();
-    assert_eq!(wait(store.claim(0, DAY, 9)).len(), 1);
+    assert_eq!(wait(store.claim(due(0, DAY))).len(), 1);
 }
 
 #[test]
@@ -223,10 +386,10 @@ fn sqlite_removes_content_from_its_files() {
     }
     assert!(marks(&directory.bytes()) > 0);
     wait(store.answer(new(1).id, reply(200), DAY));
-    wait(store.give_up(new(2).id, DAY));
+    wait(store.give_up(new(2).id, None, DAY));
     // The store keeps running. Its calls do not delay the removal.
     while marks(&directory.bytes()) > 0 {
-        wait(store.waiting());
+        waiting(&store);
         std::thread::yield_now();
     }
 }

@@ -32,6 +32,7 @@ mod roundtrips;
 mod routes;
 mod solo;
 mod spdy;
+mod submission_bounds;
 mod submission_server;
 mod submissions;
 mod tunnels;

@@ -12,7 +12,7 @@ use tandem_http::{Method, RequestHead, Scheme};
 use tandem_submit::directory::PublicKey;
 use tandem_submit::signature::{Requirements, verify};
 
-use crate::harness::{Asked, Client, Scene};
+use crate::harness::{Asked, Client, Gate, Scene};
 
 /// The private key of RFC 9421 appendix B.1.4.
 const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
@@ -135,11 +135,22 @@ impl SubmissionServer {
     }
 
     pub(crate) fn failing_first(statuses: Vec<u16>) -> Self {
+        let gate = Gate::default();
+        gate.open();
+        Self::with(statuses, Arc::new(gate))
+    }
+
+    /// Starts a server that reads bodies after the gate has opened.
+    pub(crate) fn waiting(gate: &Arc<Gate>) -> Self {
+        Self::with(Vec::new(), Arc::clone(gate))
+    }
+
+    fn with(statuses: Vec<u16>, gate: Arc<Gate>) -> Self {
         let log = Arc::<Mutex<Log>>::default();
         let shared = Arc::clone(&log);
         let scene = Scene::new(move |_, mut client| {
             while let Some(asked) = client.request() {
-                serve(&mut client, asked, &shared, &statuses);
+                serve(&mut client, asked, &shared, (&statuses, &gate));
             }
         });
         Self { scene, log }
@@ -166,7 +177,13 @@ impl SubmissionServer {
     }
 }
 
-fn serve(client: &mut Client, asked: Asked, log: &Mutex<Log>, statuses: &[u16]) {
+fn serve(client: &mut Client, asked: Asked, log: &Mutex<Log>, (statuses, gate): (&[u16], &Gate)) {
+    let number = {
+        let mut log = log.lock().unwrap();
+        log.requests += 1;
+        log.requests - 1
+    };
+    gate.wait();
     let length = asked
         .field("content-length")
         .map_or(0, |it| it.parse().unwrap());
@@ -177,20 +194,16 @@ fn serve(client: &mut Client, asked: Asked, log: &Mutex<Log>, statuses: &[u16]) 
         body,
     };
     let key = received.field("idempotency-key").unwrap().to_owned();
-    let (status, body) = {
-        let mut log = log.lock().unwrap();
-        log.requests += 1;
-        match statuses.get(log.requests - 1) {
-            Some(status) => (*status, "later".to_owned()),
-            None => {
-                let body = format!("took {} bytes", received.body.len());
-                log.processed.insert(key, received);
-                (201, body)
-            }
+    let (status, body) = match statuses.get(number) {
+        Some(status) => (*status, "later".to_owned()),
+        None => {
+            let body = format!("took {} bytes", received.body.len());
+            log.lock().unwrap().processed.insert(key, received);
+            (201, body)
         }
     };
     client.send(format!(
-        "HTTP/1.1 {status} X\r\nContent-Type: text/plain\r\nSet-Cookie: a=b\r\n\
+        "HTTP/1.1 {status} X\r\nLocation: /else\r\nContent-Type: text/plain\r\nSet-Cookie: a=b\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     ));

@@ -14,8 +14,8 @@ use crate::harness::{Answer, Client, Pair, block_on, endpoint, start_gateway};
 use crate::submission_server::{Files, SubmissionServer, TOKEN, hex, sha256};
 
 /// A running gateway; it stops when it is dropped.
-struct Gateway {
-    address: SocketAddr,
+pub(crate) struct Gateway {
+    pub(crate) address: SocketAddr,
     running: Option<Running>,
 }
 
@@ -27,7 +27,7 @@ impl Drop for Gateway {
     }
 }
 
-fn options(files: &Files, server: &str) -> GatewayOptions {
+pub(crate) fn options(files: &Files, server: &str) -> GatewayOptions {
     GatewayOptions {
         listen: vec![endpoint("http+tcp://127.0.0.1:0")],
         mode: Some(format!("submit={server}").parse().unwrap()),
@@ -39,7 +39,7 @@ fn options(files: &Files, server: &str) -> GatewayOptions {
     }
 }
 
-fn start(options: GatewayOptions) -> Gateway {
+pub(crate) fn start(options: GatewayOptions) -> Gateway {
     let (running, address) = start_gateway(options);
     Gateway {
         address,
@@ -51,12 +51,12 @@ fn secret(number: u8) -> [u8; 32] {
     [number; 32]
 }
 
-fn key(number: u8) -> String {
+pub(crate) fn key(number: u8) -> String {
     IdempotencyKey(sha256(&secret(number))).value()
 }
 
 /// Returns a POST with the token and the key of a number.
-fn post(path: &str, number: u8, fields: &str, body: &str) -> String {
+pub(crate) fn post(path: &str, number: u8, fields: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {TOKEN}\r\n\
          Idempotency-Key: {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n{fields}\r\n{body}",
@@ -65,13 +65,13 @@ fn post(path: &str, number: u8, fields: &str, body: &str) -> String {
     )
 }
 
-fn exchange(gateway: &Gateway, method: &str, bytes: &str) -> Answer {
+pub(crate) fn exchange(gateway: &Gateway, method: &str, bytes: &str) -> Answer {
     let mut client = Client::to(gateway.address);
     client.send(bytes);
     client.answer(method)
 }
 
-fn get(gateway: &Gateway, path: &str, number: u8) -> Answer {
+pub(crate) fn get(gateway: &Gateway, path: &str, number: u8) -> Answer {
     let secret = write_secret(&secret(number));
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: gateway\r\nSubmission-Secret: {secret}\r\n\r\n");
@@ -85,7 +85,7 @@ fn keys(gateway: &Gateway) -> Vec<directory::PublicKey> {
 }
 
 /// Waits until the submission has an answer, and returns its state.
-fn wait_for_answer(gateway: &Gateway, location: &str, number: u8) -> StateDocument {
+pub(crate) fn wait_for_answer(gateway: &Gateway, location: &str, number: u8) -> StateDocument {
     loop {
         let answer = get(gateway, location, number);
         assert_eq!(answer.status, 200);

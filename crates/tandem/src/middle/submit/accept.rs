@@ -5,24 +5,24 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use ring::digest::{Context, SHA256};
 use tandem_http::{Fields, RequestHead};
 use tandem_submit::digest::{self, CONTENT_DIGEST, DigestError};
 use tandem_submit::fields;
 use tandem_submit::problem::Problem;
-use tandem_submit::rights::Client;
-use tandem_submit::store::{Admission, Content, Delivery, NewSubmission, Record};
-use tandem_submit::submission::{IdempotencyKey, State, SubmissionId};
+use tandem_submit::rights::{Client, Quota, Rights};
+use tandem_submit::store::{Admission, Content, Delivery, Inquiry, NewSubmission, Record};
+use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::budget::Held;
 use super::respond::Response;
 use super::signer::sha256;
-use super::{Submissions, is_async, millis, now};
+use super::{Submissions, is_async, now};
 use crate::exchange::{Body, Chunk, Exchange};
 use crate::metrics::METRICS;
-
-/// The bytes of bodies that a thread holds, unless it holds only one.
-const MAX_HELD: u64 = 64 << 20;
 
 /// The lowest rate of a body, in bytes per second, after [`SLOW_START`].
 const LOWEST_RATE: u64 = 1024;
@@ -30,19 +30,37 @@ const LOWEST_RATE: u64 = 1024;
 /// The time after which the lowest rate applies.
 const SLOW_START: Duration = Duration::from_secs(60);
 
+/// The longest time for a body after [`SLOW_START`], whatever its length.
+const LONGEST_UPLOAD: Duration = Duration::from_secs(1800);
+
+/// The smallest growth of the buffer for a body, in bytes.
+const GROWTH: usize = 64 << 10;
+
 /// The longest path with its query, in bytes.
 const MAX_PATH: usize = 2048;
 
-/// The memory for a body, returned when it is dropped.
-struct Held {
-    submissions: Rc<Submissions>,
-    bytes: u64,
+/// The credential of a client: a SHA-256 hash.
+enum Credential {
+    Token([u8; 32]),
+    Certificate([u8; 32]),
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        let held = &self.submissions.held;
-        held.set(held.get().saturating_sub(self.bytes));
+impl Credential {
+    fn of(request: &RequestHead, certificate: Option<[u8; 32]>) -> Result<Self, Problem> {
+        match token(request)? {
+            Some(token) => Ok(Self::Token(sha256(&[token]))),
+            None => certificate
+                .map(Self::Certificate)
+                .ok_or(Problem::MissingCredential),
+        }
+    }
+
+    fn client<'a>(&self, rights: &'a Rights) -> Result<&'a Client, Problem> {
+        let client = match self {
+            Self::Token(hash) => rights.by_token(hash),
+            Self::Certificate(hash) => rights.by_certificate(hash),
+        };
+        client.ok_or(Problem::UnknownCredential)
     }
 }
 
@@ -55,137 +73,207 @@ impl Submissions {
         path: String,
         certificate: Option<[u8; 32]>,
     ) -> Result<Response, Problem> {
-        let rights = self.rights.get();
         let request = &exchange.request;
-        let client = match token(request)? {
-            Some(token) => rights.by_token(&sha256(&[token])),
-            None => {
-                let certificate = certificate.ok_or(Problem::MissingCredential)?;
-                rights.by_certificate(&certificate)
-            }
-        };
-        let client = client.ok_or(Problem::UnknownCredential)?;
+        let credential = Credential::of(request, certificate)?;
+        let rights = self.rights.get();
+        let client = credential.client(&rights)?;
         let length = exchange.body.length();
-        let bare = path.split('?').next().unwrap_or_default();
-        client.check(bare, request.fields.get("content-type"), length)?;
-        if path.len() > MAX_PATH {
-            return Err(Problem::PathNotAllowed);
-        }
+        check_rights(client, request, &path, length)?;
         let key = IdempotencyKey::of(&request.fields)?;
         let passed = fields::passed(&request.fields).ok_or(Problem::BadFields)?;
-        let held = self.hold(length.unwrap_or(client.max_bytes))?;
-        let body = self.read(exchange.body.share(), client).await?;
+        self.check_quota(client, key, length).await?;
+        let held = self.budget.open(&client.name, length);
+        let mut held = held.ok_or(Problem::Busy)?;
+        let body = exchange.body.share();
+        let (body, digest) = self.read(body, client.max_bytes, &mut held).await?;
+        // The operator may have changed the rights while the body arrived.
+        let rights = self.rights.get();
+        let client = credential.client(&rights)?;
+        check_rights(client, request, &path, Some(body.len() as u64))?;
         let content = Content {
-            digest: sha256(&[&body]),
+            digest,
             path,
             fields: passed,
             body,
         };
         check_digest(&request.fields, &content)?;
-        let id = random_id()?;
-        let lease = self.lease();
         let new = NewSubmission {
-            id,
+            id: random_id()?,
             key,
             client: client.name.clone(),
             fingerprint: fingerprint(client, &content),
-            content: content.clone(),
+            content,
             now: now(),
-            leased_until: now().saturating_add(lease),
+            leased_until: now(),
+            quota: client.quota,
+            server: self.server.url(),
+        };
+        self.wait(new, held, is_async(&exchange)).await
+    }
+
+    /// Checks the quota before the body of an announced length arrives.
+    async fn check_quota(
+        &self,
+        client: &Client,
+        key: IdempotencyKey,
+        length: Option<u64>,
+    ) -> Result<(), Problem> {
+        if client.quota == Quota::default() {
+            return Ok(());
+        }
+        let inquiry = Inquiry {
+            key,
+            client: client.name.clone(),
+            bytes: length.unwrap_or_default(),
+            now: now(),
             quota: client.quota,
         };
-        let accepted = new.now;
+        match self.store.has_quota(inquiry).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Problem::OverQuota),
+            Err(error) => {
+                self.note(&error);
+                Err(Problem::StoreFailed)
+            }
+        }
+    }
+
+    /// Starts a task that stores and delivers the submission, and waits for the server's answer
+    /// within the time limit. The task continues after that, and after the client has gone.
+    async fn wait(
+        self: Rc<Self>,
+        new: NewSubmission,
+        held: Held,
+        is_async: bool,
+    ) -> Result<Response, Problem> {
+        let (id, key) = (new.id, new.key);
+        let (admitted, admission) = oneshot::channel();
+        let task = Rc::clone(&self).admit(new, held, admitted);
+        let delivered = tokio::task::spawn_local(task);
+        match admission.await.map_err(|_| Problem::StoreFailed)?? {
+            Admission::OverQuota => return Err(Problem::OverQuota),
+            Admission::KeyReused => return Err(Problem::KeyReused),
+            Admission::Known(record) => return Ok(Response::answer(record)),
+            Admission::Stored => {}
+        }
+        let mut record = Record {
+            id,
+            key,
+            state: State::Accepted,
+            status: None,
+            answer: None,
+        };
+        if !is_async
+            && let Ok(Ok(Some(answer))) = tokio::time::timeout(self.times.wait, delivered).await
+        {
+            record.state = State::Answered;
+            record.status = Some(answer.status);
+            record.answer = Some(answer);
+        }
+        Ok(Response::answer(record))
+    }
+
+    /// Stores a submission, reports the decision of the store, and makes the first attempt at
+    /// delivery. If too many deliveries run, the submission waits in the store for a claim.
+    async fn admit(
+        self: Rc<Self>,
+        mut new: NewSubmission,
+        held: Held,
+        admitted: oneshot::Sender<Result<Admission, Problem>>,
+    ) -> Option<Answer> {
+        let direct = self.budget.deliver();
+        let bytes = new.content.body.len() as u64;
+        let (id, accepted) = (new.id, now());
+        (new.now, new.leased_until) = (accepted, accepted);
+        if direct.is_some() {
+            new.leased_until = accepted.saturating_add(self.lease(bytes));
+        }
+        let leased_until = new.leased_until;
+        let content = direct.as_ref().map(|_| new.content.clone());
         let admission = self.store.admit(new).await.map_err(|error| {
             self.note(&error);
             Problem::StoreFailed
-        })?;
-        match admission {
-            Admission::OverQuota => Err(Problem::OverQuota),
-            Admission::KeyReused => Err(Problem::KeyReused),
-            Admission::Known(record) => Ok(Response::answer(record)),
-            Admission::Stored => {
-                METRICS.submissions_accepted.add(1);
-                let delivery = Delivery {
-                    id,
-                    content,
-                    accepted,
-                    attempts: 0,
-                };
-                let record = Record {
-                    id,
-                    key,
-                    state: State::Accepted,
-                    answer: None,
-                };
-                let record = Rc::clone(&self).wait(record, delivery, held, is_async(&exchange));
-                Ok(Response::answer(record.await))
-            }
-        }
-    }
-
-    /// Starts the delivery, and waits for its end within the time limit. The delivery continues
-    /// after that, and after the client has gone.
-    async fn wait(
-        self: Rc<Self>,
-        mut record: Record,
-        delivery: Delivery,
-        held: Held,
-        is_async: bool,
-    ) -> Record {
-        let this = Rc::clone(&self);
-        let delivered = tokio::task::spawn_local(async move {
-            let answer = this.deliver(delivery).await;
-            drop(held);
-            answer
         });
-        if is_async {
-            return record;
+        let is_stored = matches!(admission, Ok(Admission::Stored));
+        // The client may have gone.
+        let _ = admitted.send(admission);
+        if !is_stored {
+            return None;
         }
-        if let Ok(Ok(Some(answer))) = tokio::time::timeout(self.times.wait, delivered).await {
-            record.state = State::Answered;
-            record.answer = Some(answer);
-        }
-        record
+        METRICS.submissions_accepted.add(1);
+        // A slow disk may have used up the lease: another attempt could then begin meanwhile.
+        let is_leased = now().saturating_add(self.attempt_time(bytes)) <= leased_until;
+        let delivery = Delivery {
+            id,
+            content: content.filter(|_| is_leased)?,
+            accepted,
+            attempts: 0,
+        };
+        let answer = self.deliver(delivery).await;
+        drop((held, direct));
+        answer
     }
 
-    /// Reserves memory for a body of up to `bytes`.
-    fn hold(self: &Rc<Self>, bytes: u64) -> Result<Held, Problem> {
-        let held = self.held.get();
-        if held > 0 && held.saturating_add(bytes) > MAX_HELD {
-            return Err(Problem::Busy);
-        }
-        self.held.set(held.saturating_add(bytes));
-        Ok(Held {
-            submissions: Rc::clone(self),
-            bytes,
-        })
-    }
-
-    async fn read(&self, mut body: Body, client: &Client) -> Result<Bytes, Problem> {
-        let begun = Instant::now();
-        let mut bytes = BytesMut::new();
+    /// Reads a body of up to `most` bytes, and computes its SHA-256 hash.
+    async fn read(
+        &self,
+        mut body: Body,
+        most: u64,
+        held: &mut Held,
+    ) -> Result<(Bytes, [u8; 32]), Problem> {
+        let (begun, announced) = (Instant::now(), body.length());
+        let (mut bytes, mut hash) = (Vec::new(), Context::new(&SHA256));
         loop {
-            let received = Duration::from_secs(bytes.len() as u64 / LOWEST_RATE);
+            let received = upload_limit(bytes.len() as u64, announced);
             let limit = (begun + SLOW_START + received).min(Instant::now() + self.times.pause);
             let chunk = tokio::time::timeout_at(limit, poll_fn(|cx| body.poll_chunk(cx)));
-            match chunk.await {
+            let data = match chunk.await {
                 Err(_) => return Err(Problem::SlowBody),
                 Ok(Some(Err(_))) => return Err(Problem::IncompleteBody),
-                Ok(None) => return Ok(bytes.freeze()),
-                Ok(Some(Ok(Chunk::Trailers(_)))) => {}
-                Ok(Some(Ok(Chunk::Data(data)))) => {
-                    if (bytes.len() + data.len()) as u64 > client.max_bytes {
-                        return Err(Problem::TooLarge);
-                    }
-                    bytes.extend_from_slice(&data);
-                }
+                Ok(None) => break,
+                Ok(Some(Ok(Chunk::Trailers(_)))) => continue,
+                Ok(Some(Ok(Chunk::Data(data)))) => data,
+            };
+            let total = (bytes.len() + data.len()) as u64;
+            if total > most {
+                return Err(Problem::TooLarge);
             }
+            if !held.add(data.len() as u64) {
+                return Err(Problem::Busy);
+            }
+            if bytes.capacity() - bytes.len() < data.len() {
+                let end = usize::try_from(announced.unwrap_or(most)).unwrap_or(usize::MAX);
+                let left = end.saturating_sub(bytes.len());
+                bytes.reserve_exact(bytes.len().max(GROWTH).min(left).max(data.len()));
+            }
+            hash.update(&data);
+            bytes.extend_from_slice(&data);
         }
+        let mut digest = [0; 32];
+        digest.copy_from_slice(hash.finish().as_ref());
+        Ok((bytes.into(), digest))
     }
+}
 
-    /// Returns the time for which a submission that is being delivered belongs to its deliverer.
-    pub(super) fn lease(&self) -> i64 {
-        millis(self.times.attempt).saturating_add(30_000)
+/// Returns the time in which the first `received` bytes of a body must have arrived.
+fn upload_limit(received: u64, announced: Option<u64>) -> Duration {
+    let longest = LONGEST_UPLOAD.as_secs();
+    let rate = announced.unwrap_or_default().div_ceil(longest);
+    Duration::from_secs(received / rate.max(LOWEST_RATE)).min(LONGEST_UPLOAD)
+}
+
+/// Checks the rights to a request, except the quota.
+fn check_rights(
+    client: &Client,
+    request: &RequestHead,
+    path: &str,
+    length: Option<u64>,
+) -> Result<(), Problem> {
+    let bare = path.split('?').next().unwrap_or_default();
+    client.check(bare, request.fields.get("content-type"), length)?;
+    match path.len() > MAX_PATH {
+        true => Err(Problem::PathNotAllowed),
+        false => Ok(()),
     }
 }
 
@@ -235,4 +323,20 @@ fn random_id() -> Result<SubmissionId, Problem> {
     let random = ring::rand::generate(&ring::rand::SystemRandom::new());
     let random: ring::rand::Random<[u8; 16]> = random.map_err(|_| Problem::Busy)?;
     Ok(SubmissionId(random.expose()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uploads_have_a_lowest_rate_and_a_longest_time() {
+        let limit = |received, announced| upload_limit(received, announced).as_secs();
+        assert_eq!(limit(0, None), 0);
+        assert_eq!(limit(10 << 10, Some(1 << 20)), 10);
+        // A large body has to arrive within the longest time, at a steady rate.
+        assert!((890..=900).contains(&limit(32 << 20, Some(64 << 20))));
+        assert!((1790..=1800).contains(&limit(64 << 20, Some(64 << 20))));
+        assert_eq!(limit(64 << 20, None), 1800);
+    }
 }

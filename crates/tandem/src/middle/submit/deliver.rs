@@ -12,8 +12,10 @@ use bytes::{Bytes, BytesMut};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_submit::fields;
 use tandem_submit::problem::{self, Problem};
-use tandem_submit::store::{Delivery, Millis};
+use tandem_submit::rights::LARGEST_MAX_BYTES;
+use tandem_submit::store::{Claim, Delivery, Millis, upload_time};
 use tandem_submit::submission::{Answer, IDEMPOTENCY_KEY, SUBMISSION_ID, is_final};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Submissions, millis, now};
@@ -31,8 +33,14 @@ const CLEANING: Duration = Duration::from_secs(3600);
 /// The number of submissions that a thread takes from the store and delivers at the same time.
 const AT_ONCE: usize = 16;
 
+/// The bytes of their bodies, unless the thread delivers only one of them.
+const BYTES_AT_ONCE: u64 = 32 << 20;
+
 /// The largest answer that is stored, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
+
+/// The largest piece of a body, in bytes.
+const PIECE: usize = 64 << 10;
 
 /// The pause after the first failed attempt. It doubles with each further failure.
 const FIRST_PAUSE: Millis = 1000;
@@ -40,69 +48,169 @@ const FIRST_PAUSE: Millis = 1000;
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Millis = 300_000;
 
+/// The number of attempts before the delivery is given up, if `submit-retry` has room for them. A
+/// clock that jumps thus ends no delivery.
+const MANY_ATTEMPTS: u32 = 10;
+
+/// The time of a lease beyond that of the attempt.
+const LEASE_RESERVE: Millis = 30_000;
+
 static FAILURES: LogLimit = LogLimit::new();
+
+static OTHER_SERVERS: LogLimit = LogLimit::new();
+
+/// The result of an attempt in which the server answered.
+enum Outcome {
+    /// The answer ends the delivery.
+    Answered(Answer),
+    /// The server did not process the submission. The status code says why.
+    Refused(u16),
+}
+
+/// The submissions that a thread has taken from the store.
+#[derive(Default)]
+struct Claimed {
+    count: Cell<usize>,
+    bytes: Cell<u64>,
+    /// The end of a delivery.
+    ended: Notify,
+}
+
+/// The place of a submission among the claimed ones, returned when it is dropped.
+struct Place {
+    claimed: Rc<Claimed>,
+    bytes: u64,
+}
+
+impl Place {
+    fn new(claimed: &Rc<Claimed>, bytes: u64) -> Self {
+        claimed.count.set(claimed.count.get() + 1);
+        claimed.bytes.set(claimed.bytes.get().saturating_add(bytes));
+        Self {
+            claimed: Rc::clone(claimed),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Claimed {
+            count,
+            bytes,
+            ended,
+        } = &*self.claimed;
+        count.set(count.get().saturating_sub(1));
+        bytes.set(bytes.get().saturating_sub(self.bytes));
+        ended.notify_one();
+    }
+}
 
 /// Delivers the submissions that are due: those of a process that has crashed, and those whose last
 /// attempt failed. Ends with the submissions.
 pub(super) async fn recover(submissions: Weak<Submissions>) {
-    let active = Rc::new(Cell::new(0));
+    let claimed = Rc::<Claimed>::default();
     let mut cleaned: Option<Instant> = None;
     while let Some(this) = submissions.upgrade() {
         if cleaned.is_none_or(|at| at.elapsed() >= CLEANING) {
             cleaned = Some(Instant::now());
-            let before = now().saturating_sub(millis(this.times.keep));
-            if let Err(error) = this.store.forget(before).await {
+            if let Err(error) = this.store.forget(now(), millis(this.times.keep)).await {
                 this.note(&error);
             }
         }
-        this.deliver_due(&active).await;
+        this.count_waiting().await;
+        this.deliver_due(&claimed).await;
         drop(this);
-        tokio::time::sleep(LOOK).await;
+        let mut next_look = std::pin::pin!(tokio::time::sleep(LOOK));
+        // More submissions may be due: each delivery that ends makes room for another one.
+        while claimed.count.get() > 0 {
+            tokio::select! {
+                () = &mut next_look => break,
+                () = claimed.ended.notified() => {}
+            }
+            match submissions.upgrade() {
+                Some(this) => this.deliver_due(&claimed).await,
+                None => return,
+            }
+        }
+        next_look.await;
     }
 }
 
 impl Submissions {
-    async fn deliver_due(self: &Rc<Self>, active: &Rc<Cell<usize>>) {
-        match self.store.waiting().await {
-            Ok(waiting) => METRICS.submissions_waiting.set(waiting),
+    async fn count_waiting(&self) {
+        let waiting = match self.store.waiting(self.server.url()).await {
+            Ok(waiting) => waiting,
             Err(error) => return self.note(&error),
+        };
+        METRICS
+            .submissions_waiting
+            .set(waiting.here.saturating_add(waiting.elsewhere));
+        if waiting.elsewhere > 0
+            && !self.has_warned.replace(true)
+            && OTHER_SERVERS.admit().is_some()
+        {
+            tracing::warn!(
+                "{} stored submissions wait for another server than that of --mode submit=, and \
+                 are not delivered: start a gateway with their server and this store",
+                waiting.elsewhere
+            );
         }
-        let free = AT_ONCE.saturating_sub(active.get());
-        let leased_until = now().saturating_add(self.lease());
-        let due = match self.store.claim(now(), leased_until, free).await {
+    }
+
+    async fn deliver_due(self: &Rc<Self>, claimed: &Rc<Claimed>) {
+        let (count, bytes) = (claimed.count.get(), claimed.bytes.get());
+        let now = now();
+        let claim = Claim {
+            server: self.server.url(),
+            now,
+            leased_until: now.saturating_add(self.lease(0)),
+            latest: now.saturating_add(self.lease(LARGEST_MAX_BYTES).max(LONGEST_PAUSE)),
+            limit: AT_ONCE.saturating_sub(count),
+            bytes: match count {
+                0 => LARGEST_MAX_BYTES,
+                _ => BYTES_AT_ONCE.saturating_sub(bytes),
+            },
+        };
+        if claim.limit == 0 {
+            return;
+        }
+        let due = match self.store.claim(claim).await {
             Ok(due) => due,
             Err(error) => return self.note(&error),
         };
         for delivery in due {
-            active.set(active.get() + 1);
-            let (this, active) = (Rc::clone(self), Rc::clone(active));
+            let place = Place::new(claimed, delivery.content.body.len() as u64);
+            let this = Rc::clone(self);
             tokio::task::spawn_local(async move {
                 this.deliver(delivery).await;
-                active.set(active.get() - 1);
+                drop(place);
             });
         }
     }
 
+    /// Returns the time limit of an attempt with a body of `bytes`, in milliseconds.
+    pub(super) fn attempt_time(&self, bytes: u64) -> Millis {
+        millis(self.times.attempt).saturating_add(upload_time(bytes))
+    }
+
+    /// Returns the time for which a submission that is being delivered belongs to its deliverer.
+    pub(super) fn lease(&self, bytes: u64) -> Millis {
+        self.attempt_time(bytes).saturating_add(LEASE_RESERVE)
+    }
+
     /// Makes one attempt at delivery, and stores its outcome. Returns the answer if there is one.
     pub(super) async fn deliver(&self, delivery: Delivery) -> Option<Answer> {
-        let attempt = tokio::time::timeout(self.times.attempt, self.attempt(&delivery));
-        let failure = match attempt.await {
-            Ok(Ok(answer)) if is_final(answer.status) => {
-                let stored = self.store.answer(delivery.id, answer.clone(), now());
-                return match stored.await {
-                    Ok(()) => {
-                        METRICS.submissions_answered.add(1);
-                        Some(answer)
-                    }
-                    Err(error) => {
-                        self.note(&error);
-                        None
-                    }
-                };
+        let limit = self.attempt_time(delivery.content.body.len() as u64);
+        let limit = Duration::from_millis(limit.unsigned_abs());
+        let attempt = tokio::time::timeout(limit, self.attempt(&delivery));
+        let (status, failure) = match attempt.await {
+            Ok(Ok(Outcome::Answered(answer))) => {
+                return self.store_answer(&delivery, answer).await;
             }
-            Ok(Ok(answer)) => format!("it answers with status {}", answer.status),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "it does not answer in time".to_owned(),
+            Ok(Ok(Outcome::Refused(status))) => (Some(status), refusal(status)),
+            Ok(Err(error)) => (None, error.to_string()),
+            Err(_) => (None, "it does not answer in time".to_owned()),
         };
         METRICS.submissions_failed_attempts.add(1);
         if let Some(held_back) = FAILURES.admit() {
@@ -111,10 +219,12 @@ impl Submissions {
                  ({held_back} more since the last line)"
             );
         }
-        let is_over = now().saturating_sub(delivery.accepted) > millis(self.times.retry);
+        let retry = millis(self.times.retry);
+        let is_over = now().saturating_sub(delivery.accepted) > retry
+            && delivery.attempts.saturating_add(1) >= fewest_attempts(retry);
         let stored = if is_over {
             METRICS.submissions_given_up.add(1);
-            self.store.give_up(delivery.id, now())
+            self.store.give_up(delivery.id, status, now())
         } else {
             let due = now().saturating_add(pause(delivery.attempts, random()));
             self.store.postpone(delivery.id, due)
@@ -125,7 +235,21 @@ impl Submissions {
         None
     }
 
-    async fn attempt(&self, delivery: &Delivery) -> Result<Answer, Error> {
+    async fn store_answer(&self, delivery: &Delivery, answer: Answer) -> Option<Answer> {
+        let stored = self.store.answer(delivery.id, answer.clone(), now());
+        match stored.await {
+            Ok(()) => {
+                METRICS.submissions_answered.add(1);
+                Some(answer)
+            }
+            Err(error) => {
+                self.note(&error);
+                None
+            }
+        }
+    }
+
+    async fn attempt(&self, delivery: &Delivery) -> Result<Outcome, Error> {
         let content = &delivery.content;
         let mut request = RequestHead {
             method: Method::Post,
@@ -147,7 +271,7 @@ impl Submissions {
         let signed = self.signer.sign(&mut request, &content.digest, seconds);
         signed.map_err(|error| Error::new(Kind::Internal, Side::Local, error.to_string()))?;
         let length = content.body.len() as u64;
-        let body = Body::new(Whole(Some(content.body.clone())), Some(length));
+        let body = Body::new(Whole(content.body.clone()), Some(length));
         let exchange = Exchange {
             body,
             ..Exchange::internal(request)
@@ -170,10 +294,21 @@ impl Submissions {
         }
         let incomplete = || Error::new(Kind::Truncated, Side::Origin, "the answer has no head");
         let head = head.ok_or_else(incomplete)?;
-        Ok(match is_too_large {
-            true => too_large(),
-            false => answer(&head, body.freeze()),
+        Ok(match (is_final(head.status), is_too_large) {
+            (false, _) => Outcome::Refused(head.status),
+            (true, true) => Outcome::Answered(too_large()),
+            (true, false) => Outcome::Answered(answer(&head, body.freeze())),
         })
+    }
+}
+
+/// Describes an answer after which the delivery is repeated.
+fn refusal(status: u16) -> String {
+    match status {
+        300..=399 => format!(
+            "it redirects with status {status}: write the URL of its resource in --mode submit="
+        ),
+        _ => format!("it answers with status {status}"),
     }
 }
 
@@ -215,6 +350,17 @@ fn pause(attempts: u32, random: f64) -> Millis {
     (pause as f64 * (0.5 + random / 2.0)) as Millis
 }
 
+/// Returns the number of attempts that `retry` milliseconds have room for, up to
+/// [`MANY_ATTEMPTS`].
+fn fewest_attempts(retry: Millis) -> u32 {
+    let mut pauses: Millis = 0;
+    let fits = |attempts: &u32| {
+        pauses = pauses.saturating_add(pause(*attempts, 1.0));
+        pauses <= retry
+    };
+    (0..MANY_ATTEMPTS - 1).take_while(fits).count() as u32 + 1
+}
+
 fn random() -> f64 {
     let random = ring::rand::generate(&ring::rand::SystemRandom::new());
     random.map_or(1.0, |random: ring::rand::Random<[u8; 4]>| {
@@ -222,19 +368,114 @@ fn random() -> f64 {
     })
 }
 
-/// A body that is held in memory.
-struct Whole(Option<Bytes>);
+/// A body that is held in memory. It comes in pieces, since the time limit for the answer begins
+/// again with each piece that was sent.
+struct Whole(Bytes);
 
 impl Chunks for Whole {
     fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        let bytes = self.0.take().filter(|bytes| !bytes.is_empty());
-        Poll::Ready(bytes.map(|bytes| Ok(Chunk::Data(bytes))))
+        let piece = self.0.split_to(self.0.len().min(PIECE));
+        let piece = (!piece.is_empty()).then_some(piece);
+        Poll::Ready(piece.map(|piece| Ok(Chunk::Data(piece))))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tandem_http::{Fields, Scheme};
+    use tandem_submit::rights::Rights;
+    use tandem_submit::store::Content;
+    use tandem_submit::submission::SubmissionId;
+
     use super::*;
+    use crate::exchange::Reply;
+    use crate::middle::submit::signer::{Signer, tests::PEM};
+    use crate::middle::submit::{Server, Times};
+    use crate::renewal::Renewable;
+    use crate::stage::Stage;
+
+    /// A server that takes the body, and answers two minutes later.
+    struct Slow;
+
+    impl Stage for Slow {
+        fn call(&self, exchange: Exchange) -> Reply {
+            Reply::generate(|mut sink| async move {
+                let mut body = exchange.body.share();
+                while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+                    assert!(matches!(chunk, Ok(Chunk::Data(data)) if data.len() <= PIECE));
+                }
+                tokio::time::sleep(Duration::from_secs(120)).await;
+                sink.send(Part::Head(ResponseHead::new(201))).await;
+                Ok(())
+            })
+        }
+    }
+
+    fn submissions(store: &str) -> Rc<Submissions> {
+        let rights = format!(
+            "[[client]]\nname = \"a\"\ntoken-sha256 = \"{}\"",
+            "0".repeat(64)
+        );
+        let rights = Renewable::new("rights".to_owned(), Vec::new(), move || {
+            Rights::parse(&rights)
+        });
+        let server = Server {
+            scheme: Scheme::Http,
+            authority: "server".to_owned(),
+            base: String::new(),
+        };
+        let minute = Duration::from_secs(60);
+        let times = Times {
+            wait: minute,
+            attempt: minute,
+            retry: minute,
+            keep: minute,
+            pause: minute,
+        };
+        Submissions::new(
+            server,
+            times,
+            Arc::new(rights.expect("rights")),
+            Arc::new(Signer::from_pem(PEM).expect("a key")),
+            tandem_store::open(store).expect("a store"),
+            Rc::new(Slow),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempt_has_time_for_a_large_body() {
+        let file = format!("tandem-deliver-{}", std::process::id());
+        let file = std::env::temp_dir().join(file);
+        let deliver = async {
+            let submissions = submissions(&format!("sqlite:{}", file.display()));
+            let attempt = async |length: usize| {
+                let content = Content {
+                    path: String::new(),
+                    fields: Fields::new(),
+                    body: vec![0; length].into(),
+                    digest: [0; 32],
+                };
+                let delivery = Delivery {
+                    id: SubmissionId([0; 16]),
+                    content,
+                    accepted: 0,
+                    attempts: 0,
+                };
+                submissions
+                    .deliver(delivery)
+                    .await
+                    .map(|answer| answer.status)
+            };
+            (attempt(0).await, attempt(2 << 20).await)
+        };
+        let answers = tokio::task::LocalSet::new().run_until(deliver).await;
+        for end in ["", "-wal"] {
+            let _ = std::fs::remove_file(format!("{}{end}", file.display()));
+        }
+        assert_eq!(answers, (None, Some(201)));
+    }
 
     #[test]
     fn pauses_double_up_to_five_minutes() {
@@ -244,6 +485,18 @@ mod tests {
         );
         assert_eq!(pause(0, 0.0), 500);
         assert_eq!(pause(u32::MAX, 1.0), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn many_attempts_precede_the_end() {
+        assert_eq!([0, 999, 1000, 3000].map(fewest_attempts), [1, 1, 2, 3]);
+        assert_eq!(fewest_attempts(Millis::MAX), MANY_ATTEMPTS);
+    }
+
+    #[test]
+    fn refusal_of_a_redirect_names_the_remedy() {
+        assert!(refusal(307).contains("--mode submit="));
+        assert!(!refusal(503).contains("--mode"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - `accept` checks the credential and the rights, reads the body and stores the submission.
+//! - `budget` bounds the memory of bodies and the number of deliveries.
 //! - [`deliver`] signs it and sends it to the server, until the server answers.
 //! - [`signer`] holds the key of the gateway, and `respond` builds the responses.
 //!
@@ -14,6 +15,7 @@
 //! the gateway sends it again with the same identifier. `tandem_submit` holds the formats.
 
 mod accept;
+mod budget;
 pub mod deliver;
 mod respond;
 pub mod signer;
@@ -35,6 +37,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::renewal::Renewable;
 use crate::stage::Stage;
+use budget::Budget;
 use respond::Response;
 use signer::Signer;
 
@@ -54,12 +57,20 @@ pub struct Server {
     pub base: String,
 }
 
+impl Server {
+    /// Returns the URL, by which the store knows the server.
+    pub fn url(&self) -> String {
+        let scheme = self.scheme.as_str();
+        format!("{scheme}://{}{}", self.authority, self.base)
+    }
+}
+
 /// The times of submissions.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// The time for which a client waits for the server's answer before it gets status 202.
     pub wait: Duration,
-    /// The time limit of one attempt at delivery.
+    /// The time limit of one attempt at delivery, for an empty body.
     pub attempt: Duration,
     /// The time for which deliveries are tried.
     pub retry: Duration,
@@ -78,8 +89,9 @@ pub struct Submissions {
     store: Arc<dyn Store>,
     /// The way to the server.
     next: Rc<dyn Stage>,
-    /// The bytes of the bodies that this thread holds.
-    held: Cell<u64>,
+    budget: Rc<Budget>,
+    /// True after the warning about submissions for other servers.
+    has_warned: Cell<bool>,
 }
 
 impl Submissions {
@@ -100,7 +112,8 @@ impl Submissions {
             signer,
             store,
             next,
-            held: Cell::new(0),
+            budget: Rc::default(),
+            has_warned: Cell::new(false),
         });
         tokio::task::spawn_local(deliver::recover(Rc::downgrade(&submissions)));
         submissions

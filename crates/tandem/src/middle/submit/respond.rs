@@ -67,7 +67,7 @@ impl Response {
         let document = StateDocument {
             id: record.id.to_string(),
             state: record.state,
-            status: record.answer.as_ref().map(|answer| answer.status),
+            status: record.status,
         };
         let mut response = Self::new(200, "application/json", document.json());
         if record.state == State::Accepted {
@@ -79,10 +79,11 @@ impl Response {
     /// Returns the answer of the server, or status 202 as long as there is none.
     pub(super) fn answer(record: Record) -> Self {
         let mut response = match (record.state, record.answer) {
-            (State::Answered, Some(answer)) => {
+            // A redirect would lead the client away from the gateway.
+            (State::Answered, Some(answer)) if answer.status / 100 != 3 => {
                 let mut head = ResponseHead::new(answer.status);
                 head.fields = answer.fields;
-                if !matches!(answer.status, 204 | 304) {
+                if answer.status != 204 {
                     let length = answer.body.len().to_string();
                     head.fields.push("content-length", length);
                 }
@@ -90,7 +91,9 @@ impl Response {
                 let body = answer.body;
                 Self { head, body }
             }
-            (State::NotDelivered, _) => Self::problem(Problem::NotDelivered),
+            (State::NotDelivered, _) | (State::Answered, Some(_)) => {
+                Self::problem(Problem::NotDelivered)
+            }
             (state, answer) => {
                 let record = Record {
                     state,

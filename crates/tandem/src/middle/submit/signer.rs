@@ -111,11 +111,11 @@ pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::middle::submit) mod tests {
     use super::*;
 
     /// The key of RFC 9421 appendix B.1.4.
-    const PEM: &[u8] = b"-----BEGIN PRIVATE KEY-----\n\
+    pub(in crate::middle::submit) const PEM: &[u8] = b"-----BEGIN PRIVATE KEY-----\n\
         MC4CAQAwBQYDK2VwBCIEIJ+DYvh6SEqVTm50DFtMDoQikTmiCqirVv9mWG9qfSnF\n\
         -----END PRIVATE KEY-----\n";
 
