@@ -424,9 +424,32 @@ impl fmt::Display for Via {
     }
 }
 
+/// Returns true if only Tor can resolve `host` (RFC 7686), in any case and with or without the dot of
+/// the root.
+pub fn is_onion(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let last = host.rsplit('.').next().unwrap_or(host);
+    last.eq_ignore_ascii_case("onion")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_onion_ignores_case_and_root() {
+        for (host, expected) in [
+            ("a.onion", true),
+            ("www.A.ONION.", true),
+            ("onion", true),
+            ("onion.", true),
+            ("a.onion.example", false),
+            ("aonion", false),
+            ("", false),
+        ] {
+            assert_eq!(is_onion(host), expected, "{host}");
+        }
+    }
 
     #[test]
     fn endpoint_parses_its_own_text() {

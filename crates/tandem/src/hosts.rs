@@ -76,14 +76,6 @@ impl HostMap {
     }
 }
 
-/// Returns whether only Tor can resolve `host` (RFC 7686), in any case and with or without the
-/// root's dot.
-pub fn is_onion(host: &str) -> bool {
-    let host = host.strip_suffix('.').unwrap_or(host);
-    let last = host.rsplit('.').next().unwrap_or(host);
-    last.eq_ignore_ascii_case("onion")
-}
-
 impl FromStr for HostPattern {
     type Err = String;
 
@@ -149,21 +141,6 @@ mod tests {
         assert_eq!(found("shop.example"), Some(1));
         assert_eq!(found("example"), Some(0));
         assert_eq!(found("notexample"), Some(0));
-    }
-
-    #[test]
-    fn is_onion_ignores_case_and_root() {
-        for (host, expected) in [
-            ("a.onion", true),
-            ("www.A.ONION.", true),
-            ("onion", true),
-            ("onion.", true),
-            ("a.onion.example", false),
-            ("aonion", false),
-            ("", false),
-        ] {
-            assert_eq!(is_onion(host), expected, "{host}");
-        }
     }
 
     #[test]

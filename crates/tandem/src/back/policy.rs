@@ -12,9 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::carrier::LocalBoxFuture;
+use crate::endpoint::is_onion;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
-use crate::hosts::is_onion;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;

@@ -11,8 +11,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ConfigError, read_secret};
-use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
-use crate::hosts::{HostMap, HostPattern, is_onion};
+use crate::endpoint::{Endpoint, SessionKind, Usage, Via, is_onion};
+use crate::hosts::{HostMap, HostPattern};
 use crate::transport::registry::{Protocol, Transports};
 use crate::transport::tor::Exit;
 

@@ -9,8 +9,7 @@ use std::time::SystemTime;
 use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
 use super::{ClientConfig, GatewayConfig};
-use crate::endpoint::{Endpoint, Via};
-use crate::hosts::is_onion;
+use crate::endpoint::{Endpoint, Via, is_onion};
 use crate::transport::tls::authority::validity;
 use crate::transport::tls::files::Validity;
 

@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::tcp::{SocketOptions, Tcp};
 use super::{LocalBoxFuture, Target, Transport};
+use crate::endpoint::is_onion;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
-use crate::hosts::is_onion;
 use crate::path::Path;
 
 /// The most bytes of the session that leave with the handshake.
