@@ -1,9 +1,10 @@
-//! The `tandem` program: the commands of the proxies, the demo and the predictor's tools.
+//! The `tandem` program: the commands of the proxies, `top`, the demo and the predictor's tools.
 //!
 //! The proxies are the library `tandem`, which knows nothing of pages, emulated networks and logs.
 //! The research crates know nothing of the proxies. This crate joins both for the user.
 
 mod demo;
+mod top;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,9 @@ struct Arguments {
 enum Command {
     #[command(flatten)]
     Proxy(Box<tandem::cli::Command>),
+    /// Show sessions, page loads and problems of a running client or gateway in a terminal
+    #[command(display_order = 2)]
+    Top(top::TopArgs),
     /// Load a real page's structure over an emulated slow path, without and with the pair
     #[command(display_order = 2)]
     Demo(demo::DemoArgs),
@@ -43,6 +47,7 @@ fn run(command: Command) -> Result<(), Failure> {
             transports.add(tandem_quic::QuicProvider::default());
             tandem::cli::run(*command, Arguments::command(), &transports)
         }
+        Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Predict(command) => Ok(tandem_lab::predict::run(command)?),
     }

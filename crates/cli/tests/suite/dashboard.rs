@@ -157,6 +157,11 @@ fn open_says_that_the_dashboard_is_off() {
     assert!(!ok && error.contains("--admin"), "{error}");
     let (ok, out, error) = run(&["top", "--control", path]);
     assert!(ok && out.starts_with("Tandem gateway "), "{out}{error}");
+    let (ok, _, error) = run(&["top", "--control", "/nonexistent/control"]);
+    assert!(
+        !ok && error.contains("start a client or gateway"),
+        "{error}"
+    );
     let (ok, _, error) = run(&["open"]);
     assert!(!ok && error.contains("--control"), "{error}");
 }

@@ -11,10 +11,16 @@ use crate::admin::control::{Answer, PATIENCE};
 /// The limit of an answer in bytes: every point with a full sample fits several times.
 const MAX_ANSWER: u64 = 64 << 20;
 
-/// Sends one line and returns the answer.
-pub(super) fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
+/// Sends one line to the control socket at `control`, and returns the answer.
+///
+/// # Errors
+/// Fails if no process listens there, or if its answer cannot be read.
+pub fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
     let failed = |error: std::io::Error| format!("{}: {error}", control.display());
-    let mut stream = UnixStream::connect(control).map_err(failed)?;
+    let mut stream = UnixStream::connect(control).map_err(|error| {
+        let problem = failed(error);
+        format!("{problem}: start a client or gateway with this control socket (--control)")
+    })?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     stream
@@ -38,7 +44,7 @@ pub(super) fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
 /// The process to ask: by its control socket, or by the file that names the socket.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-pub(super) struct ProcessArgs {
+pub struct ProcessArgs {
     /// The configuration file of the running client or gateway
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -49,7 +55,10 @@ pub(super) struct ProcessArgs {
 
 impl ProcessArgs {
     /// Returns the path of the control socket.
-    pub(super) fn control(&self) -> Result<PathBuf, Failure> {
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read or names no control socket.
+    pub fn control(&self) -> Result<PathBuf, Failure> {
         if let Some(control) = &self.control {
             return Ok(control.clone());
         }

@@ -3,7 +3,7 @@
 //! The package `tandem-cli` builds the program for users, and adds the commands that need more than
 //! the proxies.
 
-mod ask;
+pub mod ask;
 mod compat;
 mod doctor;
 mod explain;
@@ -14,7 +14,6 @@ mod probe;
 mod serve;
 mod share;
 mod shell;
-mod top;
 mod trust;
 
 use std::io::IsTerminal as _;
@@ -81,8 +80,6 @@ pub enum Command {
     Explain(Box<explain::ExplainArgs>),
     /// Open the dashboard of a running client or gateway in a browser
     Open(open::OpenArgs),
-    /// Show sessions, page loads and problems of a running client or gateway in a terminal
-    Top(top::TopArgs),
     /// Let browsers on this machine trust the client's h2+tls listener, by a local authority that
     /// can certify this machine only
     Trust(trust::TrustArgs),
@@ -150,7 +147,6 @@ pub fn run(
         Command::Doctor(command) => doctor::run(&command, transports),
         Command::Explain(args) => explain::run(&args, transports),
         Command::Open(args) => open::run(&args),
-        Command::Top(args) => top::run(&args),
         Command::Trust(args) => trust::run(&args),
         Command::Probe(command) => probe::run(&command),
         Command::Gateways(args) => gateways::run(&args),
