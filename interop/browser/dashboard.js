@@ -1,17 +1,22 @@
 // The cases of interop/dashboard.sh: Chromium, driven over the DevTools protocol (--remote-debugging-pipe).
 //
-//   node dashboard.js URL SITE PROXY PROFILE AXE
+//   node dashboard.js TANDEM CLIENT GATEWAY SITE PROXY PROFILE AXE
 //
-// URL opens the dashboard once. SITE is a page of 100 images, which Chromium loads through PROXY first. AXE is the file
+// TANDEM is the program, and CLIENT and GATEWAY are the control sockets of both ends. SITE is a page of 100 images, which Chromium loads through PROXY first. AXE is the file
 // of axe-core. One line is written for each case, and the exit status is 1 if one fails.
 'use strict';
 const fs = require('fs');
 const http = require('http');
-const { spawn } = require('child_process');
+const { execFileSync, spawn } = require('child_process');
 
-const [url, site, proxy, profile, axe] = process.argv.slice(2);
-const dashboard = new URL(url).origin;
-const port = new URL(url).port;
+const [tandem, clientControl, gatewayControl, site, proxy, profile, axe] = process.argv.slice(2);
+
+/** Returns a URL that opens a dashboard once, within a minute. */
+function urlOf(control) {
+  return execFileSync(tandem, ['open', '--print', '--control', control]).toString().trim();
+}
+
+const { origin: dashboard, port } = new URL(urlOf(clientControl));
 const PATIENCE_MS = 60000;
 let failed = 0;
 let count = 0;
@@ -178,6 +183,15 @@ function equal(found, wanted) {
 const LOAD = `Array.from(document.querySelectorAll('#loads details')).find((load) =>
   load.querySelector('summary').textContent.includes('${site}'))`;
 
+/** Requests a path as it is, which a browser would escape. */
+function requestThroughProxy(path) {
+  const { hostname: host, port: at } = new URL(proxy);
+  return new Promise((resolve, reject) => {
+    const options = { host, port: at, path: new URL(site).origin + path, headers: { host: new URL(site).host } };
+    http.get(options, (response) => response.resume().on('end', resolve)).on('error', reject);
+  });
+}
+
 /** What a hostile page tries. Each line says how it ended; the page can read nothing. */
 const ATTACKS = `(async () => {
   const base = ${JSON.stringify(dashboard)};
@@ -233,6 +247,7 @@ async function main() {
   await page.open(site);
   await page.until('Array.from(document.images).every((image) => image.complete)');
 
+  const url = urlOf(clientControl);
   const begun = Date.now();
   await page.open(url);
   let ready;
@@ -293,6 +308,25 @@ async function main() {
     }
   }
   await check('the page causes no error', () => (page.errors.length > 0 ? page.errors : undefined));
+
+  await check('markup in a URL is shown as text', async () => {
+    const markup = '/<svg/onload=document.title=1>';
+    await requestThroughProxy(markup);
+    await page.until(`document.querySelector('#loads').textContent.includes(${JSON.stringify(markup)})`);
+    return equal(await page.evaluate("document.querySelectorAll('#loads svg').length"), 0);
+  });
+  const gateway = await browser.page();
+  await gateway.open(urlOf(gatewayControl));
+  await check("the gateway's page lists its clients and its cache", async () => {
+    await gateway.until("document.querySelector('#sessions').textContent.includes('a client')");
+    await gateway.until("document.querySelector('#saving').textContent.includes('cache')");
+  });
+  await check("the gateway's page has no page loads and no routes", async () =>
+    equal(await gateway.evaluate("['#recent', '#ways'].every((it) => document.querySelector(it).hidden)"), true));
+  await check("axe-core finds nothing serious on the gateway's page", async () => {
+    const found = await gateway.axe();
+    return found.length > 0 ? found : undefined;
+  });
 
   const hostile = await browser.page();
   await hostile.open(`http://127.0.0.1:${attacker.address().port}/`);
