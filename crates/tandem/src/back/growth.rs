@@ -33,8 +33,20 @@ const REFUSED_REST: Duration = Duration::from_secs(60);
 /// The largest number of doublings of that rest.
 const MAX_DOUBLINGS: u32 = 6;
 
+/// The longest rest, whatever a response asks for.
+const LONGEST_REST: Duration = REFUSED_REST.saturating_mul(1 << MAX_DOUBLINGS);
+
 /// The time without an answer after which the limit starts again: connections are closed by then.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// A refusal by an origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The origin refused or broke a connection.
+    Connection,
+    /// The origin answered that it is busy, and asked to wait for this time.
+    Response(Duration),
+}
 
 /// The throughput of a round of answers.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +105,8 @@ pub(super) struct Growth {
     is_first: bool,
     /// The limit does not grow before this time.
     rests_until: Option<Instant>,
+    /// No early requests are made before this time.
+    refuses_until: Option<Instant>,
     refusals: u32,
     /// The time of the last event.
     seen: Instant,
@@ -109,6 +123,7 @@ impl Growth {
             rounds: VecDeque::new(),
             is_first: true,
             rests_until: None,
+            refuses_until: None,
             refusals: 0,
             seen: now,
         }
@@ -122,7 +137,22 @@ impl Growth {
     /// Returns whether nothing is lost if this state is dropped.
     pub(super) fn is_forgettable(&self, now: Instant) -> bool {
         let rests = self.rests_until.is_some_and(|until| now < until);
-        self.held == 0 && !rests && now.saturating_duration_since(self.seen) >= FORGET_AFTER
+        !self.is_held() && !rests && now.saturating_duration_since(self.seen) >= FORGET_AFTER
+    }
+
+    /// Returns whether a request that must not be repeated is under way or waits.
+    pub(super) const fn is_held(&self) -> bool {
+        self.held > 0
+    }
+
+    /// Returns the time of the last event.
+    pub(super) const fn seen(&self) -> Instant {
+        self.seen
+    }
+
+    /// Returns whether no early requests are to be made, because the origin was too busy.
+    pub(super) fn refuses_early(&self, now: Instant) -> bool {
+        self.refuses_until.is_some_and(|until| now < until)
     }
 
     /// Notes that a request waits for a connection. The first round begins.
@@ -155,10 +185,15 @@ impl Growth {
     }
 
     /// Notes that the origin refused a request or broke a connection. The limit falls to the floor.
-    pub(super) fn note_refusal(&mut self, now: Instant) {
+    pub(super) fn note_refusal(&mut self, now: Instant, refusal: Refusal) {
         self.wake(now);
-        let rest = REFUSED_REST * 2u32.pow(self.refusals.min(MAX_DOUBLINGS));
+        let mut rest = REFUSED_REST * 2u32.pow(self.refusals.min(MAX_DOUBLINGS));
         self.refusals = self.refusals.saturating_add(1);
+        if let Refusal::Response(wanted) = refusal {
+            rest = rest.max(wanted).min(LONGEST_REST);
+            let until = now + rest;
+            self.refuses_until = Some(self.refuses_until.map_or(until, |set| set.max(until)));
+        }
         self.fall(now, FLOOR, rest);
     }
 
@@ -307,7 +342,7 @@ mod tests {
     fn refusal_lowers_the_limit_at_once() {
         let now = Instant::now();
         let mut growth = grown(now);
-        growth.note_refusal(now);
+        growth.note_refusal(now, Refusal::Connection);
         assert_eq!(growth.limit(), FLOOR);
         let at = |seconds| now + Duration::from_secs(seconds);
         for second in 0..59 {
@@ -316,12 +351,31 @@ mod tests {
         assert_eq!(growth.limit(), FLOOR, "it rests");
         growth.note_answer(at(60), 5000, true);
         assert_eq!(growth.limit(), FLOOR + 1);
-        growth.note_refusal(at(61));
+        growth.note_refusal(at(61), Refusal::Connection);
         growth.note_answer(at(120), 5000, true);
         growth.note_answer(at(179), 5000, true);
         assert_eq!(growth.limit(), FLOOR, "the second rest is longer");
         growth.note_answer(at(181), 5000, true);
         assert_eq!(growth.limit(), FLOOR + 1);
+    }
+
+    #[test]
+    fn busy_origin_gets_no_early_requests() {
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let mut growth = grown(now);
+        growth.note_refusal(now, Refusal::Connection);
+        assert!(
+            !growth.refuses_early(now),
+            "a broken connection says little"
+        );
+        let mut growth = grown(now);
+        growth.note_refusal(now, Refusal::Response(Duration::ZERO));
+        assert!(growth.refuses_early(at(59)) && !growth.refuses_early(at(60)));
+        growth.note_refusal(at(60), Refusal::Response(Duration::from_secs(300)));
+        assert!(growth.refuses_early(at(359)) && !growth.refuses_early(at(360)));
+        growth.note_refusal(at(360), Refusal::Response(Duration::MAX));
+        assert!(!growth.refuses_early(at(360) + LONGEST_REST));
     }
 
     #[test]
@@ -333,7 +387,7 @@ mod tests {
         assert!(growth.is_forgettable(later));
         growth.note_wait(later);
         assert_eq!(growth.limit(), FLOOR);
-        growth.note_refusal(later);
+        growth.note_refusal(later, Refusal::Connection);
         assert!(!growth.is_forgettable(later + Duration::from_secs(59)));
     }
 

@@ -9,17 +9,24 @@
 //! A browser uses six connections to an origin. If the origin refuses one of more connections, the
 //! limit falls, and the client repeats the request where that is harmless. The browser therefore
 //! sees no refusal that it would not have met with six connections.
+//!
+//! An early request that no request of the browser waits for is never repeated. It ends if it makes
+//! no progress, or if a request that must not be repeated needs its connection (`early`). After a
+//! 429 or a 503 the origin gets no early requests for a while.
+
+mod early;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tandem_http::Scheme;
-use tandem_http::cache::is_safe;
+use tandem_http::cache::{is_safe, unix_seconds};
+use tandem_http::{ResponseHead, Scheme};
 use tokio::time::Instant;
 
-use super::growth::{FLOOR, Growth};
+use self::early::EarlyRequests;
+use super::growth::{FLOOR, Growth, Refusal};
 use super::origin::{Origin, ToOrigin, with_precedence};
 use super::places::{Limits, Places};
 use crate::endpoint::split_authority;
@@ -32,7 +39,7 @@ use crate::transport::Target;
 /// The largest number of times that a refused request is repeated.
 const MAX_REPEATS: usize = 2;
 
-/// The number of origins above which forgettable ones are removed.
+/// The largest number of origins whose state is kept.
 const MAX_ORIGINS: usize = 1024;
 
 /// The time without a request after which surplus idle connections to an origin are closed.
@@ -59,6 +66,7 @@ struct State {
     trim: Trim,
     /// The origins that are trimmed soon.
     trimmed_soon: RefCell<HashSet<Key>>,
+    early: Rc<EarlyRequests<Key>>,
 }
 
 /// The result of an attempt at an exchange.
@@ -100,8 +108,17 @@ impl Polite {
                 most,
                 trim,
                 trimmed_soon: RefCell::default(),
+                early: Rc::default(),
             }),
         }
+    }
+
+    /// Forgets the origins of a session that has ended.
+    pub fn end_session(&self, session: u64) {
+        self.state
+            .growths
+            .borrow_mut()
+            .retain(|(of, _), _| *of != session);
     }
 }
 
@@ -156,6 +173,7 @@ impl State {
         sink: &mut Sink,
     ) -> Attempt {
         let (session, origin) = key;
+        let is_early = || exchange.priority.get().push;
         if self.places.taken_at(*session, origin) + 1 >= self.limit(key) {
             self.note(key, Growth::note_wait);
         }
@@ -163,8 +181,13 @@ impl State {
             self.places.take(*session, origin, precedence)
         });
         let _place = place.await;
+        if is_early() && self.refuses_early(key) {
+            let detail = "the origin has refused requests, so none is made early";
+            return Attempt::Over(Err(Error::new(Kind::Busy, Side::Local, detail)));
+        }
         let is_crowded = || self.places.taken_at(*session, origin) > FLOOR;
         let was_crowded = is_crowded();
+        let early = self.early.add(key, &exchange.priority, sink.canceller());
         let mut reply = self.next.call(Exchange {
             request: exchange.request.clone(),
             body: exchange.body.share(),
@@ -172,17 +195,24 @@ impl State {
             peer: exchange.peer,
             priority: exchange.priority.clone(),
         });
-        let mut bytes = 0;
+        let (mut bytes, mut is_begun) = (0, false);
         loop {
-            let part = reply.part().await;
-            let is_refused = match &part {
-                Some(Ok(Part::Head(head))) => matches!(head.status, 429 | 503),
-                Some(Err(error)) => is_refusal(error),
-                _ => false,
+            let part = match &early {
+                None => reply.part().await,
+                Some(early) => match early.part(&mut reply).await {
+                    Ok(part) => part,
+                    Err(ended) => return Attempt::Over(Err(ended)),
+                },
             };
-            if is_refused {
-                let is_repeated = may_repeat && !sink.is_used() && (was_crowded || is_crowded());
-                self.note(key, Growth::note_refusal);
+            if let Some(refusal) = refusal(part.as_ref()) {
+                // A request that has timed out would occupy the browser for as long again.
+                let is_timeout = matches!(&part, Some(Err(error)) if error.kind == Kind::Timeout);
+                let is_repeated = may_repeat
+                    && !is_begun
+                    && !is_timeout
+                    && !is_early()
+                    && (was_crowded || is_crowded());
+                self.note(key, |growth, now| growth.note_refusal(now, refusal));
                 if is_repeated {
                     return Attempt::Refused;
                 }
@@ -192,6 +222,8 @@ impl State {
                     if let Part::Data(data) = &part {
                         bytes += data.len() as u64;
                     }
+                    // Hints may come twice.
+                    is_begun |= !matches!(part, Part::Hints(_));
                     sink.send(part).await;
                 }
                 Some(Err(error)) => return Attempt::Over(Err(at_origin(error))),
@@ -226,6 +258,15 @@ impl State {
         self.growths.borrow().get(key).map_or(FLOOR, Growth::limit)
     }
 
+    /// Returns whether an origin gets no early requests, because it has refused requests.
+    fn refuses_early(&self, key: &Key) -> bool {
+        let now = Instant::now().into_std();
+        let growths = self.growths.borrow();
+        growths
+            .get(key)
+            .is_some_and(|growth| growth.refuses_early(now))
+    }
+
     /// Passes an event to the policy of an origin. The place that the caller gives back afterwards
     /// hands out the new ones.
     fn note(&self, key: &Key, event: impl FnOnce(&mut Growth, std::time::Instant)) {
@@ -233,6 +274,12 @@ impl State {
         let mut growths = self.growths.borrow_mut();
         if growths.len() >= MAX_ORIGINS && !growths.contains_key(key) {
             growths.retain(|_, growth| !growth.is_forgettable(now));
+            if growths.len() >= MAX_ORIGINS {
+                let unheld = growths.iter().filter(|(_, growth)| !growth.is_held());
+                let oldest = unheld.min_by_key(|(_, growth)| growth.seen());
+                let oldest = oldest.map(|(key, _)| key.clone());
+                oldest.and_then(|key| growths.remove(&key));
+            }
         }
         let growth = growths
             .entry(key.clone())
@@ -248,22 +295,54 @@ struct Hold<'a> {
 }
 
 impl<'a> Hold<'a> {
+    /// Holds the limit, and ends early requests until one connection is left for the request.
     fn new(state: &'a State, key: &'a Key) -> Self {
         state.note(key, |growth, _| growth.hold());
+        let taken = state.places.taken_at(key.0, &key.1);
+        state.early.end(key, (taken + 1).saturating_sub(FLOOR));
         Self { state, key }
     }
 }
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.state.note(self.key, |growth, _| growth.release());
+        // The session may have ended.
+        if let Some(growth) = self.state.growths.borrow_mut().get_mut(self.key) {
+            growth.release();
+        }
         self.state.places.serve(self.key.0);
     }
 }
 
-/// Returns whether an error may be the answer of an origin to too many connections.
+/// Returns the refusal that a part of a reply shows.
+fn refusal(part: Option<&Result<Part, Error>>) -> Option<Refusal> {
+    match part? {
+        Ok(Part::Head(head)) if matches!(head.status, 429 | 503) => {
+            Some(Refusal::Response(retry_after(head)))
+        }
+        Err(error) if is_refusal(error) => Some(Refusal::Connection),
+        _ => None,
+    }
+}
+
+/// Returns the time that a response asks to wait (RFC 9110 section 10.2.3).
+fn retry_after(head: &ResponseHead) -> Duration {
+    let Some(value) = head.fields.get("retry-after") else {
+        return Duration::ZERO;
+    };
+    let seconds = std::str::from_utf8(value).ok().map(str::trim);
+    let seconds = seconds.and_then(|text| text.parse().ok());
+    let seconds = seconds.or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        Some(unix_seconds(value)?.saturating_sub(now.as_secs()))
+    });
+    Duration::from_secs(seconds.unwrap_or(0))
+}
+
+/// Returns whether an error may be the answer of an origin to too many connections. An error of the
+/// proxy on the way concerns all origins.
 const fn is_refusal(error: &Error) -> bool {
-    !matches!(error.side, Side::Client | Side::Local)
+    !matches!(error.side, Side::Client | Side::Local | Side::Via)
         && matches!(
             error.kind,
             Kind::ConnectionRefused | Kind::Reset | Kind::Truncated | Kind::Timeout
@@ -283,203 +362,4 @@ fn at_origin(error: Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-    use std::time::Duration;
-
-    use bytes::Bytes;
-    use tandem_http::{Method, RequestHead, ResponseHead};
-
-    use super::*;
-    use crate::exchange::Peer;
-    use crate::priority::{Precedence, SharedPriority};
-
-    /// An origin that answers after a second, and refuses more than `most` requests at once.
-    struct Scripted {
-        most: usize,
-        refusal: fn() -> Reply,
-        now: Cell<usize>,
-        greatest: Cell<usize>,
-        refused: Cell<usize>,
-        asked: Cell<usize>,
-    }
-
-    impl Scripted {
-        fn new(most: usize, refusal: fn() -> Reply) -> Rc<Self> {
-            Rc::new(Self {
-                most,
-                refusal,
-                now: Cell::new(0),
-                greatest: Cell::new(0),
-                refused: Cell::new(0),
-                asked: Cell::new(0),
-            })
-        }
-
-        fn stage(self: &Rc<Self>) -> Rc<dyn Stage> {
-            let this = Rc::clone(self);
-            Rc::new(move |_: Exchange| {
-                this.asked.set(this.asked.get() + 1);
-                if this.now.get() >= this.most {
-                    this.refused.set(this.refused.get() + 1);
-                    return (this.refusal)();
-                }
-                this.now.set(this.now.get() + 1);
-                this.greatest.set(this.greatest.get().max(this.now.get()));
-                let this = Rc::clone(&this);
-                Reply::generate(|mut sink| async move {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    sink.send(Part::Head(ResponseHead::new(200))).await;
-                    sink.send(Part::Data(Bytes::from_static(&[0; 1000]))).await;
-                    this.now.set(this.now.get() - 1);
-                    Ok(())
-                })
-            })
-        }
-    }
-
-    fn exchange(method: Method, host: &str, push: bool) -> Exchange {
-        let request = RequestHead {
-            method,
-            ..RequestHead::get(Scheme::Http, host, "/")
-        };
-        Exchange {
-            peer: Peer {
-                session: 1,
-                ..Peer::none()
-            },
-            priority: SharedPriority::new(Precedence {
-                push,
-                ..Precedence::default()
-            }),
-            ..Exchange::internal(request)
-        }
-    }
-
-    async fn status(mut reply: Reply) -> Result<u16, Error> {
-        let mut status = 0;
-        while let Some(part) = reply.part().await {
-            if let Part::Head(head) = part? {
-                status = head.status;
-            }
-        }
-        Ok(status)
-    }
-
-    /// Requests `count` resources at once; returns the statuses that are not 200.
-    async fn load(polite: &Rc<Polite>, count: usize) -> Vec<Result<u16, Error>> {
-        let local = tokio::task::LocalSet::new();
-        let answers = local.run_until(async {
-            let tasks: Vec<_> = (0..count)
-                .map(|_| {
-                    let reply = polite.call(exchange(Method::Get, "a.test", true));
-                    tokio::task::spawn_local(status(reply))
-                })
-                .collect();
-            let mut answers = Vec::new();
-            for task in tasks {
-                answers.push(task.await.expect("a task"));
-            }
-            answers
-        });
-        let answers = answers.await;
-        answers.into_iter().filter(|it| *it != Ok(200)).collect()
-    }
-
-    fn unavailable() -> Reply {
-        Reply::ready(ResponseHead::new(503), Bytes::new())
-    }
-
-    fn reset() -> Reply {
-        Reply::fail(Error::new(Kind::Reset, Side::Origin, "reset"))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn connections_grow_up_to_the_largest_limit() {
-        let origin = Scripted::new(usize::MAX, unavailable);
-        let polite = Rc::new(Polite::new(origin.stage(), 32, 256, Box::new(|_, _, _| ())));
-        assert_eq!(load(&polite, 300).await, []);
-        // Pushes leave one place to requests.
-        assert_eq!(origin.greatest.get(), 31);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn refusals_above_six_connections_are_hidden() {
-        for refusal in [unavailable, reset] {
-            for most in [6, 7, 10, 20] {
-                let origin = Scripted::new(most, refusal);
-                let polite = Rc::new(Polite::new(origin.stage(), 32, 256, Box::new(|_, _, _| ())));
-                assert_eq!(load(&polite, 200).await, [], "limit {most}");
-                assert!(origin.greatest.get() <= most);
-                // At most one burst is refused, since the limit falls at the first refusal.
-                let bursts = if most == 6 { 0..=12 } else { 0..=24 };
-                assert!(
-                    bursts.contains(&origin.refused.get()),
-                    "{most}: {}",
-                    origin.refused.get()
-                );
-            }
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn refusals_within_six_connections_are_passed_on() {
-        let origin = Scripted::new(3, unavailable);
-        let polite = Rc::new(Polite::new(origin.stage(), 32, 256, Box::new(|_, _, _| ())));
-        let failed = load(&polite, 12).await;
-        assert!(failed.contains(&Ok(503)), "{failed:?}");
-        assert_eq!(origin.asked.get(), 12, "no request is repeated");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn unrepeatable_request_waits_for_six_connections() {
-        let origin = Scripted::new(usize::MAX, unavailable);
-        let polite = Rc::new(Polite::new(origin.stage(), 32, 256, Box::new(|_, _, _| ())));
-        let local = tokio::task::LocalSet::new();
-        let crowd = local.run_until(async {
-            for _ in 0..200 {
-                let reply = polite.call(exchange(Method::Get, "a.test", true));
-                tokio::task::spawn_local(status(reply));
-            }
-            tokio::time::sleep(Duration::from_millis(5500)).await;
-            assert!(origin.now.get() > 20, "{}", origin.now.get());
-            let mut post = polite.call(exchange(Method::Post, "a.test", false));
-            let head = post.part().await;
-            assert!(matches!(head, Some(Ok(Part::Head(_)))));
-            assert!(origin.now.get() <= FLOOR, "{}", origin.now.get());
-            while post.part().await.is_some() {}
-            tokio::time::sleep(Duration::from_millis(1500)).await;
-            assert!(origin.now.get() > FLOOR, "the limit returns");
-        });
-        crowd.await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn sessions_and_origins_have_separate_limits() {
-        let origin = Scripted::new(usize::MAX, unavailable);
-        let polite = Polite::new(origin.stage(), 32, 256, Box::new(|_, _, _| ()));
-        let state = &polite.state;
-        let key = |session, host: &str| {
-            let target = Target {
-                host: host.into(),
-                port: 80,
-            };
-            (session, (Scheme::Http, target))
-        };
-        state.note(&key(1, "a.test"), |growth, now| {
-            growth.note_wait(now);
-            growth.note_answer(now, 1, true);
-        });
-        assert_eq!(state.limit(&key(1, "a.test")), FLOOR + 1);
-        assert_eq!(state.limit(&key(2, "a.test")), FLOOR);
-        assert_eq!(state.limit(&key(1, "b.test")), FLOOR);
-    }
-
-    #[test]
-    fn socks_refusal_names_the_site() {
-        let error = Error::new(Kind::ConnectionRefused, Side::Peer, "is the gateway there?");
-        let error = at_origin(error);
-        assert_eq!(error.side, Side::Origin);
-        assert!(!error.detail.contains("gateway"));
-    }
-}
+mod tests;

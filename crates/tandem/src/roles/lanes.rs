@@ -192,7 +192,8 @@ impl ClientConfig {
         let options = PushOptions {
             store: StoreLimits {
                 memory: if self.push { self.push_memory } else { 0 },
-                cancel_useless: self.cancel_pushes,
+                // A gateway learns from it which resources the browser has. Without one, nobody does.
+                cancel_useless: is_local || self.cancel_pushes,
             },
             early_hints: self.early_hints,
             cache_status: self.cache_status,

@@ -32,9 +32,10 @@ impl ClientConfig {
         let except: Rc<[_]> = solo.except.clone().into();
         let (takes_pushes, refused) = (self.push, Rc::clone(&except));
         let polite = Polite::before(&origin, most, OriginLimits::default().per_session);
-        let polite = Rc::new(ExceptedHosts {
+        let polite = Rc::new(polite);
+        let excepted = Rc::new(ExceptedHosts {
             except,
-            next: Rc::new(polite),
+            next: Rc::clone(&polite) as _,
         });
         let pushing = Rc::new(Pushing {
             learned: None,
@@ -51,7 +52,8 @@ impl ClientConfig {
             let to_origin = Rc::new(SoloOrigins {
                 session: number,
                 origin: Rc::clone(&origin),
-                next: Rc::clone(&polite) as _,
+                polite: Rc::clone(&polite),
+                next: Rc::clone(&excepted) as _,
             });
             let next = Rc::new(PairFields { next: to_origin });
             let peer = Peer {
@@ -98,10 +100,12 @@ impl ClientConfig {
     }
 }
 
-/// The way to origins of one session. Dropping it closes the idle connections of the session.
+/// The way to origins of one session. Dropping it closes the idle connections of the session, and
+/// forgets its origins.
 struct SoloOrigins {
     session: u64,
     origin: Rc<Origin>,
+    polite: Rc<Polite>,
     next: Rc<dyn Stage>,
 }
 
@@ -114,5 +118,6 @@ impl Stage for SoloOrigins {
 impl Drop for SoloOrigins {
     fn drop(&mut self) {
         self.origin.end_session(self.session);
+        self.polite.end_session(self.session);
     }
 }
