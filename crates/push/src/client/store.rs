@@ -3,6 +3,8 @@
 //! The caller reads each push with one task and passes the parts on; a reader takes them out
 //! again. Decisions that concern other tasks are [`Output`]s.
 
+mod output;
+
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,8 @@ use super::matching::check_request;
 use super::pushed::{
     ArrivedAnswer, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
 };
+pub use output::{Intake, Output, Piece, Serve};
+
 use super::stored_head::{confirms_copy, not_modified, with_age};
 use crate::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 
@@ -36,71 +40,6 @@ pub struct StoreLimits {
 /// The name of one push in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PushId(u64);
-
-/// The decision about a promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intake {
-    /// Read the push to its end, and pass on each part.
-    Read(PushId),
-    /// Cancel the push.
-    Cancel,
-}
-
-/// The decision about a request that a push answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Serve {
-    /// The push that answers the request.
-    pub push: PushId,
-    /// The answer is complete in the store, or a 304 that needs its head alone. Otherwise the
-    /// request joins it as it arrives.
-    pub is_complete: bool,
-}
-
-/// A decision that concerns a task of the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// A request waits for the push: raise its priority.
-    Raise(PushId),
-    /// Stop the reading of the push.
-    Cancel(PushId),
-    /// The reader has something to take.
-    WakeReader(PushId),
-    /// The store may have room for more of the push.
-    WakeArrival(PushId),
-    /// This became of a push with this URL; the gateway is to be told if `tell_gateway` is set.
-    Became {
-        /// The outcome.
-        fate: Fate,
-        /// The number of the URL.
-        url: u32,
-        /// The gateway does not know yet.
-        tell_gateway: bool,
-    },
-    /// The push is forgotten, and its identifier stands for nothing any more.
-    Ended {
-        /// The push.
-        push: PushId,
-        /// The bytes of its body that served no request.
-        wasted: u64,
-    },
-}
-
-/// A piece of an answer, for the reader.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// The head; once. Its `Age` is right for the time of the call.
-    Head(ResponseHead),
-    /// Bytes of the body.
-    Data(Bytes),
-    /// The fields after the body.
-    Trailers(Fields),
-    /// The answer is complete.
-    End,
-    /// The push broke off. The pieces so far are not complete.
-    Broken,
-    /// The next piece has not arrived. [`Output::WakeReader`] tells when it has.
-    Pending,
-}
 
 /// The pushes of one session.
 #[derive(Debug)]
@@ -313,9 +252,25 @@ impl PushStore {
         if is_complete && has_head {
             self.outputs.push_back(Output::WakeReader(id));
         } else {
+            if self.is_gateway_local && !has_head {
+                self.note_withdrawal(id);
+            }
             self.discard(id, Fate::Cancelled);
         }
         self.release(id);
+    }
+
+    /// Notes that the gateway withdrew a push without a head. A gateway in this process has forgotten
+    /// it, and may have promised the same URL again: it would take a report for one on that push.
+    fn note_withdrawal(&mut self, id: PushId) {
+        let Some(pushed) = self.pushes.get_mut(&id) else {
+            return;
+        };
+        if matches!(pushed.phase, Phase::Kept(_)) {
+            pushed.reported = Some(Fate::Cancelled);
+            let url = pushed.url;
+            self.report(Fate::Cancelled, url, false);
+        }
     }
 
     /// Returns whether the caller should read more of a push. A reader sets the pace once there is

@@ -77,7 +77,7 @@ impl Gateway {
         let Some((policy, needs)) = self.revisits.of(&url) else {
             return;
         };
-        let treatment = self.treat(now, &url, request);
+        let treatment = self.treat(now, &url, request, &needs);
         if let Some(answer) = self.answers.get_mut(id) {
             answer.treatment = treatment;
         }
@@ -87,6 +87,7 @@ impl Gateway {
         let page = self
             .pages
             .insert(Page::new(id, Arc::clone(request), url.into()));
+        self.adopt(page, &needs);
         if let Some(page) = self.pages.get_mut(page) {
             page.set_policy(policy);
         }
@@ -114,7 +115,7 @@ impl Gateway {
     }
 
     /// Gives up the fetches of a page that have not begun.
-    fn give_up(&mut self, id: PageId) {
+    pub(super) fn give_up(&mut self, id: PageId) {
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
@@ -399,18 +400,26 @@ impl Gateway {
             .answers
             .get_mut(id)
             .and_then(|answer| answer.treatment.take());
-        decided.or_else(|| self.treat(now, url, request))
+        decided.or_else(|| self.treat(now, url, request, &[]))
     }
 
-    /// Decides whether resources are pushed with a page. Returns `None` for a frame, which has the
-    /// treatment of its page.
-    fn treat(&mut self, now: Instant, url: &str, request: &RequestHead) -> Option<Treatment> {
+    /// Decides whether resources are pushed with a page, for which the browser leaves the last one.
+    /// Returns `None` for a frame, which has the treatment of its page. Fetches of `kept` resources
+    /// are not given up.
+    fn treat(
+        &mut self,
+        now: Instant,
+        url: &str,
+        request: &RequestHead,
+        kept: &[Need],
+    ) -> Option<Treatment> {
         if self.is_frame(now, request)
             && let Some(view) = &mut self.view
         {
             view.add_frame(url);
             return None;
         }
+        self.leave_pages(request, kept);
         let treatment = if self.random.chance(self.config.hold_out) {
             self.counts.pages_held_out += 1;
             Treatment::HeldOut

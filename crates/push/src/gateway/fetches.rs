@@ -179,9 +179,10 @@ impl Gateway {
                 continue;
             };
             let is_left = self.pages.get(fetch.page).is_none_or(|page| page.abandoned);
+            let is_wanted = !is_left || (fetch.requested && self.config.has_one_user);
             let phase = std::mem::replace(&mut fetch.phase, Phase::Over);
             match phase {
-                Phase::Waiting(request) if !is_left => {
+                Phase::Waiting(request) if is_wanted => {
                     fetch.phase = Phase::Fetching;
                     fetch.request = Some(request.clone());
                     if let Some(push) = self.unreported.get_mut(&fetch.target.hash)

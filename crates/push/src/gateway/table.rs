@@ -68,6 +68,16 @@ impl<I: Id, T> Table<I, T> {
         self.records.get_mut(&id)
     }
 
+    /// Returns the numbers of all records, oldest first.
+    pub(super) fn ids(&self) -> Vec<I>
+    where
+        I: Ord,
+    {
+        let mut ids: Vec<I> = self.records.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.records.values_mut()
     }
@@ -104,6 +114,7 @@ mod tests {
             *record = 'x';
         }
         assert_eq!((table.get(a), table.len()), (Some(&'x'), 2));
+        assert_eq!(table.ids(), [a, c]);
         assert_eq!(table.remove(b), None);
     }
 }

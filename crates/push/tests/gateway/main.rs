@@ -232,6 +232,90 @@ fn needs_of_the_last_visit_are_promised_with_the_page() {
     assert_eq!(pair.gateway.records(), [0, 0, 0]);
 }
 
+fn images(count: usize) -> String {
+    let images = (0..count).map(|number| format!("<img src={number}.png>"));
+    images.collect()
+}
+
+fn one_user(fetches: usize) -> Config {
+    Config {
+        has_one_user: true,
+        fetches,
+        ..Config::default()
+    }
+}
+
+#[test]
+fn fetches_of_a_left_page_do_not_begin() {
+    let first = images(100);
+    let mut pair = Pair::with(
+        one_user(2),
+        &[
+            ("http://a.test/one", html(&first)),
+            ("http://a.test/two", html("<img src=98.png>")),
+        ],
+    );
+    pair.begin_visit("a.test");
+    pair.send("http://a.test/one", NAVIGATION);
+    pair.run_until_asked(5);
+    pair.report(Fate::Late, "http://a.test/97.png");
+    pair.send("http://a.test/two", NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    let count = |url: &str| asked.iter().filter(|asked| asked.url == url).count();
+    assert!(asked.len() < 50, "{}", asked.len());
+    assert_eq!(count("http://a.test/97.png"), 1, "a request waits for it");
+    assert_eq!(count("http://a.test/98.png"), 1, "the new page names it");
+    assert_eq!(count("http://a.test/99.png"), 0);
+    assert_eq!(pair.gateway.records()[2], 0);
+}
+
+#[test]
+fn arriving_page_is_not_left() {
+    let mut first = html(&images(20));
+    first.is_unfinished = true;
+    let mut pair = Pair::with(
+        one_user(1),
+        &[
+            ("http://a.test/one", first),
+            ("http://a.test/two", html("")),
+        ],
+    );
+    pair.begin_visit("a.test");
+    pair.send("http://a.test/one", NAVIGATION);
+    pair.run_until_asked(2);
+    pair.send("http://a.test/two", NAVIGATION);
+    pair.run();
+    assert_eq!(pair.take_asked().len(), 22);
+}
+
+#[test]
+fn revisited_page_adopts_waiting_fetches() {
+    let mut pair = Pair::with(
+        one_user(1),
+        &[
+            ("http://a.test/one", html("<img src=used.png>")),
+            (
+                "http://a.test/two",
+                html(&(images(60) + "<img src=used.png>")),
+            ),
+            ("http://a.test/used.png", image()),
+        ],
+    );
+    pair.load("http://a.test/one", NAVIGATION);
+    pair.report(Fate::Used, "http://a.test/used.png");
+    pair.run();
+    pair.send("http://a.test/two", NAVIGATION);
+    pair.run_until_asked(2);
+    pair.send("http://a.test/one", NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    let used = "http://a.test/used.png";
+    assert_eq!(asked.iter().filter(|asked| asked.url == used).count(), 1);
+    assert!(asked.len() < 40, "{}", asked.len());
+    assert_eq!(pair.gateway.records()[2], 0);
+}
+
 #[test]
 fn page_with_too_many_hosts_gets_no_more_pushes() {
     let config = Config {

@@ -120,6 +120,23 @@ fn local_gateway_permits_long_waits_for_heads() {
 }
 
 #[test]
+fn local_gateway_needs_no_report_of_its_reset() {
+    for is_local in [false, true] {
+        let mut scene = Scene::new(LIMITS);
+        if is_local {
+            scene.store = PushStore::new(LIMITS, scene.now).with_local_gateway();
+        }
+        let id = scene.promise("/a");
+        scene.store.on_end(id, false);
+        assert_eq!(scene.fates(), [(Fate::Cancelled, !is_local)]);
+        let id = scene.promise("/a");
+        scene.store.on_head(scene.now, id, ok(&[]));
+        scene.store.on_end(id, false);
+        assert_eq!(scene.fates(), [(Fate::Cancelled, true)], "it had a head");
+    }
+}
+
+#[test]
 fn complete_push_answers_once() {
     let mut scene = Scene::new(LIMITS);
     let id = scene.push("/a", &[("tandem-asked", "x"), ("etag", "\"1\"")], "body");

@@ -1,0 +1,72 @@
+//! The decisions of a store, and the pieces of an answer that it returns.
+
+use bytes::Bytes;
+use tandem_http::{Fields, ResponseHead};
+
+use super::PushId;
+use crate::wire::Fate;
+
+/// The decision about a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// Read the push to its end, and pass on each part.
+    Read(PushId),
+    /// Cancel the push.
+    Cancel,
+}
+
+/// The decision about a request that a push answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Serve {
+    /// The push that answers the request.
+    pub push: PushId,
+    /// The answer is complete in the store, or a 304 that needs its head alone. Otherwise the
+    /// request joins it as it arrives.
+    pub is_complete: bool,
+}
+
+/// A decision that concerns a task of the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A request waits for the push: raise its priority.
+    Raise(PushId),
+    /// Stop the reading of the push.
+    Cancel(PushId),
+    /// The reader has something to take.
+    WakeReader(PushId),
+    /// The store may have room for more of the push.
+    WakeArrival(PushId),
+    /// This became of a push with this URL; the gateway is to be told if `tell_gateway` is set.
+    Became {
+        /// The outcome.
+        fate: Fate,
+        /// The number of the URL.
+        url: u32,
+        /// The gateway does not know yet.
+        tell_gateway: bool,
+    },
+    /// The push is forgotten, and its identifier stands for nothing any more.
+    Ended {
+        /// The push.
+        push: PushId,
+        /// The bytes of its body that served no request.
+        wasted: u64,
+    },
+}
+
+/// A piece of an answer, for the reader.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// The head; once. Its `Age` is right for the time of the call.
+    Head(ResponseHead),
+    /// Bytes of the body.
+    Data(Bytes),
+    /// The fields after the body.
+    Trailers(Fields),
+    /// The answer is complete.
+    End,
+    /// The push broke off. The pieces so far are not complete.
+    Broken,
+    /// The next piece has not arrived. [`Output::WakeReader`] tells when it has.
+    Pending,
+}
