@@ -18,8 +18,10 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
-    /// Returns whether the pattern matches `host`, which is in lower case.
+    /// Returns whether the pattern matches `host`, which is in lower case. The dot of the root does
+    /// not count (RFC 1034 section 3.1).
     pub fn covers(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host);
         match self {
             Self::Any => true,
             Self::Name(name) => host == name,
@@ -68,8 +70,6 @@ impl HostMap {
     /// Returns the most specific pattern that covers `host`, which is in lower case, and its
     /// number.
     pub fn find(&self, host: &str) -> Option<(&HostPattern, usize)> {
-        // A name with a trailing dot is the same name (RFC 1034 section 3.1).
-        let host = host.strip_suffix('.').unwrap_or(host);
         let mut entries = self.entries.iter();
         let (pattern, number) = entries.find(|(pattern, _)| pattern.covers(host))?;
         Some((pattern, *number))
@@ -98,13 +98,16 @@ impl FromStr for HostPattern {
         };
         // A port is refused: it would seem to restrict the pattern, but ports are not compared.
         let (host, _) = split_authority(&format!("{written}:0"), None).map_err(|_| bad())?;
-        if name.is_empty() || name.starts_with('.') || (below && literal_ip(name).is_some()) {
+        // Hosts are compared without the dot of the root.
+        let host = host.strip_suffix('.').unwrap_or(&host);
+        let has_empty_label = host.split('.').any(str::is_empty);
+        if has_empty_label || (below && literal_ip(name).is_some()) {
             return Err(bad());
         }
         Ok(if below {
-            Self::Below(host)
+            Self::Below(host.to_owned())
         } else {
-            Self::Name(host)
+            Self::Name(host.to_owned())
         })
     }
 }
@@ -141,6 +144,25 @@ mod tests {
         assert_eq!(found("shop.example"), Some(1));
         assert_eq!(found("example"), Some(0));
         assert_eq!(found("notexample"), Some(0));
+    }
+
+    #[test]
+    fn pattern_ignores_the_root() {
+        for text in ["a.example.", "a.example"] {
+            let name: HostPattern = text.parse().expect("a pattern");
+            assert!(
+                name.covers("a.example") && name.covers("a.example."),
+                "{text}"
+            );
+            let below: HostPattern = format!("*.{text}").parse().expect("a pattern");
+            assert!(below.covers("www.a.example."), "{text}");
+            assert!(!below.covers("a.example."), "{text}");
+        }
+        let name: HostPattern = "[2001:db8::1]".parse().expect("a pattern");
+        assert!(name.covers("2001:db8::1"));
+        for text in ["", ".", "a..b", "a.example..", ".a", "*.", "*..", "*..a"] {
+            assert!(text.parse::<HostPattern>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -2,14 +2,16 @@
 //! opens no connection and looks up no name.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use tandem_http::Scheme;
 
 use super::{ClientArgs, Failure, serve};
+use crate::back::policy::Policy;
 use crate::config::ClientConfig;
-use crate::config::client::{Fallback, Solo};
+use crate::config::client::{Fallback, Solo, SoloMode};
 use crate::config::gateways::GatewayEndpoint;
-use crate::endpoint::split_authority;
+use crate::endpoint::{is_onion, split_authority};
 use crate::transport::registry::Transports;
 
 const EXAMPLES: &str = "Examples:
@@ -79,7 +81,11 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     };
     line("host", &format!("{}, port {}", asked.host, asked.port));
     let solo = config.solo.as_ref().filter(|_| gateways.is_empty());
-    line("route", &config.way(gateways));
+    let refusal = solo.and_then(|solo| refusal(&asked, solo));
+    match refusal {
+        Some(refusal) => line("route", refusal),
+        None => line("route", &config.way(gateways)),
+    }
     line(
         "reason",
         &match found {
@@ -92,10 +98,37 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
         line("failure", failure);
     }
     match solo {
-        Some(solo) => line("content", without_gateway(&asked, solo)),
+        _ if refusal.is_some() => {}
+        Some(solo) => line("content", without_gateway(&asked, solo, config)),
         None => line("content", content(&asked, gateways)),
     }
     Ok(text)
+}
+
+/// Returns the reason for which a client without a gateway and without a proxy refuses a
+/// destination, as far as it shows without a look-up.
+fn refusal(asked: &Asked, solo: &Solo) -> Option<&'static str> {
+    if solo.mode == SoloMode::Via {
+        return None;
+    }
+    if is_onion(&asked.host) {
+        return Some("none: refused, since onion services are reached through Tor only: use --via");
+    }
+    let policy = Policy {
+        allow: solo.allow_dest.clone(),
+        ..Policy::default()
+    };
+    let Ok(ip) = asked.host.parse() else {
+        let is_refused = policy.allow.is_empty() && !policy.ports.contains(&asked.port);
+        return is_refused.then_some(
+            "none: refused, since the port is neither 80 nor 443: use --solo-allow-dest",
+        );
+    };
+    let is_refused = !policy.permits(SocketAddr::new(ip, asked.port));
+    is_refused.then_some(
+        "none: refused, since the address is not public or the port is neither 80 nor 443: use \
+         --solo-allow-dest",
+    )
 }
 
 /// Describes the behaviour if no gateway answers.
@@ -107,10 +140,12 @@ fn failure(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> Option<&'stat
 }
 
 /// Describes the treatment of content without a gateway.
-fn without_gateway(asked: &Asked, solo: &Solo) -> &'static str {
-    let host = asked.host.strip_suffix('.').unwrap_or(&asked.host);
-    let is_excepted = solo.except.iter().any(|pattern| pattern.covers(host));
+fn without_gateway(asked: &Asked, solo: &Solo, config: &ClientConfig) -> &'static str {
+    let is_excepted = solo.except.iter().any(|it| it.covers(&asked.host));
     match asked.scheme {
+        Some(Scheme::Http) if !config.push || config.push_memory == 0 => {
+            "plain HTTP: nothing is requested early, since push or push-memory turns it off"
+        }
         Some(Scheme::Http) if is_excepted => {
             "plain HTTP: nothing is requested early, since solo-except names the host"
         }
@@ -137,7 +172,6 @@ fn content(asked: &Asked, gateways: &[GatewayEndpoint]) -> &'static str {
 mod tests {
     use super::*;
     use crate::config::ClientOptions;
-    use crate::config::client::SoloMode;
 
     fn told(options: ClientOptions, url: &str) -> String {
         let config = options.typed_offline(&Transports::default());
@@ -201,6 +235,52 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
         assert!(text.contains("nothing is requested early"), "{text}");
         let text = told(solo, "http://a.example.onion/");
         assert!(text.contains("gateway h2+tcp://gw.onion:9980"), "{text}");
+    }
+
+    #[test]
+    fn explain_tells_that_early_requests_are_off() {
+        let mut solo = options();
+        solo.gateway.clear();
+        solo.solo = Some(SoloMode::Via);
+        let no_push = ClientOptions {
+            push: Some(false),
+            ..solo.clone()
+        };
+        let no_memory = ClientOptions {
+            push_memory: Some("0".parse().expect("a size")),
+            ..solo
+        };
+        for options in [no_push, no_memory] {
+            let text = told(options, "http://www.example/");
+            assert!(text.contains("nothing is requested early"), "{text}");
+        }
+    }
+
+    #[test]
+    fn explain_names_refused_destinations() {
+        let direct = ClientOptions {
+            solo: Some(SoloMode::Direct),
+            ..ClientOptions::default()
+        };
+        let allowed = ClientOptions {
+            solo_allow_dest: vec!["192.168.0.0/16".parse().expect("a network")],
+            ..direct.clone()
+        };
+        for (options, url, is_refused) in [
+            (&direct, "http://192.168.1.1/", true),
+            (&allowed, "http://192.168.1.1/", false),
+            (&direct, "http://[::1]/", true),
+            (&direct, "http://93.184.216.34/", false),
+            (&direct, "http://93.184.216.34:8080/", true),
+            (&direct, "http://www.example:8080/", true),
+            (&allowed, "http://www.example:8080/", false),
+            (&direct, "https://www.example/", false),
+            (&allowed, "http://a.onion./", true),
+        ] {
+            let text = told(options.clone(), url);
+            assert_eq!(text.contains("none: refused"), is_refused, "{url}: {text}");
+            assert_eq!(text.contains("content"), !is_refused, "{url}: {text}");
+        }
     }
 
     #[test]

@@ -156,10 +156,8 @@ impl SoloSessions {
 
 /// Returns whether one of the patterns covers the host of a request.
 pub fn is_excepted(except: &[HostPattern], exchange: &Exchange) -> bool {
-    split_authority(&exchange.request.authority, Some(80)).is_ok_and(|(host, _)| {
-        let host = host.strip_suffix('.').unwrap_or(&host);
-        except.iter().any(|pattern| pattern.covers(host))
-    })
+    split_authority(&exchange.request.authority, Some(80))
+        .is_ok_and(|(host, _)| except.iter().any(|pattern| pattern.covers(&host)))
 }
 
 /// The stage that makes no early request to some hosts, whichever page names their resources.

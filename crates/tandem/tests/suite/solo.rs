@@ -1,6 +1,7 @@
 //! Tests of a client without a gateway: it requests the resources of a page early over its own
 //! connections, through the proxy only, and never provokes a refusal that a browser would see.
 
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use tandem::config::ClientOptions;
 use tandem::config::client::SoloMode;
 
 use crate::harness::{
-    Client, Scene, client_options, gateway_options, request, start_client, start_gateway, wait_for,
+    Client, PATIENCE, Scene, client_options, gateway_options, request, start_client, start_gateway,
+    wait_for,
 };
 use crate::isolation::socks_proxy;
 
@@ -310,4 +312,37 @@ fn solo_uses_at_most_the_permitted_connections() {
     assert!(failed.is_empty(), "{failed:?}");
     assert!(greatest.load(Ordering::SeqCst) <= 9);
     assert_eq!(refused.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn solo_ends_a_useless_early_request() {
+    let (tell, told) = mpsc::channel();
+    let length = 1 << 20;
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            if asked.line.contains("/page") {
+                client.send(answer("text/html", &page(1)));
+                continue;
+            }
+            // The end of this body never comes.
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nContent-Length: {length}\r\n\r\n"
+            ));
+            let half = vec![b'x'; length / 2];
+            let written = client.stream.get_mut().write_all(&half);
+            let ended = written.and(client.stream.read_to_end(&mut Vec::new()).map(drop));
+            let is_over = |error: std::io::Error| error.kind() != ErrorKind::WouldBlock;
+            let _ = tell.send(ended.map_or_else(is_over, |()| true));
+            return;
+        }
+    });
+    let (_client, http, _) = start_client(ClientOptions {
+        push_memory: Some("100KiB".parse().unwrap()),
+        ..options(SoloMode::Direct)
+    });
+    let mut client = Client::to(http);
+    client.send(request("GET", &origin.url("/page"), NAVIGATION));
+    assert_eq!(client.answer("GET").status, 200);
+    let ended = told.recv_timeout(PATIENCE).unwrap();
+    assert!(ended, "the client closed the connection");
 }
