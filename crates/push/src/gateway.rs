@@ -24,6 +24,7 @@
 
 mod answers;
 mod client_cache;
+mod cookies;
 mod departure;
 mod document;
 mod fetch;

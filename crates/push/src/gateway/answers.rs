@@ -7,6 +7,7 @@ use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::Need;
 
+use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::output::Interest;
 use super::page::Page;
@@ -347,6 +348,16 @@ impl Gateway {
         if self.is_held_out() || refuses || nothing {
             return self.end_revisit(now, id);
         }
+        let unix_time = self.clock.unix_time(now);
+        let cookies = self.cookies_after(&request, head, unix_time);
+        if cookies != Cookies::Unchanged {
+            // Promises before the head have other cookies, as they will have at the next visit.
+            self.end_revisit(now, id);
+            self.revisits.forget(&url);
+        }
+        if cookies == Cookies::Unknown {
+            return;
+        }
         let begun = self.answers.get(id).and_then(|answer| answer.page);
         let page = match begun {
             Some(page) => page,
@@ -359,6 +370,9 @@ impl Gateway {
                 .flatten();
         }
         self.locate(page, &url, head, target);
+        if let (Cookies::Changed(cookies), Some(page)) = (cookies, self.pages.get_mut(page)) {
+            page.set_cookies(cookies);
+        }
         self.promise(page, named);
         self.promise_learned(page, learned);
         debug_assert!(self.pages.get(page).is_some(), "its stream is open");

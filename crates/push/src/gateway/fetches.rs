@@ -264,6 +264,14 @@ impl Gateway {
         };
         let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
         let purpose = fetch.purpose.clone();
+        if self.config.has_one_user
+            && purpose.kind() == Kind::Document
+            && head.fields.contains("set-cookie")
+            && let Some(page) = self.pages.get_mut(page)
+        {
+            // The cookies of its resources are unknown.
+            page.abandoned = true;
+        }
         fetch.reader = self
             .pages
             .get_mut(page)

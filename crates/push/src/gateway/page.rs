@@ -78,6 +78,8 @@ pub(super) struct Page {
     /// The browser's request, and its URL.
     request: Arc<RequestHead>,
     url: Arc<str>,
+    /// The answer changes the cookies of the request.
+    pub(super) sets_cookies: bool,
     /// The URL of the answer, behind all redirects that are known.
     location: String,
     /// The document that caused the request, if the request is not for a document itself.
@@ -122,6 +124,7 @@ impl Page {
             hold: None,
             abandoned: false,
             fetches: 0,
+            sets_cookies: false,
             budget: Budget::new(),
             request,
             url,
@@ -136,6 +139,16 @@ impl Page {
     /// Returns the browser's request.
     pub(super) fn request(&self) -> &RequestHead {
         &self.request
+    }
+
+    /// Sets the cookies of the requests that the page causes.
+    pub(super) fn set_cookies(&mut self, cookies: Vec<u8>) {
+        let fields = &mut Arc::make_mut(&mut self.request).fields;
+        fields.remove("cookie");
+        if !cookies.is_empty() {
+            fields.push("cookie", cookies);
+        }
+        self.sets_cookies = true;
     }
 
     /// Returns the URL of the document for which all resources are fetched.

@@ -11,7 +11,7 @@ use super::output::{Carrier, Output};
 use super::page::{MAX_RESOURCES, Promise, push_priority};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
-use crate::fetch_standard::target_origin;
+use crate::fetch_standard::{is_navigation, target_origin};
 use crate::url;
 use crate::wire::{RequestHashes, url_hash};
 
@@ -184,7 +184,10 @@ impl Gateway {
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
-        if self.config.has_one_user {
+        // A style sheet or a script is no page that is visited, and the cookies of the next
+        // visit are unknown before a response that changes them.
+        let is_visit = is_navigation(page.request()) && !page.sets_cookies;
+        if self.config.has_one_user && is_visit {
             self.revisits.note_promise(page.url(), page.policy(), need);
         }
         page.know(&need.url);

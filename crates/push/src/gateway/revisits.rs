@@ -94,6 +94,14 @@ impl Revisits {
         }
     }
 
+    /// Forgets a page.
+    pub(super) fn forget(&mut self, page: &str) {
+        if let Some(visit) = self.pages.remove(page) {
+            self.bytes -= page.len() + visit.bytes();
+            self.order.retain(|known| known != page);
+        }
+    }
+
     fn forget_oldest(&mut self) {
         if let Some(oldest) = self.order.pop_front()
             && let Some(visit) = self.pages.remove(&oldest)
@@ -165,6 +173,9 @@ mod tests {
             revisits.note_promise("long", Referrer::default(), &need(&url));
             assert!(revisits.bytes <= MAX_BYTES);
         }
+        revisits.forget("long");
+        revisits.forget("unknown");
+        assert_eq!(revisits.pages.len(), revisits.order.len());
         let sum: usize = revisits.order.iter().map(String::len).sum();
         let needs: usize = revisits.pages.values().map(Visit::bytes).sum();
         assert_eq!(revisits.bytes, sum + needs);

@@ -1,6 +1,6 @@
 //! The state of one session, and the operations that several events share.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +85,8 @@ pub struct Gateway {
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
     pub(super) revisits: Revisits,
+    /// The hosts of pages that have set simple cookies.
+    pub(super) cookie_hosts: HashSet<String>,
     pub(super) repeats: Repeats,
     /// The held fetches, and the times at which they are given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
@@ -130,6 +132,7 @@ impl Gateway {
             cache: ClientCache::default(),
             visitors: Visitors::default(),
             revisits: Revisits::default(),
+            cookie_hosts: HashSet::new(),
             repeats: Repeats::default(),
             holds: VecDeque::new(),
             requested: Vec::new(),

@@ -21,6 +21,11 @@ fn html(body: &str) -> pair::Page {
     page("text/html", body).with("set-cookie", "first=1")
 }
 
+/// A page that shows a first visit by its validator.
+fn known(body: &str) -> pair::Page {
+    page("text/html", body).with("etag", "\"1\"")
+}
+
 fn image() -> pair::Page {
     page("image/png", "x")
 }
@@ -190,7 +195,7 @@ fn needs_of_the_last_visit_are_promised_with_the_page() {
         &[
             (
                 "http://a.test/page",
-                html("<img src=used.png><img src=not.png>"),
+                known("<img src=used.png><img src=not.png>"),
             ),
             ("http://a.test/used.png", image()),
         ],
@@ -246,6 +251,66 @@ fn one_user(fetches: usize) -> Config {
 }
 
 #[test]
+fn early_requests_carry_the_cookies_of_the_page() {
+    let body = "<img src=own.png><img src=//i.a.test/far.png>";
+    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", html(body))]);
+    let mut cookies = |sent: Option<&str>| {
+        let cookie = sent.map(|cookie| ("cookie", cookie));
+        let fields: Vec<_> = NAVIGATION.iter().copied().chain(cookie).collect();
+        pair.send("http://a.test/page", &fields);
+        pair.run();
+        let asked = pair.take_asked();
+        pair.report(Fate::Wasted, "http://a.test/own.png");
+        asked_of(&asked, "http://a.test/own.png").field("cookie")
+    };
+    assert_eq!(cookies(None).as_deref(), Some("first=1"));
+    assert_eq!(cookies(None), None, "the browser did not return the cookie");
+    let other = cookies(Some("x=y; first=0"));
+    assert_eq!(other.as_deref(), Some("x=y; first=1"));
+}
+
+#[test]
+fn page_with_unknown_cookies_is_left_alone() {
+    let body = "<img src=c.png>";
+    let mut secure = html(body);
+    secure.fields[1].1 = "first=1; Secure".to_owned();
+    let mut pair = Pair::with(
+        one_user(9),
+        &[
+            ("http://a.test/page", secure.clone()),
+            ("http://a.test/old", redirect("/page")),
+        ],
+    );
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 1);
+    let moved = pair.load("http://a.test/old", NAVIGATION);
+    assert_eq!(moved, ["http://a.test/old", "http://a.test/page"]);
+    let mut pair = Pair::new(&[("http://a.test/page", secure)]);
+    assert_eq!(
+        pair.load("http://a.test/page", NAVIGATION).len(),
+        2,
+        "a pair"
+    );
+}
+
+#[test]
+fn revisit_waits_for_the_cookies_of_the_page() {
+    let body = "<img src=c.png>";
+    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", html(body))]);
+    for cookie in [("cookie", "first=0"), ("cookie", "first=0")] {
+        let fields: Vec<_> = NAVIGATION.iter().copied().chain([cookie]).collect();
+        pair.load("http://a.test/page", &fields);
+        pair.report(Fate::Used, "http://a.test/c.png");
+        pair.run();
+        let again = request("http://a.test/page", &fields).into();
+        let id = pair.gateway.handle_request(pair.time(), &again, true);
+        let id = id.expect("a page");
+        assert!(!pair.gateway.interest_in(id).promises);
+        pair.gateway.handle_end(id, false, None);
+        pair.gateway.release_answer(pair.time(), id);
+    }
+}
+
+#[test]
 fn fetches_of_a_left_page_do_not_begin() {
     let first = images(100);
     let mut pair = Pair::with(
@@ -294,10 +359,10 @@ fn revisited_page_adopts_waiting_fetches() {
     let mut pair = Pair::with(
         one_user(1),
         &[
-            ("http://a.test/one", html("<img src=used.png>")),
+            ("http://a.test/one", known("<img src=used.png>")),
             (
                 "http://a.test/two",
-                html(&(images(60) + "<img src=used.png>")),
+                known(&(images(60) + "<img src=used.png>")),
             ),
             ("http://a.test/used.png", image()),
         ],

@@ -37,7 +37,7 @@ fn answer(kind: &str, body: &str) -> String {
     let length = body.len();
     format!(
         "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nCache-Control: max-age=600\r\n\
-         Content-Length: {length}\r\nSet-Cookie: a=b\r\n\r\n{body}"
+         Content-Length: {length}\r\nETag: \"1\"\r\n\r\n{body}"
     )
 }
 
@@ -54,7 +54,7 @@ fn origin(images: usize) -> (Scene, mpsc::Receiver<String>) {
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
             let answer = match path.as_str() {
                 "/page" => answer("text/html", &page(images)),
-                path => answer("image/png", path).replace("Set-Cookie: a=b\r\n", ""),
+                path => answer("image/png", path),
             };
             let _ = tell.send(path);
             client.send(answer);
@@ -84,6 +84,38 @@ fn solo_requests_resources_with_the_page() {
             .iter()
             .find(|(name, _)| name.starts_with("tandem-"));
         assert_eq!(own, None);
+    }
+    assert!(told.try_recv().is_err(), "each is requested once");
+}
+
+#[test]
+fn solo_repeats_no_request_after_a_cookie() {
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            let cookie = asked.field("cookie").unwrap_or("none");
+            let _ = tell.send(format!("{path} {cookie}"));
+            let sets = "ETag: \"1\"\r\nSet-Cookie: sid=1; HttpOnly";
+            client.send(match path.as_str() {
+                "/page" => answer("text/html", &page(3)).replace("ETag: \"1\"", sets),
+                path => answer("image/png", path),
+            });
+        }
+    });
+    let (_client, http, _) = start_client(options(SoloMode::Direct));
+    let mut client = Client::to(http);
+    client.send(request("GET", &origin.url("/page"), NAVIGATION));
+    assert_eq!(client.answer("GET").status, 200);
+    let expected = ["/0.png sid=1", "/1.png sid=1", "/2.png sid=1", "/page none"];
+    assert_eq!(wait_for(&told, 4), expected);
+    for image in 0..3 {
+        let url = origin.url(&format!("/{image}.png"));
+        client.send(request("GET", &url, "Cookie: sid=1\r\n"));
+        assert_eq!(
+            client.answer("GET").body,
+            format!("/{image}.png").as_bytes()
+        );
     }
     assert!(told.try_recv().is_err(), "each is requested once");
 }
@@ -330,9 +362,9 @@ fn solo_ends_a_useless_early_request() {
             ));
             let half = vec![b'x'; length / 2];
             let written = client.stream.get_mut().write_all(&half);
-            let ended = written.and(client.stream.read_to_end(&mut Vec::new()).map(drop));
+            let ended = written.and_then(|()| client.stream.read_to_end(&mut Vec::new()));
             let is_over = |error: std::io::Error| error.kind() != ErrorKind::WouldBlock;
-            let _ = tell.send(ended.map_or_else(is_over, |()| true));
+            let _ = tell.send(ended.map_or_else(is_over, |_| true));
             return;
         }
     });
