@@ -511,12 +511,20 @@ fn returning_browser_is_sent_bodies_on_demand() {
         ("/c.png", "image/png", "Cache-Control: max-age=600\r\n", "c"),
         ("/p.png", "image/png", "", "p"),
     ];
+    let elsewhere = Scene::at("127.0.0.2", |_, mut client| {
+        while client.request().is_some() {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
     for session in SESSIONS {
         let (origin, told) = site(answers);
         let pair = gateway_that_always_pushes(session);
         let cookie = "Cookie: first=1\r\n";
         let navigation = format!("Accept: text/html\r\n{cookie}");
         let mut client = pair.connect();
+        // The companion comes with the first page, and over HTTP/3 perhaps after its response.
+        client.send(request("GET", &elsewhere.url("/"), &navigation));
+        assert_eq!(client.answer("GET").body, b"ok");
         client.send(request("GET", &origin.url("/page"), &navigation));
         assert_eq!(client.answer("GET").status, 200);
         let get = |client: &mut Client, path: &str, fields: &str| {
