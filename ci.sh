@@ -22,7 +22,7 @@ mkdir -p "$logs"
 tools="tor:tor chromium:chromium curl:curl nghttp:nghttp2-client h2load:nghttp2-client nghttpd:nghttp2-server
     nghttpx:nghttp2-proxy nginx:nginx-light haproxy:haproxy ip:iproute2 ss:iproute2 iptables:iptables tcpdump:tcpdump
     go:golang-go node:nodejs npm:npm openssl:openssl unshare:util-linux c++:g++ readelf:binutils
-    bpftrace:bpftrace faketime:faketime certutil:libnss3-tools python3:python3"
+    bpftrace:bpftrace faketime:faketime certutil:libnss3-tools python3:python3 pip3:python3-pip"
 
 step_install() {
     local tool missing=()
